@@ -170,6 +170,7 @@ impl Known<'_> {
         let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / weights(size_idx);
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
+        config.train.with_replacement = false;
         config.train.device.clone_from(&self.request.device);
         config.train.matmul_precision = PrecisionChoice::Auto;
         let max_prompt = config.model.context_length / 2;

@@ -237,6 +237,9 @@ sections! {
         pub batch_size: usize = 12,
         /// How many batches are accumulated for one update. At least 1; default 1.
         pub grad_accumulation_steps: usize = 1,
+        /// Whether windows of the text are drawn with replacement. Without, an epoch reads each window once, in random
+        /// order, and each epoch cuts the text at other places. Default true.
+        pub with_replacement: bool = true,
         /// Steps between two lines of the log. At least 1; default 10.
         pub log_interval: usize = 10,
         /// Steps between two evaluations; 0: only at the end. Default 250.

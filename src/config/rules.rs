@@ -369,6 +369,7 @@ impl TrainConfig {
             max_steps,
             batch_size,
             grad_accumulation_steps,
+            with_replacement: _,
             log_interval,
             eval_interval: _, // 0 is only at the end, and it may be longer than the run
             eval_batches,

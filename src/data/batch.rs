@@ -1,7 +1,8 @@
 //! Rows of tokens, and for each token the one that follows it.
 //!
-//! [`sample`] draws random windows for training, [`windows`] goes through a whole split for an exact loss, and
-//! [`spread`] takes a fixed part of that for a cheap one. All are without state.
+//! [`sample`] draws random windows for training and [`shuffled`] those of one epoch after the other, [`windows`] goes
+//! through a whole split for an exact loss, and [`spread`] takes a fixed part of that for a cheap one. All are without
+//! state.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ pub struct Batch {
     pub seq_len: usize,
 }
 
-/// Draws the windows of some of a step's rows.
+/// Draws the windows of some of a step's rows, with replacement.
 ///
 /// Each row is a pure function of `(seed, step, row)`: the rows of a step are the same whether they are drawn at once
 /// or a few at a time for gradient accumulation. The text of a row is drawn first, by the weights, and then one of
@@ -37,14 +38,74 @@ pub fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u6
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
     let windows = rows.map(|_| {
-        let tokens = split.only().unwrap_or_else(|| split.drawn(texts.next_u64()));
-        assert!(tokens.len() > context_length, "{} tokens are less than a window", tokens.len());
-        let n_starts = (tokens.len() - context_length) as u128;
-        let start = (u128::from(starts.next_u64()) * n_starts) >> 64;
-        let start = usize::try_from(start).expect("below the number of tokens");
-        (tokens, start)
+        let tokens = split.only().unwrap_or_else(|| split.drawn(texts.next_u64()).0);
+        (tokens, start_at(starts.next_u64(), tokens, context_length))
     });
     gather(windows, context_length)
+}
+
+/// The windows of some rows of a run, numbered from its first step on, without replacement: an epoch is a pass over
+/// windows that do not overlap, in random order, and each epoch cuts the text at other places.
+///
+/// Each row is a pure function of `(seed, row)`. With several texts an epoch has as many windows as all of them
+/// together, shared out by the weights and evenly spaced in each text: those of a text with a large weight overlap.
+///
+/// # Panics
+/// If a text has at most `context_length` tokens, or there are no rows.
+#[must_use]
+pub fn shuffled(split: &Split, rows: Range<u64>, context_length: usize, seed: u64) -> Batch {
+    let n_starts: usize = split.texts().map(|tokens| n_starts(tokens, context_length)).sum();
+    let n_windows = (n_starts / context_length).max(1) as u64;
+    let window = |row: u64| {
+        let mut random = draws(*b"........ tinderbox: batch epochs", seed, row / n_windows, 0);
+        let offset = random.next_u64();
+        let place = permuted(row % n_windows, n_windows, [(); 8].map(|()| random.next_u64()));
+        let point = (u128::from(place) << 64 | u128::from(offset)) / u128::from(n_windows);
+        let (tokens, fraction) = split.drawn(u64::try_from(point).expect("the place is below the number of windows"));
+        (tokens, start_at(fraction, tokens, context_length))
+    };
+    let windows: Vec<_> = rows.map(window).collect();
+    gather(windows.into_iter(), context_length)
+}
+
+/// How many windows of `context_length` tokens, and the token behind each, begin in a text.
+fn n_starts(tokens: &Tokens, context_length: usize) -> usize {
+    assert!(tokens.len() > context_length, "{} tokens are less than a window", tokens.len());
+    tokens.len() - context_length
+}
+
+/// The window of a text at a fraction of 2^64.
+fn start_at(fraction: u64, tokens: &Tokens, context_length: usize) -> usize {
+    let start = (u128::from(fraction) * n_starts(tokens, context_length) as u128) >> 64;
+    usize::try_from(start).expect("below the number of tokens")
+}
+
+/// Where `place` comes to lie in a random permutation of `0..n`: a Feistel network permutes the numbers below a power
+/// of 4, of which those from `n` on are passed over.
+///
+/// Source: Mitchell et al. 2022, "Bandwidth-Optimal Random Shuffling for GPUs", section on bijective functions.
+fn permuted(place: u64, n: u64, keys: [u64; 8]) -> u64 {
+    let n_bits = (u64::BITS - (n - 1).leading_zeros()).div_ceil(2).max(1);
+    let low = (1 << n_bits) - 1;
+    let mut place = place;
+    loop {
+        let (left, right) = keys
+            .iter()
+            .fold((place >> n_bits, place & low), |(left, right), key| (right, left ^ (mixed(right ^ key) & low)));
+        place = left << n_bits | right;
+        if place < n {
+            return place;
+        }
+    }
+}
+
+/// A number of which each bit depends on all bits of the other.
+///
+/// Source: Stafford 2011, "Better Bit Mixing", Mix13, as `SplitMix64` has it.
+fn mixed(bits: u64) -> u64 {
+    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }
 
 /// The random numbers of a step's rows from `first_row` on, 64 bits each. The seed replaces the first bytes of the
@@ -166,6 +227,8 @@ mod tests {
         assert_eq!(batch.inputs, [237_486, 416_080, 74_298, 304_494]);
         let batch = sample(&count_to(1_003_854), 0..2, 1, 1337, 1);
         assert_eq!(batch.inputs, [704_549, 871_790]);
+        let batch = shuffled(&count_to(1_003_854), 7_839..7_843, 128, 1337); // 7,841 windows are an epoch
+        assert_eq!(starts(&batch), [605_985, 738_731, 258_577, 927_301]);
     }
 
     #[test]
@@ -203,6 +266,41 @@ mod tests {
     }
 
     #[test]
+    fn a_permutation_has_every_number_once_and_no_favourites() {
+        let permutation = |n: u64, keys| -> Vec<u64> { (0..n).map(|place| permuted(place, n, keys)).collect() };
+        for n in (1..70).chain([255, 256, 257, 5_000]) {
+            let numbers = permutation(n, [n; 8]);
+            assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len() as u64, n);
+            assert!(numbers.iter().all(|number| *number < n));
+        }
+        // 20,000 permutations of 10: 2000 times each number at each place, with a standard deviation of 42.
+        let mut counts = [[0_u32; 10]; 10];
+        let mut random = draws([7; 32], 7, 7, 0);
+        for _ in 0..20_000 {
+            let keys = [(); 8].map(|()| random.next_u64());
+            for (place, number) in permutation(10, keys).into_iter().enumerate() {
+                counts[place][usize::try_from(number).unwrap()] += 1;
+            }
+        }
+        assert!(counts.as_flattened().iter().all(|count| (1_800..2_200).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn an_epoch_shares_out_its_windows_by_the_weights() {
+        let split = Split::new(vec![(text(0..1_004), 1.0), (text(5_000..5_204), 3.0)]);
+        // 1000 and 200 starts, 300 windows of 4: 75 of the first text, every 13.3 tokens, and 225 of the second.
+        for epoch in 0..4 {
+            let batch = shuffled(&split, epoch * 300..(epoch + 1) * 300, 4, 7);
+            assert_targets_follow(&batch);
+            let starts: BTreeSet<i32> = starts(&batch).into_iter().collect();
+            let of_first: Vec<i32> = starts.range(..5_000).copied().collect();
+            assert_eq!(of_first.len(), 75);
+            assert!(of_first.windows(2).all(|pair| (13..=14).contains(&(pair[1] - pair[0]))));
+            assert!(starts.range(5_000..).copied().eq(5_000..5_200), "every window of the second");
+        }
+    }
+
+    #[test]
     fn the_windows_of_several_texts_are_those_of_each() {
         let split = Split::new(vec![(text(0..10), 1.0), (text(20..22), 9.0), (text(30..47), 1.0)]);
         let batches: Vec<Batch> = windows(&split, 4, 3).collect();
@@ -233,6 +331,29 @@ mod tests {
             let whole = sample(first..end);
             assert_targets_follow(&whole);
             prop_assert_eq!(&whole.inputs, &[sample(first..cut).inputs, sample(cut..end).inputs].concat());
+        }
+
+        #[test]
+        fn an_epoch_reads_no_token_twice_and_few_not_at_all(
+            (context_length, n_more) in (1_usize..40, 1_u32..2_000),
+            seed in any::<u64>(),
+            epoch in 0_u64..1_000_000,
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let n_windows = (u64::from(n_more) / context_length as u64).max(1);
+            let split = count_to(u32::try_from(context_length).unwrap() + n_more);
+            let shuffled = |rows| shuffled(&split, rows, context_length, seed);
+            let rows = epoch * n_windows..(epoch + 1) * n_windows;
+            let batch = shuffled(rows.clone());
+            assert_targets_follow(&batch);
+            let tokens: BTreeSet<i32> = batch.inputs.iter().copied().collect();
+            prop_assert_eq!(tokens.len(), batch.inputs.len());
+            prop_assert!(split.len() - tokens.len() < 2 * context_length);
+            let cut = rows.start + cut.index(batch.batch_size) as u64;
+            if rows.contains(&cut) && cut > rows.start {
+                let parts = [shuffled(rows.start..cut).inputs, shuffled(cut..rows.end).inputs];
+                prop_assert_eq!(parts.concat(), batch.inputs);
+            }
         }
 
         #[test]

@@ -173,10 +173,15 @@ impl Split {
         }
     }
 
-    /// The text on which a draw of 64 random bits falls.
-    pub(super) fn drawn(&self, draw: u64) -> &Tokens {
-        let part = self.parts.iter().find(|part| u128::from(draw) < part.until);
-        &part.expect("the last one takes all that is left").tokens
+    /// The text on which a draw of 64 random bits falls, and where it falls there: at a fraction of 2^64.
+    pub(super) fn drawn(&self, draw: u64) -> (&Tokens, u64) {
+        let draw = u128::from(draw);
+        let idx = self.parts.iter().position(|part| draw < part.until);
+        let idx = idx.expect("the last one takes all that is left");
+        let from = if idx == 0 { 0 } else { self.parts[idx - 1].until };
+        let Part { tokens, until } = &self.parts[idx];
+        let fraction = ((draw - from) << 64) / (until - from);
+        (tokens, u64::try_from(fraction).expect("below the whole"))
     }
 }
 
@@ -203,9 +208,12 @@ mod tests {
         let text = |n: u32| Tokens::from_ids(&(0..n).collect::<Vec<_>>(), u64::from(n) * 2);
         let split = Split::new(vec![(text(10), 3.0), (text(1000), 1.0), (text(3), 4.0)]);
         assert_eq!((split.len(), split.bytes()), (1013, 2026));
-        let drawn = |sixteenth: u64| split.drawn((sixteenth << 60) + 1).len();
+        let drawn = |sixteenth: u64| split.drawn((sixteenth << 60) + 1).0.len();
         let lengths: Vec<usize> = (0..16).map(drawn).collect();
         assert_eq!(lengths, [vec![10; 6], vec![1000; 2], vec![3; 8]].concat());
+        let fractions: Vec<u64> = (0..16).map(|sixteenth: u64| split.drawn(sixteenth << 60).1 >> 52).collect();
+        let even = |n: u64| (0..n).map(move |part| 4096 * part / n);
+        assert_eq!(fractions, even(6).chain(even(2)).chain(even(8)).collect::<Vec<_>>());
         assert!(split.only().is_none());
         assert_eq!(Split::from(text(5)).only().unwrap().len(), 5);
         for [one, other] in [[1e-300, 1.0], [1.0, 1e-300], [1e150, 1e-150], [0.1, 0.2]] {

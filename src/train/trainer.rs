@@ -168,15 +168,22 @@ impl Trainer {
             if micro_step > 0 && is_stopped() {
                 return None;
             }
-            let [batch_size, context_length] = Batches::of(&self.config).at(self.step);
+            let batches = Batches::of(&self.config);
+            let [batch_size, context_length] = batches.at(self.step);
             let own = self.share.rows(batch_size);
             if own.is_empty() {
                 continue; // fewer rows than ranks
             }
-            let first_row = micro_step * batch_size;
+            let (seed, step, first_row) = (train.seed, self.step as u64, micro_step * batch_size);
             let rows = first_row + own.start..first_row + own.end;
-            let (seed, step) = (train.seed, self.step as u64);
-            let batch = data::batch::sample(&self.text, rows, context_length, seed, step);
+            let batch = if train.with_replacement {
+                data::batch::sample(&self.text, rows, context_length, seed, step)
+            } else {
+                // As if the rows before were as long.
+                let n_before = batches.tokens_before(self.step) / context_length as u64;
+                let rows = n_before + rows.start as u64..n_before + rows.end as u64;
+                data::batch::shuffled(&self.text, rows, context_length, seed)
+            };
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
             let n_parts = n_micro_steps as f32 * self.share.n_parts(own.len(), batch_size);

@@ -108,6 +108,7 @@ impl AnyRun {
         config.train.seed = self.seed;
         config.train.batch_size = self.batch_size;
         config.train.grad_accumulation_steps = self.grad_accumulation_steps;
+        config.train.with_replacement = self.seed.is_multiple_of(2);
         config.train.sample_tokens = 12;
         Config::from_toml(&config.to_toml(), Path::new("any.toml"), &[]).expect("a valid config")
     }

@@ -12,7 +12,7 @@ const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
 
 /// Every step is logged, and nothing else is done until the last one; rows do not share out evenly. At higher learning
 /// rates the steps themselves make differences of rounding larger.
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 13] = [
     "optimizer.muon_learning_rate=0.005",
     "optimizer.learning_rate=1e-3",
     "train.log_interval=1",
@@ -21,6 +21,7 @@ const STEPS: [&str; 12] = [
     "train.sample_tokens=0",
     "train.batch_size=5",
     "train.grad_accumulation_steps=2",
+    "train.with_replacement=false",
     "model.dropout=0.1",
     "schedule.kind=\"constant\"",
     "train.keep_checkpoints=9",
