@@ -104,7 +104,8 @@ for name; do
     laptop) row laptop configs/shakespeare-laptop.toml ;;
     laptop-long)
         row laptop-long configs/shakespeare-laptop.toml model.n_layers=6 model.d_model=256 model.n_heads=8 \
-            model.n_kv_heads=8 model.d_ff=688 model.dropout=0.15 train.batch_size=4 train.max_steps=3500
+            model.n_kv_heads=8 model.d_ff=688 model.dropout=0.15 train.batch_size=4 train.max_steps=3000 \
+            train.matmul_precision=auto
         ;;
     *) fail "there is no row $name" "start, fast, laptop or laptop-long" ;;
     esac

@@ -243,6 +243,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "seed"),
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
+        ("train", "with_replacement"),
         ("optimizer", "kind"),
         ("optimizer", "normuon_beta2"),
         ("optimizer", "ema_decay"),

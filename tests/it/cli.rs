@@ -473,11 +473,12 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     error: `runs/tiny` is done: it made all of its 40 steps
       hint: for more of them, raise train.max_steps with --set; `tinderbox report runs/tiny` makes its report again
     "#);
-    let other = ["train", "tiny.toml", "--resume", "--set", "model.n_heads=4", "--set", "train.seed=1"];
-    assert_snapshot!(folder.fail(&other), @r#"
+    let other = ["model.n_heads=4", "train.seed=1", "train.with_replacement=false"].map(|setting| ["--set", setting]);
+    assert_snapshot!(folder.fail(&[&["train", "tiny.toml", "--resume"], other.as_flattened()].concat()), @r#"
     error: `runs/tiny` cannot go on with other settings than it began with:
       - model.n_heads was 2 and is now 4
       - train.seed was 1337 and is now 1
+      - train.with_replacement was true and is now false
       hint: use those that it began with, or start a new run with --run-dir
     "#);
     let longer = folder.json(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
