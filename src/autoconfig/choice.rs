@@ -1,4 +1,4 @@
-//! The size of the model and the length of the run, from the text, the time there is, and the speed of a step.
+//! Chooses the model size and run length from the text, the available time, and the speed of a step.
 
 use super::profile::TextProfile;
 use super::token_choice::TokenChoice;
@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::measure::Times;
 
-/// The sizes to choose from, each about two to four times the one before: `n_layers, d_model, n_heads`.
+/// The sizes to choose from, each about two to four times the previous: `n_layers, d_model, n_heads`.
 const SIZES: [(usize, usize, usize); 9] = [
     (2, 32, 1),
     (2, 64, 2),
@@ -22,54 +22,54 @@ const SIZES: [(usize, usize, usize); 9] = [
     (12, 768, 12), // GPT-2 small
 ];
 
-/// The first size that is measured on a CPU: the quick start's.
+/// The first size measured on a CPU: the quick start's.
 const FIRST_ON_CPU: usize = 3;
 
-/// The first size that is measured on a GPU: large enough to keep it busy.
+/// The first size measured on a GPU: large enough to keep it busy.
 const FIRST_ON_GPU: usize = 6;
 
-/// The most weights for each token of the training split; a larger model learns the text by heart.
+/// The most weights per token of the training split; a larger model memorizes the text.
 const WEIGHTS_PER_TOKEN: f64 = 12.0;
 
-/// The fewest tokens read for each weight; a smaller model would learn more in the time.
+/// The fewest tokens read per weight; with fewer, a smaller model learns more in the same time.
 const TOKENS_READ_PER_WEIGHT: f64 = 12.0;
 
-/// The most passes through the text; the validation loss rises again before.
+/// The most passes through the text; the validation loss starts to rise earlier.
 const MAX_EPOCHS: f64 = 40.0;
 
-/// The fewest steps of a run on a short text: fewer would not leave the warm-up.
+/// The fewest steps of a run on a short text: with fewer, warm-up would not end.
 const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
 
 /// The fewest steps of any run.
 const MIN_STEPS: usize = 10;
 
-/// The steps that a run should have before its batches become larger.
+/// The number of steps from which on longer runs get larger batches instead.
 const STEPS_BEFORE_LARGER_BATCHES: f64 = 6000.0;
 
-/// The fewest and the most tokens of a batch. The fewest are the quick start's.
+/// The fewest and the most tokens of a batch. The minimum is the quick start's.
 const BATCH_TOKENS: (f64, f64) = (1536.0, 65_536.0);
 
-/// The share of the time that steps take; evaluations, samples and checkpoints take the rest.
+/// The share of the time spent on steps; evaluations, samples and checkpoints take the rest.
 const SHARE_OF_STEPS: f64 = 0.9;
 
-/// Evaluations of a run.
+/// The number of evaluations in a run.
 const EVALUATIONS: usize = 8;
 
 /// The longest context, in tokens.
 pub(super) const LONGEST_CONTEXT: usize = 512;
 
-/// The most models that are measured.
+/// The most models measured.
 const MAX_MEASUREMENTS: usize = 3;
 
 /// How fast a config trains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
-    /// The times of steps.
+    /// The measured step times.
     pub step: Times,
     pub n_parameters: usize,
 }
 
-/// A config, and the numbers that it follows from.
+/// A config, and the numbers that it is based on.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     pub config: Config,
@@ -79,9 +79,9 @@ pub(super) struct Choice {
     pub val_tokens: f64,
     /// Passes through the training split.
     pub epochs: f64,
-    /// Whether the text limits the steps, rather than the time.
+    /// Whether the text rather than the time limits the steps.
     pub text_ends_first: bool,
-    /// Whether the text limits the size of the model, rather than the time.
+    /// Whether the text rather than the time limits the model size.
     pub text_limits_model: bool,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Chooses by the speed that `measure` finds for a config.
+    /// Chooses by the speed that `measure` returns for a config.
     pub fn choose(
         &self,
         mut measure: impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
@@ -120,7 +120,7 @@ impl Known<'_> {
                 if choice.config.model.dropout == 0.0 {
                     return Ok(choice);
                 }
-                // Dropout takes time too, so the run has fewer steps.
+                // Dropout takes time, too, so the run has fewer steps.
                 let speed = measure(&choice.config)?;
                 return Ok(self.complete(choice.config, speed, is_largest));
             }
@@ -129,13 +129,14 @@ impl Known<'_> {
         }
     }
 
-    /// The largest model that the text is long enough for.
+    /// The largest model for which the text is long enough.
     fn largest_for_text(&self) -> usize {
         let enough = self.train_tokens() * WEIGHTS_PER_TOKEN;
         (0..SIZES.len()).rev().find(|size_idx| weights(*size_idx) <= enough).unwrap_or(0)
     }
 
-    /// The largest model, up to `most`, that reads enough in the time if the measured one reads `tokens_per_s`.
+    /// The largest model, up to `most`, that reads enough tokens in the time, given the `tokens_per_s` of the measured
+    /// one.
     fn largest_for_time(&self, most: usize, measured_idx: usize, tokens_per_s: f64) -> usize {
         let work_per_s = tokens_per_s * weights(measured_idx);
         let fits = |&size_idx: &usize| {
@@ -145,7 +146,7 @@ impl Known<'_> {
         (0..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// The config of a model of this size, without the length of the run.
+    /// The config of a model of this size, without the run length.
     fn config(&self, size_idx: usize, tokens_per_s: Option<f64>) -> Config {
         let (n_layers, d_model, n_heads) = SIZES[size_idx];
         let mut config = Config::default();
@@ -166,7 +167,7 @@ impl Known<'_> {
         model.d_ff = ModelConfig::default_d_ff(model.mlp, d_model);
         model.qk_norm = true;
         *model = model.clone().with_derived();
-        // Before the first measurement, a guess that only decides its batch size.
+        // Before the first measurement, a guess that affects only its batch size.
         let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / weights(size_idx);
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
@@ -182,7 +183,7 @@ impl Known<'_> {
         config
     }
 
-    /// Sets the length of the run and its intervals, now that the speed is known.
+    /// Sets the run length and its intervals, given the speed.
     fn complete(&self, mut config: Config, speed: Speed, is_largest: bool) -> Choice {
         let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
         let by_time = self.seconds_of_steps() * 1e3 / speed.step.median_ms;
@@ -199,7 +200,7 @@ impl Known<'_> {
         train.sample_tokens = whole(self.request.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
         let epochs = max_steps as f64 * batch / train_tokens;
-        // A model measured with dropout keeps it, even if the fewer steps fall below the bound.
+        // A model measured with dropout keeps it, even if fewer steps put it below the threshold.
         if config.model.dropout == 0.0 {
             config.model.dropout = dropout(epochs, speed.n_parameters as f64 / train_tokens);
         }
@@ -222,7 +223,7 @@ impl Known<'_> {
         (self.n_tokens as f64 * (1.0 - self.val_fraction())).floor()
     }
 
-    /// A tenth; a fifth of a short text; and of a long one about 200,000 tokens, which are all read at the end.
+    /// A tenth; a fifth of a short text; about 200,000 tokens of a long one, since all are read at the end.
     fn val_fraction(&self) -> f64 {
         let n = self.n_tokens as f64;
         match n {
@@ -236,7 +237,7 @@ impl Known<'_> {
         }
     }
 
-    /// As long as a model of this width can use, with at least eight windows of text to learn from.
+    /// As long as a model of this width can use, with at least eight windows of training text.
     fn context_length(&self, d_model: usize) -> usize {
         let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
             && (self.profile.characters.as_ref()).is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
@@ -265,7 +266,7 @@ impl Known<'_> {
     }
 }
 
-/// Weights of the blocks of a model, on which its time and its capacity depend.
+/// The weights in a model's blocks, which determine its speed and capacity.
 fn weights(size_idx: usize) -> f64 {
     let (n_layers, d_model, _) = SIZES[size_idx];
     (12 * n_layers * d_model * d_model) as f64
@@ -275,13 +276,13 @@ fn tokens_of_batch(config: &Config) -> f64 {
     (config.train.batch_size * config.model.context_length) as f64
 }
 
-/// The quick start's, which was found by trying, up to its width, and then in proportion to 1 / width.
+/// The quick start's rate, found by experiment, up to its width, and beyond in proportion to 1 / width.
 fn learning_rate(d_model: usize) -> f64 {
     let exact = 3e-3 * (128.0 / d_model as f64).min(1.0);
     (exact * 1e4).round() / 1e4
 }
 
-/// 0 if the text is read few times, or the model is too small to learn it by heart.
+/// 0 if the text is read few times, or the model is too small to memorize it.
 fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
     match (epochs, parameters_per_token) {
         (..8.0, _) | (_, ..0.5) => 0.0,
@@ -290,7 +291,7 @@ fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
     }
 }
 
-/// Rounded down to two digits.
+/// Rounds down to two digits.
 fn rounded(exact: f64) -> usize {
     let exact = exact.max(1.0);
     let unit = 10_f64.powf((exact.log10().floor() - 1.0).max(0.0));
@@ -311,7 +312,7 @@ mod tests {
     use super::super::profile::tests::profile;
     use super::*;
 
-    /// On a machine whose time for a token is proportional to the weights, and three times that with dropout.
+    /// Chooses for a machine whose time per token is proportional to the weights, and three times that with dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);

@@ -1,4 +1,4 @@
-//! Why there is no config for a text.
+//! Why a config cannot be made for a text.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::format::{counted, grouped};
 
-/// Why there is no config for a text. A path is that of its file or folder.
+/// Why a config cannot be made for a text. Paths are of the file or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoconfigError {
     /// The text cannot be read, is empty, or is not UTF-8.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The file is not text: it has a byte that is 0, at this offset.
+    /// The file is not text: it has a zero byte, at this offset.
     #[error(
         "`{path}` looks like a binary file: byte {1} is 0, which no text has\n  hint: --tokenizer byte learns any \
          file as it is, byte by byte; in a folder every file counts, except those whose name begins with a dot and what \
@@ -22,14 +22,14 @@ pub enum AutoconfigError {
         path = .0.display()
     )]
     Binary(PathBuf, usize),
-    /// The text is too short: so many characters or bytes, and which of the two.
+    /// The text is too short: its length, and whether in characters or bytes.
     #[error(
         "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS}; it becomes \
          interesting at about 100,000",
         path = .0.display()
     )]
     TooShort(PathBuf, u64, &'static str),
-    /// The text has too few tokens to be split for training and validation.
+    /// The text has too few tokens to be split into training and validation.
     #[error(
         "the text `{path}` becomes only {n} with this tokenizer\n  hint: the shortest text to train on has \
          {MIN_TOKENS}; --tokenizer byte makes the most of them",
@@ -43,7 +43,7 @@ pub enum AutoconfigError {
          file first, as in `... > my.txt`, then --from-text my.txt"
     )]
     StandardInput,
-    /// The text repeats a single character or byte: so many times, and which one.
+    /// The text repeats a single character or byte: how often, and which one.
     #[error(
         "there is nothing to learn in `{path}`: it is {n} times {2}\n  hint: is it the right file?",
         path = .0.display(),
@@ -59,7 +59,7 @@ pub enum AutoconfigError {
     /// The requested tokenizer does not suit the text.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The device of this name failed with this error while it was measured.
+    /// The named device failed during measurement, with this error.
     #[error(
         "{0} failed while a training step was measured: {1}\n  hint: choose another with --device, such as \
          --device cpu"

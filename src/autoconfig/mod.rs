@@ -1,7 +1,7 @@
-//! Configs to begin with: the shipped [`PRESETS`], and [`for_text`], which makes one for a text and this machine.
+//! Starter configs: the shipped [`PRESETS`], and [`for_text`], which makes one for a text and this machine.
 //!
-//! `token_choice` decides what a token stands for, `choice` the size of the model and the length of the run, and
-//! `template` writes the config with its reasons. The numbers behind the rules are explained in `docs/own-text.md`.
+//! `token_choice` chooses the tokenizer, `choice` the model size and run length, and `template` writes the config with
+//! its reasons. `docs/own-text.md` explains the numbers behind the rules.
 
 mod choice;
 mod error;
@@ -49,15 +49,15 @@ const MUCH_REPEATED: f64 = 0.5;
 pub struct Request {
     /// The text, as `data.path` names it.
     pub text: PathBuf,
-    /// The field of a JSON Lines record that holds its text; `None`: `text`.
+    /// The field of a JSON Lines record that holds its text; `None` for `text`.
     pub text_field: Option<String>,
-    /// Patterns of the files of a folder that are read; empty: all.
+    /// Patterns of the files in a folder to read; empty for all.
     pub include: Vec<String>,
-    /// Patterns of the files of a folder that are left out.
+    /// Patterns of the files in a folder to leave out.
     pub exclude: Vec<String>,
     /// How long training may take, minutes.
     pub minutes: f64,
-    /// The kind of tokenizer; `None`: the one that suits the text.
+    /// The kind of tokenizer; `None` to choose one for the text.
     pub tokenizer: Option<TokenizerKind>,
     /// The config's `train.device`.
     pub device: String,
@@ -75,7 +75,7 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// How the text is read.
+    /// How to read the text.
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {
             return Err(AutoconfigError::StandardInput);
@@ -96,7 +96,7 @@ impl Request {
     }
 }
 
-/// Checks the time that a training may take.
+/// Checks a time limit for training.
 ///
 /// # Errors
 /// If it is not above 0 and at most a year.
@@ -107,13 +107,13 @@ pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
     Err(AutoconfigError::Minutes) // NaN too
 }
 
-/// Makes a config for a text and a device, on which it measures training steps for some seconds.
+/// Makes a config for a text and a device, on which it times training steps for a few seconds.
 ///
 /// # Errors
 /// If the text cannot be learned from, or the device fails.
 ///
 /// # Panics
-/// Never, but for a bug: what is written is loaded again.
+/// Only because of a bug: the written config is loaded again.
 pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, AutoconfigError> {
     check_minutes(request.minutes)?;
     let data = request.data()?;
@@ -134,18 +134,18 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
     Ok(TextConfig { toml, cautions })
 }
 
-/// How much of the text is encoded, in bytes: enough to measure steps with, and to train BPE on.
+/// How many bytes of the text are encoded: enough to time steps, and to train BPE.
 const ENCODED_BYTES: usize = 1 << 20;
 
-/// The beginning of a text as tokens.
+/// The beginning of a text, tokenized.
 struct Encoded {
-    /// At least one window, repeated if need be: they are only measured with.
+    /// At least one window, repeated if necessary: only used for timing.
     tokens: Tokens,
     vocab_size: usize,
     tokens_per_byte: f64,
 }
 
-/// Makes the tokenizer, BPE from the beginning of the text, and encodes that beginning.
+/// Makes the tokenizer (BPE is trained on the beginning of the text) and encodes that beginning.
 fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     let bytes = &profile.sample[..profile.sample.len().min(ENCODED_BYTES)];
     let text = profile.sample_text();
@@ -171,7 +171,7 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     }
 }
 
-/// Trains a model as `config` says for about a second, on tokens of the text.
+/// Trains a model with `config` for about a second, on tokens of the text.
 fn measure(config: &Config, encoded: &Encoded, device: &OpenDevice) -> Result<Speed, AutoconfigError> {
     let trial = Trial { warm_up: 1, rounds: 3..=usize::MAX, enough: Duration::from_millis(700) };
     let with_gradients = device.device.clone().autodiff();
@@ -188,7 +188,7 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
     (bytes as f64 * tokens_per_byte).round() as u64
 }
 
-/// Warnings about a text that is short or repeats itself.
+/// Warnings about a short or repetitive text.
 fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
     let mut cautions = Vec::new();
     if format == TextFormat::Jsonl {

@@ -7,7 +7,7 @@ use crate::config::Config;
 /// A shipped config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name as an argument.
+    /// Its name as a command-line argument.
     pub name: &'static str,
     /// The name of its file in `configs/`, without `.toml`; also accepted as an argument.
     pub stem: &'static str,
@@ -17,7 +17,7 @@ pub struct Preset {
     pub toml: &'static str,
 }
 
-/// A preset by its name, its stem and what it is about.
+/// A preset from its name, its stem and its description.
 macro_rules! preset {
     ($name:literal, $stem:literal, $about:literal) => {{
         let toml = include_str!(concat!("../../configs/", $stem, ".toml"));
@@ -25,7 +25,7 @@ macro_rules! preset {
     }};
 }
 
-/// All of them, the smallest first.
+/// All presets, smallest first.
 pub const PRESETS: [Preset; 7] = [
     preset!("quickstart", "quickstart", "a small GPT on the bundled stories, two minutes on two CPU cores"),
     preset!(
@@ -62,7 +62,7 @@ impl Preset {
     /// The file, loaded.
     ///
     /// # Panics
-    /// Never, but for a bug: the file is shipped.
+    /// Only because of a bug: the file is shipped.
     #[must_use]
     pub fn config(&self) -> Config {
         Config::from_toml(self.toml, Path::new(self.name), &[]).expect("a shipped config is right")

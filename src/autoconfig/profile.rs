@@ -1,5 +1,5 @@
-//! The properties of a text that decide its config. They know no language: characters are counted, lines are compared,
-//! and gzip says how much repeats.
+//! The properties of a text that determine its config. They are language-independent: characters are counted, lines are
+//! compared, and gzip measures repetition.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -12,13 +12,13 @@ use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
 use crate::data::Preview;
 
-/// How much of a text is read, in bytes. The rest is taken to be like it.
+/// How many bytes of a text are read. The rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
 
-/// How much of it gzip packs, in bytes: plenty for its window of 32 KiB.
+/// How many of these bytes are gzipped: plenty for its window of 32 KiB.
 const PACKED_BYTES: usize = 1 << 20;
 
-/// The shortest text for which there is a config, in characters or bytes.
+/// The shortest text that gets a config, in characters or bytes.
 pub(super) const MIN_TOKENS: u64 = 64;
 
 /// The properties of a text.
@@ -28,7 +28,7 @@ pub(super) struct TextProfile {
     pub path: PathBuf,
     /// Whether the whole text was read; otherwise everything is an estimate.
     pub is_whole: bool,
-    /// Length of the text.
+    /// The length of the text in bytes.
     pub bytes: u64,
     /// `None` if it is read as bytes.
     pub characters: Option<Characters>,
@@ -37,21 +37,21 @@ pub(super) struct TextProfile {
     /// The share of the sample, in bytes, in lines that occurred before.
     pub repeated: f64,
     pub gzip_bits_per_byte: f64,
-    /// The text, or the beginning that was read, cut to whole characters.
+    /// The text, or the beginning that was read, cut at a character boundary.
     pub sample: Vec<u8>,
 }
 
 /// The characters of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Characters {
-    /// How many the text has.
+    /// The number of characters in the text.
     pub n: u64,
     /// How often each occurs in the sample, the most frequent first.
     pub counts: Vec<(char, u64)>,
 }
 
 impl TextProfile {
-    /// Reads the text that `data` names; with `kind = byte` that may be any file.
+    /// Reads the text that `data` names, which may be any file if `kind` is byte.
     pub fn read(data: &DataConfig, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(&data.all_sources()[0], SAMPLE_BYTES, !as_bytes)?;
@@ -64,7 +64,7 @@ impl TextProfile {
             return Err(AutoconfigError::Path(path.to_owned()));
         }
         let n_read = sample.len() as u64;
-        let whole = if is_whole { n_read } else { bytes_on_disk.max(n_read + 1) }; // less on the disk if it is packed
+        let whole = if is_whole { n_read } else { bytes_on_disk.max(n_read + 1) }; // files on disk may be compressed
         let mut characters = None;
         if !as_bytes {
             if let Some(offset) = sample.iter().position(|&byte| byte == 0) {
@@ -136,7 +136,7 @@ impl Characters {
         Self { n: seen.iter().sum(), counts }
     }
 
-    /// The number of different characters.
+    /// The number of distinct characters.
     pub fn n_distinct(&self) -> usize {
         self.counts.len()
     }
@@ -154,12 +154,12 @@ impl Characters {
     }
 }
 
-/// The bytes as text, without a character that the end of a preview cut off.
+/// The bytes as text, without a character cut off at the end of a preview.
 fn whole_characters(bytes: &[u8]) -> &str {
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
-/// `n` of `part`, extrapolated to the whole.
+/// `n`, counted in a part of length `part`, extrapolated to length `whole`.
 fn scaled(n: u64, whole: u64, part: u64) -> u64 {
     let scaled = u128::from(n) * u128::from(whole) / u128::from(part.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
@@ -183,7 +183,7 @@ fn gzip_bits_per_byte(sample: &[u8]) -> f64 {
 pub(super) mod tests {
     use super::*;
 
-    /// A profile of a text at hand.
+    /// The profile of a complete text.
     pub fn profile(text: &str) -> TextProfile {
         profiled(text.as_bytes(), true, false).unwrap()
     }

@@ -1,12 +1,12 @@
-//! The beginning of samples: a few characters of the text itself, which its tokenizer knows.
+//! The prompt for samples: a few characters of the text itself, which its tokenizer knows.
 
 /// The most characters of a prompt.
 const MAX_CHARACTERS: usize = 24;
 
-/// Longer lines are preferred.
+/// Lines at least this long are preferred.
 const SHORT_LINE: usize = 8;
 
-/// The beginning of a line near the middle of the text, up to a space if it has one; a line break for an empty text.
+/// The start of a line near the middle of the text, cut at a space if possible; a line break for an empty text.
 pub(super) fn from_text(text: &str, max_characters: usize) -> String {
     let max_characters = max_characters.clamp(1, MAX_CHARACTERS);
     let middle = text.ceil_char_boundary(text.len() / 2);
@@ -16,11 +16,11 @@ pub(super) fn from_text(text: &str, max_characters: usize) -> String {
     let mut lines = from_middle.map(str::trim).filter(not_empty);
     let is_long = |line: &&str| line.chars().nth(SHORT_LINE - 1).is_some();
     let line = (lines.clone().find(is_long)).or_else(|| lines.next());
-    let line = line.or_else(|| Some(second.trim()).filter(not_empty)); // nothing else begins a line
+    let line = line.or_else(|| Some(second.trim()).filter(not_empty)); // no other line starts there
     line.map_or_else(|| "\n".to_owned(), |line| beginning(line, max_characters))
 }
 
-/// Up to `max_characters` of a line, without a partial word or emoji if possible.
+/// At most `max_characters` of a line, if possible without a partial word or emoji.
 fn beginning(line: &str, max_characters: usize) -> String {
     let Some((end, _)) = line.char_indices().nth(max_characters) else {
         return line.to_owned();
@@ -44,10 +44,10 @@ fn beginning(line: &str, max_characters: usize) -> String {
     head.to_owned()
 }
 
-/// Joins the emoji around it into one.
+/// Joins the emoji on both sides of it into one.
 const ZERO_WIDTH_JOINER: char = '\u{200d}';
 
-/// Whether a character belongs to the one before it: joiners, variation selectors, skin tones and combining accents.
+/// Whether a character attaches to the previous one: joiners, variation selectors, skin tones and combining accents.
 fn continues(character: char) -> bool {
     matches!(character, ZERO_WIDTH_JOINER | '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
 }

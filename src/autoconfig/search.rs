@@ -1,13 +1,13 @@
-//! The settings of a made config that are worth searching for one text.
+//! The settings of a generated config that are worth searching for one text.
 
 use crate::config::{Config, TokenizerKind};
 
-/// The keys that vary around a config that was made for a text, as `sweep` reads them. The tokenizer is one of them
-/// unless it was asked for.
+/// The keys to vary around a config generated for a text, in the format of `sweep`. The tokenizer is one of them unless
+/// it was requested.
 ///
-/// The family of the model stays, so that other programs can read what comes out of it; sizes vary within the time that
-/// there is, in which a larger model makes fewer steps. What shows only late in a run, such as how its learning rate
-/// ends, does not vary: the first rungs would choose it by chance.
+/// The model family stays, so that other programs can read the result; sizes vary within the available time, in which a
+/// larger model makes fewer steps. Settings that matter only late in a run, such as the final learning rate, do not
+/// vary: the first rungs would choose them by chance.
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
@@ -33,14 +33,14 @@ pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     if length > 1 {
         space.push(format!("model.context_length={},{length},{}", length / 2, 2 * length));
     }
-    // With less of it a run always begins better.
+    // Runs with less dropout always start better.
     if model.dropout > 0.0 {
         space.push(format!("model.dropout={:.1},{:.1}", model.dropout - 0.1, model.dropout));
     }
     space
 }
 
-/// From half of a learning rate to twice as much.
+/// From half to twice a learning rate.
 fn in_log(key: &str, rate: f64) -> String {
     format!("{key}=log({:e}..{:e})", rate / 2.0, rate * 2.0)
 }

@@ -1,4 +1,4 @@
-//! Fills in `template.toml`, a commented config: each choice with its reason, in the numbers of the text.
+//! Fills in `template.toml`, a commented config: each choice with its reason, with numbers of the text.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::config::{DataConfig, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
 
-/// Where comments are wrapped, in characters.
+/// The width at which comments are wrapped, in characters.
 const WIDTH: usize = 100;
 
 /// The values of the template's placeholders.
@@ -90,7 +90,7 @@ impl Template<'_> {
         )
     }
 
-    /// The keys that say how the text is read; empty for defaults.
+    /// The keys for how to read the text; empty for defaults.
     fn how_read(&self) -> String {
         let DataConfig { format, text_field, include, exclude, .. } = &self.choice.config.data;
         let mut keys = Vec::new();
@@ -109,7 +109,7 @@ impl Template<'_> {
         keys.concat()
     }
 
-    /// The key with its reason; empty for a tokenizer of a fixed size.
+    /// The key with its reason; empty for a tokenizer of fixed size.
     fn vocab_size(&self) -> String {
         if self.choice.config.tokenizer.kind != TokenizerKind::Bpe {
             return String::new();
@@ -164,23 +164,23 @@ impl Template<'_> {
     }
 }
 
-/// A value of TOML on one line: JSON's strings are TOML's, except for one character.
+/// A TOML value on one line: JSON strings are TOML strings, except for one character.
 fn literal(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("a text in UTF-8");
     json.replace('\u{7f}', "\\u007F")
 }
 
-/// Text from outside, without line breaks, which would end a comment.
+/// External text, without line breaks, which would end a comment.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// A text as a comment of a config, wrapped, with a line break at its end.
+/// A text as a config comment, wrapped, ending in a line break.
 pub(crate) fn comment(text: &str) -> String {
     wrapped(&format!("# {}", one_line(text)))
 }
 
-/// The text with its comments wrapped between words.
+/// The text with its comments wrapped at word boundaries.
 fn wrapped(text: &str) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {

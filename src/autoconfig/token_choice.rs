@@ -1,4 +1,4 @@
-//! The choice of the tokenizer, from the text alone.
+//! Chooses the tokenizer, from the text alone.
 
 use super::profile::TextProfile;
 use crate::config::TokenizerKind;
@@ -7,21 +7,21 @@ use crate::format::grouped;
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;
 
-/// From this length on, in characters, BPE is better: a run of a few thousand steps would not even see all of the text
-/// otherwise.
+/// From this length on, in characters, BPE is better: otherwise a run of a few thousand steps would not even see the
+/// whole text.
 const LONG_TEXT: u64 = 4_000_000;
 
 /// A token that occurs less often than this is hardly learned.
 const MIN_OCCURRENCES: u64 = 4;
 
-/// The shortest text for BPE, in bytes: in shorter ones too few pieces repeat.
+/// The shortest text for BPE, in bytes: shorter ones have too few repeated pieces.
 const MIN_BPE_BYTES: u64 = 64 << 10;
 
-/// BPE has a token for each so many bytes of text,
+/// BPE gets one token for each this many bytes of text,
 const BYTES_PER_TOKEN: u64 = 500;
 
-/// within these sizes: a smaller vocabulary is hardly better than bytes, and with a larger one the logits take most of
-/// a small model's time.
+/// within these limits: a smaller vocabulary is hardly better than bytes, and with a larger one a small model spends
+/// most of its time on logits.
 const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
 
 /// A kind of tokenizer, and why it was chosen.
@@ -33,7 +33,7 @@ pub(super) struct TokenChoice {
 }
 
 impl TokenChoice {
-    /// The tokenizer that suits a text, unless one is `requested`.
+    /// Chooses the tokenizer for a text, unless one is `requested`.
     pub fn choose(profile: &TextProfile, requested: Option<TokenizerKind>) -> Self {
         let Some(characters) = &profile.characters else {
             let why = "You asked for bytes: any file, 256 tokens.".to_owned();

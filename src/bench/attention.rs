@@ -1,7 +1,7 @@
-//! The cost of attention as a text grows.
+//! The cost of attention as texts get longer.
 //!
-//! The scores of `T` tokens are `T x T` numbers: computed explicitly, their time and memory grow with the square. The
-//! fused operation computes the same.
+//! The scores of `T` tokens are `T x T` numbers: computed explicitly, their time and memory grow quadratically. The
+//! fused operation computes the same result.
 
 use std::fmt;
 
@@ -14,26 +14,26 @@ use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
 use crate::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox_kernels::{self as kernels, SelfAttention};
 
-/// Memory below this has no ratio: a page or a thread counts as much.
+/// Below this, memory ratios are not shown: a page or a thread weighs as much.
 const LEAST_MIB: f64 = 1.0;
 
-/// How much more memory explicit attention needs for twice as many tokens, at most.
+/// The most that explicit attention's memory grows when the tokens double.
 const PER_DOUBLING: f64 = 4.0;
 
-/// The share of the free memory that is left free.
+/// The share of free memory to leave free.
 const RESERVE: f64 = 0.1;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Scores, mask, softmax and the weighted sum, each whole in memory: what a probe looks at.
+    /// Scores, mask, softmax and the weighted sum, each materialized in memory: what a probe needs.
     Explicit,
-    /// The operation of training and generation.
+    /// The operation used in training and generation.
     Fused,
 }
 
-/// How far attention is computed.
+/// Which passes are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
@@ -62,7 +62,7 @@ impl fmt::Display for Pass {
     }
 }
 
-/// The sizes of attention.
+/// The dimensions of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     pub batch_size: usize,
@@ -84,29 +84,28 @@ pub struct Case {
 pub struct Cost {
     #[serde(flatten)]
     pub times: Times,
-    /// The most memory that the first pass held beyond queries, keys and values, MiB; `None` if it is not known, as on
-    /// a GPU.
+    /// The peak memory of the first pass beyond queries, keys and values, MiB; `None` if unknown, as on a GPU.
     pub extra_mib: Option<f64>,
 }
 
-/// A case with its cost, or with why it was left out.
+/// A case with its cost, or the reason it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     #[serde(flatten)]
     pub case: Case,
     pub cost: Option<Cost>,
-    /// Its time over that of the row before.
+    /// Its time relative to the previous row.
     pub time_ratio: Option<f64>,
-    /// Its memory over that of the row before.
+    /// Its memory relative to the previous row.
     pub memory_ratio: Option<f64>,
     /// Why it was left out.
     pub left_out: Option<String>,
 }
 
-/// Times `case`. The memory is that of this process, in which nothing else may happen.
+/// Times `case`. The memory is that of this process, which must do nothing else.
 pub fn measure(case: Case, shape: Shape, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Cost> {
     let warm_up = Case { tokens: 16, ..case };
-    compute(&projected(warm_up, shape, &device.device), case, shape)?; // threads start, buffers are made
+    compute(&projected(warm_up, shape, &device.device), case, shape)?; // starts threads, allocates buffers
     let qkv = projected(case, shape, &device.device);
     let before = rss_mib();
     compute(&qkv, case, shape)?;
@@ -117,7 +116,7 @@ pub fn measure(case: Case, shape: Shape, device: &OpenDevice, trial: &Trial) -> 
     })
 }
 
-/// Queries, then keys, then values of all heads, `[B, T, 3 H D]`.
+/// The queries, then keys, then values of all heads, `[B, T, 3 H D]`.
 fn projected(case: Case, shape: Shape, device: &Device) -> Tensor<3> {
     let sizes = [shape.batch_size, case.tokens, 3 * shape.n_heads * shape.head_dim];
     match case.pass {
@@ -165,15 +164,15 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
     }
 }
 
-/// `shortest` and its doubles up to `longest`.
+/// `shortest`, doubled up to `longest`.
 pub fn lengths(shortest: usize, longest: usize) -> Vec<usize> {
     std::iter::successors(Some(shortest), |tokens| tokens.checked_mul(2))
         .take_while(|tokens| *tokens <= longest)
         .collect()
 }
 
-/// A row for each of `lengths`, each twice the one before. A row is left out if it may need more memory than
-/// `available_mib`, or if `measure` fails.
+/// A row for each of `lengths`, each twice the one before. Rows that may need more than `available_mib`, or for which
+/// `measure` fails, are left out.
 pub fn series(
     method: Method,
     pass: Pass,
@@ -204,7 +203,7 @@ pub fn series(
     rows
 }
 
-/// Why a row is left out; `None` if there is enough memory.
+/// Why a row is left out; `None` if memory suffices.
 fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String> {
     let (needed, available) = needed_mib.zip(available_mib)?;
     (needed > available * (1.0 - RESERVE))
@@ -219,7 +218,7 @@ mod tests {
         Cost { times: Times::of(&[median_ms]), extra_mib }
     }
 
-    /// Time grows with the tokens, memory with their square.
+    /// Linear time, quadratic memory.
     #[allow(clippy::unnecessary_wraps, reason = "as `series` takes it")]
     fn square(case: Case) -> Result<Cost, String> {
         let tokens = case.tokens as f64;

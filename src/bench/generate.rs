@@ -1,4 +1,4 @@
-//! How fast a model reads a prompt and writes.
+//! How fast a model reads a prompt and generates.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,33 +15,33 @@ use crate::generate::engine::{Decoder, Engine};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
 
-/// The tokens that are read and written.
+/// The number of tokens read and generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
     pub batch_size: usize,
     pub prompt_tokens: usize,
-    /// Tokens that are written after it, one by one.
+    /// Tokens generated after the prompt, one by one.
     pub new_tokens: usize,
 }
 
-/// How fast a model reads and writes.
+/// How fast a model reads and generates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
     #[serde(flatten)]
     pub case: Case,
     /// The time to read the prompt, up to the first token after it.
     pub prompt: Times,
-    /// Tokens of prompts read per second, of all texts together.
+    /// Prompt tokens read per second, over all texts.
     pub prompt_tokens_per_s: f64,
-    /// The time to write one more token to each text.
+    /// The time to generate one more token of each text.
     pub token: Times,
-    /// Tokens written per second, of all texts together.
+    /// Tokens generated per second, over all texts.
     pub tokens_per_s: f64,
-    /// Bytes of weights read per second while writing, if each weight is read once for a token of every text.
+    /// Bytes of weights read per second while generating, if each weight is read once per round of tokens.
     pub weight_bytes_per_s: f64,
 }
 
-/// Reads a made-up prompt and continues with the likeliest tokens, `rounds` times after one to warm up.
+/// Reads a synthetic prompt and continues it greedily, `rounds` times after a warm-up round.
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
@@ -66,7 +66,7 @@ pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> anyhow::Res
         prompts_ms.push(read_ms);
         tokens_ms.push(written_ms / new_tokens as f64);
     }
-    let (prompt, token) = (Times::of(&prompts_ms[1..]), Times::of(&tokens_ms[1..])); // the first warms up
+    let (prompt, token) = (Times::of(&prompts_ms[1..]), Times::of(&tokens_ms[1..])); // the first round is a warm-up
     Ok(Speed {
         case,
         prompt,
@@ -77,7 +77,7 @@ pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> anyhow::Res
     })
 }
 
-/// Milliseconds of reading and of writing, with packed weights.
+/// Milliseconds of reading and generating, with packed weights.
 fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
     let prompts: Vec<u32> = prompts(case, engine.vocab_size()).into_iter().map(i32::unsigned_abs).collect();
@@ -99,7 +99,7 @@ fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
     (prompt_ms, ms_since(began))
 }
 
-/// Milliseconds of reading and of writing, with burn's tensors.
+/// Milliseconds of reading and generating, with burn's tensors.
 fn once(model: &Gpt, case: Case) -> anyhow::Result<(f64, f64)> {
     let b = case.batch_size;
     let mut cache = model.kv_cache(b);
@@ -119,14 +119,14 @@ fn once(model: &Gpt, case: Case) -> anyhow::Result<(f64, f64)> {
     Ok((prompt_ms, ms_since(began)))
 }
 
-/// Made-up prompts, one after another.
+/// Synthetic prompts, concatenated.
 fn prompts(case: Case, vocab_size: usize) -> Vec<i32> {
     let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
     Tokens::made_up(prompts.len(), vocab_size).read(0, &mut prompts);
     prompts
 }
 
-/// The likeliest token after the last of `t` positions, for each row: chosen on the host, as sampling is.
+/// The most probable token after the last of `t` positions, for each row: chosen on the host, like sampling.
 fn likeliest(logits: Tensor<3>, t: usize) -> anyhow::Result<Vec<i32>> {
     let [_, _, vocab_size] = logits.dims();
     let last = logits.narrow(1, t - 1, 1).try_into_vec_as::<f32>(); // [B, 1, V]

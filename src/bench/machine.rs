@@ -1,5 +1,5 @@
-//! The machine's ceilings: matrix products, which limit training and reading, and memory bandwidth, which limits
-//! writing.
+//! The machine's ceilings: matrix products, which limit training and prompt reading, and memory bandwidth, which limits
+//! generation.
 
 use anyhow::Context;
 use burn::tensor::Tensor;
@@ -21,7 +21,7 @@ pub struct Product {
     pub n: usize,
 }
 
-/// The speed of something with one thread and with all threads.
+/// A speed with one thread and with all threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling<T> {
     #[serde(flatten)]
@@ -37,16 +37,16 @@ pub struct Ceiling<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "access")]
 pub enum Access {
-    /// `sum(a)`: one number is read, as weights are while a model writes.
+    /// `sum(a)`: reads one number per element, as generation reads weights.
     Read,
-    /// `b = a`: one number is read, one written.
+    /// `b = a`: reads one number per element and writes one.
     Copy,
-    /// `c = a + x b`: two are read, one written.
+    /// `c = a + x b`: reads two numbers per element and writes one.
     Triad,
 }
 
 impl Product {
-    /// The products of a forward pass, for all positions of a micro-batch at once.
+    /// The products of a forward pass, for all positions of a micro-batch together.
     pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, d_ff, .. } = config.model;
@@ -62,18 +62,18 @@ impl Product {
         .into()
     }
 
-    /// FLOPs: a multiplication and an addition are two.
+    /// FLOPs, with a multiply-add counted as two.
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.k as f64 * self.n as f64
     }
 }
 
-/// Times products of these sizes, in f32 by the device's own.
+/// Times products of these sizes, in f32 with the device's own operation.
 pub fn products(sizes: &[Product], device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Product>>> {
     time_products(sizes, device, trial, Tensor::matmul)
 }
 
-/// As [`products`] in bf16, as training computes them: rounding included. `None` on a device that has no bf16.
+/// Like [`products`], in bf16 as training computes them: including rounding. `None` on a device without bf16.
 pub fn products_in_bf16(
     sizes: &[Product],
     device: &OpenDevice,
@@ -98,10 +98,10 @@ fn time_products(
     sizes.iter().map(ceiling).collect()
 }
 
-/// Times each access to arrays of `numbers` f32 each.
+/// Times each access to arrays of `numbers` f32.
 pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Access>>> {
     let mut arrays = Arrays::new(numbers, device);
-    // Numbers that are read or written for each element.
+    // Numbers read or written per element.
     let accesses = [(Access::Read, 1), (Access::Copy, 2), (Access::Triad, 3)];
     let ceiling = |(access, n)| {
         let time = || trial.time(|| arrays.go(access));
@@ -130,19 +130,19 @@ fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> anyhow
     Ok(pool.install(f))
 }
 
-/// Arrays far larger than caches, on the host or on another device.
+/// Arrays far larger than caches, in host or device memory.
 enum Arrays {
     Host([Vec<f32>; 3]),
     Device(Box<[Tensor<1>; 2]>),
 }
 
-/// Numbers that are added up side by side, so that no sum waits for the one before.
+/// Independent partial sums, so that no addition waits for the previous one.
 const LANES: usize = 64;
 
 impl Arrays {
     fn new(numbers: usize, device: &OpenDevice) -> Self {
         if device.backend.is_cpu() {
-            // Filled by the threads that will use them, so that each finds its part near by.
+            // Filled by the threads that will use them, so that each has its part in nearby memory.
             Self::Host([1.0, 2.0, 3.0].map(|value| (0..numbers).into_par_iter().map(|_| value).collect()))
         } else {
             Self::Device(Box::new([(); 2].map(|()| noise_tensor([numbers], &device.device))))

@@ -1,7 +1,7 @@
-//! How fast this machine trains, writes and attends, and in how much memory.
+//! How fast this machine trains, generates and attends, and with how much memory.
 //!
-//! Times are medians of rounds after some to warm up, with their spread ([`crate::measure`]). The memory is that of the
-//! process, so the caller measures each case in a process of its own.
+//! Times are medians of rounds after a warm-up, with their spread ([`crate::measure`]). The memory is that of the
+//! process, so the caller measures each case in its own process.
 
 pub mod attention;
 pub mod generate;
@@ -21,14 +21,14 @@ fn device_failed(error: impl Display) -> anyhow::Error {
     anyhow!("the device failed: {error}\n  hint: measure something smaller, or use --device cpu")
 }
 
-/// Fixed pseudo-random numbers of mean 0 and variance 1.
+/// Fixed pseudorandom numbers with mean 0 and variance 1.
 fn noise_tensor<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     let numbers: Vec<f32> =
         StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(0)).take(shape.iter().product()).collect();
     Tensor::from_data(TensorData::new(numbers, shape), device)
 }
 
-/// Waits until `tensor` is computed, by reading a number of it.
+/// Waits until `tensor` is computed, by reading one of its numbers.
 fn wait<const D: usize>(tensor: &Tensor<D>) -> anyhow::Result<()> {
     let first = tensor.clone().slice([(); D].map(|()| 0..1)).try_into_vec_as::<f32>();
     first.map(|_| ()).map_err(device_failed)

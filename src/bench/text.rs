@@ -37,7 +37,7 @@ pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> Stri
     )
 }
 
-/// Both methods side by side, a line for each length.
+/// Both methods side by side, one line per length.
 fn both_methods(rows: &[Row], pass: Pass) -> String {
     let of = |method: Method| rows.iter().filter(move |row| row.case.method == method && row.case.pass == pass);
     let line = |(explicit, fused): (&Row, &Row)| {
@@ -66,7 +66,7 @@ fn cells(row: &Row) -> [String; 5] {
     ]
 }
 
-/// How fast a model reads and writes, a line for each number of texts at once.
+/// How fast a model reads and generates, one line per number of parallel texts.
 pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) -> String {
     let line = |speed: &generate::Speed| {
         [
@@ -127,7 +127,7 @@ pub fn machine(
     )
 }
 
-/// A line for each ceiling: its name, its speed with one thread and with all threads, and the spread.
+/// One line per ceiling: its name, its speed with one thread and with all threads, and the spread.
 fn ceilings<T>(headings: &str, ceilings: &[Ceiling<T>], name: impl Fn(&T) -> Vec<String>) -> String {
     let line = |Ceiling { what, one_thread, all_threads, times }: &Ceiling<T>| {
         let speeds = [or_dash(one_thread.map(figures)), figures(*all_threads), spread(times)];
@@ -161,17 +161,17 @@ pub fn train(speed: &train::Speed, place: &str) -> String {
     )
 }
 
-/// A number in about three digits.
+/// A number with about three digits.
 fn figures(x: f64) -> String {
     if x < 0.995 { format!("{x:.3}") } else { short(x) }
 }
 
-/// The width of the middle half of all rounds, in percent of their median.
+/// The interquartile range of all rounds, in percent of their median.
 fn spread(times: &Times) -> String {
     format!("{:.0} %", times.spread * 100.0)
 }
 
-/// `flex, 2 threads`; a GPU by its name alone.
+/// `flex, 2 threads`; for a GPU just its name.
 pub fn place(device: &OpenDevice) -> String {
     match device.backend.is_cpu() {
         true => format!("{}, {}", device.name, counted(rayon::current_num_threads() as u64, "thread")),

@@ -20,7 +20,7 @@ use crate::train::{Trainer, precision};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Text {
-    /// Made-up tokens of the vocabulary of the config's text.
+    /// Synthetic tokens, with the vocabulary of the config's text.
     MadeUp,
     /// The config's text.
     Own,
@@ -32,7 +32,7 @@ pub struct Repetitions {
     /// Steps before the clock starts.
     pub warm_up_steps: usize,
     pub rounds: usize,
-    /// Steps of a round, whose median counts.
+    /// Steps per round; their median counts.
     pub steps: usize,
 }
 
@@ -46,22 +46,22 @@ pub struct Speed {
     pub parameters: usize,
     pub tokens_per_step: usize,
     pub measured: Repetitions,
-    /// The median time of a step in each round, milliseconds.
+    /// The median step time of each round, milliseconds.
     pub rounds_ms: Vec<f64>,
     #[serde(flatten)]
     pub step: Times,
     pub tokens_per_s: f64,
     /// FLOPs of matrix products per second.
     pub flops_per_s: f64,
-    /// The peak memory of the process, MiB; `None` if the system does not tell.
+    /// The peak memory of the process, MiB; `None` if the system does not report it.
     pub peak_rss_mib: Option<f64>,
 }
 
-/// Times training steps of `config`. The memory is that of this process, in which nothing else may have happened.
+/// Times training steps of `config`. The memory is that of this process, which must have done nothing else.
 ///
 /// # Errors
-/// If the device does not have the config's precision, the text cannot be used, the memory is too small, or the device
-/// fails.
+/// If the device does not support the config's precision, the text cannot be used, the memory is too small, or the
+/// device fails.
 pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repetitions) -> anyhow::Result<Speed> {
     let matmul_precision = precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
@@ -97,7 +97,7 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repet
     })
 }
 
-/// The size of the vocabulary, and the text; refuses a config that does not fit the memory.
+/// The vocabulary size and the text; rejects a config that does not fit the memory.
 fn open(config: &Config, text: Text, device: &OpenDevice) -> anyhow::Result<(usize, Split)> {
     let plan = plan::plan(config, None, device, false)?;
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {
@@ -112,7 +112,7 @@ fn open(config: &Config, text: Text, device: &OpenDevice) -> anyhow::Result<(usi
         let corpus = Corpus::open(config, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }
-    // As long as a batch, so that its rows differ.
+    // One batch long, so that its rows differ.
     let n = config.train.batch_size * config.model.context_length + 1;
     Ok((plan.vocabulary.size, Tokens::made_up(n, plan.vocabulary.size).into()))
 }

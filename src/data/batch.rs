@@ -1,8 +1,7 @@
-//! Rows of tokens, and for each token the one that follows it.
+//! Batches: rows of input tokens and, for each token, the one that follows it.
 //!
-//! [`sample`] draws random windows for training and [`shuffled`] those of one epoch after the other, [`windows`] goes
-//! through a whole split for an exact loss, and [`spread`] takes a fixed part of that for a cheap one. All are without
-//! state.
+//! [`sample`] draws random training windows, [`shuffled`] draws them epoch by epoch, [`windows`] covers a whole split
+//! for an exact loss, and [`spread`] takes a fixed subset of it for a cheap one. All are stateless.
 
 use std::ops::Range;
 
@@ -11,12 +10,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Split, Tokens};
 
-/// Some rows of `seq_len` tokens each, row after row.
+/// `batch_size` rows of `seq_len` tokens each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The tokens that the model reads: `[batch_size, seq_len]`, row-major.
+    /// The input tokens: `[batch_size, seq_len]`, row-major.
     pub inputs: Vec<i32>,
-    /// The tokens that it is to predict: each follows the input at its place.
+    /// The tokens to predict: each follows the input token at the same position.
     pub targets: Vec<i32>,
     /// The number of rows.
     pub batch_size: usize,
@@ -24,11 +23,11 @@ pub struct Batch {
     pub seq_len: usize,
 }
 
-/// Draws the windows of some of a step's rows, with replacement.
+/// Draws the windows of some rows of a step, with replacement.
 ///
 /// Each row is a pure function of `(seed, step, row)`: the rows of a step are the same whether they are drawn at once
-/// or a few at a time for gradient accumulation. The text of a row is drawn first, by the weights, and then one of
-/// its windows, all equally likely.
+/// or a few at a time for gradient accumulation. A row's text is drawn first, by weight, then one of its windows,
+/// uniformly.
 ///
 /// # Panics
 /// If a text has at most `context_length` tokens, or there are no rows.
@@ -44,11 +43,11 @@ pub fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u6
     gather(windows, context_length)
 }
 
-/// The windows of some rows of a run, numbered from its first step on, without replacement: an epoch is a pass over
-/// windows that do not overlap, in random order, and each epoch cuts the text at other places.
+/// The windows of some rows, counted from the first step of the run, drawn without replacement: an epoch is a pass over
+/// non-overlapping windows in random order, and each epoch cuts the text at different offsets.
 ///
-/// Each row is a pure function of `(seed, row)`. With several texts an epoch has as many windows as all of them
-/// together, shared out by the weights and evenly spaced in each text: those of a text with a large weight overlap.
+/// With several texts an epoch has as many windows as all of them together, allotted by weight and evenly spaced in
+/// each text: those of a text with a large weight overlap.
 ///
 /// # Panics
 /// If a text has at most `context_length` tokens, or there are no rows.
@@ -68,20 +67,20 @@ pub fn shuffled(split: &Split, rows: Range<u64>, context_length: usize, seed: u6
     gather(windows.into_iter(), context_length)
 }
 
-/// How many windows of `context_length` tokens, and the token behind each, begin in a text.
+/// The number of positions in a text at which a window of `context_length` tokens, and the token after it, fits.
 fn n_starts(tokens: &Tokens, context_length: usize) -> usize {
     assert!(tokens.len() > context_length, "{} tokens are less than a window", tokens.len());
     tokens.len() - context_length
 }
 
-/// The window of a text at a fraction of 2^64.
+/// Maps `fraction`, of 2^64, to a start position in a text.
 fn start_at(fraction: u64, tokens: &Tokens, context_length: usize) -> usize {
     let start = (u128::from(fraction) * n_starts(tokens, context_length) as u128) >> 64;
     usize::try_from(start).expect("below the number of tokens")
 }
 
-/// Where `place` comes to lie in a random permutation of `0..n`: a Feistel network permutes the numbers below a power
-/// of 4, of which those from `n` on are passed over.
+/// The position of `place` in a random permutation of `0..n`: a Feistel network permutes the numbers below a power of
+/// 4, and cycle walking skips those from `n` on.
 ///
 /// Source: Mitchell et al. 2022, "Bandwidth-Optimal Random Shuffling for GPUs", section on bijective functions.
 fn permuted(place: u64, n: u64, keys: [u64; 8]) -> u64 {
@@ -99,7 +98,7 @@ fn permuted(place: u64, n: u64, keys: [u64; 8]) -> u64 {
     }
 }
 
-/// A number of which each bit depends on all bits of the other.
+/// Mixes bits: each bit of the result depends on every bit of the argument.
 ///
 /// Source: Stafford 2011, "Better Bit Mixing", Mix13, as `SplitMix64` has it.
 fn mixed(bits: u64) -> u64 {
@@ -108,18 +107,18 @@ fn mixed(bits: u64) -> u64 {
     bits ^ bits >> 31
 }
 
-/// The random numbers of a step's rows from `first_row` on, 64 bits each. The seed replaces the first bytes of the
-/// key; the others keep these numbers apart from others drawn with the same seed.
+/// Random numbers for a step's rows from `first_row` on, 64 bits each. The seed replaces the first bytes of the key;
+/// the others separate these numbers from others drawn with the same seed.
 fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rng {
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut rng = ChaCha8Rng::from_seed(key);
     rng.set_stream(step);
-    rng.set_word_pos(2 * first_row as u128); // words of 32 bits
+    rng.set_word_pos(2 * first_row as u128); // 32-bit words
     rng
 }
 
-/// Goes through a whole split once, in windows that do not overlap: every token except the first of each text is a
-/// target exactly once. The rest of a text is a shorter row in a batch of its own.
+/// Covers a whole split once, in non-overlapping windows: every token except the first of each text is a target exactly
+/// once. The remainder of a text is a shorter row in a batch of its own.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
@@ -127,8 +126,8 @@ pub fn windows(split: &Split, context_length: usize, batch_size: usize) -> impl 
     spread(split, context_length, batch_size, usize::MAX)
 }
 
-/// `n_batches` batches of full [`windows`], spread evenly over the split, always the same ones, so that losses can
-/// be compared. All of [`windows`] if the split has fewer.
+/// `n_batches` batches of full [`windows`], spread evenly over the split and always the same, so that losses are
+/// comparable. All of [`windows`] if the split has fewer.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
@@ -161,7 +160,7 @@ pub fn spread(
         .chain(rests)
 }
 
-/// The text and the start of a window, with the windows of all texts counted together.
+/// The text and the start of a window, numbered across all texts.
 fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&Tokens, usize) {
     for text in texts {
         let n_windows = text.len().saturating_sub(1) / context_length;
@@ -173,7 +172,7 @@ fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&T
     unreachable!("the windows were counted")
 }
 
-/// The rows that begin at these places.
+/// The batch of the rows that start at these positions.
 fn gather<'a>(windows: impl ExactSizeIterator<Item = (&'a Tokens, usize)>, seq_len: usize) -> Batch {
     let batch_size = windows.len();
     assert!(batch_size > 0 && seq_len > 0, "a batch of {batch_size} rows of {seq_len} tokens");
@@ -196,13 +195,13 @@ mod tests {
 
     use super::*;
 
-    /// Tokens that count on.
+    /// Tokens with consecutive ids.
     fn text(ids: Range<u32>) -> Tokens {
         let bytes = u64::from(ids.end - ids.start);
         Tokens::from_ids(&ids.collect::<Vec<_>>(), bytes)
     }
 
-    /// Tokens that are their own positions.
+    /// Tokens whose ids are their positions.
     fn count_to(n: u32) -> Split {
         text(0..n).into()
     }
@@ -222,12 +221,12 @@ mod tests {
 
     #[test]
     fn a_drawn_batch_stays_what_it_was() {
-        // Recorded once: a change here changes every run that anyone has repeated.
+        // Recorded values: a change here breaks the reproducibility of all earlier runs.
         let batch = sample(&count_to(1_003_854), 0..4, 1, 1337, 0);
         assert_eq!(batch.inputs, [237_486, 416_080, 74_298, 304_494]);
         let batch = sample(&count_to(1_003_854), 0..2, 1, 1337, 1);
         assert_eq!(batch.inputs, [704_549, 871_790]);
-        let batch = shuffled(&count_to(1_003_854), 7_839..7_843, 128, 1337); // 7,841 windows are an epoch
+        let batch = shuffled(&count_to(1_003_854), 7_839..7_843, 128, 1337); // an epoch is 7,841 windows
         assert_eq!(starts(&batch), [605_985, 738_731, 258_577, 927_301]);
     }
 

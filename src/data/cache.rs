@@ -1,6 +1,6 @@
-//! The folder of token files and trained tokenizers, each named by a hash of everything that it follows from. The least
-//! recently used ones are removed above a size, and none that is in use. Texts that came through standard input lie
-//! there, too; they cannot be had again, and stay until someone deletes them.
+//! The folder of token files and trained tokenizers, each named by a hash of everything it is derived from. Above a
+//! size limit the least recently used files are removed, except those in use. Texts from standard input are kept there,
+//! too: they cannot be read again, so they stay until someone deletes them.
 
 use std::fs;
 use std::io;
@@ -12,16 +12,16 @@ use super::source::Source;
 use crate::config::DataConfig;
 use crate::disk::{self, Temporary, remove_unused};
 
-/// A temporary file this old without a lock was left by a process that was killed; a younger one may not be locked yet.
+/// An unlocked temporary file this old was left by a killed process; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
 
-/// The file that a process locks while it removes others.
+/// The file that a process locks while it cleans up.
 const LOCK: &str = ".lock";
 
 /// Hexadecimal digits in the names of cached files.
 const DIGITS: usize = 32;
 
-/// The folder, which exists.
+/// A cache folder, which exists.
 #[derive(Debug)]
 pub(super) struct Cache {
     pub folder: PathBuf,
@@ -43,7 +43,7 @@ impl Cache {
         Ok(Self { folder, limit_bytes })
     }
 
-    /// Refuses a folder that is part of a text: the next run would read its files.
+    /// Rejects a folder that is part of a text: the next run would read its files.
     pub(super) fn check_apart(&self, source: &Source) -> Result<(), DataError> {
         if !source.path.is_dir() {
             return Ok(());
@@ -66,20 +66,20 @@ impl Cache {
         self.folder.join(format!("{number:032x}.{extension}"))
     }
 
-    /// Where a text of standard input is kept.
+    /// The path at which a text from standard input is kept.
     pub(super) fn kept_text(&self, text_sha256: &str) -> PathBuf {
         self.folder.join(format!("{text_sha256}.text"))
     }
 
-    /// Removes the files unused for longest until the rest is below the limit, and temporary files of processes
-    /// that were killed. Files in use stay. An error is ignored, since the next run tries again.
+    /// Removes the least recently used files until the rest fits the limit, and temporary files of killed processes.
+    /// Files in use stay. Errors are ignored: the next run tries again.
     pub(super) fn clean_up(&self) {
         let Ok(lock) = disk::open_lock(&self.folder.join(LOCK)) else {
             return;
         };
         if lock.try_lock().is_ok() {
             let _ = self.remove_old();
-        } // else another process does it now
+        } // otherwise another process is cleaning up
     }
 
     fn remove_old(&self) -> io::Result<()> {
@@ -114,22 +114,22 @@ impl Cache {
     }
 }
 
-/// A file to write to in the folder of a cache, readable by its owner alone: the text may be, too.
+/// A temporary file in a cache folder, readable by its owner alone: the text may be private.
 pub(super) fn temporary(folder: &Path) -> io::Result<Temporary> {
     Temporary::create_private(folder, &format!("{:032x}.", 0), ".tmp")
 }
 
-/// Creates the folder that is used where the config names none, for this user alone. Somebody else's is refused, whose
-/// owner could put other files in place of those that are written there.
+/// Creates the default folder, accessible to this user alone. Another user's folder is rejected: its owner could
+/// replace the files written there.
 fn default_folder() -> Result<PathBuf, DataError> {
     match dirs::cache_dir() {
         Some(home) => own_folder(home.join("tinderbox").join("tokens"), true),
-        // A folder that everyone shares: who comes first must not choose where a link of that name leads.
+        // A shared folder: another user may have created a symbolic link of that name first.
         None => own_folder(shared_folder_of(&std::env::temp_dir()), false),
     }
 }
 
-/// The name of a user's folder in one that everyone shares.
+/// The path of this user's folder in a shared temporary folder.
 fn shared_folder_of(temporary: &Path) -> PathBuf {
     temporary.join(own_id().map_or_else(|| "tinderbox".to_owned(), |id| format!("tinderbox-{id}")))
 }
@@ -156,7 +156,7 @@ fn own_folder(folder: PathBuf, may_be_link: bool) -> Result<PathBuf, DataError> 
     Ok(folder)
 }
 
-/// The number of the user that this process acts for, where the system tells.
+/// The user id of this process; `None` where the system does not tell.
 fn own_id() -> Option<u32> {
     #[cfg(unix)]
     {
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A cache with files of these names, one hour younger each, of 100 bytes.
+    /// A cache with files of these names, of 100 bytes, each an hour newer than the one before.
     fn cache(names: &[&str], limit_bytes: u64) -> (tempfile::TempDir, Cache) {
         let folder = tempfile::tempdir().unwrap();
         for (hour, name) in (0..).zip(names) {
@@ -284,7 +284,7 @@ mod tests {
         let error = own_folder(folder.clone(), false).unwrap_err();
         assert!(matches!(error, DataError::CacheOfOthers { .. }), "{error}");
         assert_eq!(mode(shared.path()), shared_mode);
-        // Only the superuser can give a folder away.
+        // Only root can give a folder away.
         fs::remove_file(&folder).unwrap();
         own_folder(folder.clone(), false).unwrap();
         if std::os::unix::fs::chown(&folder, Some(12345), None).is_ok() {

@@ -1,5 +1,5 @@
-//! Texts on disk, as tokens for training and for validation. A text is read twice: for its hash, length and alphabet,
-//! and to encode it into a token file, unless an earlier run with the same text, tokenizer and split has left one.
+//! Opens texts on disk as training and validation tokens. A text is read twice: for its hash, length and alphabet, and
+//! to encode it into a token file, unless an earlier run with the same text, tokenizer and split left one.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,28 +23,28 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 /// Both splits of all texts, and the tokenizer that encoded them.
 ///
 /// Each text is split by length. With a token for each character or byte, the first `floor((1 - val_fraction) * n)`
-/// tokens are for training and the others for validation. With other tokenizers it is that share of its bytes, and the
-/// rest of the line there.
+/// tokens are for training and the others for validation. With other tokenizers, training gets that share of the bytes,
+/// extended to the end of the line.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// The training split; of each text longer than the context length.
+    /// The training split; each text in it is longer than the context length.
     pub train: Split,
-    /// The validation split; at least two tokens of each text.
+    /// The validation split; each text in it has at least two tokens.
     pub val: Split,
     /// Encodes and decodes the ids.
     pub tokenizer: Tokenizer,
-    /// SHA-256 of the text in hexadecimal, wherever it lies; of several texts, that of their hashes.
+    /// Hexadecimal SHA-256 of the text, independent of its path; of several texts, the SHA-256 of their hashes.
     pub text_sha256: String,
-    /// The texts, one by one.
+    /// A summary of each text.
     pub sources: Vec<SourceSummary>,
 }
 
-/// One of the texts of a corpus.
+/// One text of a corpus.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceSummary {
     /// The path in the config; `-` is standard input.
     pub path: PathBuf,
-    /// Where the text of standard input is kept, so that its run can go on.
+    /// Where the text of standard input is kept, so that its run can be resumed.
     pub kept: Option<PathBuf>,
     /// Tokens of the training split.
     pub train_tokens: usize,
@@ -65,10 +65,10 @@ impl SourceSummary {
 /// How [`Corpus::open`] opens the texts.
 #[derive(Clone)]
 pub struct OpenOptions<'a> {
-    /// That of a model that exists. `None` makes the one of the config.
+    /// The tokenizer of an existing model. `None` creates the one that the config describes.
     pub tokenizer: Option<Tokenizer>,
-    /// The [`Corpus::text_sha256`] of an earlier run: the texts must not have changed since, and a text of standard
-    /// input is found by it. `None` reads standard input, and keeps it.
+    /// The [`Corpus::text_sha256`] of an earlier run: the texts must match it, and a text of standard input is found by
+    /// it. `None` reads standard input and keeps it.
     pub earlier: Option<&'a str>,
     /// Called while texts are read.
     pub on_progress: OnProgress<'a>,
@@ -81,7 +81,7 @@ impl Default for OpenOptions<'_> {
 }
 
 impl<'a> OpenOptions<'a> {
-    /// The texts of an earlier run, by its tokenizer and their hash.
+    /// Options to reopen the texts of an earlier run.
     #[must_use]
     pub fn earlier(tokenizer: &Tokenizer, text_sha256: &'a str) -> Self {
         Self { tokenizer: Some(tokenizer.clone()), earlier: Some(text_sha256), ..Self::default() }
@@ -94,8 +94,8 @@ impl Corpus {
     ///
     /// # Errors
     /// If a text cannot be read, is empty, not UTF-8 (except for bytes), too short for the context length, has
-    /// characters that a given tokenizer lacks, or differs from the earlier one; if the tokenizer cannot be made
-    /// or the token file cannot be written; and if `on_progress` stops it.
+    /// characters that a given tokenizer lacks, or differs from that of the earlier run; if the tokenizer cannot be
+    /// created or the token file cannot be written; or if `on_progress` stops the reading.
     pub fn open(config: &Config, options: OpenOptions<'_>) -> Result<Self, DataError> {
         let OpenOptions { tokenizer, earlier, on_progress } = options;
         if !config.data.has_text() {
@@ -154,14 +154,14 @@ impl Corpus {
     }
 }
 
-/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, behind the token that begins
-/// a text if the tokenizer's files ask for one. `data` says where token files are kept, which field of a record is
-/// text, and whether standard input is records.
+/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, after a BOS token if the
+/// tokenizer's files ask for one. `data` says where token files are kept, which field of a record holds the text, and
+/// whether standard input holds records.
 ///
 /// # Errors
 /// As for [`Corpus::open`], and if the text is shorter than two tokens.
 pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
-    let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // which a name tells
+    let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
     let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };
     let opening = Opening { data, cache: Cache::open(data)?, on_progress: &ignore };
     let mut texts = opening.texts(Needs::of(tokenizer), StandardInput::Once)?;
@@ -176,7 +176,7 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
     Ok(tokens.into())
 }
 
-/// A text that was scanned.
+/// A scanned text.
 #[derive(Debug)]
 pub(super) struct Text {
     pub source: Source,
@@ -184,13 +184,13 @@ pub(super) struct Text {
     pub split_point: SplitPoint,
     /// How often windows are drawn from it, relative to the others.
     weight: f64,
-    /// Where it is kept, if it came through standard input.
+    /// The path at which it is kept, if it came from standard input.
     kept: Option<PathBuf>,
-    /// Standard input that is not kept: the file is removed with this value.
+    /// Standard input that is not kept: dropping this removes the file.
     _received: Option<Temporary>,
 }
 
-/// How a text of standard input is read.
+/// How the text of standard input is obtained.
 #[derive(Debug, Clone, Copy)]
 enum StandardInput<'a> {
     /// Read now, and kept.
@@ -201,7 +201,7 @@ enum StandardInput<'a> {
     Kept(&'a str),
 }
 
-/// Texts that are being opened.
+/// The context in which texts are opened.
 pub(super) struct Opening<'a> {
     data: &'a DataConfig,
     pub cache: Cache,
@@ -209,7 +209,7 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Finds and scans all texts of the config, in their order.
+    /// Finds and scans all texts of the config, in order.
     fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<Text>, DataError> {
         let scanned = |source: Source, config: &SourceConfig| {
             let scan = Scan::read(&source, needs, self.on_progress)?;
@@ -243,9 +243,9 @@ impl Opening<'_> {
         Ok(vec![Text { kept: Some(kept), ..text }])
     }
 
-    /// Opens the token file of a text, which is written first if it is missing, with `first` before everything else.
+    /// Opens the token file of a text, or writes it first if it is missing, with `first` before all other ids.
     fn tokens(&self, text: &Text, tokenizer: &Tokenizer, first: Option<u32>) -> Result<(Tokens, Tokens), DataError> {
-        let mut key = Sha256::new(); // of everything that the ids and their split follow from
+        let mut key = Sha256::new(); // of everything that determines the ids and their split
         key.update(Sha256::digest(RULES));
         key.update(text.scan.hash);
         key.update(Sha256::digest(tokenizer.to_json()));
@@ -280,7 +280,7 @@ impl Opening<'_> {
     }
 }
 
-/// The hash of a text, in hexadecimal, or of the hashes of several.
+/// The hexadecimal hash of a text, or of the hashes of several texts.
 fn text_sha256(texts: &[Text]) -> String {
     let hash = match texts {
         [text] => text.scan.hash,
@@ -308,7 +308,7 @@ fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError>
     encoded.map(drop).map_err(|source| DataError::Encode { path: text.source.path.clone(), source })
 }
 
-/// Whether training has more than a window, and validation something to predict.
+/// Checks that the training split exceeds one window and that the validation split has something to predict.
 pub(super) fn check_lengths(path: &Path, n_train: u64, n_val: u64, config: &Config) -> Result<(), DataError> {
     let (path, n_tokens) = (path.to_owned(), n_train + n_val);
     let context_length = config.model.context_length;
@@ -363,7 +363,7 @@ mod tests {
         fixtures::ids(split.only().unwrap())
     }
 
-    /// The number of a file, which one that replaces it does not have.
+    /// The inode number of a file, which changes when the file is replaced.
     fn file_number(path: &Path) -> u64 {
         #[cfg(unix)]
         return std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
@@ -395,7 +395,7 @@ mod tests {
         fixture.open(TokenizerKind::Char).unwrap();
         assert_eq!(file_number(path), first, "the file is the same");
 
-        // A changed or a truncated one is written again, and nothing else is left behind.
+        // A changed or truncated file is rewritten, and nothing else is left behind.
         let mut changed = good.clone();
         *changed.last_mut().unwrap() = 1; // the high byte of the last id
         for damaged in [&changed[..], &good[..good.len() - 1]] {
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(shares, [0.25, 0.75]);
         assert!((corpus.sources[0].epochs(3600) - 10.0).abs() < 1e-9);
 
-        // Each has a token file of its own, which another mixture uses, too.
+        // Each text has its own token file, which other mixtures reuse.
         assert_eq!(fixture.kept("tokens").len(), 2);
         fixture.config.data.sources.reverse();
         assert_ne!(fixture.open(TokenizerKind::Char).unwrap().text_sha256, corpus.text_sha256);

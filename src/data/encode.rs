@@ -1,4 +1,4 @@
-//! From text to a token file, on all cores, with memory that does not grow with the text.
+//! Encodes a text into a token file, on all cores, with memory that does not grow with the text.
 
 use std::mem;
 
@@ -10,15 +10,15 @@ use super::reader::{Chunk, Half, Needs, Reader, as_utf8};
 use super::tokens::{Width, Writer};
 use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerKind};
 
-/// The longest text that waits for a place to cut. Longer ones, such as megabytes without a space or any text
-/// of a tokenizer that tells no place, are cut at the end of a line, or where there is none between two
-/// characters; the tokens beside such a cut may differ from those of the whole.
+/// The most text that is held back for a safe cut. Longer text, such as megabytes without a space, or any text if the
+/// tokenizer has no safe cuts, is cut at the end of a line or, without one, between two characters; the tokens next to
+/// such a cut may differ from those of the whole text.
 const MAX_WAITING_BYTES: usize = 1 << 22;
 
 /// Pieces in memory for each thread: some take longer than others.
 const PIECES_PER_THREAD: usize = 2;
 
-/// Encodes a text, with an end-of-text token behind each document, and returns the hash of what was read.
+/// Encodes a text, with an end-of-text token after each document, and returns the hash of what was read.
 pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
     let path = &reader.source.path;
     let mut pieces = Pieces::new(reader, tokenizer);
@@ -39,7 +39,7 @@ pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Wri
     Ok(hash.finalize().into())
 }
 
-/// How many tokens [`encode`] would write for training, and how many for validation.
+/// The numbers of training and validation tokens that [`encode`] would write.
 pub(super) fn count(reader: Reader<'_>, tokenizer: &Tokenizer) -> Result<(u64, u64), DataError> {
     let path = &reader.source.path;
     let mut pieces = Pieces::new(reader, tokenizer);
@@ -73,12 +73,12 @@ fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerErr
     Ok(ids)
 }
 
-/// Reads a text in pieces that have the tokens of the whole when they are encoded one by one.
+/// Reads a text in pieces that, encoded one by one, have the tokens of the whole.
 struct Pieces<'a> {
     reader: Reader<'a>,
     tokenizer: &'a Tokenizer,
     max_waiting_bytes: usize,
-    /// The end of what was read, which waits for what follows it.
+    /// Text that was read but held back until more follows.
     waiting: Chunk,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Pieces<'a> {
     fn next(&mut self) -> Result<Option<Chunk>, DataError> {
         while let Some(chunk) = self.reader.next()? {
             if self.waiting.half != chunk.half && !self.waiting.is_empty() {
-                return Ok(Some(mem::replace(&mut self.waiting, chunk))); // which is cut when the next one is here
+                return Ok(Some(mem::replace(&mut self.waiting, chunk))); // cut once the next chunk is here
             }
             self.waiting.append(chunk);
             let rest = self.waiting.split_off(self.end_of_piece());
@@ -103,7 +103,7 @@ impl<'a> Pieces<'a> {
         Ok(Some(mem::take(&mut self.waiting)).filter(|rest| !rest.is_empty()))
     }
 
-    /// The place up to which the tokens of what waits do not depend on what follows.
+    /// The position up to which the tokens of the text held back do not depend on what follows.
     fn end_of_piece(&self) -> usize {
         let start = self.waiting.ends.last().copied().unwrap_or(0);
         let open_document = &self.waiting.text[start..];
@@ -123,8 +123,8 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Hands every piece that `next` reads to `work`, several at once, and the results to `take`, in the order of
-/// the pieces. The following pieces are read meanwhile. The first error, in the order of the pieces, ends it.
+/// Passes the pieces that `next` reads to `work`, several in parallel, and the results to `take` in the order of the
+/// pieces, while further pieces are read. Stops at the first error in that order.
 pub(super) fn in_order<I: Send, O: Send>(
     mut next: impl FnMut() -> Result<Option<I>, DataError> + Send,
     work: impl Fn(I) -> Result<O, DataError> + Sync,
@@ -167,7 +167,7 @@ mod tests {
     use super::super::{Tokens, tokens};
     use super::*;
 
-    /// Tables, tables with an end of a text, and BPE.
+    /// Tables, tables with an end-of-text token, and BPE.
     fn tokenizers(text: &str) -> [Tokenizer; 5] {
         let bpe = Tokenizer::train_bpe(300, &text.repeat(4));
         let (characters, bytes) = (Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte());
@@ -176,7 +176,7 @@ mod tests {
         [characters, bytes, ending_characters, ending_bytes, bpe]
     }
 
-    /// One that tells no place to cut at, and one that tells few.
+    /// A tokenizer without safe cuts, and one with few.
     static FILES: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
         ["llama2.json", "wordpiece.json"].map(|name| Tokenizer::from_file(&folder.join(name)).unwrap())
@@ -190,7 +190,7 @@ mod tests {
         SplitPoint::of(val_fraction, tokenizer.kind(), n_units as u64)
     }
 
-    /// Both halves of a file, read in chunks of this size on so many threads.
+    /// Both halves of a file, read in chunks of this size and encoded on this many threads.
     fn encoded(
         (name, content): (&str, &str),
         tokenizer: &Tokenizer,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))] // each learns a tokenizer
+        #![proptest_config(ProptestConfig::with_cases(64))] // each trains a tokenizer
 
         #[test]
         fn a_text_in_chunks_is_split_and_encoded_as_the_whole(
@@ -272,10 +272,10 @@ mod tests {
         let bpe = Tokenizer::train_bpe(260, "");
         let lines = "a line of twenty b.\n".repeat(100); // 2000 bytes
         for (text, val_fraction, expected) in [
-            (&lines, 0.1, 1800),    // exactly at the end of one
-            (&lines, 0.0951, 1820), // at the end of the one that it is in
+            (&lines, 0.1, 1800),    // exactly at the end of a line
+            (&lines, 0.0951, 1820), // at the end of the line that it is in
             (&lines, 0.9999, 20),
-            (&"\u{4e00}".repeat(400), 0.5, 675), // of 1200 bytes: a character, an eighth of the other half behind 600
+            (&"\u{4e00}".repeat(400), 0.5, 675), // of 1200 bytes: a character, an eighth of the other half after 600
         ] {
             let [train, _] = encoded(("a.txt", text.as_str()), &bpe, split_point(text, &bpe, val_fraction), 64, 1);
             assert_eq!(train.bytes(), expected, "{val_fraction}");

@@ -1,4 +1,4 @@
-//! Why a text cannot be used, and what helps.
+//! Why a text cannot be used, and what to do about it.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub enum DataError {
          on\n  hint: name each file in one of them; a weight says how often it is drawn"
     )]
     InTwoSources { file: PathBuf, first: PathBuf, second: PathBuf },
-    /// `offset` is that of a byte that is 0, in the unpacked file.
+    /// `offset` is that of a zero byte, in the unpacked file.
     #[error(
         "`{path}` looks like a binary file: byte {offset} is 0, which no text has\n  hint: kind = \"byte\" under \
          [tokenizer] learns any file as it is, byte by byte; exclude under [data] leaves files of a folder out; --force \
@@ -128,7 +128,7 @@ pub enum DataError {
          a folder of your own with the environment variable XDG_CACHE_HOME, or as data.cache_dir"
     )]
     CacheOfOthers { path: PathBuf },
-    /// It was whole when it was opened.
+    /// The token file was intact when it was opened.
     #[error(
         "cannot read the encoded text `{path}` any more: {source}\n  hint: start again, which encodes the text anew; a \
          run goes on with --resume"

@@ -1,4 +1,4 @@
-//! One file of a text: its parts or records, unpacked, as UTF-8.
+//! One file of a text, unpacked: its text piece by piece, or its records.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -9,19 +9,19 @@ use flate2::bufread::MultiGzDecoder;
 use super::DataError;
 use super::record::record_text;
 
-/// How a gzip file begins.
+/// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
-/// How UTF-8 may begin, which is not part of the text.
+/// The UTF-8 byte order mark, which is not part of the text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Enough bytes to tell what a file is.
+/// Enough bytes to recognize a file type.
 const HEAD_BYTES: usize = 16;
 
 /// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
-/// First bytes of files that are often taken for text, what they are, and what to do with them.
+/// Magic numbers of files that are often mistaken for text, what they are, and what to do with them.
 const NOT_TEXT: &[(&[u8], &str, &str)] = &[
     (b"PK\x03\x04", "a zip archive", "unzip it, and name the folder that comes out"),
     (b"%PDF-", "a PDF document", "convert it to text first, for instance with pdftotext"),
@@ -46,16 +46,16 @@ const PICTURE: &str =
 /// The extensions of zip archives that are documents.
 const OFFICE: &[&str] = &["docx", "odt", "pptx", "odp", "xlsx", "ods", "pages", "epub"];
 
-/// A file of a text that is being read: unpacked, and without a byte order mark.
+/// An open file of a text: unpacked, without its byte order mark.
 pub(super) struct OpenFile {
     bytes: Box<dyn BufRead + Send>,
     is_gzip: bool,
     utf8: bool,
     /// The path that errors show.
     shown: PathBuf,
-    /// Of the next byte of text, in the unpacked file.
+    /// The offset of the next byte of text, in the unpacked file.
     offset: u64,
-    /// The beginning of a character, which the next bytes will end; at most three bytes.
+    /// The first bytes of an incomplete character; at most three.
     partial: Vec<u8>,
     /// The current line of a JSON Lines file, and its number.
     line: Vec<u8>,
@@ -63,7 +63,7 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opens a file, unpacked if it is gzip, whatever its name. With `utf8` it must not begin like anything but text.
+    /// Opens a file, unpacking gzip whatever the file name. With `utf8`, known binary formats are rejected.
     pub(super) fn open(path: &Path, shown: &Path, utf8: bool) -> Result<Self, DataError> {
         let fail = |source| DataError::read(shown, source);
         let file = File::open(path).map_err(fail)?;
@@ -96,7 +96,7 @@ impl OpenFile {
         Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number: 0 })
     }
 
-    /// Appends about `n` bytes to the text, at least 4, and says whether there may be more.
+    /// Appends about `n` bytes, at least 4, to `text`; returns whether there may be more.
     pub(super) fn read_text(&mut self, n: usize, text: &mut Vec<u8>) -> Result<bool, DataError> {
         let start = text.len();
         text.append(&mut self.partial);
@@ -118,7 +118,7 @@ impl OpenFile {
         Ok(!is_end)
     }
 
-    /// Appends what a field of the next record holds; false if there are no more.
+    /// Appends the content of a field of the next record; false if there are no more records.
     pub(super) fn read_record(&mut self, field: &str, text: &mut Vec<u8>) -> Result<bool, DataError> {
         self.line.clear();
         while self.line.trim_ascii().is_empty() {
@@ -147,14 +147,14 @@ impl OpenFile {
     }
 }
 
-/// The first bytes, and a reader that begins with them.
+/// The first bytes of a reader, and a reader that still begins with them.
 fn peek(mut reader: impl BufRead + Send + 'static) -> io::Result<(Vec<u8>, impl BufRead + Send + 'static)> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head).chain(reader)))
 }
 
-/// The kind of file that begins like this, and advice; `None` if it may be text.
+/// The file type that `head` indicates, and advice; `None` if it may be text.
 fn not_text(head: &[u8], path: &Path) -> Option<(&'static str, &'static str)> {
     let &(magic, what, advice) = NOT_TEXT.iter().find(|(magic, ..)| head.starts_with(magic))?;
     let is_document = path.extension().is_some_and(|extension| {

@@ -1,8 +1,8 @@
 //! From text on disk to batches of token ids.
 //!
 //! [`Corpus::open`] finds the files of texts (`source`), reads them in chunks (`reader`), scans them (`scan`), and
-//! encodes both splits of each (`split`, `encode`) into a token file (`tokens`, `cache`); [`batch`]
-//! cuts rows out of them. Nothing here knows of models or devices: a batch is two vectors of integers.
+//! encodes both splits of each (`split`, `encode`) into a token file (`tokens`, `cache`); [`batch`] cuts rows from it.
+//! Nothing here knows about models or devices: a batch is two vectors of integers.
 
 pub mod batch;
 mod cache;

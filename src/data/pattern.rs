@@ -1,9 +1,9 @@
-//! Patterns of paths, as a shell has them.
+//! Glob patterns for paths, as in a shell.
 
 use std::path::Path;
 
-/// Whether a path in a folder is as a pattern says: by its last name alone, unless the pattern has a `/`. `?` is one
-/// character and `*` any number of them, but for `/`; `**` is any number of any.
+/// Whether a path in a folder matches a pattern: by file name alone, unless the pattern has a `/`. `?` matches one
+/// character and `*` any number of them, except `/`; `**` matches any number of any characters.
 pub(super) fn fits(pattern: &str, path: &Path) -> bool {
     let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
     match pattern.strip_prefix("./").unwrap_or(pattern) {
@@ -16,11 +16,11 @@ pub(super) fn fits(pattern: &str, path: &Path) -> bool {
 enum Part {
     Character(char),
     One,
-    /// Any number, of slashes too or not.
+    /// Any number of characters; if true, slashes too.
     Any(bool),
 }
 
-/// Follows all ways to match at once, so that no pattern takes long.
+/// Follows all possible matches at once, so that no pattern takes long.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = Vec::new();
     let mut characters = pattern.chars().peekable();
@@ -31,7 +31,7 @@ fn matches(pattern: &str, text: &str) -> bool {
             other => Part::Character(other),
         });
     }
-    // How many parts may have been used up so far.
+    // `used[i]`: whether the first `i` parts can match the text so far.
     let mut used = vec![false; parts.len() + 1];
     used[0] = true;
     let skip_any = |used: &mut [bool]| {
@@ -78,7 +78,7 @@ mod tests {
                 assert!(!fits(pattern, Path::new(path)), "{pattern} {path}");
             }
         }
-        // Going back and forth would take longer than the universe has had.
+        // Backtracking would take longer than the age of the universe.
         assert!(!matches(&"*a".repeat(500), &"a".repeat(499)));
     }
 }

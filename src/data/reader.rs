@@ -1,4 +1,4 @@
-//! A text from beginning to end, in chunks of bounded length that know where documents end.
+//! Reads a text from beginning to end, in chunks of bounded length that record where documents end.
 
 use std::mem;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use super::split::SplitPoint;
 use crate::config::TokenizerConfig;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// How far a text has been read for one of its purposes.
+/// The progress of one reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading<'a> {
     /// The text, as the config names it.
@@ -23,24 +23,24 @@ pub struct Reading<'a> {
     pub purpose: Purpose,
     /// Bytes of text read so far.
     pub bytes: u64,
-    /// Bytes of text in all, where known.
+    /// Total bytes of text, if known.
     pub of: Option<u64>,
 }
 
 /// The purposes for which a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Its hash, length and alphabet.
+    /// To find its hash, length and alphabet.
     Scan,
-    /// The words that merges are learned from.
+    /// To count the words that merges are learned from.
     CountWords,
-    /// The merges; nothing more is reported until they are found.
+    /// To find the merges; nothing more is reported until they are found.
     FindMerges,
-    /// Its tokens.
+    /// To encode it.
     Encode,
 }
 
-/// Called often while texts are read. `Break` stops the reading, and nothing half-written is left.
+/// Called often while texts are read. `Break` stops the reading and leaves nothing half-written.
 pub type OnProgress<'a> = &'a (dyn Fn(&Reading<'_>) -> ControlFlow<()> + Sync);
 
 /// The [`OnProgress`] of callers that want no reports.
@@ -55,13 +55,13 @@ pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Resu
     }
 }
 
-/// The demands of a tokenizer on the reading of a text.
+/// What a tokenizer requires of the reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// Characters and bytes are the units in which a text is measured and split. With tokens of any length it is
+    /// Sets the unit in which a text is measured and split: characters or bytes. With variable-length tokens it is
     /// bytes, too, and the number of tokens is unknown.
     pub kind: TokenizerKind,
-    /// Whether documents are told apart. Otherwise they follow one another, each on a new line.
+    /// Whether document ends are marked. Otherwise documents follow one another, each on a new line.
     pub documents: bool,
 }
 
@@ -74,7 +74,7 @@ impl Needs {
         Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
     }
 
-    /// Those of the tokenizer that a config asks for, which does not exist yet.
+    /// The needs of the tokenizer that a config asks for, which does not exist yet.
     pub(super) fn of_config(config: &TokenizerConfig) -> Self {
         let TokenizerConfig { kind, end_of_text, vocab_size: _, path: _ } = config;
         match kind {
@@ -88,7 +88,7 @@ impl Needs {
         self.kind != TokenizerKind::Byte
     }
 
-    /// Stands for the end of a document in a hash: in no UTF-8, and in no file by chance.
+    /// Marks the end of a document in a hash: impossible in UTF-8, and in no other file by chance.
     fn end_mark(self) -> &'static [u8] {
         if self.utf8() { b"\xff" } else { b"\xff end of document \xff" }
     }
@@ -107,7 +107,7 @@ pub(super) enum Half {
 pub(super) struct Chunk {
     pub half: Half,
     pub text: Vec<u8>,
-    /// Where documents end in the text, in ascending order; 0 ends one that the chunk before holds.
+    /// Where documents end in the text, in ascending order; 0 ends a document of the previous chunk.
     pub ends: Vec<usize>,
 }
 
@@ -116,14 +116,14 @@ impl Chunk {
         self.text.is_empty() && self.ends.is_empty()
     }
 
-    /// The pieces of text between the ends, and whether a document ends behind each.
+    /// The pieces of text between the ends, and whether a document ends after each.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (&[u8], bool)> {
         let ends = self.ends.iter().map(|&end| (end, true)).chain([(self.text.len(), false)]);
         let pieces = ends.scan(0, |start, (end, is_end)| Some((&self.text[mem::replace(start, end)..end], is_end)));
         pieces.filter(|(text, is_end)| *is_end || !text.is_empty())
     }
 
-    /// Takes off everything behind `at`. A document that ends there ends in the first part.
+    /// Splits off everything after `at`. A document that ends there ends in the first part.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let n_ends = self.ends.partition_point(|&end| end <= at);
         let ends = self.ends.split_off(n_ends).into_iter().map(|end| end - at);
@@ -158,7 +158,7 @@ pub(super) struct Reader<'a> {
     /// The approximate size of a chunk; at least 4, the longest character. Several for each core are in memory.
     pub chunk_bytes: usize,
     files: std::slice::Iter<'a, TextFile>,
-    /// Tells documents of a text file apart, if they are.
+    /// Finds the ends of documents within a text file, if it has them.
     separator: Option<Separator>,
     /// The current file, and whether its lines are records.
     open: Option<(OpenFile, bool)>,
@@ -166,9 +166,9 @@ pub(super) struct Reader<'a> {
     line_is_open: bool,
     /// Whether any text of the current document was read.
     document_began: bool,
-    /// Where the training split ends; `None` behind it.
+    /// Where the training split ends; `None` after it.
     split_point: Option<SplitPoint>,
-    /// The part of the last chunk behind the split point.
+    /// The part of the last chunk after the split point.
     rest: Option<Chunk>,
     on_progress: OnProgress<'a>,
     reading: Reading<'a>,
@@ -192,12 +192,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports before each chunk.
+    /// Reports progress before each chunk.
     pub(super) fn with_progress(self, on_progress: OnProgress<'a>, purpose: Purpose, of: Option<u64>) -> Self {
         Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
-    /// Splits the text, and the chunk that goes across the end of the training split.
+    /// Splits the text at this point, and with it the chunk that straddles it.
     pub(super) fn split_at(self, split_point: SplitPoint) -> Self {
         Self { split_point: Some(split_point), ..self }
     }
@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
-    /// Puts a line break before the text from `start` on, if a document that is not told apart ends in a line there.
+    /// Inserts a line break at `start` if a document begins there in mid-line and document ends are not marked.
     fn text_added(&mut self, chunk: &mut Chunk, start: usize) {
         if chunk.text.len() == start {
             return;
@@ -297,7 +297,7 @@ mod tests {
     use super::super::fixtures::{folder, reader, record, source};
     use super::*;
 
-    /// The text and the ends of documents that a reader makes of a folder of these files.
+    /// The text and the document ends that a reader yields for a folder of these files.
     fn read(files: &[(&str, &[u8])], chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
         let folder = folder(files.iter().copied());
         let source = source(folder.path());

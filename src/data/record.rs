@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::file::BYTE_ORDER_MARK;
 
-/// The text in a field of a line of JSON Lines, or why there is none, with a hint.
+/// The text in a field of a JSON Lines record, or why there is none, with a hint.
 pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, String> {
     let mut parser = serde_json::Deserializer::from_slice(line);
     let found = parser.deserialize_map(TextIn(field));
@@ -19,14 +19,14 @@ pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, String> {
     }
 }
 
-/// Whether the first line of a text that begins so is a record with a text in `field`.
+/// Whether the first line of `head` is a record with text in `field`.
 pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     let first_line = head.trim_ascii_start().split(|byte| *byte == b'\n').next();
     record_text(first_line.unwrap_or_default(), field).is_ok()
 }
 
-/// Parses the whole line again to say what is wrong with it.
+/// Parses the line again to say what is wrong with it.
 fn problem(line: &[u8], field: &str) -> String {
     let no_object = |problem: String| {
         format!(
@@ -68,7 +68,7 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Takes one field out of an object and skips the others, which may be large.
+/// Extracts one field from an object and skips the others, which may be large.
 struct TextIn<'a>(&'a str);
 
 impl<'de> Visitor<'de> for TextIn<'_> {

@@ -1,4 +1,4 @@
-//! The first reading of a text: its hash, length and alphabet, its beginning, or an estimate of its tokens.
+//! The first pass over a text: its hash, length and alphabet, its beginning, or an estimate of its tokens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use super::split::{SplitPoint, train_share};
 use crate::config::{Config, SourceConfig};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// The properties of a text that was read whole.
+/// The properties of a text that was read to its end.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// SHA-256 of the text, and of where its documents end if they are told apart.
+    /// SHA-256 of the text, and of its document ends if they are marked.
     pub hash: [u8; 32],
     /// At least 1.
     pub bytes: u64,
@@ -54,7 +54,7 @@ impl Scan {
     }
 }
 
-/// The length of a text in units; and if these are characters, by code point whether each occurs, up to the last.
+/// The length of a text in units; and if these are characters, whether each code point up to the largest occurs.
 fn units(text: &[u8], kind: TokenizerKind) -> (u64, Vec<bool>) {
     let (mut n_characters, mut seen) = (0, Vec::new());
     if kind != TokenizerKind::Char {
@@ -77,12 +77,12 @@ pub struct Preview {
     pub bytes: Vec<u8>,
     /// Whether the text is complete.
     pub is_whole: bool,
-    /// The size of the text's files on the disk.
+    /// The size of the text's files on disk.
     pub bytes_on_disk: u64,
 }
 
 impl Preview {
-    /// Reads a text as training would, up to `max_bytes`. With `utf8` it must be text, otherwise any bytes will do.
+    /// Reads a text as training would, up to `max_bytes`. With `utf8` it must be UTF-8; otherwise any bytes will do.
     ///
     /// # Errors
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
@@ -105,16 +105,16 @@ impl Preview {
     }
 }
 
-/// The bytes of text that a token of several characters is assumed to stand for.
+/// The assumed number of bytes per token for tokenizers with tokens of several characters.
 pub const ASSUMED_BYTES_PER_TOKEN: u64 = 4;
 
-/// The length of all texts of a config, without encoding them.
+/// The length of all texts of a config, without token files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Estimate {
     /// Bytes of text; at least 1.
     pub bytes: u64,
-    /// Tokens of the training split: exact for characters and bytes, else by [`ASSUMED_BYTES_PER_TOKEN`]. Texts with
-    /// an end are read twice for that.
+    /// Tokens of the training split: exact for characters and bytes, else by [`ASSUMED_BYTES_PER_TOKEN`]. Texts with an
+    /// end-of-text token are read twice for this.
     pub train_tokens: u64,
     /// Tokens of the validation split, counted the same way.
     pub val_tokens: u64,
@@ -124,8 +124,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Reads the texts once, and writes nothing. Texts that are too short for the context length count, and are
-    /// reported to `too_short`.
+    /// Reads the texts, and writes nothing. Texts that are too short for the context length count, and are reported to
+    /// `too_short`.
     ///
     /// # Errors
     /// If a text cannot be read, is empty, is not what the tokenizer needs, or shares a file with another.

@@ -1,21 +1,21 @@
-//! Texts that are probably not meant to be read as they would be.
+//! Rejects texts that would probably not be read as intended.
 
 use super::DataError;
 use super::record::begins_with_record;
 use super::source::{Source, TextFile, is_standard_input};
 use crate::config::{Config, SourceConfig, TextFormat, TokenizerKind};
 
-/// How much of a file is looked at: the first line of a record fits, mostly.
+/// The number of bytes examined in each file: usually enough for the first record.
 const HEAD_BYTES: usize = 1 << 18;
 
-/// How many files of a folder are looked at.
+/// The number of files examined in a folder.
 const MAX_FILES: usize = 16;
 
-/// Refuses the text of a new run if its beginning is that of a binary file, or if it is records under a name that says
+/// Rejects the text of a new run if it begins like a binary file, or if it holds records under a name that says
 /// otherwise.
 ///
 /// # Errors
-/// If it is, or a file cannot be read.
+/// If it is rejected, or a file cannot be read.
 pub fn second_look(config: &Config) -> Result<(), DataError> {
     let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
     for source in config.data.all_sources().iter().filter(|source| !is_standard_input(&source.path)) {

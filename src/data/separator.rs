@@ -1,14 +1,15 @@
-//! The ends of documents within a text file: places behind a separator.
+//! Finds the ends of documents within a text file: the positions after a separator.
 
-/// Finds a separator in a text that streams by.
+/// Finds a separator in streamed text.
 #[derive(Debug)]
 pub(super) struct Separator {
     text: Vec<u8>,
-    /// For each beginning of the separator, the longest shorter one that it ends in (Knuth, Morris and Pratt 1977).
+    /// For each prefix of the separator, its longest proper prefix that is also its suffix (Knuth, Morris and Pratt
+    /// 1977).
     fallback: Vec<usize>,
-    /// How much of the separator the text so far ends in.
+    /// The length of the separator prefix that the text so far ends in.
     matched: usize,
-    /// How many bytes of the document so far are not white space, and how many of the separator.
+    /// The number of bytes of the document so far that are not white space, and of the separator.
     n_visible: usize,
     n_own: usize,
 }
@@ -27,8 +28,8 @@ impl Separator {
         Self { text, fallback, matched: 0, n_visible: 0, n_own }
     }
 
-    /// The ends of documents in the next piece of the text, each behind a separator. White space alone is no document:
-    /// it begins the next one.
+    /// The document ends in the next piece of the text, each after a separator. White space alone is not a document: it
+    /// begins the next one.
     pub(super) fn find(&mut self, text: &[u8]) -> Vec<usize> {
         let mut ends = Vec::new();
         for (at, byte) in text.iter().enumerate() {
@@ -48,7 +49,7 @@ impl Separator {
         ends
     }
 
-    /// Ends the text, and says whether it ends in a document.
+    /// Ends the text; returns whether it ends in a document.
     pub(super) fn end(&mut self) -> bool {
         self.matched = 0;
         std::mem::take(&mut self.n_visible) > 0
@@ -79,7 +80,7 @@ mod tests {
         for (separator, text, expected) in [
             ("\n\n", "one\nmore\n\ntwo\n\n", &[10, 15][..]),
             ("\n\n", "one\n\ntwo", &[5, 8]),
-            ("\n\n", "\n\none\n\n\n\n \n\ntwo\n\n\n", &[7, 17]), // empty lines are no documents
+            ("\n\n", "\n\none\n\n\n\n \n\ntwo\n\n\n", &[7, 17]), // empty lines are not documents
             ("\n---\n", "---\n---\none\n---\n\n---\ntwo", &[8, 16, 24]),
             ("aab", "aaab", &[4]),
             ("\n\n", " \n", &[]),

@@ -16,7 +16,7 @@ pub(super) fn is_standard_input(path: &Path) -> bool {
     path == Path::new(STANDARD_INPUT)
 }
 
-/// The files of a text in their order.
+/// The files of a text, in order.
 #[derive(Debug)]
 pub(super) struct Source {
     /// The path in the config, as errors show it.
@@ -39,10 +39,10 @@ pub(super) struct TextFile {
 }
 
 impl Source {
-    /// Finds the file, or every file of the folder and its subfolders, by path.
+    /// Finds the file, or every file of the folder and its subfolders, in path order.
     ///
-    /// Hidden files and folders are left out. Links are followed, but no folder is entered twice, and no file
-    /// taken twice: otherwise one copy could be for training, and another for validation.
+    /// Hidden files and folders are left out. Symbolic links are followed, but no folder or file is read twice:
+    /// otherwise one copy could be for training, and another for validation.
     pub(super) fn find(config: &SourceConfig) -> Result<Self, DataError> {
         let path = &config.path;
         let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
@@ -77,7 +77,7 @@ impl Source {
         })
     }
 
-    /// Finds several texts. No file may be in two of them: what one keeps for validation the other would train on.
+    /// Finds several texts. No file may be in two of them: one could train on what the other holds out for validation.
     pub(super) fn find_all(configs: &[SourceConfig]) -> Result<Vec<Self>, DataError> {
         let sources: Vec<Self> = configs.iter().map(Self::find).collect::<Result<_, _>>()?;
         if sources.len() < 2 {
@@ -109,7 +109,7 @@ impl Source {
         }
     }
 
-    /// Opens a file of this text, which is UTF-8 if it holds records.
+    /// Opens a file of this text, which must be UTF-8 if it holds records.
     pub(super) fn open(&self, file: &TextFile, utf8: bool) -> Result<OpenFile, DataError> {
         let shown = match is_standard_input(&self.path) {
             true => &self.path, // rather than the file that it was saved to
@@ -133,8 +133,8 @@ pub(crate) fn is_jsonl(format: TextFormat, path: &Path) -> bool {
     }
 }
 
-/// Adds the files of a folder, in the order of their names; `seen` holds the folders that were
-/// entered and the files that were added, without links in their paths.
+/// Adds the files of a folder in name order; `seen` holds the canonical paths of the folders entered and the files
+/// added.
 fn list(folder: &Path, seen: &mut BTreeSet<PathBuf>, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
     let fail = |source| DataError::read(folder, source);
     if !seen.insert(folder.canonicalize().map_err(fail)?) {
@@ -170,7 +170,7 @@ fn not_found(path: &Path, source: io::Error) -> DataError {
     }
 }
 
-/// The entry of the same folder whose name is most like that of a missing path.
+/// The entry in the same folder whose name is most similar to that of a missing path.
 fn nearest(path: &Path) -> Option<PathBuf> {
     const LEAST_LIKENESS: f64 = 0.75;
     let folder = match path.parent() {

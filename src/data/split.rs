@@ -1,4 +1,4 @@
-//! Where a text is split for training and validation, and the tokens of one split of a corpus.
+//! Where a text is split into training and validation, and the tokens of one split of a corpus.
 //!
 //! The split point is found before there are tokens, so that a tokenizer can be trained on the training split alone.
 
@@ -9,13 +9,13 @@ use crate::tokenizer::TokenizerKind;
 /// The most bytes between the exact split point and the end of the line there.
 const MAX_BYTES_TO_LINE_END: u64 = 4096;
 
-/// Where the training split ends, from the next chunk on.
+/// Where the training split ends, counted from the start of the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SplitPoint {
     Bytes(u64),
     Characters(u64),
-    /// At the first end of a line or of a document `from` bytes or more away; at the first character from `latest`
-    /// on if there is none before it.
+    /// At the first end of a line or of a document at least `from` bytes away; if there is none before `latest`, at the
+    /// first character from there on.
     LineEnd {
         from: u64,
         latest: u64,
@@ -23,7 +23,7 @@ pub(super) enum SplitPoint {
 }
 
 impl SplitPoint {
-    /// All of a text is for validation.
+    /// The whole text is for validation.
     pub(super) const START: Self = Self::Bytes(0);
 
     /// The split point that leaves `val_fraction` of a text of `n_units` for validation.
@@ -34,13 +34,14 @@ impl SplitPoint {
             TokenizerKind::Char => Self::Characters(n_train),
             TokenizerKind::Bpe | TokenizerKind::File => Self::LineEnd {
                 from: n_train,
-                // Of a short text, nearly all of the validation split would be lost on the way.
+                // In a short text the search for a line end could use up nearly all of the validation split.
                 latest: n_train + MAX_BYTES_TO_LINE_END.min((n_units - n_train) / 8),
             },
         }
     }
 
-    /// Where in a chunk the training split ends; if it goes on, `None`, and the split point is nearer by the chunk.
+    /// The position in a chunk at which the training split ends; `None`, with the chunk's length subtracted, if it goes
+    /// on.
     pub(super) fn find(&mut self, chunk: &Chunk) -> Option<usize> {
         let n_bytes = chunk.text.len();
         match self {
@@ -61,7 +62,7 @@ impl SplitPoint {
     }
 }
 
-/// The `n`th place, if it is within the next `length`; otherwise `n` is counted down by them.
+/// `n` as a position, if it is within the next `length`; otherwise subtracts `length` from it.
 fn within(n: &mut u64, length: usize) -> Option<usize> {
     if *n <= length as u64 {
         return usize::try_from(*n).ok();
@@ -76,7 +77,7 @@ pub(super) fn train_share(val_fraction: f64, n: u64) -> u64 {
     ((1.0 - val_fraction) * n as f64) as u64
 }
 
-/// The place in a chunk that [`SplitPoint::LineEnd`] means, with both bounds counted in the chunk.
+/// The position in a chunk of a [`SplitPoint::LineEnd`] with these bounds, both relative to the chunk.
 fn line_end(chunk: &Chunk, from: usize, latest: usize) -> Option<usize> {
     let text = &chunk.text;
     let end_of_document = chunk.ends.iter().copied().find(|end| *end >= from);
@@ -87,7 +88,7 @@ fn line_end(chunk: &Chunk, from: usize, latest: usize) -> Option<usize> {
     [end_of_document, end_of_line, at_latest].into_iter().flatten().min()
 }
 
-/// Whether a character begins with this byte.
+/// Whether this byte starts a character.
 fn is_first(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }
@@ -105,12 +106,12 @@ pub struct Split {
 #[derive(Debug, Clone)]
 struct Part {
     tokens: Tokens,
-    /// Draws of 64 bits below this, and not below the part before, fall on this one.
+    /// 64-bit draws below this bound, and not below that of the part before, select this part.
     until: u128,
 }
 
 impl Split {
-    /// Texts with weights: a window is drawn from each with the probability of its weight over the sum of all.
+    /// Weighted texts: a window is drawn from each with probability weight / sum of all weights.
     ///
     /// # Panics
     /// If there are no texts, or a weight is not a finite number above 0.
@@ -133,13 +134,13 @@ impl Split {
         Self { parts: parts.collect() }
     }
 
-    /// Each text.
+    /// The tokens of each text.
     #[must_use]
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &Tokens> {
         self.parts.iter().map(|part| &part.tokens)
     }
 
-    /// Whether everything that was read so far are the tokens of the texts.
+    /// Checks that everything read so far was read correctly.
     ///
     /// # Errors
     /// As [`Tokens::check`].
@@ -173,7 +174,7 @@ impl Split {
         }
     }
 
-    /// The text on which a draw of 64 random bits falls, and where it falls there: at a fraction of 2^64.
+    /// The text that 64 random bits select, and the fraction, of 2^64, at which they fall within it.
     pub(super) fn drawn(&self, draw: u64) -> (&Tokens, u64) {
         let draw = u128::from(draw);
         let idx = self.parts.iter().position(|part| draw < part.until);

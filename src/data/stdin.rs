@@ -12,10 +12,10 @@ use super::source::STANDARD_INPUT;
 use crate::config::{SourceConfig, TextFormat};
 use crate::disk::Temporary;
 
-/// How much is searched for the end of the first line; a longer line is taken for text.
+/// How far the end of the first line is searched for; a longer line counts as text.
 const MAX_RECORD_BYTES: usize = 1 << 22;
 
-/// Saves all of standard input to a file, which is deleted with the result unless that is renamed.
+/// Saves all of standard input to a temporary file, which is deleted when dropped unless it was renamed.
 pub(super) fn receive(
     config: &SourceConfig,
     cache: &Cache,
@@ -23,7 +23,7 @@ pub(super) fn receive(
 ) -> Result<Temporary, DataError> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() {
-        return Err(DataError::Terminal); // where nobody sees that input is waited for
+        return Err(DataError::Terminal); // the user would not see that input is awaited
     }
     let received = save(stdin, cache, on_progress)?;
     check_format(received.path(), config)?;
@@ -38,7 +38,7 @@ fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Res
     let mut reading = Reading { path, purpose: Purpose::Scan, bytes: 0, of: None };
     loop {
         report(on_progress, &reading)?;
-        // Not `io::copy`, which does not tell which of both sides failed.
+        // Not `io::copy`, which does not tell whether reading or writing failed.
         match input.read(&mut buffer) {
             Ok(0) => break,
             Ok(n) => {
@@ -51,13 +51,13 @@ fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Res
     }
     report(on_progress, &reading)?; // the sender may have ended early on the same Ctrl-C
     temporary.file.sync_all().map_err(fail)?;
-    // Some systems let nobody read a file locked for writing; a shared lock also says that it is in use.
+    // On some systems nobody can read a file locked for writing; a shared lock also marks it as in use.
     let _ = temporary.file.unlock();
     let _ = temporary.file.try_lock_shared();
     Ok(temporary)
 }
 
-/// Refuses a first line that is a record, unless the format is given: no file name tells what is meant.
+/// Rejects a first line that is a record, unless the format is given: there is no file name to go by.
 fn check_format(saved: &Path, config: &SourceConfig) -> Result<(), DataError> {
     if config.format.unwrap_or_default() != TextFormat::Auto {
         return Ok(());

@@ -1,6 +1,6 @@
-//! The token ids of a text: a part of a token file, or in memory. A token file never changes: it is written
-//! under another name and renamed when it is complete, so that runs that start at the same time do not disturb each
-//! other. Who reads or writes one holds a lock, so that [`super::cache`] does not remove it.
+//! The token ids of a text, in a token file or in memory. A token file never changes: it is written under another name
+//! and renamed when it is complete, so that concurrent runs do not disturb each other. Readers and writers hold a lock,
+//! so that [`super::cache`] does not remove it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use crate::disk::{self, Temporary};
 #[derive(Debug, Clone)]
 pub struct Tokens {
     ids: Arc<Ids>,
-    /// The ids of this split.
+    /// The positions of this split in `ids`.
     range: Range<usize>,
     bytes: u64,
 }
@@ -34,13 +34,13 @@ struct TokenFile {
     path: PathBuf,
     file: Mutex<File>,
     width: Width,
-    /// Why it could not be read once.
+    /// The first read error.
     failure: OnceLock<io::Error>,
 }
 
 impl TokenFile {
-    /// Reads ids from position `start` of the file on. Not from a map: a file that another program cuts short would end
-    /// the process.
+    /// Reads ids from position `start` of the file on. Not memory-mapped: if another program truncated the file, the
+    /// process would be killed.
     fn read(&self, start: usize, out: &mut [i32]) -> io::Result<()> {
         let mut bytes = vec![0; out.len() * self.width as usize];
         {
@@ -62,7 +62,7 @@ impl TokenFile {
     }
 }
 
-/// The size of a token in a file.
+/// The number of bytes per id in a token file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     Two = 2,
@@ -70,7 +70,7 @@ pub(super) enum Width {
 }
 
 impl Width {
-    /// The narrowest that every id fits into.
+    /// The narrowest width that holds every id.
     pub(super) fn of_vocabulary(vocab_size: usize) -> Self {
         if vocab_size <= 1 << 16 { Self::Two } else { Self::Four }
     }
@@ -91,7 +91,7 @@ impl Tokens {
         Self { range: 0..ids.len(), ids: Arc::new(Ids::Memory(ids.to_vec())), bytes }
     }
 
-    /// `n` pseudorandom ids below `vocab_size`, always the same ones: a text to measure with.
+    /// `n` pseudorandom ids below `vocab_size`, always the same: synthetic text for benchmarks.
     #[must_use]
     pub fn made_up(n: usize, vocab_size: usize) -> Self {
         let vocab_size = u64::try_from(vocab_size).unwrap_or(u64::MAX);
@@ -118,8 +118,8 @@ impl Tokens {
         self.bytes
     }
 
-    /// Fills `out` with the ids from position `start` on, or with zeros if they cannot be read, which
-    /// [`Tokens::check`] tells.
+    /// Fills `out` with the ids from position `start` on, or with zeros if they cannot be read, which [`Tokens::check`]
+    /// reports.
     ///
     /// # Panics
     /// If there are too few.
@@ -132,13 +132,13 @@ impl Tokens {
             Ids::File(file) => {
                 if let Err(error) = file.read(start, out) {
                     out.fill(0);
-                    file.failure.set(error).ok(); // the first one tells why
+                    file.failure.set(error).ok(); // the first error is kept
                 }
             }
         }
     }
 
-    /// Whether everything that was read so far are the ids of the text.
+    /// Checks that every read so far succeeded.
     ///
     /// # Errors
     /// If a token file could not be read, because another program cut it short or the disk failed.
@@ -157,13 +157,13 @@ const MAGIC: [u8; 8] = *b"TBTOKEN2";
 /// The magic, the key, five numbers and the checksum.
 const HEADER_BYTES: usize = 8 + 32 + 6 * 8;
 
-/// Bytes that are read between two calls of whoever watches.
+/// Bytes read between two progress reports.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The hash of everything that the ids of a token file follow from.
+/// The hash of everything that determines the ids of a token file.
 pub(super) type Key = [u8; 32];
 
-/// Tokens of both splits and of the training split, which comes first, and the bytes that they stand for.
+/// The tokens of both splits and of the training split, which comes first, and the bytes that they stand for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Lengths {
     n_tokens: u64,
@@ -172,8 +172,9 @@ struct Lengths {
     train_bytes: u64,
 }
 
-/// The training and the validation split of a token file, which is read once for its checksum. `None` if it is missing,
-/// damaged, or of another key or version. `on_bytes` hears how many bytes were read, and may end it.
+/// The training and the validation split of a token file, which is read once to verify its checksum. `None` if it is
+/// missing, damaged, or of another key or version. `on_bytes` is told how many bytes were read, and may stop the
+/// reading.
 pub(super) fn open(
     path: &Path,
     key: &Key,
@@ -197,7 +198,7 @@ pub(super) fn open(
     if header != header_of(key, width, lengths, crc32c) {
         return Ok(None);
     }
-    // Both only help others to clean up: a file system without locks or times can do without.
+    // Both only help others to clean up: a file system without locks or times works, too.
     let _ = file.try_lock_shared();
     let _ = file.set_modified(SystemTime::now());
     let size = |n: u64| usize::try_from(n).expect("tokens that were read");
@@ -209,7 +210,7 @@ pub(super) fn open(
     Ok(Some((train, val)))
 }
 
-/// An open file that is as long as its header says.
+/// Opens a file with a valid header of this key, whose length matches it.
 fn open_header(path: &Path, key: &Key, width: Width) -> Option<(File, [u8; HEADER_BYTES], Lengths)> {
     let mut file = disk::open_file(path).ok()?;
     let mut header = [0; HEADER_BYTES];
@@ -234,13 +235,13 @@ pub(super) struct Writer {
     pub path: PathBuf,
     width: Width,
     lengths: Lengths,
-    /// Of the ids so far.
+    /// The CRC-32C of the ids so far.
     crc32c: u32,
 }
 
 impl Writer {
     pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
-        temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
+        temporary.file.write_all(&[0; HEADER_BYTES])?; // not a valid token file until it is complete
         Ok(Self { temporary, path: path.to_owned(), width, lengths: Lengths::default(), crc32c: 0 })
     }
 
@@ -257,7 +258,7 @@ impl Writer {
         self.temporary.file.write_all(encoded)
     }
 
-    /// Completes the file and gives it its name.
+    /// Completes the file and renames it.
     pub(super) fn finish(mut self, key: &Key) -> io::Result<()> {
         let file = &mut self.temporary.file;
         file.seek(SeekFrom::Start(0))?;
@@ -267,7 +268,7 @@ impl Writer {
     }
 }
 
-/// The header of a file whose ids have the checksum `crc32c`. Its own checksum is of the ids and of itself.
+/// The header of a file whose ids have the checksum `crc32c`. The checksum in it covers the ids and the header.
 fn header_of(key: &Key, width: Width, lengths: Lengths, crc32c: u32) -> [u8; HEADER_BYTES] {
     let Lengths { n_tokens, n_train, bytes, train_bytes } = lengths;
     let mut header = [0; HEADER_BYTES];

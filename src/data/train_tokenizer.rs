@@ -17,11 +17,11 @@ use crate::tokenizer::{END_OF_TEXT, Tokenizer, WordCounter};
 /// The version of the training: cached tokenizers of other versions are not used.
 const RULES: &[u8] = concat!("byte-level bpe 2, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
-/// The most bytes of text that merges are learned from, which are plenty: of more, chunks spread evenly over the
-/// text are used. Memory grows with the distinct words, and so is bounded.
+/// The most bytes of text that merges are learned from, which is plenty: of longer texts, evenly spaced chunks are
+/// used. Memory grows with the number of distinct words, so this bounds it.
 const MAX_BYTES: u64 = 1 << 28;
 
-/// Trains byte-level BPE on the texts, whatever their weights, or takes the tokenizer of an earlier run from the cache.
+/// Trains byte-level BPE on the texts, regardless of weights, or loads the tokenizer of an earlier run from the cache.
 pub(super) fn train_bpe(config: &Config, texts: &[Text], opening: &Opening<'_>) -> Result<Tokenizer, DataError> {
     let vocab_size = config.tokenizer.bpe_vocab_size();
     let mut key = Sha256::new();
@@ -70,16 +70,16 @@ fn cached(path: &Path) -> Option<Tokenizer> {
     file.read_to_string(&mut text).ok()?;
     let (first, json) = text.split_once('\n')?;
     let tokenizer = (first == first_line(json)).then(|| Tokenizer::from_json(json.to_owned(), path).ok())??;
-    let _ = file.set_modified(SystemTime::now()); // the time by which the cache knows when a file was used
+    let _ = file.set_modified(SystemTime::now()); // the cache takes it for the time of last use
     Some(tokenizer)
 }
 
-/// The line above a tokenizer in the cache: the version of the format, and the checksum.
+/// The first line of a cached tokenizer: the format version and the checksum.
 fn first_line(json: &str) -> String {
     format!("tinderbox tokenizer 2, CRC-32C {:08x}", crc32c::crc32c(json.as_bytes()))
 }
 
-/// Counts the words of a chunk. None goes on behind a document, or behind the chunk if a gap follows.
+/// Counts the words of a chunk. No word continues past a document, or past the chunk if a gap follows.
 fn count_words(chunk: &Chunk, has_gap: bool, words: &mut WordCounter) {
     for (text, is_end) in chunk.pieces() {
         words.add(as_utf8(text));

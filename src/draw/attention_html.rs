@@ -1,7 +1,7 @@
-//! Attention as a page to explore: which token looks at which, why, and how the tokens change.
+//! Attention as an interactive page: which token attends to which, why, and how the tokens change.
 //!
-//! Rust writes the numbers and describes the model; the scripts in `assets/attention` draw and answer the reader:
-//! `data.js` reads the numbers, `choice.js` holds the reader's choice, `attention.js` joins the views, one file each.
+//! Rust writes the numbers and describes the model; the scripts in `assets/attention` draw and handle input: `data.js`
+//! reads the numbers, `choice.js` holds the reader's selection, `attention.js` joins the views, one file each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ const STYLES: &[&str] = &[
     include_str!("assets/attention/neuron_view.css"),
     include_str!("assets/attention/tables.css"),
 ];
-/// In one scope: later ones use the names of earlier ones.
+/// Scripts in one scope: later ones use names from earlier ones.
 const SCRIPTS: &[&str] = &[
     include_str!("assets/attention/data.js"),
     include_str!("assets/attention/choice.js"),
@@ -43,33 +43,33 @@ const SCRIPTS: &[&str] = &[
     include_str!("assets/attention/attention.js"),
 ];
 
-/// The largest page, in MiB: several times that is the memory of the browser's tab.
+/// The largest page, in MiB: the browser tab takes several times as much memory.
 const LIMIT_MIB: usize = 512;
-/// Up to this size a section has every number as it is, and up to the next in 16 bits; larger ones are coarse, so that
+/// Up to this size a section has exact numbers, and up to the next 16-bit ones; larger sections are coarse, so that
 /// they open fast.
 const EXACT_MIB: usize = 1;
 const FINE_MIB: usize = 4;
 /// The most columns of a heading.
 const HEADING: usize = 72;
 
-/// The page: a section for each prompt, `about` a run and its step.
+/// The page: a section for each prompt; `about` names a run and its step.
 #[must_use]
 pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
     let section = |details: &PromptDetails| {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
-        // A line may end after each visible blank.
+        // Lines may break after each visible blank.
         (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
     };
     page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
-/// One prompt's views as a section of any page.
+/// The views of one prompt, as a section of any page.
 pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
     let PromptAttention { config, selection, prompt, .. } = &details.attention;
     fragment(details, packing(config, selection, prompt.len()))
 }
 
-/// A section of this kind without content.
+/// An empty section of this kind.
 pub(super) const EMPTY: Fragment = Fragment {
     kind: "attention",
     styles: STYLES,
@@ -89,13 +89,13 @@ fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     }
 }
 
-/// About how large the section of a prompt with `n_tokens` is, in MiB.
+/// The approximate size of the section of a prompt with `n_tokens`, in MiB.
 #[must_use]
 pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
     mib(config, selection, n_tokens, packing(config, selection, n_tokens))
 }
 
-/// The form of a section's numbers, by their size.
+/// The packing of a section's numbers, by their size.
 fn packing(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> Packing {
     let mib = |packing| mib(config, selection, n_tokens, packing);
     match () {
@@ -109,7 +109,7 @@ fn mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing
     n_bytes(config, selection, n_tokens, packing).div_ceil(3) * 4 / (1024 * 1024)
 }
 
-/// About how many bytes the numbers of a section are, before base 64.
+/// The approximate size of a section's numbers in bytes, before base64.
 fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
     let n_pairs = n_tokens * (n_tokens + 1) / 2;
     let n_heads = selection.layers.len() * selection.heads.len();
@@ -118,7 +118,7 @@ fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, pac
         + (n_heads + n_kv_heads) * n_tokens * packing.vector_bytes(config.head_dim)
 }
 
-/// Checks the size of a page before it is made.
+/// Checks the size of a page before it is built.
 ///
 /// # Errors
 /// If it is too large for a browser.
@@ -129,50 +129,50 @@ pub fn check_size(mib: usize) -> Result<(), InspectError> {
     }
 }
 
-/// The input of the scripts. A list of numbers is not in it, but beside it: here is its place among
-/// [`Fragment::lists`], so that a browser reads a head's numbers when it shows them.
+/// The input of the scripts. Lists of numbers are not included, only their indices in [`Fragment::lists`], so that a
+/// browser reads a head's numbers when it shows them.
 #[derive(Serialize)]
 struct Data<'a> {
-    /// The tokens as a person reads them, `[T]`.
+    /// The tokens in readable form, `[T]`.
     tokens: &'a [String],
-    /// Their own text, in which a text flows.
+    /// Their actual text, for running text.
     texts: &'a [String],
     /// The model's prediction after each token.
     predictions: Vec<Prediction>,
-    /// As [`PromptDetails::effects`], of the heads that are shown.
+    /// As in [`PromptDetails::effects`], for the heads shown.
     effects: Option<Vec<Vec<f64>>>,
-    /// The head to see first.
+    /// The head to show first.
     telling: Option<TellingData<'a>>,
-    /// The numbers of the layers and heads that are shown.
+    /// The indices of the layers and heads shown.
     layers: Vec<usize>,
     heads: Vec<usize>,
-    /// The number of the head of keys that each head reads.
+    /// The index of the key head that each head reads.
     kv_heads: Vec<usize>,
     head_dim: usize,
-    /// The steps between a projection and the product of queries and keys, in words; may be empty.
+    /// The steps between projection and query-key product, in words; may be empty.
     prepared: String,
-    /// The factor of scores, if it is not one over the square root of `head_dim`.
+    /// The factor of scores, unless it is one over the square root of `head_dim`.
     scale: Option<f64>,
-    /// For each layer how many tokens one sees, itself included; none where it is all before it.
+    /// The attention window of each layer, the token itself included; none for all earlier tokens.
     windows: Vec<Option<usize>>,
-    /// The form of the lists.
+    /// The packing of the lists.
     packing: Packing,
-    /// For each layer and head the weights of each token for itself and those before: `T (T + 1) / 2`, row by row.
+    /// For each layer and head, each token's weights for itself and earlier tokens: `T (T + 1) / 2`, row by row.
     weights: Vec<Vec<usize>>,
-    /// For each layer and head the queries, `[T, D]`; empty, as are the keys, in a form without vectors.
+    /// For each layer and head the queries, `[T, D]`; empty, like the keys, in a packing without vectors.
     queries: Vec<Vec<usize>>,
-    /// For each layer the keys by their head, `[T, D]`.
+    /// For each layer the keys by key head, `[T, D]`.
     keys: Vec<BTreeMap<usize, usize>>,
-    /// As [`PromptAttention::similarity`].
+    /// As in [`PromptAttention::similarity`].
     similarity: Vec<usize>,
 }
 
-/// The tokens that the model expects after a token.
+/// The model's prediction after a token.
 #[derive(Serialize)]
 struct Prediction {
-    /// The likeliest tokens with their probabilities.
+    /// The most probable tokens with their probabilities.
     top: Vec<(String, f64)>,
-    /// The probability of the token that came, and its rank.
+    /// The probability of the actual next token, and its rank.
     came: Option<(f64, usize)>,
 }
 
@@ -325,7 +325,7 @@ mod tests {
         PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured")
     }
 
-    /// The data that the scripts read, and a reader of exact lists by their place.
+    /// The data for the scripts, and a function that reads exact lists by index.
     fn data(details: &PromptDetails) -> (Value, impl Fn(&Value) -> Vec<f32>) {
         let fragment = attention_fragment(details);
         let list = move |place: &Value| {
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// `vision.rs` shows that the series can be told apart; the page has as many of them, and makes no other colour.
+    /// `vision.rs` shows that the series are distinguishable; the page has as many of them, and makes no other colours.
     #[test]
     fn heads_have_the_colours_of_the_series() {
         let scripts = SCRIPTS.concat();

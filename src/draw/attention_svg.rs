@@ -1,8 +1,8 @@
-//! Attention as a standalone picture: no scripts, no fonts of its own, light or dark as the reader's system is.
+//! Attention as a standalone picture: no scripts or embedded fonts, light or dark like the reader's system.
 //!
-//! The colour of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
-//! cells of about the same weight are one path, and a map of many cells is an image, so that a long prompt is still a
-//! small file.
+//! The colour of a cell shows its weight. A single head has a cell with a tooltip for every pair; with several heads,
+//! cells of about the same weight form one path, and a map of many cells is an image, so that even long prompts make
+//! small files.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
@@ -23,27 +23,27 @@ const MARGIN: f32 = 24.0;
 /// Side of a cell of a single head, and of several.
 const LARGE_CELL: f32 = 20.0;
 const SMALL_CELL: f32 = 10.0;
-/// The width of a character of the monospaced fonts, as a generous share of the font's size.
+/// The width of a character in monospaced fonts, as a generous share of the font size.
 const ADVANCE: f32 = 0.62;
 const TEXT_SIZE: f32 = 13.0;
 const SCREEN: f32 = 1000.0;
-/// The distance of two lines, in sizes of the text.
+/// The line height, relative to the text size.
 const LINE: f32 = 1.5;
-/// Between two heads.
+/// The gap between heads.
 const GAP: f32 = 18.0;
-/// The width of the legend, and so the least width of a picture.
+/// The width of the legend, and so the minimum width of a picture.
 const LEAST_WIDTH: f32 = 430.0;
-/// The number of shades of several heads: a divisor of 255.
+/// The number of shades for several heads: a divisor of 255.
 const N_SHADES: usize = 15;
-/// A map of more cells is an image.
+/// Maps with more cells are images.
 const MOST_CELLS: usize = 20_000;
 
-/// The heads of each prompt, one prompt below the other.
+/// The heads of each prompt, with the prompts stacked vertically.
 #[must_use]
 pub fn attention_svg(prompts: &[PromptAttention]) -> String {
     let sheets: Vec<Sheet<'_>> = prompts.iter().map(Sheet::new).collect();
     let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
-    // A picture wider than a screen is shown smaller: its text has to be larger.
+    // A picture wider than a screen is scaled down, so its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let has_images = prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS);
     let mut body = if has_images { filters() } else { String::new() };
@@ -55,7 +55,7 @@ pub fn attention_svg(prompts: &[PromptAttention]) -> String {
     svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", &style(), &body)
 }
 
-/// The styles, with a class for each shade: `s0`, `s1` and on.
+/// The styles, with a class for each shade: `s0`, `s1` and so on.
 fn style() -> String {
     let [light, dark] = [Theme::Light, Theme::Dark].map(Heat::new);
     let shade = |shade: usize| {
@@ -75,12 +75,12 @@ struct Sheet<'a> {
     attention: &'a PromptAttention,
     is_single: bool,
     cell: f32,
-    /// The size of the letters beside cells.
+    /// The font size of labels.
     font: f32,
-    /// Room for the queries' names, left, and for the keys', above.
+    /// Room for the queries' labels on the left, and the keys' above.
     left: f32,
     above: f32,
-    /// Whether the keys' names are single characters, which need not be turned.
+    /// Whether the keys' labels are single characters, which need not be rotated.
     is_upright: bool,
     /// Side of one head's map.
     side: f32,
@@ -96,7 +96,7 @@ impl<'a> Sheet<'a> {
         let is_upright = longest <= 1;
         let digits = (attention.prompt.len() - 1).to_string().len();
         let advance = font * ADVANCE;
-        // A single head's rows are numbered too.
+        // The rows of a single head are also numbered.
         let left = advance * (longest as f32 + if is_single { digits as f32 + 2.0 } else { 1.0 });
         let above = if is_upright { cell * 1.2 } else { advance * (longest as f32 + 1.0) };
         let side = cell * attention.prompt.len() as f32;
@@ -105,7 +105,7 @@ impl<'a> Sheet<'a> {
         Self { attention, is_single, cell, font, left, above, is_upright, side, width }
     }
 
-    /// Draws the prompt and its heads below `y`, and returns where they end.
+    /// Draws the prompt and its heads below `y`, and returns their lower end.
     fn draw(&self, svg: &mut String, mut y: f32, content_width: f32, size: f32) -> f32 {
         let PromptAttention { prompt, recording, selection, .. } = self.attention;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
@@ -136,7 +136,7 @@ impl<'a> Sheet<'a> {
         y
     }
 
-    /// The names of the keys, above a map.
+    /// The labels of the keys, above a map.
     fn keys(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
         for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
@@ -151,7 +151,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// The names of the queries, left of a map.
+    /// The labels of the queries, left of a map.
     fn queries(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
         for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
@@ -165,7 +165,7 @@ impl<'a> Sheet<'a> {
 
     fn map(&self, svg: &mut String, map: &[f32], x: f32, top: f32) {
         let pieces = &self.attention.prompt.pieces;
-        // The triangle of the keys that each query can see.
+        // The triangle of the keys that each query may attend to.
         let triangle = "h1v1".repeat(pieces.len());
         *svg += &format!(
             "<g transform=\"translate({x:.1} {top:.1}) scale({:.0})\" shape-rendering=\"crispEdges\">\n\
@@ -180,8 +180,7 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// A map as an image, grey as its weights are strong: a filter gives it the scale's colours, in both themes. Below the
-/// triangle of what can be seen it is clipped.
+/// A map as a greyscale image of its weights, coloured by a filter, in both themes, and clipped to the causal triangle.
 fn image(map: &[f32], t: usize) -> String {
     #[allow(clippy::cast_possible_truncation, reason = "255 at most")]
     let grey: Vec<u8> = map.iter().map(|weight| (shade_of(*weight) * 255 / N_SHADES) as u8).collect();
@@ -194,7 +193,7 @@ fn image(map: &[f32], t: usize) -> String {
     )
 }
 
-/// The filters that colour images, one for each theme.
+/// The colouring filters for images, one per theme.
 fn filters() -> String {
     let filter = |(name, theme): (&str, Theme)| {
         let heat = Heat::new(theme);
@@ -231,7 +230,7 @@ fn pairs(map: &[f32], pieces: &[String]) -> String {
     svg
 }
 
-/// All cells of about the same weight as one path, in which neighbours in a row are one rectangle.
+/// All cells of about the same weight as one path, with horizontal neighbours merged into one rectangle.
 fn shades(map: &[f32], t: usize) -> String {
     let mut paths = vec![String::new(); N_SHADES + 1];
     for query in 0..t {
@@ -241,7 +240,7 @@ fn shades(map: &[f32], t: usize) -> String {
             start += run.len();
         }
     }
-    // Nothing is drawn where there is hardly a weight.
+    // Near-zero weights are not drawn.
     let drawn = paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty());
     let path = |(shade, path): (usize, &String)| format!("<path class=\"s{shade}\" d=\"{path}\"/>\n");
     drawn.map(path).collect()
@@ -252,7 +251,7 @@ fn shade_of(weight: f32) -> usize {
     (terminal::strength(weight) * N_SHADES as f32).round() as usize
 }
 
-/// Draws the scale and the names of the axes below `y`, and returns where they end.
+/// Draws the scale and the axis names below `y`, and returns their lower end.
 fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
     let baseline = y + size;
     *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, "weight");
@@ -295,7 +294,7 @@ mod tests {
         assert!(is_well_formed(&long));
     }
 
-    /// Whether every element of `xml` ends, in the right order, and nothing stands outside.
+    /// Whether all elements of `xml` are closed, in the right order, with nothing outside.
     fn is_well_formed(xml: &str) -> bool {
         let mut open = Vec::new();
         for tag in xml.split('<').skip(1) {

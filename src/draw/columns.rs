@@ -1,15 +1,15 @@
-//! Text in the columns of a terminal: cut, wrapped, and lined up in tables.
+//! Text in terminal columns: cut, wrapped, and aligned in tables.
 
 use unicode_width::UnicodeWidthChar;
 
 pub(super) use super::table::MAX_WIDTH;
 
-/// How many columns a text takes: 2 for characters of East Asian scripts and most emoji, 0 for combining marks.
+/// The number of columns of a text: 2 for characters of East Asian scripts and most emoji, 0 for combining marks.
 pub(super) fn width(text: &str) -> usize {
     text.chars().filter_map(UnicodeWidthChar::width).sum()
 }
 
-/// The text in exactly `n` columns: cut with a `…`, or followed by blanks.
+/// The text in exactly `n` columns: cut with a `…`, or padded with blanks.
 pub(super) fn fit(text: &str, n: usize) -> String {
     let mut fitted = String::new();
     if width(text) <= n {
@@ -41,7 +41,7 @@ pub(super) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     lines
 }
 
-/// Pieces in lines of `n` columns, the first of them after `name`, the others below it.
+/// Pieces in lines of `n` columns, the first line after `name`, the others aligned below it.
 pub(super) fn named_flow(name: &str, name_width: usize, pieces: &[String], n: usize) -> String {
     let mut text = String::new();
     for (index, line) in flow(pieces, n).iter().enumerate() {
@@ -54,13 +54,13 @@ pub(super) fn named_flow(name: &str, name_width: usize, pieces: &[String], n: us
 /// A row's name and its cells.
 pub(super) type Row = (String, Vec<String>);
 
-/// A table with names to the left and cells to the right of their columns. Columns that do not fit the page continue
-/// below, with the names again.
+/// A table with names on the left and cells right-aligned. Columns that do not fit continue below, with the names
+/// repeated.
 pub(super) fn table(columns: &[String], rows: &[Row]) -> String {
     painted_table(columns, rows, |_, _, cell| cell)
 }
 
-/// Such a table with colours: `paint(row, column, cell)` takes a cell as wide as its column, and adds codes to it.
+/// The same with colours: `paint(row, column, cell)` adds escape codes to a cell that is as wide as its column.
 pub(super) fn painted_table(
     columns: &[String],
     rows: &[Row],

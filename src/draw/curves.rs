@@ -1,4 +1,4 @@
-//! Charts of curves over the steps of a run, with their legends and a marked point.
+//! Charts of curves over the steps of a run, with legends and a marked point.
 
 use serde_json::{Value, json};
 
@@ -12,26 +12,26 @@ const SCRIPT: &str = include_str!("assets/curves.js");
 
 /// Curves of more points than this have no dots.
 const MOST_DOTS: usize = 60;
-/// Room for the numbers at the left.
+/// Room for the numbers on the left.
 const LEFT: f64 = 48.0;
 const CUT: &str = "higher values are drawn at the upper edge";
 
 /// Curves over steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
-    /// The name of the chart in a page, as an attribute.
+    /// The name of the chart within a page, as an attribute.
     pub id: &'static str,
     /// The name of the chart, and its unit.
     pub title: [&'static str; 2],
-    /// The curves, those behind first.
+    /// The curves, back to front.
     pub series: Vec<Series>,
-    /// A marked point, and its label.
+    /// A marked point and its label.
     pub mark: Option<(Point, String)>,
-    /// Whether the axis begins at 0, and not near the lowest number.
+    /// Whether the axis starts at 0 rather than near the lowest number.
     pub from_zero: bool,
     /// Numbers above this are drawn at the upper edge.
     pub ceiling: f64,
-    /// The decimals of the numbers that a page reads out; `None` for powers of ten.
+    /// The decimals of the numbers shown on hover; `None` for powers of ten.
     pub decimals: Option<u8>,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct Chart {
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub name: String,
-    /// The class, which has the curve's colour.
+    /// The CSS class, which sets the curve's colour.
     pub class: String,
-    /// In the order of their steps, all finite.
+    /// In step order, all finite.
     pub points: Vec<Point>,
     /// Whether each point is drawn as a dot.
     pub has_dots: bool,
@@ -53,7 +53,7 @@ impl Chart {
         self.series.iter().all(|series| series.points.is_empty())
     }
 
-    /// Whether numbers lie above the upper edge.
+    /// Whether numbers exceed the upper edge.
     pub fn is_cut(&self) -> bool {
         self.numbers().any(|number| number > self.ceiling)
     }
@@ -68,7 +68,7 @@ impl Chart {
         plot::file(self.title, &legend.collect::<Vec<_>>(), note, [width, height], &body)
     }
 
-    /// The chart as a part of a page.
+    /// The chart as part of a page.
     fn svg(&self, size: Size) -> String {
         let plot = self.plot(pixels(size));
         let numbers = |Scale { domain: [a, b], range: [c, d] }: Scale| format!("{a} {b} {c} {d}");
@@ -77,7 +77,7 @@ impl Chart {
         plot::in_page(size, pixels(size), &self.title.join(", "), &data, &drawing)
     }
 
-    /// The chart as a figure of a page in these sizes, and its numbers.
+    /// The chart as a figure of a page in these sizes, and its data.
     fn figure(&self, sizes: &[Size]) -> (String, Value) {
         let [title, unit] = self.title;
         let [width, _] = FILE;
@@ -107,7 +107,7 @@ impl Chart {
         (html, numbers)
     }
 
-    /// The curves with about two points for each pixel of `width`.
+    /// The curves with about two points per pixel of `width`.
     fn thinned_series(&self, width: f64) -> Vec<Series> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pixels")]
         let n_stretches = width as usize;
@@ -124,7 +124,7 @@ impl Chart {
         let below = self.numbers().filter(|number| *number <= self.ceiling);
         let (low, high) =
             below.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| (low.min(number), high.max(number)));
-        // With no number below the ceiling there is still an axis.
+        // Even with no number below the ceiling there is an axis.
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let low = if self.from_zero { low.min(0.0) } else { low };
         let margin = match (high - low) * 0.05 {
@@ -152,7 +152,7 @@ impl Chart {
         }
         if let Some((point, label)) = &self.mark {
             let [x, y] = plot.place(*point);
-            // Curves fall: there is room above, and away from the edges.
+            // Curves fall, so there is room above, away from the edges.
             let half = text_width(label) / 2.0;
             let middle = x.clamp(left + half, (right - half).max(left + half));
             let above = if y - 16.0 > plot.y.range[1] + 10.0 { y - 16.0 } else { y + 26.0 };
@@ -174,8 +174,8 @@ fn pixels(size: Size) -> [f64; 2] {
     }
 }
 
-/// The charts that have anything to draw as a section: the first one large, with `beside` it, which is HTML and may be
-/// empty; the others small and of the same steps. `None` if none has.
+/// The non-empty charts as a section: the first one large, next to `beside`, which is HTML and may be empty; the others
+/// small and over the same steps. `None` if all are empty.
 pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
     let mut drawn = charts.iter().filter(|chart| !chart.is_empty());
     let (large, numbers) = drawn.next()?.figure(&[Size::Wide, Size::Narrow]);

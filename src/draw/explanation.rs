@@ -5,13 +5,13 @@ use crate::inspect::{Explanation, Projection, Prompt, strongest};
 
 /// How many numbers of a vector are shown.
 const SHOWN: usize = 6;
-/// Columns of the words in front of a vector.
+/// The width of the name before a vector, in columns.
 const NAME: usize = 30;
-/// The longest bar of a weight, in columns.
+/// The longest bar, in columns.
 const BAR: usize = 20;
-/// The most tokens that are named in the sum.
+/// The most tokens named in the sum.
 pub(super) const NAMED: usize = 5;
-/// How many of the tokens that come later are listed: enough to see what the mask takes away.
+/// How many later tokens are listed: enough to see what the mask removes.
 pub(super) const LATER: usize = 4;
 
 /// The six steps, in at most 100 columns. Every line ends with a line break.
@@ -40,7 +40,7 @@ impl Writer<'_> {
         self.text.push('\n');
     }
 
-    /// A heading for vectors of `n` numbers.
+    /// A column heading for vectors of `n` numbers.
     fn columns(&mut self, heading: &str, n: usize) {
         self.line(format!("\n{heading}"));
         let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
@@ -173,7 +173,7 @@ pub(super) fn wide(vector: &[f32]) -> Vec<f64> {
     vector.iter().copied().map(f64::from).collect()
 }
 
-/// A bar as long as a weight is large, to an eighth of a column.
+/// A bar of a weight's length, to an eighth of a column.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a weight is in 0..=1")]
 fn bar(weight: f64) -> String {
     let eighths = (weight * 8.0 * BAR as f64).round() as usize;

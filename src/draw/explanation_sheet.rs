@@ -8,10 +8,10 @@ use crate::inspect::{Explanation, Projection, Prompt};
 
 /// How many numbers of a vector are shown.
 const SHOWN: usize = 16;
-/// The most columns of a token's name.
+/// The most columns of a token label.
 const LONGEST: usize = 8;
 
-/// The numbers of `inspect explain`: vectors by their first numbers, and the token's product with every key.
+/// The numbers of `inspect explain`: the first numbers of vectors, and the token's product with every key.
 #[must_use]
 pub(crate) fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
     let Explanation { layer, head, token, .. } = *it;
@@ -50,7 +50,7 @@ fn projected(it: &Explanation) -> Grid {
     vectors("2. Its query, key and value", rows)
 }
 
-/// Steps 3 to 5: the product with every key, scaled and masked.
+/// Steps 3 to 5: the products with every key, scaled and masked.
 fn matched(it: &Explanation, prompt: &Prompt) -> Grid {
     let scaled = match it.scale {
         None => format!("divided by the root of {}", it.head_dim),
@@ -92,7 +92,7 @@ fn gathered(it: &Explanation, prompt: &Prompt) -> Grid {
     vectors("6. The values, each times its weight, and their sum", rows)
 }
 
-/// The first numbers of vectors of one length.
+/// The first numbers of vectors of equal length.
 fn vectors(title: &str, rows: Vec<(String, Vec<f64>)>) -> Grid {
     let n = rows[0].1.len();
     let shown = n.min(SHOWN);
@@ -114,7 +114,7 @@ fn vectors(title: &str, rows: Vec<(String, Vec<f64>)>) -> Grid {
     }
 }
 
-/// A number for each token up to `token`, and for a few that come later.
+/// A number for each token up to `token`, and for a few later ones.
 fn by_token(title: String, rows: Vec<(String, Vec<Option<f64>>)>, scale: Scale, prompt: &Prompt, token: usize) -> Grid {
     let shown = (token + 1 + LATER).min(prompt.len());
     let digits = if scale == Scale::Share { 3 } else { 2 };

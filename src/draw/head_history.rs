@@ -1,4 +1,4 @@
-//! The scores of all heads over a run: a small plot for each score, with a line for each head, coloured by its layer.
+//! The scores of all heads over a run: a small plot per score, with a line per head, coloured by layer.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::inspect::{HeadScores, ScoredHeads};
 const STYLE: &str = include_str!("assets/forming.css");
 const SCRIPT: &str = include_str!("assets/forming.js");
 
-/// About the most points of all heads and scores together; of more, evaluations are left out at even distances.
+/// The approximate limit on points of all heads and scores together; beyond it, evaluations are thinned out evenly.
 const MOST_POINTS: usize = 40_000;
-/// The most evaluations, about one for each pixel of a plot.
+/// The most evaluations, about one per pixel of a plot.
 const MOST_EVALUATIONS: usize = 240;
-/// More heads than these are drawn faintly: lines behind should be seen through those in front.
+/// More heads than this are drawn faintly, so that lines behind others stay visible.
 const MANY_HEADS: usize = 48;
-/// Room for the name above a plot, and between two rows.
+/// Room for the name above a plot, and the gap between rows.
 const NAME: f64 = 22.0;
 const ROW_GAP: f64 = 14.0;
 /// The name of the dotted lines.
 const EVEN: &str = "a head that looks at all tokens equally";
 
-/// The scores that are shown, by their keys, with their names. Entropy in bits would repeat entropy.
+/// The scores shown, as keys and names. Entropy in bits would duplicate entropy.
 pub(super) const SCORES: [(&str, &str); 9] = [
     ("entropy", "entropy"),
     ("uniform", "uniform"),
@@ -38,7 +38,7 @@ pub(super) const SCORES: [(&str, &str); 9] = [
     ("induction", "induction"),
 ];
 
-/// The value of a score by its key.
+/// The value of a score by key.
 pub(super) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
     scores.named().into_iter().find(|(name, _)| *name == key)?.1
 }
@@ -48,14 +48,14 @@ pub(super) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
 pub(crate) struct HeadHistory {
     n_layers: usize,
     n_heads: usize,
-    /// The evaluations that are drawn.
+    /// The evaluations drawn.
     evaluations: Vec<(u64, ScoredHeads)>,
     /// The number of all evaluations.
     n_evaluations: usize,
 }
 
 impl HeadHistory {
-    /// The history that a run logged, without evaluations of a model of another size than the last; `None` if empty.
+    /// The history logged by a run, without evaluations of models of another size than the last; `None` if empty.
     pub fn new(log: &BTreeMap<u64, ScoredHeads>) -> Option<Self> {
         let last = log.values().next_back()?;
         let (n_layers, n_heads) = (last.scores.len(), last.scores.first()?.len());
@@ -112,7 +112,7 @@ impl HeadHistory {
         plot::in_page(size, layout.size(), "What each head does, by evaluation", "", &self.panels(&layout))
     }
 
-    /// The classes of lines with the layers that have them.
+    /// The CSS classes of lines, with the layers that have them.
     fn legend(&self) -> Vec<(String, String)> {
         let of_series = |series: usize| {
             let mut layers = (0..self.n_layers).filter(|&layer| series_of(layer, self.n_layers) == series);
@@ -185,7 +185,7 @@ impl HeadHistory {
     }
 }
 
-/// The places of the plots in a picture.
+/// The positions of the plots in a picture.
 struct Layout {
     width: f64,
     n_columns: usize,

@@ -10,10 +10,10 @@ use crate::inspect::{HeadKind, HeadScores, ScoredHeads};
 const STYLE: &str = include_str!("assets/heads.css");
 const SCRIPT: &str = include_str!("assets/heads.js");
 
-/// From this number of heads in a layer on, a cell has room for an abbreviation only.
+/// From this many heads per layer on, a cell has room for an abbreviation only.
 const MANY_HEADS: usize = 7;
 
-/// Every kind, in the order of the legend, with an abbreviation and a sentence.
+/// Every kind, in legend order, with an abbreviation and a sentence.
 const KINDS: [(HeadKind, &str, &str); 9] = [
     (HeadKind::PreviousToken, "prev", "Looks at the token before."),
     (HeadKind::Local, "local", "Looks at what is near."),
@@ -26,7 +26,7 @@ const KINDS: [(HeadKind, &str, &str); 9] = [
     (HeadKind::Mixed, "mix", "Does none of these for the most part."),
 ];
 
-/// The heads of the weights after `step`.
+/// The head map of the weights after `step`.
 pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
     let n_heads = heads.scores.first().map_or(0, Vec::len);
     let is_many = n_heads >= MANY_HEADS;
@@ -78,7 +78,7 @@ fn data(heads: &ScoredHeads) -> serde_json::Value {
     json!({"names": SCORES.map(|(_, name)| name), "even": values(&heads.even), "heads": of_heads})
 }
 
-/// All scores in a line, for readers without scripts.
+/// All scores on one line, for readers without scripts.
 fn summary(scores: &HeadScores) -> String {
     let shown = |(key, name)| score(scores, key).map(|score| format!("{name} {score:.2}"));
     SCORES.into_iter().filter_map(shown).collect::<Vec<_>>().join(", ")

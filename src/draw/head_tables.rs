@@ -4,10 +4,10 @@ use super::table::{columns, table};
 use crate::format::or_dash;
 use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
 
-/// How many heads of each question are shown.
+/// How many heads are shown per question.
 const SHOWN: usize = 3;
 
-/// The scores of each head, and those of a head that looks at all tokens equally.
+/// The scores of each head, and those of a head with uniform attention.
 #[must_use]
 pub fn scored_heads(heads: &ScoredHeads) -> String {
     let columns = columns(
@@ -92,7 +92,7 @@ pub fn head_answers(references: &References) -> String {
     )
 }
 
-/// The heads as layer and head, the one that is right most often first.
+/// The heads as layer and head, in descending order of accuracy.
 fn ranked(heads: &[Vec<HeadAnswer>]) -> Vec<[usize; 2]> {
     let places = heads.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]));
     let mut places: Vec<[usize; 2]> = places.collect();

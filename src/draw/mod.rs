@@ -1,6 +1,6 @@
-//! Draws maps, plots, tables and pages: for a terminal, as SVG, and as HTML that stands alone.
+//! Draws maps, plots, tables and pages: for a terminal, as SVG, and as standalone HTML.
 //!
-//! Every function turns values into text. Nothing here reads a model or a file.
+//! Every function turns values into text. Nothing here reads models or files.
 
 #![allow(
     clippy::format_collect,
@@ -73,8 +73,8 @@ pub(crate) fn app_assets() -> (String, String) {
     page::assets(&[&attention_html::EMPTY, &sheet::EMPTY])
 }
 
-/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head that is shown a row of
-/// weights for each query. Numbers are as short as they can be and still the same when read back as 32-bit floats.
+/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head shown a row of
+/// weights per query. Numbers are as short as possible while still read back as the same 32-bit floats.
 #[must_use]
 pub fn attention_json(attention: &PromptAttention) -> String {
     #[derive(Serialize)]

@@ -1,26 +1,26 @@
-//! Lists of numbers as text for a page, in base 64: exact, or rounded where they are many. `data.js` reads them.
+//! Packs lists of numbers into base64 text for a page: exact, or rounded if there are many. `data.js` reads them.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
-/// The form of a page's lists.
+/// How the lists of a page are encoded.
 ///
-/// Rounded weights are in steps of their square root, as they are drawn: small ones, of which there are most, are then
-/// finer than large ones.
+/// Weights are rounded in steps of their square root, like the colour scale: small ones, which are the most common, are
+/// then finer than large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Packing {
     /// 32-bit floats, little endian.
     Exact,
-    /// 16 bits each: roots of weights in steps of 1/65535; cosines in steps of 1/32767, vectors in such of their
-    /// largest number.
+    /// 16 bits each: square roots of weights in steps of 1/65535; cosines in steps of 1/32767, vectors in steps of that
+    /// fraction of their largest number.
     Fine,
-    /// 8 bits each: roots of weights in steps of 1/255, cosines in steps of 1/127; no vectors.
+    /// 8 bits each: square roots of weights in steps of 1/255, cosines in steps of 1/127; no vectors.
     Coarse,
 }
 
 impl Packing {
-    /// The bytes that a weight or a cosine takes, before base 64.
+    /// The bytes per weight or cosine, before base64.
     pub fn number_bytes(self) -> usize {
         match self {
             Self::Exact => 4,
@@ -29,7 +29,7 @@ impl Packing {
         }
     }
 
-    /// The bytes that a vector takes, before base 64.
+    /// The bytes per vector, before base64.
     pub fn vector_bytes(self, length: usize) -> usize {
         match self {
             Self::Exact => 4 * length,
@@ -38,12 +38,12 @@ impl Packing {
         }
     }
 
-    /// Whether vectors are kept.
+    /// Whether vectors are included.
     pub fn has_vectors(self) -> bool {
         self != Self::Coarse
     }
 
-    /// Weights, from 0 to 1.
+    /// Encodes weights in [0, 1].
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to the number of steps")]
     pub fn weights<'a>(self, weights: impl IntoIterator<Item = &'a f32>) -> String {
         let steps = |weight: &f32, n: f32| (weight.clamp(0.0, 1.0).sqrt() * n).round();
@@ -56,7 +56,7 @@ impl Packing {
         BASE64_STANDARD.encode(bytes)
     }
 
-    /// Cosines, from -1 to 1.
+    /// Encodes cosines in [-1, 1].
     #[allow(clippy::cast_possible_truncation, reason = "from -127 to 127")]
     pub fn cosines<'a>(self, cosines: impl IntoIterator<Item = &'a f32>) -> String {
         let cosines = cosines.into_iter();
@@ -70,10 +70,10 @@ impl Packing {
         BASE64_STANDARD.encode(bytes)
     }
 
-    /// Vectors, of any length.
+    /// Encodes vectors of any length.
     ///
     /// # Panics
-    /// If there are none in this form.
+    /// If this packing has no vectors.
     pub fn vectors<'a>(self, vectors: impl IntoIterator<Item = &'a [f32]>) -> String {
         assert!(self.has_vectors(), "a form with vectors");
         let vectors = vectors.into_iter();
@@ -91,13 +91,13 @@ impl Packing {
     }
 }
 
-/// A number from -1 to 1 in steps of 1/32767.
+/// A number in [-1, 1], in steps of 1/32767.
 #[allow(clippy::cast_possible_truncation, reason = "from -32767 to 32767")]
 fn steps(x: f32) -> [u8; 2] {
     ((x.clamp(-1.0, 1.0) * 32767.0).round() as i16).to_le_bytes()
 }
 
-/// Any numbers, exact.
+/// Encodes any numbers exactly.
 fn floats<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> String {
     let bytes: Vec<u8> = numbers.into_iter().flat_map(|x| x.to_le_bytes()).collect();
     BASE64_STANDARD.encode(bytes)

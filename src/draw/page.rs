@@ -1,7 +1,7 @@
-//! Pages of HTML that stand alone: styles, scripts and data are in the file, and nothing is ever fetched.
+//! Standalone HTML pages: styles, scripts and data are in the file, and nothing is ever fetched.
 //!
-//! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data
-//! cannot end its element, and the browser is told to run the page's own script, known by its hash, and no other.
+//! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data cannot
+//! end its element, and the browser is told to run only the page's own script, identified by its hash.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
@@ -9,28 +9,28 @@ use sha2::{Digest, Sha256};
 use super::theme::TOKENS;
 
 pub(super) const STYLE: &str = include_str!("assets/page.css");
-/// The mark: a spark.
+/// The logo: a spark.
 pub(crate) const SPARK: &str = include_str!("assets/spark.svg");
 const SCRIPT: &str = include_str!("assets/page.js");
 const PICTURE: &str = include_str!("assets/picture.js");
 
 /// The content of a section.
 ///
-/// Sections of one kind share their styles and scripts, which are written once. Styles hold only inside sections of
+/// Sections of one kind share their styles and scripts, which are written once. Styles apply only inside sections of
 /// their kind; the script is called with the element and the data of one section at a time (see `page.js`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// One word in lower case: the section's class, and the name by which its script registers a view.
+    /// One lower-case word: the CSS class of the section, and the name under which its script registers a view.
     pub kind: &'static str,
     pub styles: &'static [&'static str],
-    /// They share one scope, and call `page.view(kind, build)` once.
+    /// Scripts that share one scope and call `page.view(kind, build)` once.
     pub scripts: &'static [&'static str],
-    /// HTML without ids, in which all text from elsewhere is escaped.
+    /// HTML without ids, with all external text escaped.
     pub body: String,
     /// A JSON document for the script.
     pub data: Option<String>,
-    /// Texts in base 64, which the script reads one at a time. Large data is here: a browser takes in a long element
-    /// slowly, and parses all of a document at once.
+    /// Base64 texts, which the script reads one at a time. Large data goes here: a browser is slow to load a long
+    /// element, and parses all of a document at once.
     pub lists: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
     page_about(title, "", lead, sections)
 }
 
-/// A page about something, such as a run and its step: in plain text below the title, in the window's title, and on
+/// A page about something, such as a run and its step, named as plain text below the title, in the window title, and on
 /// pictures that a reader saves.
 pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
     let (mut contents, mut body) = (String::new(), String::new());
@@ -107,7 +107,7 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
     )
 }
 
-/// The styles and the script of a page that builds sections of these kinds itself, by `page.rebuild`.
+/// The styles and the script of a page that builds sections of these kinds itself, with `page.rebuild`.
 #[cfg(feature = "serve")]
 pub(super) fn assets(kinds: &[&Fragment]) -> (String, String) {
     (style(kinds), script(kinds))
@@ -121,7 +121,7 @@ fn style(kinds: &[&Fragment]) -> String {
     style
 }
 
-/// One script, so that one hash allows it; a block for each kind keeps their names apart.
+/// A single script, so that one hash allows it; a block per kind keeps their names separate.
 fn script(kinds: &[&Fragment]) -> String {
     let mut script = format!("\n{SCRIPT}{PICTURE}");
     for fragment in kinds.iter().filter(|fragment| !fragment.scripts.is_empty()) {
@@ -148,7 +148,7 @@ fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, l
     html + "</section>\n"
 }
 
-/// Text as HTML or SVG, between tags or in a quoted attribute.
+/// Escapes text for HTML or SVG, between tags or in a quoted attribute.
 pub(crate) fn escape(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for character in text.chars() {
@@ -158,14 +158,14 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => html.push_str("&gt;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            '\0' => html.push('\u{fffd}'), // HTML has no such character
+            '\0' => html.push('\u{fffd}'), // not allowed in HTML
             other => html.push(other),
         }
     }
     html
 }
 
-/// A JSON document as the content of a `<script>`: nothing in it can end the element or begin a comment.
+/// Escapes a JSON document for a `<script>`: nothing in it can end the element or start a comment.
 fn escape_json(document: &str) -> String {
     document.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
 }
@@ -238,11 +238,11 @@ mod tests {
         assert!(policy.contains(&format!("script-src 'sha256-{hash}'")), "{policy}");
         assert!(policy.starts_with("default-src 'none';"), "{policy}");
         assert!(!html.contains("https:"));
-        let other = html.replace("http://www.w3.org/2000/svg", ""); // a name, not an address
+        let other = html.replace("http://www.w3.org/2000/svg", ""); // a namespace, not an address
         assert!(!other.contains("http:"));
     }
 
-    /// With other line ends the hash would not be the browser's, which reads them all as `\n`.
+    /// With other line endings the hash would differ from the browser's, which reads them all as `\n`.
     #[test]
     fn assets_have_plain_line_ends() {
         assert!(!STYLE.contains('\r') && !SCRIPT.contains('\r'));

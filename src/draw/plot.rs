@@ -1,7 +1,7 @@
-//! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to what a picture can show.
+//! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to the picture's resolution.
 //!
-//! As a part of a page, a plot is drawn twice, wide and narrow, with letters of the same size, and the page chooses.
-//! As a file it has its title, its legend and its colours in it, light or dark as the reader's system is.
+//! In a page, a plot is drawn twice, wide and narrow, with the same font size, and the page chooses. As a file it
+//! includes its title, legend and colours, light or dark like the reader's system.
 
 use super::escape;
 use super::svg::{self, Anchor};
@@ -10,21 +10,21 @@ use crate::format::whole;
 
 /// The styles of plots in a page.
 pub(crate) const STYLE: &str = include_str!("assets/plot.css");
-/// The styles and the script of figures: plots in a page that answer a pointer.
+/// The styles and the script of figures: plots in a page that respond to the pointer.
 pub(super) const FIGURE_STYLE: &str = include_str!("assets/figure.css");
 pub(super) const FIGURE_SCRIPT: &str = include_str!("assets/figure.js");
 
-/// The further styles of a plot as a file.
+/// Additional styles of a plot as a file.
 const FILE_STYLE: &str = "\
 svg { background: var(--paper); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
 \"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
 ";
 
-/// The number of colours of series, classes `series-0` and on, from the darkest: more could not be told apart by
+/// The number of series colours, classes `series-0` and on, from the darkest: more would not be distinguishable for
 /// everyone.
 pub(crate) const N_SERIES: usize = 6;
 
-/// Room for the numbers below, for half of the last one there, and of the highest.
+/// Room for the numbers below, for half of the last one, and for half of the topmost.
 const BELOW: f64 = 26.0;
 const RIGHT: f64 = 20.0;
 const ABOVE: f64 = 8.0;
@@ -35,15 +35,15 @@ pub(crate) type Point = (u64, f64);
 /// The size of a plot in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Only on a wide screen.
+    /// For wide screens only.
     Wide,
-    /// Only on a narrow one.
+    /// For narrow screens only.
     Narrow,
-    /// On any, beside others.
+    /// For any screen, next to others.
     Small,
 }
 
-/// A plot in a page, with further attributes of its element.
+/// A plot in a page; `attributes` are added to its element.
 pub(super) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attributes: &str, body: &str) -> String {
     let class = match size {
         Size::Wide => "wide",
@@ -56,7 +56,7 @@ pub(super) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attrib
     )
 }
 
-/// The area of the curves: steps from left to right, numbers from below.
+/// The plot area: steps from left to right, numbers from bottom to top.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plot {
     pub x: Scale,
@@ -64,7 +64,7 @@ pub(super) struct Plot {
 }
 
 impl Plot {
-    /// A plot in a picture of this size, with `left` pixels for the numbers beside it.
+    /// A plot in a picture of this size, with `left` pixels for the numbers on the left.
     pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
         Self {
             x: Scale { domain: steps, range: [left, width - RIGHT] },
@@ -72,13 +72,13 @@ impl Plot {
         }
     }
 
-    /// The place of a point; one that is too high lies at the upper edge.
+    /// The position of a point, clamped to the plot's range of numbers.
     pub fn place(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
         [self.x.at(step as f64), self.y.at(number)]
     }
 
-    /// The points joined by lines.
+    /// The points connected by lines.
     pub fn path(&self, points: &[Point]) -> String {
         let verbs = std::iter::once('M').chain(std::iter::repeat('L'));
         let line = |(verb, point): (char, &Point)| {
@@ -88,7 +88,7 @@ impl Plot {
         verbs.zip(points).map(line).collect()
     }
 
-    /// Lines at round numbers, with these numbers, and round steps below.
+    /// Grid lines with labels at round numbers, and labels at round steps below.
     pub fn axes(&self) -> String {
         let ([left, right], [bottom, top]) = (self.x.range, self.y.range);
         let mut svg = String::new();
@@ -106,7 +106,7 @@ impl Plot {
     }
 }
 
-/// The numbers of an axis, from its beginning to its end, and their places in pixels.
+/// The numbers of an axis, from start to end, and their positions in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
     pub domain: [f64; 2],
@@ -114,7 +114,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The place of a number; one outside of the domain lies outside of the range.
+    /// The position of a number; one outside the domain is outside the range.
     pub fn at(&self, number: f64) -> f64 {
         let ([low, high], [from, to]) = (self.domain, self.range);
         match high > low {
@@ -123,14 +123,14 @@ impl Scale {
         }
     }
 
-    /// Round numbers within the domain with their labels: at most about `most`, and at least `least` apart.
+    /// Round numbers within the domain, with labels: roughly at most `most`, and at least `least` apart.
     fn ticks(&self, most: f64, least: f64) -> Vec<(f64, String)> {
         let [low, high] = self.domain;
         let step = round_step((high - low) / most.floor()).max(least);
         if !(step > 0.0 && step.is_finite()) {
             return vec![(low, label(low, low.abs() / 10.0, low.abs()))];
         }
-        // A hair of room, since 0.1 + 0.2 is not 0.3.
+        // A small tolerance, since 0.1 + 0.2 is not 0.3.
         let (from, to) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
         let largest = low.abs().max(high.abs());
         #[allow(clippy::cast_possible_truncation, reason = "a handful of ticks")]
@@ -140,14 +140,14 @@ impl Scale {
     }
 }
 
-/// The least number from `least` on that is 1, 2 or 5 times a power of ten.
+/// The smallest number at or above `least` that is 1, 2 or 5 times a power of ten.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let is_enough = |factor: &f64| factor * power >= least * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(is_enough).unwrap_or(10.0) * power
 }
 
-/// A number with as many digits as tell it from the next, `step` away; `largest` is the largest on the axis.
+/// A number with enough digits to tell it from the next, `step` away; `largest` is the largest on the axis.
 fn label(number: f64, step: f64, largest: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
     let digits = |n: f64| n.clamp(0.0, 9.0) as usize;
@@ -163,8 +163,8 @@ fn label(number: f64, step: f64, largest: f64) -> String {
     }
 }
 
-/// At most `2 * n_stretches + 2` points of a curve: the first, the last, and the lowest and the highest of each of so
-/// many equal stretches of steps. A short curve stays as it is.
+/// At most `2 * n_stretches + 2` points of a curve: the first, the last, and the lowest and the highest of each of
+/// `n_stretches` equal intervals of steps. A short curve is unchanged.
 pub(super) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     if points.len() <= 2 * n_stretches + 2 {
         return points.to_vec();
@@ -184,7 +184,7 @@ pub(super) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     kept
 }
 
-/// At most `most` of the indices below `n`, at even distances, the first and the last among them.
+/// At most `most` of the indices below `n`, evenly spaced, including the first and the last.
 pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
     let most = most.max(2);
     match n <= most {
@@ -193,7 +193,7 @@ pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
     }
 }
 
-/// The series of a layer: the layers of a model are spread over all of them, from the first to the last.
+/// The series of a layer: the layers of a model are spread over all series, from first to last.
 pub(super) fn series_of(layer: usize, n_layers: usize) -> usize {
     match n_layers {
         0 | 1 => 0,
@@ -201,12 +201,12 @@ pub(super) fn series_of(layer: usize, n_layers: usize) -> usize {
     }
 }
 
-/// A generous width of a line about 12 pixels high, in most fonts.
+/// A generous estimate of the width of a line about 12 pixels high, in most fonts.
 pub(super) fn text_width(line: &str) -> f64 {
     6.6 * line.chars().count() as f64
 }
 
-/// A line of this class, and its name, as an entry of a legend in a page.
+/// A legend entry in a page: a line of this class, and its name.
 pub(super) fn legend_entry(class: &str, name: &str) -> String {
     format!(
         "<span><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"{class}\" d=\"M1 5H19\"/></svg>{}</span>",
@@ -270,10 +270,10 @@ mod tests {
         assert_eq!(few(0.97, 4.21, 5.0, 0.0), ["1", "2", "3", "4"]);
         assert_eq!(few(0.97, 1.33, 4.0, 0.0), ["1.0", "1.1", "1.2", "1.3"]);
         assert_eq!(few(0.0, 1.0, 2.0, 0.0), ["0", "0.5", "1.0"]);
-        // Steps are whole numbers.
+        // Steps are integers.
         assert_eq!(few(0.0, 3.0, 10.0, 1.0), ["0", "1", "2", "3"]);
         assert_eq!(few(5.0, 5.0, 10.0, 1.0), ["5"]);
-        // Small numbers are powers of ten.
+        // Small numbers are shown as powers of ten.
         assert_eq!(few(0.0, 6e-4, 3.0, 0.0), ["0", "2e-4", "4e-4", "6e-4"]);
         assert_eq!(few(1e-5, 3.2e-5, 5.0, 0.0), ["1e-5", "1.5e-5", "2e-5", "2.5e-5", "3e-5"]);
         assert_eq!(few(0.0, 4e-3, 4.0, 0.0), ["0", "0.001", "0.002", "0.003", "0.004"]);

@@ -7,10 +7,10 @@ use std::io::Write;
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 
-/// A square of grey pixels, `side * side` of them, row by row.
+/// A square greyscale image of `side * side` pixels, row by row.
 ///
 /// # Panics
-/// On another number of pixels.
+/// If the number of pixels is different.
 pub(super) fn grey(side: usize, pixels: &[u8]) -> Vec<u8> {
     assert_eq!(pixels.len(), side * side, "a square");
     let length = u32::try_from(side).expect("an image").to_be_bytes();
@@ -19,7 +19,7 @@ pub(super) fn grey(side: usize, pixels: &[u8]) -> Vec<u8> {
     chunk(&mut file, *b"IHDR", &[&length[..], &length, &grey_of_8_bits].concat());
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
     for row in pixels.chunks(side) {
-        packed.write_all(&[0]).expect("memory takes any bytes"); // the row's filter: none
+        packed.write_all(&[0]).expect("memory takes any bytes"); // the row's filter type: none
         packed.write_all(row).expect("memory takes any bytes");
     }
     chunk(&mut file, *b"IDAT", &packed.finish().expect("memory takes any bytes"));
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_file_has_its_pixels() {
         let file = grey(2, &[0, 85, 170, 255]);
-        // The checksum of the empty last chunk, as every PNG file ends.
+        // The checksum of the empty last chunk, with which every PNG file ends.
         assert!(file.ends_with(b"\0\0\0\0IEND\xae\x42\x60\x82"));
         assert_eq!(file[16..29], [0, 0, 0, 2, 0, 0, 0, 2, 8, 0, 0, 0, 0]);
         let length = u32::from_be_bytes(file[33..37].try_into().expect("four")) as usize;

@@ -12,10 +12,10 @@ use crate::run::{Difference, Row, RunInfo, Status};
 /// How many runs are shown side by side.
 const MAX_ABREAST: usize = 4;
 
-/// The least width of a cell in a comparison: a number fits.
+/// The minimum width of a cell in a comparison: a number fits.
 const MIN_CELL: usize = 10;
 
-/// A line for each run.
+/// A line per run.
 #[must_use]
 pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
     let columns = columns("RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO");
@@ -37,7 +37,7 @@ pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
     table(columns, &runs.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A column for each run, with the config keys that differ below.
+/// A column per run, with the differing config keys below.
 #[must_use]
 pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_s: f64) -> String {
     type Cell<'a> = &'a dyn Fn(&RunInfo) -> Option<String>;
@@ -90,12 +90,12 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
 
 /// The last part of a path.
 fn name(run: &Path) -> String {
-    let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned()); // `.` has no name of its own
+    let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned()); // `.` has no name
     let name = whole.file_name().unwrap_or(run.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
-/// A name for each run: the last part of its path, or the whole path if another run has the same last part.
+/// A name for each run: the last component of its path, or the whole path if that is not unique.
 pub(crate) fn run_names(runs: &[RunInfo]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|info| name(&info.run)).collect();
     let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
@@ -116,7 +116,7 @@ fn status(info: &RunInfo) -> String {
     .to_owned()
 }
 
-/// `1600`, or `500/1600` if steps are missing.
+/// `1600`, or `500/1600` if there are steps left.
 fn steps(info: &RunInfo) -> String {
     match info.max_steps {
         Some(max_steps) if max_steps != info.step => format!("{}/{max_steps}", info.step),
@@ -130,7 +130,7 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
     loss.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default()
 }
 
-/// The rows with the columns that matter most. Estimated losses are marked with `~`.
+/// The rows with the most important columns. Estimated losses are marked with `~`.
 #[must_use]
 pub fn curves_table(rows: &[&Row]) -> String {
     let columns = columns(
@@ -145,7 +145,7 @@ pub fn curves_table(rows: &[&Row]) -> String {
         };
         let is_best = match row.get("best_step") {
             None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
-            best_step => best_step == row.get("step"), // by the whole split, which may disagree with the estimate
+            best_step => best_step == row.get("step"), // on the whole split, which may differ from the estimate's best
         };
         [
             row.get("step").map(Value::to_string).unwrap_or_default(),
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A run of which next to nothing is known.
+    /// A run with hardly anything known.
     fn bare(run: &str) -> RunInfo {
         RunInfo {
             status: Status::Stopped,

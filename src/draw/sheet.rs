@@ -1,4 +1,4 @@
-//! The results of `inspect` besides attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
+//! The results of `inspect`, except attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
 
 use super::columns::{fit, width};
 use super::svg::{self, Anchor};
@@ -8,14 +8,14 @@ use super::{Fragment, escape, page_about};
 const STYLE: &str = include_str!("assets/sheet.css");
 const SCRIPT: &str = include_str!("assets/sheet.js");
 
-/// A heading, words and figures about one thing that was measured.
+/// A heading, text and figures about one measured subject.
 #[derive(Clone, Debug)]
 pub struct Sheet {
     /// Its subject, such as the prompt.
     pub heading: String,
     /// A sentence or two.
     pub lead: String,
-    /// From top to bottom.
+    /// The figures, from top to bottom.
     pub figures: Vec<Figure>,
 }
 
@@ -24,20 +24,20 @@ pub struct Sheet {
 pub enum Figure {
     /// Cells in rows and columns.
     Grid(Grid),
-    /// A bar for each number, to the right or the left of 0.
+    /// A bar per number, to the right or the left of 0.
     Bars(Bars),
 }
 
-/// Cells in rows and columns, coloured by their values.
+/// Cells in rows and columns, coloured by value.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// The meaning of the cells.
     pub title: String,
-    /// The rows' names, from top to bottom.
+    /// The row names, from top to bottom.
     pub rows: Vec<String>,
-    /// The columns' names, from left to right.
+    /// The column names, from left to right.
     pub columns: Vec<String>,
-    /// `[rows][columns]`; `None` where there is nothing.
+    /// `[rows][columns]`; `None` for an empty cell.
     pub cells: Vec<Vec<Option<Cell>>>,
     /// The meaning of the colours.
     pub scale: Scale,
@@ -50,36 +50,36 @@ pub struct Cell {
     pub value: f64,
     /// The text in the cell; may be empty.
     pub label: String,
-    /// All of it in words.
+    /// The tooltip.
     pub about: String,
 }
 
-/// How values are coloured.
+/// How values map to colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// From 0 to 1, by the root, as weights are.
+    /// From 0 to 1, by square root, like weights.
     Share,
-    /// Below and above 0; the number has full strength.
+    /// Below and above 0; the given number has full strength.
     Signed(f64),
 }
 
-/// Numbers with their names.
+/// Numbers with names.
 #[derive(Clone, Debug)]
 pub struct Bars {
     /// The meaning of the numbers.
     pub title: String,
-    /// From top to bottom.
+    /// The names and numbers, from top to bottom.
     pub rows: Vec<(String, f64)>,
 }
 
 impl Scale {
-    /// The scale on which the largest of `values`, by size, is strongest.
+    /// The scale on which the largest absolute value has full strength.
     #[must_use]
     pub fn signed(values: impl IntoIterator<Item = f64>) -> Self {
         Self::Signed(values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max))
     }
 
-    /// How strong a value looks, in 0..=1, by the root, and the token of its colour.
+    /// The strength of a value, in 0..=1, by square root, and the name of its colour token.
     #[allow(clippy::cast_possible_truncation, reason = "a colour")]
     fn strength(self, value: f64) -> f32 {
         match self {
@@ -88,7 +88,7 @@ impl Scale {
         }
     }
 
-    /// The colour of a value, and black or white for letters on it.
+    /// The colour of a value, and black or white for text on it.
     pub(super) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
         let strength = self.strength(value);
         let ground = match self {
@@ -102,14 +102,14 @@ impl Scale {
     }
 }
 
-/// Several sheets as a page, `about` a run and its step.
+/// Several sheets as a page; `about` names a run and its step.
 #[must_use]
 pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let section = |sheet: &Sheet| (sheet.heading.clone(), sheet_fragment(sheet));
     page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
 }
 
-/// A section of this kind without content.
+/// An empty section of this kind.
 pub(super) const EMPTY: Fragment = Fragment {
     kind: "sheet",
     styles: &[STYLE],
@@ -171,7 +171,7 @@ impl Grid {
         )
     }
 
-    /// Draws the grid below `y`; returns its right and lower end.
+    /// Draws the grid below `y`; returns its right and lower ends.
     fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
         const ROW: f64 = 22.0;
         let chars = |names: &mut dyn Iterator<Item = &String>| names.map(|name| width(name)).max().unwrap_or(0) as f64;
@@ -208,7 +208,7 @@ impl Grid {
 }
 
 impl Bars {
-    /// The largest number by size.
+    /// The largest absolute value.
     fn full(&self) -> f64 {
         self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max)
     }
@@ -257,14 +257,14 @@ impl Bars {
 /// All sizes are in pixels.
 const MARGIN: f64 = 24.0;
 const SIZE: f64 = 13.0;
-/// The width of a character of the monospaced fonts.
+/// The width of a character in monospaced fonts.
 const ADVANCE: f64 = 8.0;
 const FIGURE_GAP: f64 = 24.0;
-/// The shades of each scale in SVG.
+/// The number of shades per scale in SVG.
 const N_SHADES: usize = 16;
 
 impl Scale {
-    /// The classes of a cell and of letters on it, in SVG.
+    /// The CSS classes of a cell and of text on it, in SVG.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
     fn classes(self, value: f64) -> (String, String) {
         let shade = (self.strength(value) * N_SHADES as f32).round() as usize;
@@ -277,7 +277,7 @@ impl Scale {
     }
 }
 
-/// The styles of a picture: a class for each shade, and one for letters on it.
+/// The styles of a picture: a class per shade, and one for text on it.
 fn svg_style() -> String {
     let mut style = "\
 svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
@@ -297,7 +297,7 @@ svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,
     theme::in_file(&style)
 }
 
-/// Several sheets as a picture, one below the other, `about` a run and its step.
+/// Several sheets as a picture, stacked vertically; `about` names a run and its step.
 #[must_use]
 pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let (mut body, mut right, mut y) = (String::new(), 560.0_f64, MARGIN);
@@ -327,7 +327,7 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     svg::picture([right.max(ends) + MARGIN, y], title, &svg_style(), &body)
 }
 
-/// The words of a text with the blanks after them.
+/// The words of a text, each with the blank after it.
 fn words(text: &str) -> Vec<String> {
     text.split_inclusive(' ').map(str::to_owned).collect()
 }

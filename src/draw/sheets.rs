@@ -1,4 +1,4 @@
-//! The sheets of `inspect lens` and `inspect ablate`: which numbers stand in which cell and bar.
+//! The sheets of `inspect lens` and `inspect ablate`: what each cell and bar shows.
 
 use super::columns::fit;
 use super::sheet::{Bars, Cell, Figure, Grid, Scale, Sheet};
@@ -10,7 +10,7 @@ use crate::tokenizer::visible;
 /// The most columns of a token in a cell.
 const LONGEST: usize = 8;
 
-/// Each layer's best guess after every token, and the parts behind one prediction.
+/// Each layer's best guess after every token, and the contributions to one prediction.
 #[must_use]
 pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sheet {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
@@ -88,7 +88,7 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     }
 }
 
-/// Parts by layer: the heads, the attention as a whole, the feed-forward layer.
+/// Parts by layer: the heads, the whole attention layer, the feed-forward layer.
 fn parts_grid(
     title: String,
     values: &[(Part, f64)],
@@ -120,7 +120,7 @@ fn parts_grid(
     }
 }
 
-/// The parts that move one text's prediction towards another's, and where in the residual stream the difference is.
+/// The parts that move one text's prediction towards another's, and where in the residual stream the difference lies.
 #[must_use]
 pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     let shares: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
@@ -161,7 +161,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     }
 }
 
-/// A token as it fits a cell.
+/// A token shortened for a cell.
 fn short(token: &str) -> String {
     fit(token, LONGEST).trim_end().to_owned()
 }

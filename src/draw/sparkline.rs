@@ -1,10 +1,10 @@
-//! A curve in a line of a terminal.
+//! Curves in a line of terminal text.
 
-/// From the lowest to the highest.
+/// The levels, from lowest to highest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The curve of these numbers in at most `n_columns` columns, each the mean of as many of them; on a logarithmic scale,
-/// on which a loss keeps falling to the end, if all are above 0. Numbers that are not finite are left out.
+/// The curve of these numbers in at most `n_columns` columns, each the mean of an equal share; on a logarithmic scale,
+/// which shows late progress of a loss, if all are positive. Non-finite numbers are left out.
 #[must_use]
 pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     let finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();

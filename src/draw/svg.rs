@@ -1,10 +1,10 @@
-//! The parts that all SVG pictures share.
+//! What all SVG pictures share.
 
 use std::fmt::Display;
 
 use super::escape;
 
-/// A picture as a file, in which `style` and `body` are written as they are.
+/// A picture as a file; `style` and `body` are not escaped.
 pub(super) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &str, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} \
@@ -12,7 +12,7 @@ pub(super) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &
     )
 }
 
-/// The part of a text that lies at its place, as `text-anchor`.
+/// The point of a text that is placed, as `text-anchor`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,
@@ -20,7 +20,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A line of text; without a size, its class has one.
+/// A line of text; without a size, its class determines it.
 pub(super) fn text<T: Display>(class: &str, [x, y]: [T; 2], size: Option<T>, anchor: Anchor, line: &str) -> String {
     let size = size.map_or(String::new(), |size| format!(" font-size=\"{size:.1}\""));
     let anchor = match anchor {

@@ -8,13 +8,13 @@ use crate::sweep::{Importance, Outcome, Row};
 
 const STYLE: &str = include_str!("assets/sweep.css");
 
-/// How many curves have a colour and a name of their own.
+/// The number of curves with their own colour and name.
 const NAMED: usize = N_SERIES;
 
 /// Losses above this many times the best are drawn at the upper edge.
 const CEILING: f64 = 2.0;
 
-/// A line for each setting, the best first, and the importance of each key below.
+/// A line per setting, best first, and the importance of each key below.
 #[must_use]
 pub fn sweep_table(outcome: &Outcome) -> String {
     let columns = columns("SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE");
@@ -46,7 +46,7 @@ pub fn sweep_table(outcome: &Outcome) -> String {
     text
 }
 
-/// `mlp=swiglu learning_rate=0.003`; the base config is named too.
+/// `mlp=swiglu learning_rate=0.003`; the base config is marked.
 fn values(outcome: &Outcome, row: &Row) -> String {
     let name = |key: &str| key.split_once('.').map_or(key, |(_, name)| name).to_owned();
     let pairs = outcome.keys.iter().zip(&row.values).map(|(key, value)| format!("{}={value}", name(key)));
@@ -64,7 +64,7 @@ fn loss(outcome: &Outcome, row: &Row) -> String {
     row.bits_per_byte.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default()
 }
 
-/// The page of a sweep. `curves` are those of the trials in their order: seconds of training, and bits per byte.
+/// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.
 pub(crate) fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
     let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(outcome, best)));
     let lead = format!(
@@ -116,7 +116,7 @@ fn settings(outcome: &Outcome) -> String {
     )
 }
 
-/// The curves over the time of training steps; the best have colours. `None` if no run was evaluated.
+/// The curves over training time; the best are coloured. `None` if no run was evaluated.
 fn figure(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Option<String> {
     let points = || curves.iter().flatten();
     let longest_s = points().map(|point| point.0).fold(0.0, f64::max);
@@ -124,7 +124,7 @@ fn figure(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Option<String> {
     if !(longest_s > 0.0 && lowest.is_finite()) {
         return None;
     }
-    // A plot counts in whole numbers.
+    // Plots use integer steps.
     let (unit, in_units) = if longest_s >= 100.0 { ("seconds", 1.0) } else { ("milliseconds", 1e3) };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
     let scaled = |curve: &Vec<(f64, f64)>| -> Vec<plot::Point> {

@@ -1,32 +1,32 @@
-//! Tables for a terminal: columns as wide as their cells, at most 100 characters in all.
+//! Tables for a terminal: columns as wide as their cells, at most 100 characters in total.
 
 use std::fmt::Write as _;
 
 use crate::format::cut_in_the_middle;
 
-/// The most characters of a line: most terminals have that many.
+/// The most characters per line, which most terminals can show.
 pub(crate) const MAX_WIDTH: usize = 100;
 
-/// The least width of the first column.
+/// The minimum width of the first column.
 const MIN_FIRST: usize = 12;
 
 const GAP: &str = "  ";
 
-/// The heading of a column, and the side on which its cells line up.
+/// The heading of a column, and the alignment of its cells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Column<'a> {
     Left(&'a str),
     Right(&'a str),
 }
 
-/// Columns from their headings, apart by `|`; a `>` begins those that line up on the right.
+/// Columns from headings separated by `|`; a leading `>` means right-aligned.
 pub(crate) fn columns(headings: &str) -> Vec<Column<'_>> {
     let headings = headings.split('|').map(str::trim);
     headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right)).collect()
 }
 
-/// A table with a line for each row below the headings. Cells of the first column are cut in the middle if the others
-/// leave too little space.
+/// A table with a line per row below the headings. Cells of the first column are cut in the middle if the others leave
+/// too little space.
 pub(crate) fn table<'a>(columns: impl AsRef<[Column<'a>]>, rows: &[impl AsRef<[String]>]) -> String {
     let columns = columns.as_ref();
     let heading = |column: &Column<'_>| match column {

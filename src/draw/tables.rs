@@ -1,5 +1,5 @@
 //! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells
-//! have the colours that pages have in dark.
+//! have the colours of dark pages.
 
 use super::columns::{MAX_WIDTH, Row, fit, named_flow, painted_table, table};
 use super::sheet::Scale;
@@ -14,15 +14,15 @@ use crate::tokenizer::visible;
 
 /// The most columns of a token in a table.
 const LONGEST_TOKEN: usize = 12;
-/// The most parts that are named.
+/// The most parts named.
 const NAMED: usize = 20;
-/// A difference of two logit differences, in nats, so small that shares of it mean little.
+/// Below this difference between two logit differences, in nats, shares of it mean little.
 const SMALL_DIFFERENCE: f64 = 0.5;
 
-/// The number by which each cell of a table is coloured; `None` leaves a cell as it is.
+/// The number that colours each cell of a table; `None` leaves a cell uncoloured.
 type Values = Vec<Vec<Option<f64>>>;
 
-/// A table whose cells are coloured by their values on a scale.
+/// A table whose cells are coloured by value on a scale.
 fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scale, values: &Values) -> String {
     painted_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
         Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
@@ -30,12 +30,12 @@ fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scal
     })
 }
 
-/// The scale on which the largest of the values is strongest.
+/// The scale on which the largest absolute value has full strength.
 fn signed_scale(values: &Values) -> Scale {
     Scale::signed(values.iter().flatten().copied().flatten())
 }
 
-/// The loss of the whole model, and how much higher it is without each part; `measured_on` names the text.
+/// The loss of the intact model, and how much it rises without each part; `measured_on` names the text.
 #[must_use]
 pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     let first = it.parts.first();
@@ -65,8 +65,8 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     text
 }
 
-/// How alike one word's vectors are in each two texts, how alike the word and others are, and how attention changes it,
-/// at every position if `all_positions`.
+/// How similar one word's vectors are in each pair of texts, how similar the word is to others, and how attention
+/// changes it, at every position if `all_positions`.
 #[must_use]
 pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
@@ -134,8 +134,8 @@ fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
     it.stages.iter().enumerate().map(row).collect()
 }
 
-/// The predictions of each layer: after every token the likeliest, if `all_positions`, and after the token of
-/// `attribution` several, with the parts that speak for its answer.
+/// The predictions of each layer: the most probable token after every token, if `all_positions`, and several after the
+/// token of `attribution`, with the contributions to its answer.
 #[must_use]
 pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool, palette: Palette) -> String {
     let name = format!("{} tokens", prompt.len());
@@ -212,7 +212,7 @@ fn parts(it: &Attribution, palette: Palette) -> String {
     }
     rows.push(row("together".to_owned(), it.sum()));
     let mut logits: Values = named.iter().map(|term| vec![Some(term.logit)]).collect();
-    logits.resize(rows.len(), Vec::new()); // sums have no colour
+    logits.resize(rows.len(), Vec::new()); // sums are not coloured
     format!(
         "The contributions to `{answer}`: its logit minus {other} is {}, the sum of\n{}",
         signed(it.difference, 4),
@@ -220,7 +220,7 @@ fn parts(it: &Attribution, palette: Palette) -> String {
     )
 }
 
-/// The parts that move one text's prediction towards another's, and where in the residual stream the difference is.
+/// The parts that move one text's prediction towards another's, and where in the residual stream the difference lies.
 #[must_use]
 pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
     let mut text = String::new();
@@ -278,12 +278,12 @@ fn guess(guess: &Guess) -> String {
     format!("{} {:.2}", short(&visible(&guess.token)), guess.probability)
 }
 
-/// A token as it fits a table.
+/// A token shortened for a table.
 fn short(token: &str) -> String {
     fit(token, LONGEST_TOKEN).trim_end().to_owned()
 }
 
-/// How many of `n` parts are named: all of them if only one would be left.
+/// How many of `n` parts are named: all of them if only one would be left out.
 pub(super) fn n_named(n: usize) -> usize {
     if n <= NAMED + 1 { n } else { NAMED }
 }

@@ -1,7 +1,7 @@
 //! Attention for a terminal, as maps of characters or coloured cells.
 //!
-//! A single head has a line for each query and one or two columns for each key; keys that do not fit continue below,
-//! in blocks of columns. Several heads are thumbnails side by side, two rows of cells in a line.
+//! A single head has a line per query and one or two columns per key; keys that do not fit continue below, in blocks of
+//! columns. Several heads are thumbnails side by side, two rows of cells per line.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::theme::{Heat, Theme};
 use crate::format::counted;
 use crate::inspect::{Prompt, PromptAttention, strongest};
 
-/// The colours that a terminal, or a file in its place, can show.
+/// The colours that the output can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Palette {
     /// No colours: characters of growing density.
@@ -24,7 +24,7 @@ pub enum Palette {
 }
 
 impl Palette {
-    /// Text in the colour of letters on that of the ground.
+    /// Text with this background and letter colour.
     pub(super) fn on(self, [ground, letters]: [[u8; 3]; 2], text: &str) -> String {
         let code = |color: [u8; 3]| match self {
             Self::Characters => None,
@@ -38,7 +38,7 @@ impl Palette {
     }
 }
 
-/// The nearest of a terminal's 256 colours: of its cube, or of its greys.
+/// The nearest of a terminal's 256 colours: in its colour cube or its greys.
 fn nearest_of_256(color: [u8; 3]) -> u8 {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let cube = (0..216_u8).map(|at| (16 + at, [at / 36, at / 6 % 6, at % 6].map(|level| LEVELS[usize::from(level)])));
@@ -49,23 +49,22 @@ fn nearest_of_256(color: [u8; 3]) -> u8 {
     cube.chain(greys).min_by_key(|(_, other)| distance(*other)).map_or(16, |(code, _)| code)
 }
 
-/// The scale from 0 to 1, in ASCII: every font has these.
+/// The scale from 0 to 1, in ASCII, which every font has.
 const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
-/// Inferno, as dark pages have it: its lightness grows steadily, so that it reads the same to people who see colours
-/// differently.
+/// Inferno, as on dark pages: its lightness grows steadily, so that it reads the same with any colour vision.
 static HEAT: LazyLock<Heat> = LazyLock::new(|| Heat::new(Theme::Dark));
 
-/// The nearest to [`HEAT`] among the 256.
+/// The nearest to [`HEAT`] among the 256 colours.
 const COLORS_256: [u8; 10] = [16, 17, 53, 90, 125, 167, 202, 214, 221, 229];
 
-/// The most columns of a token's name beside a row, and lines above a column.
+/// The most columns of a token's name next to a row, and lines above a column.
 const LONGEST_NAME: usize = 12;
-/// Thumbnails are at least this wide; fewer of them stand side by side where columns are short.
+/// Thumbnails are at least this wide; if columns are scarce, there are fewer side by side.
 const SMALLEST_THUMBNAIL: usize = 16;
-/// Small prompts are enlarged up to this many columns.
+/// Thumbnails of short prompts are enlarged up to this many columns.
 const SMALL_THUMBNAIL: usize = 24;
-/// Columns between two thumbnails.
+/// The columns between two thumbnails.
 const GAP: usize = 2;
 
 /// The heads of `attention` in at most `n_columns` columns. Every line ends with a line break.
@@ -81,7 +80,7 @@ pub fn attention_text(attention: &PromptAttention, palette: Palette, n_columns: 
     format!("{caption}{lines}\n\n{maps}\n{}", legend(palette))
 }
 
-/// Every head small: a row of them for each layer, or several where they do not fit.
+/// Thumbnails of all heads: one row of them per layer, or several if they do not fit.
 fn thumbnails(attention: &PromptAttention, palette: Palette, n_columns: usize) -> String {
     let mut text = String::new();
     let t = attention.prompt.len();
@@ -113,7 +112,7 @@ fn thumbnails(attention: &PromptAttention, palette: Palette, n_columns: usize) -
     text + "down: the token that looks; across: the one it looks at, from the first to itself\n"
 }
 
-/// The columns of a thumbnail, and how many stand side by side.
+/// The columns of a thumbnail, and the number side by side.
 fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, usize) {
     let column_for = |n: usize| (n_columns + GAP) / n;
     let share = column_for(n_heads).saturating_sub(GAP);
@@ -122,12 +121,12 @@ fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, 
         false => column_for(SMALLEST_THUMBNAIL + GAP).clamp(1, n_heads),
     };
     let share = column_for(per_row).saturating_sub(GAP).max(1);
-    // By an even number, so that a line never holds parts of two rows.
+    // By an even factor, so that no line mixes two rows.
     let enlarged = n_tokens * (SMALL_THUMBNAIL.min(share) / n_tokens / 2 * 2);
     (enlarged.max(n_tokens.min(share)), per_row)
 }
 
-/// The largest weight of those that share a cell; `None` if all of them belong to later tokens.
+/// The largest weight among those that share a cell; `None` if all of them belong to later tokens.
 fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Option<f32> {
     let range = |at: usize| {
         let start = at * n_tokens / side;
@@ -138,7 +137,7 @@ fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Optio
     visible.max_by(f32::total_cmp)
 }
 
-/// One head, with the names of its tokens and the strongest weights of each.
+/// One head, with the names of its tokens and the largest weights of each.
 fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Palette, n_columns: usize) -> String {
     let PromptAttention { prompt, recording, .. } = attention;
     let t = prompt.len();
@@ -183,7 +182,7 @@ fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Pa
     text
 }
 
-/// The tokens' names and positions, as they stand beside and above a map.
+/// The names and positions of tokens, beside and above a map.
 struct Names {
     beside: Vec<String>,
     width: usize,
@@ -222,7 +221,7 @@ impl Names {
         let height = names.iter().map(Vec::len).max().unwrap_or(0);
         for y in 0..height {
             let characters = names.iter().map(|name| {
-                // Names end right above their column.
+                // Names end directly above their column.
                 let at = (y + name.len()).checked_sub(height);
                 fit(&at.map_or(String::new(), |at| name[at].to_string()), cell)
             });
@@ -233,8 +232,8 @@ impl Names {
     }
 }
 
-/// How strong a weight in 0..=1 looks, in 0..=1: its square root, so that among a hundred tokens a weight of
-/// a few percent, several times the average, can still be seen.
+/// The displayed strength of a weight, both in 0..=1: its square root, so that among a hundred tokens a weight of a few
+/// percent, several times the average, is still visible.
 pub(super) fn strength(weight: f32) -> f32 {
     weight.clamp(0.0, 1.0).sqrt()
 }
@@ -245,11 +244,11 @@ fn step(weight: f32) -> usize {
     (strength(weight) * 9.0).round() as usize
 }
 
-/// A line of cells in the making.
+/// A line of cells being built.
 struct Painter {
     palette: Palette,
     line: String,
-    /// Parameters of the escape sequences for letters and for their background; `None` for the terminal's own colour.
+    /// The escape sequence parameters of text and background colour; `None` for the terminal's default.
     colors: [Option<String>; 2],
 }
 
@@ -258,12 +257,12 @@ impl Painter {
         Self { palette, line: String::new(), colors: [None, None] }
     }
 
-    /// Adds text in the terminal's own colours.
+    /// Adds text in the terminal's default colours.
     fn text(&mut self, text: &str) {
         self.put([None, None], text);
     }
 
-    /// Adds a cell `n` columns wide; `None` is a weight that cannot be seen.
+    /// Adds a cell `n` columns wide; `None` is a weight that the query cannot see.
     fn cell(&mut self, weight: Option<f32>, n: usize) {
         let character = match (self.palette, weight) {
             (Palette::Characters, Some(weight)) => CHARACTERS[step(weight)],
@@ -272,7 +271,7 @@ impl Painter {
         self.put([None, self.color(weight)], &character.to_string().repeat(n));
     }
 
-    /// Adds a cell of one column with one weight above another; characters show the larger.
+    /// Adds a one-column cell with one weight above another; characters show the larger.
     fn pair(&mut self, upper: Option<f32>, lower: Option<f32>) {
         if self.palette == Palette::Characters {
             return self.cell([upper, lower].into_iter().flatten().max_by(f32::total_cmp), 1);
@@ -284,7 +283,7 @@ impl Painter {
         }
     }
 
-    /// The line in the terminal's own colours at its end, with a line break.
+    /// The finished line: default colours restored, and a line break.
     fn finish(mut self) -> String {
         self.text("");
         self.line.trim_end().to_owned() + "\n"
@@ -315,7 +314,7 @@ impl Painter {
     }
 }
 
-/// The scale: the least weight of each character, or the weight of each colour.
+/// The legend of the scale: the smallest weight of each character, or the weight of each colour.
 fn legend(palette: Palette) -> String {
     let mut painter = Painter::new(palette);
     painter.text("weight  ");
@@ -339,7 +338,7 @@ mod tests {
     use super::*;
     use crate::inspect::tests::attention;
 
-    /// Two layers of two heads: each token looks at itself; at the one before; at all alike; at the first.
+    /// Two layers of two heads, whose tokens attend to themselves; to the previous one; to all equally; to the first.
     fn shown(text: &str, place: [Option<usize>; 2], palette: Palette, n_columns: usize) -> String {
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,
@@ -447,7 +446,7 @@ mod tests {
         let text = shown(&"ab".repeat(64), [Some(0), None], Palette::Characters, 60);
         let is_map = |line: &&str| line.contains('@') && !line.starts_with("weight");
         let diagonal: Vec<&str> = text.lines().filter(is_map).collect();
-        assert_eq!(diagonal.len(), 15, "{text}"); // of 29 cells, two in a line
+        assert_eq!(diagonal.len(), 15, "{text}"); // 29 cells, two per line
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
 

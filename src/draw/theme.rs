@@ -1,9 +1,9 @@
-//! The colours of pages and pictures: the tokens of `assets/tokens.css`, for where no browser reads them.
+//! The colours of pages and pictures: the tokens of `assets/tokens.css`, for output without a browser.
 
 /// The style sheet that declares every token.
 pub(super) const TOKENS: &str = include_str!("assets/tokens.css");
 
-/// One of the two sets of colours.
+/// One of the two colour themes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {
     Light,
@@ -13,7 +13,7 @@ pub(super) enum Theme {
 /// The colour of a token in a theme, as `#rrggbb`.
 ///
 /// # Panics
-/// On a token that is not declared.
+/// If the token is not declared.
 pub(super) fn color(token: &str, theme: Theme) -> &'static str {
     let declared = TOKENS.split_once(&format!("--{token}: light-dark("));
     let (_, pair) = declared.unwrap_or_else(|| panic!("no token `{token}`"));
@@ -31,7 +31,7 @@ impl Heat {
         Self(std::array::from_fn(|at| rgb(&format!("heat-{at}"), theme)))
     }
 
-    /// The colour at `strength` in 0..=1, between the two nearest.
+    /// The colour at `strength` in 0..=1, interpolated between the two nearest.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index is small")]
     pub fn at(&self, strength: f32) -> [u8; 3] {
         let at = strength * (N_HEAT - 1) as f32;
@@ -40,16 +40,16 @@ impl Heat {
     }
 }
 
-/// The colour `share` of the way from one to another, 0..=1.
+/// The colour `share` of the way from one to the other, in 0..=1.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a channel is 255 at most")]
 pub(super) fn between(one: [u8; 3], other: [u8; 3], share: f32) -> [u8; 3] {
     let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
     std::array::from_fn(|channel| mix(one[channel], other[channel]))
 }
 
-/// Black or white, whichever can be read better on a colour: at a contrast of 4.5 at least.
+/// Black or white, whichever is more readable on a colour: with a contrast of at least 4.5.
 pub(super) fn letters_on(color: [u8; 3]) -> [u8; 3] {
-    // Where the contrasts to black and to white are equal.
+    // The luminance at which both contrasts are equal.
     if luminance(color) > 0.179 { [0; 3] } else { [255; 3] }
 }
 
@@ -68,20 +68,20 @@ pub(super) fn rgb(token: &str, theme: Theme) -> [u8; 3] {
     std::array::from_fn(|at| u8::from_str_radix(&hex[1 + 2 * at..3 + 2 * at], 16).expect("#rrggbb"))
 }
 
-/// The styles of a picture as a file, light or dark as the reader's system is: not every viewer of SVG knows `var(..)`
+/// The styles of a picture as a file, light or dark like the reader's system: not every SVG viewer supports `var(..)`
 /// and `light-dark(..)`.
 pub(super) fn in_file(styles: &str) -> String {
     let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| resolved(styles, theme));
     format!("\n{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
 }
 
-/// The styles with colours in place of each `var(--token)` and `light-dark(..)`.
+/// The styles with each `var(--token)` and `light-dark(..)` replaced by its colour.
 fn resolved(styles: &str, theme: Theme) -> String {
     let css = replaced(styles, "var(--", |token| color(token, theme));
     replaced(&css, "light-dark(", |pair| side(pair, theme))
 }
 
-/// `text` with `with(argument)` in place of each `start` argument `)`.
+/// `text` with each `start` argument `)` replaced by `with(argument)`.
 fn replaced<'a>(text: &'a str, start: &str, with: impl Fn(&'a str) -> &'a str) -> String {
     let mut parts = text.split(start);
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The scale reads without colours: it only ever gets lighter, or darker, away from the page.
+    /// The scale works without colours: away from the page colour it only gets lighter, or darker.
     #[test]
     fn heat_grows_steadily_away_from_the_page() {
         for theme in THEMES {
@@ -154,7 +154,7 @@ mod tests {
             let grows = steps.windows(2).all(|pair| (pair[1] > pair[0]) == (theme == Theme::Dark));
             assert!(grows, "{theme:?}: {steps:?}");
             assert!(contrast(steps[N_HEAT - 1], luminance("paper", theme)) > 12.0);
-            // A name on a cell is black or white, whichever is further from the colour.
+            // A label on a cell is black or white, whichever contrasts more.
             for at in 0..N_HEAT {
                 let color = rgb(&format!("heat-{at}"), theme);
                 let letters = super::luminance(letters_on(color));

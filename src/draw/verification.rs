@@ -1,4 +1,4 @@
-//! A comparison of a run with another project's model as text.
+//! A comparison of a run with another project's model, as text.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Test support: how different two colours look, to people who see three kinds of light and to those who see two.
+//! Test support: how different two colours look, with and without colour vision deficiencies.
 
 #![allow(clippy::unreadable_literal, reason = "numbers stand as they were published")]
 
@@ -28,12 +28,12 @@ fn linear(hex: &str) -> [f64; 3] {
     })
 }
 
-/// The colour that someone sees.
+/// The colour as seen with this vision.
 fn seen(rgb: [f64; 3], vision: [[f64; 3]; 3]) -> [f64; 3] {
     vision.map(|row| row.iter().zip(rgb).map(|(factor, c)| factor * c).sum::<f64>().clamp(0.0, 1.0))
 }
 
-/// Linear RGB as CIE L*a*b* below D65.
+/// Linear RGB as CIE L*a*b* under D65.
 fn lab(rgb: [f64; 3]) -> [f64; 3] {
     const XYZ: [[f64; 3]; 3] =
         [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]];
@@ -47,8 +47,9 @@ fn lab(rgb: [f64; 3]) -> [f64; 3] {
     [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
 }
 
-/// The difference of two colours in L*a*b*; about 2 is just seen side by side. Source: Sharma, Wu, Dalal 2005, "The
-/// CIEDE2000 Color-Difference Formula: Implementation Notes, Supplementary Test Data, and Mathematical Observations".
+/// The difference of two colours in L*a*b*; about 2 is just noticeable side by side. Source: Sharma, Wu, Dalal 2005,
+/// "The CIEDE2000 Color-Difference Formula: Implementation Notes, Supplementary Test Data, and Mathematical
+/// Observations".
 fn ciede2000([l1, a1, b1]: [f64; 3], [l2, a2, b2]: [f64; 3]) -> f64 {
     let seventh = |c: f64| (c.powi(7) / (c.powi(7) + 25_f64.powi(7))).sqrt();
     let g = 0.5 * (1.0 - seventh(f64::midpoint(a1.hypot(b1), a2.hypot(b2))));

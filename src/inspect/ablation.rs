@@ -1,4 +1,4 @@
-//! How much the loss rises without each part of a model.
+//! Measures how much the loss rises without each part of a model.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ use tinderbox_kernels as kernels;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
-    /// Its values become zeros.
+    /// Its values are replaced by zeros.
     Zero,
-    /// Its values become their mean over all tokens that are measured.
+    /// Its values are replaced by their mean over all measured tokens.
     Mean,
 }
 
@@ -28,20 +28,20 @@ pub enum Removal {
 pub struct AblationText<'a> {
     /// The text.
     pub text: &'a Split,
-    /// How many windows go through the model at once.
+    /// The number of windows that go through the model at once.
     pub batch_size: usize,
-    /// How many batches, evenly spread over the text; `None` for all of it.
+    /// The number of batches, spread evenly over the text; `None` for all of it.
     pub max_batches: Option<usize>,
 }
 
 /// The loss of a model, and of the same model without each of its parts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ablation {
-    /// How many tokens were predicted.
+    /// The number of predicted tokens.
     pub tokens: usize,
-    /// The mean loss of the whole model, nats per token.
+    /// The mean loss of the intact model, nats per token.
     pub loss: f64,
-    /// Every part that was removed, the one without which the loss rises most first.
+    /// Every part that was removed, in descending order of loss without it.
     pub parts: Vec<Ablated>,
 }
 
@@ -66,7 +66,7 @@ impl Ablation {
     /// If the device fails, or a loss is not a number.
     ///
     /// # Panics
-    /// If there are no methods, or no windows in the text.
+    /// If there are no methods, or the text has no windows.
     pub fn new(model: &Gpt, sample: AblationText<'_>, methods: &[Removal]) -> Result<Self, InspectError> {
         assert!(!methods.is_empty(), "a part is removed somehow");
         let (tokens, loss) = sample.loss(model, &mut Replace::default())?;
@@ -86,7 +86,7 @@ impl Ablation {
             |part| Ok(Ablated { part, zero: without(part, Removal::Zero)?, mean: without(part, Removal::Mean)? });
         let parts = Part::writers(model.config()).into_iter().map(ablated);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
-        // By means if those were measured: zeros are further from anything that the rest of the model has seen.
+        // By means if measured: zeros are further from anything that the rest of the model has seen.
         let loss_without = |it: &Ablated| it.mean.or(it.zero).expect("measured by some method");
         parts.sort_by(|a, b| loss_without(b).total_cmp(&loss_without(a))); // stable
         Ok(Self { tokens, loss, parts })
@@ -94,7 +94,7 @@ impl Ablation {
 }
 
 impl AblationText<'_> {
-    /// How many batches are measured; each text whose end is a shorter window has one more.
+    /// How many batches are measured; a text whose last window is shorter adds one.
     #[must_use]
     pub fn n_batches(&self, context_length: usize) -> usize {
         self.batches(context_length).count()
@@ -125,7 +125,7 @@ impl AblationText<'_> {
         }
     }
 
-    /// The mean over rows and positions of the parts' values, by site: `[C]`, or of heads `[H * D]`.
+    /// The parts' mean values over rows and positions, by site: `[C]`, or `[H * D]` for heads.
     fn means(&self, model: &Gpt) -> Result<HashMap<Site, Tensor<1>>, InspectError> {
         let mut sums: HashMap<Site, Vec<f64>> = HashMap::new();
         let mut n_tokens = 0;
@@ -151,7 +151,7 @@ impl AblationText<'_> {
     }
 }
 
-/// A probe that keeps the sums over rows and positions of the parts' values.
+/// A probe that sums the parts' values over rows and positions.
 #[derive(Debug, Default)]
 struct Sums(Vec<(Site, Tensor<1>)>);
 
@@ -189,7 +189,7 @@ mod tests {
         louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }.with_derived(), 11)
     }
 
-    /// The loss of the model, and that without a part by zeros and by means.
+    /// The loss of the model, and without a part, replaced by zeros and by means.
     fn losses(model: &Gpt, part: Part) -> [f64; 3] {
         let sample = AblationText { text: &text(), batch_size: 4, max_batches: None };
         let ablation = Ablation::new(model, sample, &[Removal::Zero, Removal::Mean]).expect("measured");
@@ -197,7 +197,7 @@ mod tests {
         [ablation.loss, found.zero.expect("measured"), found.mean.expect("measured")]
     }
 
-    /// Removing a head by zeros is the same as a model whose output projection does not read it.
+    /// Replacing a head by zeros is the same as an output projection that does not read it.
     #[test]
     fn a_removed_part_is_one_whose_weights_are_zero() {
         for (part, name, rows) in [

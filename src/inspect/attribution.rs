@@ -1,4 +1,4 @@
-//! A logit as a sum over the parts of the model that wrote to the residual stream.
+//! Decomposes a logit into a sum over the parts of the model that write to the residual stream.
 //!
 //! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
 //! "Interpretability in the Wild", section 3.1.
@@ -13,13 +13,13 @@ use crate::config::NormKind;
 use crate::model::Gpt;
 use crate::model::probe::Point;
 
-/// The difference of a token's logit to another's, or to the mean of all, as a sum over parts.
+/// The difference between a token's logit and another's, or the mean of all, as a sum over parts.
 ///
-/// The residual stream is a sum, and the output layer is linear. Only the scale of the norm between them is not: it is
-/// taken from the whole residual stream and applied to each part. Logits with a soft cap are taken before it.
+/// The residual stream is a sum, and the output layer is linear. Only the norm between them is not: its scale is taken
+/// from the whole residual stream and applied to each part. Soft-capped logits are taken before the cap.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Attribution {
-    /// The token after which the prediction is made, counted from 0.
+    /// The token that the prediction follows, counted from 0.
     pub position: usize,
     /// The predicted token whose logit is explained.
     pub answer: Answer,
@@ -37,7 +37,7 @@ pub struct Term {
     /// The part.
     #[serde(flatten)]
     pub component: Component,
-    /// Its contribution, in logits: nats.
+    /// Its contribution in logits (nats).
     pub logit: f64,
 }
 
@@ -46,11 +46,11 @@ pub struct Term {
 #[serde(tag = "part", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "layers and heads count from 0")]
 pub enum Component {
-    /// The token's own vector.
+    /// The token embedding.
     Token,
-    /// The vector of its position, if positions are learned.
+    /// The position embedding, if positions are learned.
     Position,
-    /// The values that one head gathered, through its rows of the output projection.
+    /// The values gathered by one head, through its rows of the output projection.
     Head { layer: usize, head: usize },
     /// The bias of an attention layer's output projection.
     AttentionBias { layer: usize },
@@ -74,10 +74,10 @@ impl std::fmt::Display for Component {
 }
 
 impl Attribution {
-    /// Takes apart the logit of `answer` after the token at `position`, minus that of `against` or the mean of all.
+    /// Decomposes the logit of `answer` after the token at `position`, minus that of `against` or the mean of all.
     ///
     /// # Errors
-    /// If there is no such token, both answers are the same, or as [`capture()`].
+    /// If there is no such token, both answers are the same, or as for [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,
@@ -101,7 +101,7 @@ impl Attribution {
         Ok(Self { position, answer, against, difference, terms })
     }
 
-    /// The sum of all terms: [`Attribution::difference`], but for rounding.
+    /// The sum of all terms: [`Attribution::difference`] up to rounding.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.terms.iter().map(|term| term.logit).sum()
@@ -116,7 +116,7 @@ impl Attribution {
     }
 }
 
-/// The logits after a token, before the cap: no sum over parts gets through it.
+/// The logits after a token, before the cap, which is not linear.
 fn uncapped_logits(model: &Gpt, recording: &Recording, position: usize) -> Result<Vec<f32>, InspectError> {
     if model.config().logit_softcap.is_none() {
         return Ok(recording.get(None, Point::Logits).vector(0, position).to_vec());
@@ -139,7 +139,7 @@ fn terms(
     let mut terms = Vec::new();
     let mut add = |component, logit| terms.push(Term { component, logit });
 
-    // What blocks read may be a multiple of what came in, and of the embedding.
+    // Blocks may read a multiple of the stream, plus a multiple of the embedding.
     let (mut of_embedding, mut kept) = (1.0, vec![1.0; config.n_layers]);
     for (layer, block) in model.blocks.iter().enumerate() {
         let Some(factors) = &block.skip_factors else { continue };
@@ -211,7 +211,7 @@ mod tests {
     use crate::inspect::tests::{self, edited, prompt, small_config};
     use crate::tokenizer::Tokenizer;
 
-    /// Every norm, position and bias there is, tied and untied, heads that share keys.
+    /// Every kind of norm, position and bias, tied and untied, heads that share keys.
     #[test]
     fn the_parts_add_up_to_the_logit() {
         for (norm, position, bias, tie_embeddings, parallel_residual) in [
@@ -222,11 +222,11 @@ mod tests {
         ] {
             let mlp = MlpKind::Swiglu;
             let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
-            // Heads wider than the model, one after the other.
+            // Heads that together are wider than the model.
             let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
             let logit_softcap = tie_embeddings.then_some(0.5);
             let config = ModelConfig { logit_softcap, embedding_skip: bias, norm_weights: !tie_embeddings, ..config };
-            // Biases and scales that are not those of a new model, and numbers large enough to matter.
+            // Biases and scales unlike those of a new model, and numbers large enough to matter.
             let model = edited(tests::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;
                 for (x, i) in tensor.values.iter_mut().zip((0_u8..7).cycle()) {

@@ -1,4 +1,4 @@
-//! Forward passes of which chosen values are kept.
+//! Forward passes that keep chosen values.
 
 use burn::tensor::Tensor;
 
@@ -13,7 +13,7 @@ use crate::model::probe::{Point, Probe, Site};
 pub struct Recording(Vec<(Site, HostTensor)>);
 
 impl Recording {
-    /// The values at a site: of a block, or with `None` before or after the blocks.
+    /// The values at a site: in a block, or with `None` outside the blocks.
     ///
     /// # Panics
     /// If they were not kept.
@@ -43,7 +43,7 @@ impl Recording {
         &values[head * size..(head + 1) * size]
     }
 
-    /// How strongly the token at `query` attends to each token, in one head: `[T]`.
+    /// The attention of the token at `query` to each token, in one head: `[T]`.
     ///
     /// # Panics
     /// If [`Point::Weights`] was not kept, or there is no such layer, head or token.
@@ -52,7 +52,7 @@ impl Recording {
         self.get(layer, Point::Weights).vector(head, query)
     }
 
-    /// The attention weights of `n_layers` layers, `[L, H, T, T]`.
+    /// A recording of the attention weights of `n_layers` layers, `[L, H, T, T]`.
     #[cfg(test)]
     pub(crate) fn of_weights([n_layers, n_heads, t]: [usize; 3], values: &[f32]) -> Self {
         let layers = values.chunks(values.len() / n_layers).enumerate();
@@ -64,7 +64,7 @@ impl Recording {
     }
 }
 
-/// Reads a prompt, and keeps the values at `points` of every block.
+/// Reads a prompt and keeps the values at `points` of every block.
 ///
 /// # Errors
 /// If the device fails, or a number is not finite: the weights are damaged.
@@ -95,7 +95,7 @@ pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, In
     Ok(HostTensor { shape: x.dims().to_vec(), values: host(x)? })
 }
 
-/// As [`host`], for values that passed `site`.
+/// Like [`host`], for values recorded at `site`.
 fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
     let values = host(x)?;
     match values.iter().all(|value| value.is_finite()) {
@@ -104,7 +104,7 @@ fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectE
     }
 }
 
-/// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, one layer's held at a time.
+/// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, holding one layer's at a time.
 ///
 /// # Errors
 /// If the device fails, or a weight is not finite: the model is damaged.

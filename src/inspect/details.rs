@@ -1,4 +1,4 @@
-//! A prompt as a page shows it: attention, predictions, the effect of each head, and the head to see first.
+//! What the page about a prompt shows: attention, predictions, the effect of each head, and the head to show first.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
@@ -12,37 +12,37 @@ use crate::model::probe::Point;
 use crate::tokenizer::Tokenizer;
 use tinderbox_kernels as kernels;
 
-/// The likeliest tokens that are kept of each prediction.
+/// The number of likeliest tokens kept of each prediction.
 const N_TOP: usize = 5;
-/// Up to this many products of a weight and a token the heads are removed in turn: seconds on a slow CPU.
+/// The most weight-token products for which heads are removed in turn: seconds on a slow CPU.
 const MOST_PRODUCTS: u64 = 100_000_000_000;
-/// The mean weight from which a head looks at a token, or at the one before, as a rule.
+/// The mean weight from which on a head is said to look at a token, or at the previous one.
 const AS_A_RULE: f32 = 0.4;
-/// The fewest tokens after one that make a rule.
+/// The fewest later tokens for such a statement.
 const FEWEST: usize = 3;
 
-/// All that a page about a prompt shows.
+/// Everything that the page about a prompt shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptDetails {
-    /// The weights, with [`PromptAttention::DETAILS`].
+    /// The attention, with [`PromptAttention::DETAILS`].
     pub attention: PromptAttention,
     /// The model's prediction after each token, `[T]`.
     pub predictions: Vec<LayerPrediction>,
-    /// By how much the mean loss of the prompt rises without each head, by zeros, in nats per token, `[L][H]`; `None`
-    /// for a single token, or for a model so large that this would take long.
+    /// The rise of the prompt's mean loss when each head is replaced by zeros, in nats per token, `[L][H]`; `None` for
+    /// a single token, or for a model so large that this would take long.
     pub effects: Option<Vec<Vec<f64>>>,
-    /// The head to see first; `None` for a single token.
+    /// The head to show first; `None` for a single token.
     pub telling: Option<Telling>,
 }
 
-/// A head that looks far back, with strong weights, and that the prediction needs.
+/// A head that looks far back, with large weights, and that the prediction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telling {
     /// Its layer, counted from 0.
     pub layer: usize,
-    /// Its number in the layer, counted from 0.
+    /// Its index in the layer, counted from 0.
     pub head: usize,
-    /// The token that shows it best, counted from 0.
+    /// The token that shows its behaviour best, counted from 0.
     pub query: usize,
     /// Its behaviour, as a sentence.
     pub sentence: String,
@@ -52,7 +52,7 @@ impl PromptDetails {
     /// Reads a prompt.
     ///
     /// # Errors
-    /// As [`super::capture()`].
+    /// As for [`super::capture()`].
     pub fn new(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -65,10 +65,10 @@ impl PromptDetails {
         Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, telling })
     }
 
-    /// Reads a prompt in one pass, without removing any head: no effects are known, and no head is to be seen first.
+    /// Reads a prompt in one pass, without removing any head: there are no effects, and no head to show first.
     ///
     /// # Errors
-    /// As [`super::capture()`].
+    /// As for [`super::capture()`].
     pub fn quick(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -83,7 +83,7 @@ impl PromptDetails {
     }
 }
 
-/// By how much the mean loss of a prompt rises without each head: see [`PromptDetails::effects`].
+/// The rise of a prompt's mean loss without each head: see [`PromptDetails::effects`].
 ///
 /// # Errors
 /// If the device fails.
@@ -113,13 +113,13 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
     Ok(f64::from(host(kernels::cross_entropy_of_logits(logits, targets))?[0]))
 }
 
-/// The head whose strongest pairs look furthest back, times its effect where that is known.
+/// The head whose strongest pairs look furthest back, weighted by its effect if known.
 fn telling(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<Telling> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
     if prompt.len() < 2 {
         return None;
     }
-    // The square, so that one strong weight counts for more than many weak ones; the token before hardly counts.
+    // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts.
     let pull = |layer, head, query: usize, key: usize| {
         f64::from(recording.row(layer, head, query)[key]).powi(2) * ((query - key) as f64 - 0.9).max(0.0)
     };
@@ -159,7 +159,7 @@ fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, 
     )
 }
 
-/// A token in words: a mark by its name, a letter with its word.
+/// A token in words: punctuation by its name, a part of a word with its word.
 fn described(prompt: &Prompt, at: usize) -> String {
     let text = prompt.texts[at].as_str();
     let n_quotes = || prompt.texts[..at].iter().map(|text| text.matches('"').count()).sum::<usize>();
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Four heads: one looks at itself, one at the token before, one at the first, one everywhere.
+    /// Four heads: attending to the token itself, to the previous one, to the first one, and to all.
     fn heads(text: &str, effects: [f64; 4]) -> Telling {
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,

@@ -1,4 +1,4 @@
-//! One word in several texts: how its vector changes from the embedding to the end of the model.
+//! Compares one word in several texts: how its vector changes from the embedding to the end of the model.
 
 use serde::Serialize;
 
@@ -9,26 +9,26 @@ use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
-/// How similar the vectors of one word are in several texts, from the embedding to the end of the model.
+/// How similar one word's vectors are in several texts, from the embedding to the end of the model.
 ///
-/// The word's vector is that of its last token in the residual stream, since no earlier one has seen the whole
-/// word; of several occurrences in a text, the last. Similarity is the cosine of the angle.
+/// The word's vector is that of its last token in the residual stream, since no earlier one has seen the whole word; if
+/// it occurs several times in a text, the last time counts. Similarity is cosine similarity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Embeddings {
     /// The word.
     pub word: String,
     /// Its place in each of the P texts.
     pub places: Vec<WordPlace>,
-    /// The S places of the model at which vectors are compared, first to last.
+    /// The S stages of the model at which vectors are compared, first to last.
     pub stages: Vec<Stage>,
     /// The similarity of the word's vectors in two texts, `[S][P][P]`.
     pub similarity: Vec<Vec<Vec<f64>>>,
-    /// The mean similarity of the word's vector and those of all other tokens of its text, over all texts: the baseline
-    /// of the others. `[S]`; `None` if there are no other tokens.
+    /// The mean similarity of the word's vector to those of all other tokens of its text, over all texts: the baseline.
+    /// `[S]`; `None` if there are no other tokens.
     pub others: Vec<Option<f64>>,
-    /// The similarity of the word and other words of the same text.
+    /// The similarity of the word to other words of the same text.
     pub context: Vec<ContextWord>,
-    /// The similarity of each attention layer's input and output, `[P][L][T]`.
+    /// The similarity of each attention layer's input to its output, `[P][L][T]`.
     pub attention: Vec<Vec<Vec<f64>>>,
 }
 
@@ -41,13 +41,13 @@ pub struct WordPlace {
     pub position: usize,
 }
 
-/// A place of the model at which vectors are compared.
+/// A stage of the model at which vectors are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The token's row of the embedding: the same at every position.
+    /// The token embedding: the same at every position.
     Token,
-    /// That plus the vector of its position, if positions are learned.
+    /// The token embedding plus the position embedding, if positions are learned.
     Embedding,
     /// The residual stream after a layer, counted from 0.
     Layer(usize),
@@ -69,11 +69,11 @@ pub struct ContextWord {
 }
 
 impl Embeddings {
-    /// Follows `word` through a model in each of `prompts`, beside those of `context` that occur there too.
+    /// Follows `word` through a model in each of `prompts`, along with the words of `context` that occur there.
     ///
     /// # Errors
-    /// If the word is not in a prompt, there are fewer than two prompts and nothing in `context`, a word of
-    /// `context` is in none of them, or as [`capture()`].
+    /// If the word is missing from a prompt, there are fewer than two prompts and nothing in `context`, a word of
+    /// `context` is in none of them, or as for [`capture()`].
     pub fn new(model: &Gpt, prompts: &[Prompt], word: &str, context: &[String]) -> Result<Self, InspectError> {
         if prompts.len() < 2 && context.is_empty() {
             return Err(InspectError::NothingToCompare(word.to_owned()));
@@ -94,7 +94,7 @@ impl Embeddings {
             attention.push(of_attention);
         }
         let stages: Vec<Stage> = vectors[0].iter().map(|(stage, _)| *stage).collect();
-        // Of text p at a stage, the vector of the word, and its similarity to another token.
+        // The vector of the word in text p at a stage, and its similarity to another token.
         let of_token = |p: usize, stage: usize, position| vectors[p][stage].1.vector(0, position);
         let of_word = |p, stage| of_token(p, stage, places[p].position);
         let to_token = |p, stage, position| cosine(of_word(p, stage), of_token(p, stage, position));
@@ -128,7 +128,7 @@ impl Embeddings {
         })
     }
 
-    /// Whether the model has read the same tokens in two of the texts up to the word: then its vectors are the same.
+    /// Whether two of the texts have the same tokens up to the word, so that its vectors are the same.
     ///
     /// # Panics
     /// If there is no such text.
@@ -139,7 +139,7 @@ impl Embeddings {
     }
 }
 
-/// Every word of `context` in every prompt that has it: the word, the prompt, the position.
+/// Every occurrence of a word of `context` in a prompt: the word, the prompt, the position.
 fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String, usize, usize)>, InspectError> {
     let mut found = Vec::new();
     for word in context {
@@ -154,7 +154,7 @@ fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String,
     Ok(found)
 }
 
-/// The vectors `[1, T, C]` of a prompt at each stage, and the similarity of what attention reads and writes, `[L][T]`.
+/// The vectors `[1, T, C]` of a prompt at each stage, and the similarity of attention's input to its output, `[L][T]`.
 type Followed = (Vec<(Stage, HostTensor)>, Vec<Vec<f64>>);
 
 fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
@@ -179,7 +179,7 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
     Ok((vectors, attention))
 }
 
-/// The cosine of the angle between two vectors; 0 if one has no length.
+/// The cosine similarity of two vectors; 0 if either is zero.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }

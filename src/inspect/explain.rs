@@ -32,13 +32,13 @@ pub struct Explanation {
     pub token: usize,
     /// D, the length of a query, a key and a value.
     pub head_dim: usize,
-    /// The factor of scores, if the model has one of its own: else they are divided by the square root of D.
+    /// The factor of scores, if the model sets one; otherwise they are divided by the square root of D.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// How many tokens this layer sees, the token itself included; `None` for all before it.
+    /// The attention window of this layer, the token itself included; `None` for all earlier tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
-    /// 1. The token's vector at the bottom of the model, with its position if those are learned: `[C]`.
+    /// 1. The token's embedding, plus its position's if those are learned: `[C]`.
     pub embedding: Vec<f32>,
     /// The token's vector in the residual stream before the layer, `[C]`; in layer 0 the embedding.
     pub residual: Vec<f32>,
@@ -56,11 +56,11 @@ pub struct Explanation {
     pub values: Vec<Vec<f32>>,
     /// 3. The query times each key, `[T]`.
     pub scores: Vec<f64>,
-    /// 4. Those divided by the square root of D, or times `scale`: `[T]`.
+    /// 4. The scores divided by the square root of D, or times `scale`: `[T]`.
     pub scaled: Vec<f64>,
-    /// 5. The same with `None`, minus infinity, for every later token, and those before the window: `[T]`.
+    /// 5. The same with `None`, minus infinity, for later tokens and those before the window: `[T]`.
     pub masked: Vec<Option<f64>>,
-    /// The softmax of those, `[T]`: they sum to 1.
+    /// Their softmax, `[T]`: the weights sum to 1.
     pub weights: Vec<f64>,
     /// 6. The weighted sum of the values: `[D]`.
     pub context: Vec<f64>,
@@ -70,7 +70,7 @@ pub struct Explanation {
     pub model_context: Vec<f32>,
 }
 
-/// A vector of a head after each step.
+/// A head's query, key or value after each step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Projection {
     /// The normed vector times the learned matrix, plus the bias if there is one: `[D]`.
@@ -93,7 +93,7 @@ impl Explanation {
     /// Follows the token at `token` through one head.
     ///
     /// # Errors
-    /// If there is no such layer, head or token, or as [`capture()`].
+    /// If there is no such layer, head or token, or as for [`capture()`].
     pub fn new(model: &Gpt, prompt: &Prompt, [layer, head, token]: [usize; 3]) -> Result<Self, InspectError> {
         let config = model.config();
         HeadSelection::new(Some(layer), Some(head), config)?;
@@ -144,7 +144,7 @@ impl Explanation {
         })
     }
 
-    /// The largest difference between the weights of the plain formula and the model's own.
+    /// The largest difference between the plain formula's weights and the model's own.
     #[must_use]
     pub fn largest_difference(&self) -> f64 {
         largest_difference(&self.weights, &self.model_weights)
@@ -156,7 +156,7 @@ fn row(x: &[f32], model: &Gpt) -> Tensor<3> {
     Tensor::<1>::from_floats(x, &model.device()).reshape([1, 1, -1])
 }
 
-/// The normed vector, and its projections of one head; `used` are the query, key and value after the last step.
+/// The normed vector, and its projections in one head; `used` are the query, key and value after the last step.
 fn project(
     model: &Gpt,
     residual: &[f32],
@@ -175,7 +175,7 @@ fn project(
         let normed = norm.as_ref().map(|norm| norm.forward(projected.clone()));
         let mut projection =
             Projection { projected: host(projected)?, normed: normed.map(host).transpose()?, rotated: None };
-        // The last step is what the model itself used, to the bit.
+        // For the last step, take what the model itself used, to the bit.
         match (config.position, &mut projection.normed) {
             (PositionKind::Rope, _) => projection.rotated = Some(used),
             (PositionKind::Learned, Some(normed)) => *normed = used,
@@ -191,7 +191,7 @@ fn project(
 
 type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 
-/// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
+/// The raw, scaled and masked scores, and the weights: `softmax(mask(q k^T / sqrt(D)))`, as in the paper.
 fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize, scale: Option<f64>, window: Option<usize>) -> Weighed {
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(|k| dot(q, k)).collect();
@@ -207,7 +207,7 @@ fn largest_difference(ours: &[f64], theirs: &[f32]) -> f64 {
     pairs.map(|(ours, theirs)| (ours - f64::from(*theirs)).abs()).fold(0.0, f64::max)
 }
 
-/// The values, each times its weight, added up.
+/// The weighted sum of the values.
 fn gather(weights: &[f64], values: &[Vec<f32>]) -> Vec<f64> {
     let mut context = vec![0.0; values[0].len()];
     for (weight, value) in weights.iter().zip(values) {

@@ -1,4 +1,4 @@
-//! The scores of all heads of a model, measured on a text.
+//! Scores all heads of a model on a text.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,7 +10,7 @@ use super::{InspectError, PromptAttention};
 use crate::data::{Split, batch};
 use crate::model::Gpt;
 
-/// The default number of windows of a text.
+/// The default number of windows of the text.
 pub const N_WINDOWS: usize = 32;
 
 /// The number of repeated sequences of random tokens.
@@ -22,14 +22,14 @@ pub struct ScoredHeads {
     /// How many windows of the text were read.
     #[serde(rename = "windows")]
     pub n_windows: usize,
-    /// The length of the longest, in tokens.
+    /// The length of the longest window, in tokens.
     pub window_tokens: usize,
     /// How many sequences of random tokens were read.
     #[serde(rename = "repeated")]
     pub n_repeated: usize,
-    /// The number of tokens, all different, after which each of these repeats.
+    /// The number of tokens, all distinct, after which each of these repeats.
     pub period: usize,
-    /// The scores of a head that attends to everything alike: the chance level of each mass.
+    /// The scores of a head with uniform attention: the chance level of each mass.
     pub even: HeadScores,
     /// The scores of each head, `[L][H]`.
     #[serde(rename = "heads", serialize_with = "with_kinds")]
@@ -37,8 +37,8 @@ pub struct ScoredHeads {
 }
 
 impl ScoredHeads {
-    /// Reads `n_windows` windows that are spread evenly over `text`, always the same ones, and
-    /// [`N_REPEATED`] sequences of random tokens of theirs, each followed by itself.
+    /// Reads `n_windows` windows spread evenly over `text`, always the same, and [`N_REPEATED`] random sequences of
+    /// their tokens, each repeated once.
     ///
     /// # Errors
     /// If the device fails, the text cannot be read, or the model's numbers are not finite.
@@ -80,24 +80,24 @@ impl ScoredHeads {
         })
     }
 
-    /// The whole as one object of JSON: `{"windows", "window_tokens", "repeated", "period", "even": {..},
-    /// "heads": [L][H]}`, each head with its `kind` and its scores, `null` where there is none.
+    /// Everything as one JSON object: `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads":
+    /// [L][H]}`, each head with its `kind` and its scores, `null` where there is none.
     ///
     /// # Panics
-    /// Never: all of it is plain data.
+    /// Never: the fields are plain data.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("plain data")
     }
 
-    /// Reads the fields that [`ScoredHeads::to_json`] writes, among others; `None` if one is missing.
+    /// Reads the fields that [`ScoredHeads::to_json`] writes and ignores others; `None` if one is missing.
     #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Option<Self> {
         Self::deserialize(value).ok()
     }
 }
 
-/// The scores of a head with the name of what it mostly does.
+/// A head's scores, and the name of what it mostly does.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NamedScores {
     /// The name.
@@ -113,8 +113,7 @@ impl From<HeadScores> for NamedScores {
     }
 }
 
-/// The scores of the selected heads on one text, `[L][H]`. Induction is not among them: it is measured on sequences
-/// that repeat.
+/// The scores of the selected heads on one text, `[L][H]`, without induction, which is measured on repeated sequences.
 #[must_use]
 pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
@@ -127,20 +126,20 @@ pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
     selection.layers.clone().map(of_layer).collect()
 }
 
-/// Writes each head's kind beside its scores.
+/// Writes each head's kind along with its scores.
 fn with_kinds<S: Serializer>(layers: &[Vec<HeadScores>], serializer: S) -> Result<S::Ok, S::Error> {
     let named = |scores: &HeadScores| NamedScores::from(*scores);
     serializer.collect_seq(layers.iter().map(|layer| layer.iter().map(named).collect::<Vec<_>>()))
 }
 
-/// A causal map of a head that attends to everything alike.
+/// The causal map of a head with uniform attention.
 fn even_map(n: usize) -> Vec<f32> {
     let weight = |query: usize, key: usize| if key <= query { 1.0 / (query + 1) as f32 } else { 0.0 };
     let row = |query| (0..n).map(move |key| weight(query, key));
     (0..n).flat_map(row).collect()
 }
 
-/// Sequences of different tokens of `windows` in random order, twice, that fit the context; none if there is one token.
+/// Random sequences of distinct tokens of `windows`, each twice, that fit the context; none for a single token.
 fn repeated(windows: &[Vec<u32>], context_length: usize) -> Vec<Vec<u32>> {
     let mut alphabet: Vec<u32> = windows.iter().flatten().copied().collect();
     alphabet.sort_unstable();
@@ -157,7 +156,7 @@ fn repeated(windows: &[Vec<u32>], context_length: usize) -> Vec<Vec<u32>> {
     (0..N_REPEATED).map(sequence).collect()
 }
 
-/// Fisher and Yates: every order is equally likely.
+/// Fisher-Yates shuffle: every order is equally likely.
 fn shuffle(ids: &mut [u32], rng: &mut impl Rng) {
     for last in (1..ids.len()).rev() {
         let drawn = (u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64;
@@ -174,7 +173,7 @@ mod tests {
     use crate::data::Tokens;
     use crate::inspect::tests::{attention, by_hand, small_config};
 
-    /// The scores of a new model that knows 11 tokens, by a text of `n_tokens`.
+    /// The scores of a new model with 11 tokens, on a text of `n_tokens`.
     fn measured(context_length: usize, n_tokens: u32, n_windows: usize) -> ScoredHeads {
         let model = Gpt::new(&ModelConfig { context_length, ..small_config() }, 11, 1, &Device::flex());
         let ids: Vec<u32> = (0..n_tokens).map(|i| (i * i + i / 3) % 11).collect();
@@ -206,7 +205,7 @@ mod tests {
                 assert!((score - even).abs() < 0.02, "{name}: {score} and {even}");
             }
         }
-        // Chance is what can be counted.
+        // The chance level can be computed.
         let mean_inverse = |rows: std::ops::RangeInclusive<u32>| {
             let n = rows.clone().count();
             rows.map(|n| 1.0 / f64::from(n)).sum::<f64>() / n as f64
@@ -244,9 +243,9 @@ mod tests {
         assert!(heads.to_json()["even"]["induction"].is_null());
     }
 
-    /// Two layers by hand. The residual stream has room for the token here, the token before, and the position.
-    /// Layer 0 looks one position back and copies the token there; layer 1 looks for the place whose token
-    /// before is the one here: an induction head, as Olsson et al. describe it.
+    /// Two layers by hand. The residual stream has room for the current token, the previous one, and the position.
+    /// Layer 0 attends to the previous position and copies its token; layer 1 attends to the position whose previous
+    /// token is the current one: an induction head, as Olsson et al. describe it.
     #[test]
     fn an_induction_head_made_by_hand_is_found() {
         const N: usize = 8; // tokens
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(first.kind(), HeadKind::PreviousToken, "{first:?}");
         assert_eq!(second.kind(), HeadKind::Induction, "{second:?}");
         assert!(first.previous_token > Some(0.99), "{first:?}");
-        // The first token has none before it and takes itself for that: half of one row in eight goes there.
+        // The first token has no predecessor and attends to itself instead: half of one row in eight goes there.
         let induction = second.induction.expect("a score");
         assert!((induction - (1.0 - 0.5 / 8.0)).abs() < 0.01, "{second:?}");
         assert!(heads.even.induction < Some(0.1) && first.induction < Some(0.01));

@@ -11,7 +11,7 @@ use crate::model::Gpt;
 use crate::model::probe::Point;
 use crate::tokenizer::Tokenizer;
 
-/// The predictions of a model that ends after each layer: the residual stream through final norm and output layer.
+/// The predictions of the model cut off after each layer: its residual stream through the final norm and output layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lens {
     /// The text of each token, `[T]`.
@@ -25,7 +25,7 @@ pub struct Lens {
 pub struct TokenPredictions {
     /// The token, counted from 0.
     pub position: usize,
-    /// By the embedding, and by the residual stream after each layer: `[1 + L]`; the last is the model's own.
+    /// From the embedding, and from the residual stream after each layer: `[1 + L]`; the last is the model's own.
     pub stages: Vec<LayerPrediction>,
 }
 
@@ -34,16 +34,16 @@ pub struct TokenPredictions {
 pub struct LayerPrediction {
     /// The layer after which it was read, counted from 0; `None` for the embedding.
     pub layer: Option<usize>,
-    /// The likeliest tokens, likeliest first.
+    /// The most probable tokens, in descending order.
     pub top: Vec<Guess>,
-    /// The token that came; `None` at the end of the text.
+    /// The actual next token; `None` at the end of the text.
     pub came: Option<Came>,
 }
 
-/// A token, and how likely it is.
+/// A token and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Guess {
-    /// The token's number.
+    /// The token id.
     pub id: u32,
     /// Its text.
     pub token: String,
@@ -51,21 +51,21 @@ pub struct Guess {
     pub probability: f64,
 }
 
-/// The token that came, and its probability.
+/// The actual next token, and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Came {
     /// The token and its probability.
     #[serde(flatten)]
     pub guess: Guess,
-    /// Its rank among all tokens; 1 is the likeliest.
+    /// Its rank among all tokens; 1 is the most probable.
     pub rank: usize,
 }
 
 impl Lens {
-    /// Reads `prompt`, and keeps the `n_top` likeliest tokens of each prediction.
+    /// Reads `prompt`, and keeps the `n_top` most probable tokens of each prediction.
     ///
     /// # Errors
-    /// As [`capture()`].
+    /// As for [`capture()`].
     pub fn new(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt, n_top: usize) -> Result<Self, InspectError> {
         let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
         let mut positions: Vec<TokenPredictions> =
@@ -83,7 +83,7 @@ impl Lens {
     }
 }
 
-/// The model's own prediction after each token of `prompt`, with the `n_top` likeliest tokens: `[T]`.
+/// The model's own prediction after each token of `prompt`, with the `n_top` most probable tokens: `[T]`.
 ///
 /// # Errors
 /// If the device fails.
@@ -97,7 +97,7 @@ pub fn predictions(
     Ok(predictions_of(&logits, model, tokenizer, prompt, n_top))
 }
 
-/// As [`predictions`], of the model's logits, `[T, V]`.
+/// Like [`predictions`], from the model's logits, `[T, V]`.
 pub(super) fn predictions_of(
     logits: &[f32],
     model: &Gpt,
@@ -139,17 +139,17 @@ fn id_of(index: usize) -> u32 {
 /// A token that a model may predict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// The token's number.
+    /// The token id.
     pub id: u32,
     /// Its text.
     pub token: String,
 }
 
 impl Answer {
-    /// The token that a text is.
+    /// The token whose text is `text`.
     ///
     /// # Errors
-    /// If the text has unknown characters, or is no token or several.
+    /// If the text has unknown characters, or is not exactly one token.
     pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
         let ids = tokenizer.encode(text);
         let ids = ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
@@ -159,7 +159,7 @@ impl Answer {
         }
     }
 
-    /// The token that a model finds likeliest after the one at `position`.
+    /// The most probable token after the one at `position`.
     ///
     /// # Errors
     /// If there is no such position, or the device fails.

@@ -1,4 +1,4 @@
-//! The attention of a prompt: a selection of heads, their weights, and the queries and keys behind them.
+//! The attention of a prompt: the selected heads, their weights, and the queries and keys behind them.
 
 use std::ops::Range;
 
@@ -11,24 +11,24 @@ use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
-/// The `n` largest of `weights` above 0 with their positions, largest first; among equals, the earlier.
+/// The `n` largest positive `weights` with their positions, in descending order; ties go to the earlier.
 #[must_use]
 pub fn strongest(weights: &[f32], n: usize) -> Vec<(usize, f32)> {
     let largest = largest(weights, n).into_iter().map(|at| (at, weights[at]));
     largest.filter(|(_, weight)| *weight > 0.0).collect()
 }
 
-/// The heads to be shown: one or all of one layer or all.
+/// The heads to be shown: one or all, of one layer or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadSelection {
     /// The layers, counted from 0.
     pub layers: Range<usize>,
-    /// The heads of each, counted from 0.
+    /// The heads of each layer, counted from 0.
     pub heads: Range<usize>,
 }
 
 impl HeadSelection {
-    /// One layer or all, one head or all.
+    /// Selects one layer or all, and one head or all.
     ///
     /// # Errors
     /// If there is no such layer or head.
@@ -42,23 +42,23 @@ impl HeadSelection {
         Ok(Self { layers, heads: range("head", head, "each layer of the model", config.n_heads)? })
     }
 
-    /// The layer and head if there is only one.
+    /// The layer and head, if only one head is selected.
     #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {
         (self.layers.len() == 1 && self.heads.len() == 1).then_some((self.layers.start, self.heads.start))
     }
 }
 
-/// The attention of a prompt, to be drawn. [`super::Explanation`] goes further, for a single token.
+/// The attention of a prompt, for drawing. [`super::Explanation`] has more detail, for a single token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptAttention {
-    /// The prompt, T tokens.
+    /// The prompt, of T tokens.
     pub prompt: Prompt,
     /// The config of the model.
     pub config: ModelConfig,
     /// The heads to be shown.
     pub selection: HeadSelection,
-    /// The weights of every layer and head, and what else was kept.
+    /// The weights of every layer and head, and the other values kept.
     pub recording: Recording,
 }
 
@@ -69,7 +69,7 @@ impl PromptAttention {
     /// Reads a prompt, and keeps the weights and the values at `points`.
     ///
     /// # Errors
-    /// As [`capture()`].
+    /// As for [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,
@@ -86,11 +86,11 @@ impl PromptAttention {
         head / (self.config.n_heads / self.config.n_kv_heads)
     }
 
-    /// The cosine similarity of tokens i and j, j at most i, in the residual stream: of the embeddings, then after each
-    /// layer of the model, selected or not. Row by row, `[L + 1][T (T + 1) / 2]`.
+    /// The cosine similarity of tokens i and j <= i in the residual stream: of the embeddings, then after each layer of
+    /// the model, selected or not. Row by row, `[L + 1][T (T + 1) / 2]`.
     ///
     /// # Panics
-    /// If [`PromptAttention::DETAILS`] were not kept.
+    /// If [`PromptAttention::DETAILS`] were not recorded.
     #[must_use]
     pub fn similarity(&self) -> Vec<Vec<f32>> {
         let stages = std::iter::once(None).chain((0..self.config.n_layers).map(Some));
@@ -98,7 +98,7 @@ impl PromptAttention {
     }
 }
 
-/// The cosines of any two rows of `[1, T, C]`, the second not after the first; 0 where one has no length.
+/// The cosine of each pair of rows of `[1, T, C]`, the second not after the first; 0 if either is zero.
 #[allow(clippy::cast_possible_truncation, reason = "seven digits of a cosine are more than anyone reads")]
 fn cosines(vectors: &HostTensor) -> Vec<f32> {
     let n_tokens = vectors.shape[1];
@@ -115,7 +115,7 @@ fn cosines(vectors: &HostTensor) -> Vec<f32> {
     (0..n_tokens).into_par_iter().flat_map_iter(of_token).collect()
 }
 
-/// The product of two vectors in eight sums, which the compiler computes side by side: a page has millions of products.
+/// The dot product in eight lanes, which the compiler vectorizes: a page has millions of products.
 fn in_lanes(a: &[f64], b: &[f64]) -> f64 {
     let (a, a_rest) = a.as_chunks::<8>();
     let (b, b_rest) = b.as_chunks::<8>();
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(stage.len(), 15);
             assert!((0..5).all(|i| (stage[at(i, i)] - 1.0).abs() < 1e-6));
         }
-        // The two l's of hello: before anything is read they are one vector, afterwards no longer.
+        // The two l's of hello have the same embedding, but differ after the first layer.
         assert!((similarity[0][at(3, 2)] - 1.0).abs() < 1e-6);
         assert!(similarity[1][at(3, 2)] < 1.0 - 1e-6);
     }

@@ -1,7 +1,7 @@
-//! Looking inside a trained model: where its attention goes, what its layers predict, which parts matter.
+//! Inspects a trained model: where its attention goes, what its layers predict, which parts matter.
 //!
-//! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass of which chosen values are kept.
-//! Everything else is computed from these, and from probes that replace values: see [`crate::model::probe`].
+//! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass that keeps chosen values. Everything
+//! else is computed from these, and with probes that replace values: see [`crate::model::probe`].
 
 mod ablation;
 mod attribution;
@@ -40,7 +40,7 @@ pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, Ref
 
 #[cfg(test)]
 pub(crate) mod tests {
-    //! Small models and their prompts, for the tests of the parts.
+    //! Small models and prompts for the tests of this folder.
 
     use burn::tensor::Device;
 
@@ -63,12 +63,12 @@ pub(crate) mod tests {
         .with_derived()
     }
 
-    /// A new model that reads bytes.
+    /// A new byte-level model.
     pub fn model(config: &ModelConfig) -> Gpt {
         Gpt::new(config, 256, 1, &Device::flex())
     }
 
-    /// The model with every parameter as `edit` leaves it.
+    /// The model with every parameter edited by `edit`.
     pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
         let drawn = parameters::read(&model);
         let edited = parameters::assign(model, |path, _| {
@@ -79,13 +79,13 @@ pub(crate) mod tests {
         edited.expect("the same shapes")
     }
 
-    /// A model whose numbers are large enough for every part to matter.
+    /// A model with numbers large enough for every part to matter.
     pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
         let model = Gpt::new(config, vocab_size, 1, &Device::flex());
         edited(model, |_, tensor| tensor.values.iter_mut().for_each(|x| *x *= 8.0))
     }
 
-    /// A model with one head a layer, of zeros but for the scales of its norms, which are 1, and what `fill` writes.
+    /// A model with one head per layer, all zeros but for norm scales of 1 and what `fill` writes.
     pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
         let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
         let config = config.with_derived();
@@ -95,7 +95,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// A text of at most 200 bytes, with `weight(head, query, key)`, heads of all layers counted on.
+    /// The attention of a text of at most 200 bytes by `weight(head, query, key)`, with heads numbered across layers.
     pub fn attention(
         text: &str,
         [n_layers, n_heads]: [usize; 2],

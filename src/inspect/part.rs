@@ -1,4 +1,4 @@
-//! The parts of a model that write to its residual stream, and passes in which their values are replaced.
+//! The parts of a model that write to its residual stream, and forward passes in which their values are replaced.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,25 +9,25 @@ use serde::Serialize;
 use crate::config::ModelConfig;
 use crate::model::probe::{Point, Probe, Site};
 
-/// A part of a model, or a place in its residual stream, whose values can be replaced.
+/// A part of a model, or a point in its residual stream, whose values can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "layers and heads count from 0")]
 pub enum Part {
-    /// The vectors of the tokens (and positions), where the residual stream begins.
+    /// The token (and position) embeddings, with which the residual stream begins.
     Embedding,
-    /// The values that one head gathers, before the output projection.
+    /// The values gathered by one head, before the output projection.
     Head { layer: usize, head: usize },
-    /// The update of an attention layer to the residual stream, its bias included.
+    /// An attention layer's update of the residual stream, its bias included.
     Attention { layer: usize },
-    /// The update of a feed-forward layer to the residual stream, its bias included.
+    /// A feed-forward layer's update of the residual stream, its bias included.
     Mlp { layer: usize },
     /// The residual stream after a block.
     Residual { layer: usize },
 }
 
 impl Part {
-    /// All that write to the residual stream: each layer's heads, its attention as a whole, its feed-forward layer.
+    /// All parts that write to the residual stream: each layer's heads, whole attention and feed-forward layer.
     #[must_use]
     pub fn writers(config: &ModelConfig) -> Vec<Self> {
         let of_layer = |layer| {
@@ -37,7 +37,7 @@ impl Part {
         (0..config.n_layers).flat_map(of_layer).collect()
     }
 
-    /// The site of its values in a forward pass; a head shares that of its layer.
+    /// The site of its values in a forward pass; a layer's heads share one.
     #[must_use]
     pub fn site(self) -> Site {
         let (block_idx, point) = match self {
@@ -63,27 +63,27 @@ impl fmt::Display for Part {
     }
 }
 
-/// The values that replace a part's.
+/// The values that replace those of a part.
 #[derive(Clone, Debug)]
 pub enum Substitute {
     Zero,
-    /// The same vector at every position: `[C]`, or for heads `[H * D]`, of which a head takes its own.
+    /// The same vector at every position: `[C]`, or for heads `[H * D]`, of which a head takes its slice.
     Mean(Tensor<1>),
     /// All values of another pass at the part's site, row-major.
     Recorded(Tensor<1>),
 }
 
-/// One part whose values are replaced.
+/// A part whose values are replaced.
 #[derive(Clone, Debug)]
 pub struct Replacement {
     pub part: Part,
-    /// The only position at which they are replaced, counted from 0; `None` for all.
+    /// The only position to replace, counted from 0; `None` for all.
     pub position: Option<usize>,
-    /// The values that replace them.
+    /// The new values.
     pub substitute: Substitute,
 }
 
-/// A probe that replaces the values of some parts; the last of several replacements of one value holds.
+/// A probe that replaces the values of some parts; if several replace the same value, the last takes precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Replace(pub Vec<Replacement>);
 
@@ -100,7 +100,7 @@ impl Probe for Replace {
 
 impl Replacement {
     /// # Shapes
-    /// `value: [B, T, C]`, or of heads `[B, H, T, D]` -> the same
+    /// `value: [B, T, C]`, or for heads `[B, H, T, D]` -> the same
     fn apply<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
         let dims = value.dims();
         let (heads, positions) = (1, D - 2);

@@ -12,7 +12,7 @@ use super::{Answer, InspectError, Prompt, Recording};
 use crate::model::Gpt;
 use crate::model::probe::Point;
 
-/// How far each part's values of another text move a prediction towards that text's.
+/// How far each part's values from another text move a prediction towards that text's.
 ///
 /// The prediction is the logit of one token minus that of another. Values are patched into the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,7 +21,7 @@ pub struct Patching {
     pub tokens: Vec<String>,
     /// The text of each token of the other prompt, `[T]`.
     pub from_tokens: Vec<String>,
-    /// The token after which the prediction is made, counted from 0.
+    /// The token that the prediction follows, counted from 0.
     pub position: usize,
     /// The token whose logit is measured.
     pub answer: Answer,
@@ -31,9 +31,9 @@ pub struct Patching {
     pub difference: f64,
     /// The logit difference after the other prompt.
     pub from_difference: f64,
-    /// The effect of each part, patched at all positions; the one that moves the difference most first.
+    /// The effect of each part, patched at all positions, in descending order.
     pub parts: Vec<Patched>,
-    /// The share with the residual stream patched at one token, at the embedding and after each layer: `[1 + L][T]`.
+    /// The share if the residual stream is patched at one token, at the embedding and after each layer: `[1 + L][T]`.
     pub residual: Vec<Vec<f64>>,
 }
 
@@ -45,16 +45,17 @@ pub struct Patched {
     pub part: Part,
     /// The logit difference.
     pub difference: f64,
-    /// Its share of the way from the prompt's difference, 0, to the other's, 1. It may be beyond either.
+    /// Its position between the prompt's difference, 0, and the other's, 1. It may be beyond either.
     pub share: f64,
 }
 
 impl Patching {
-    /// Reads `prompt` with each part's values taken from a pass over `from`, and measures the logit of the first of
-    /// `answers` minus that of the second after the token at `position`.
+    /// Reads `prompt` with each part's values replaced by those of a pass over `from`, and measures the logit of the
+    /// first of `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
-    /// As [`Patching::check`], if both answers are the same or as far apart after both prompts, or as [`capture()`].
+    /// As for [`Patching::check`], if both answers are the same or equally far apart after both prompts, or as for
+    /// [`capture()`].
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],
@@ -74,7 +75,7 @@ impl Patching {
         };
         let plain = difference(Vec::new())?;
         let last = Part::Residual { layer: model.config().n_layers - 1 };
-        let other = difference(vec![patcher.from(last, None)])?; // the other pass, to its end
+        let other = difference(vec![patcher.from(last, None)])?; // the other pass, completely
         let share = |difference: f64| (difference - plain) / (other - plain);
         if !share(other).is_finite() {
             return Err(InspectError::SameDifference(plain));
@@ -90,7 +91,7 @@ impl Patching {
         let layers = (0..model.config().n_layers).map(|layer| Part::Residual { layer });
         let mut residual = Vec::new();
         for stage in std::iter::once(Part::Embedding).chain(layers) {
-            // Before the first token that differs both passes are the same, and no later token changes the prediction.
+            // Before the first differing token both passes are the same, and later tokens cannot change the prediction.
             let carries = first_difference(&prompt.ids, &from.ids)..=position;
             let at_one = |at: usize| match carries.contains(&at) {
                 true => Ok(share(difference(vec![patcher.from(stage, Some(at))])?)),
@@ -112,10 +113,10 @@ impl Patching {
         })
     }
 
-    /// Checks that two prompts can be compared where a prediction is made.
+    /// Checks that two prompts can be compared at a prediction.
     ///
     /// # Errors
-    /// If they have not as many tokens, if there is no such position, or if they do not differ up to it.
+    /// If their lengths differ, if there is no such position, or if they do not differ up to it.
     pub fn check([prompt, from]: [&Prompt; 2], position: usize) -> Result<(), InspectError> {
         if prompt.len() != from.len() {
             return Err(InspectError::UnequalLengths { prompt: prompt.len(), from: from.len() });
@@ -127,19 +128,19 @@ impl Patching {
         }
     }
 
-    /// The first token that differs, counted from 0.
+    /// The first differing token, counted from 0.
     #[must_use]
     pub fn first_difference(&self) -> usize {
         first_difference(&self.tokens, &self.from_tokens)
     }
 }
 
-/// The first token that differs; the length of both if none does.
+/// The first differing token; the length of both if none differs.
 fn first_difference<T: PartialEq>(tokens: &[T], others: &[T]) -> usize {
     tokens.iter().zip(others).position(|(a, b)| a != b).unwrap_or(tokens.len())
 }
 
-/// A prompt, and the values of a pass over the other one.
+/// A prompt, and the recorded values of the other one's pass.
 struct Patcher<'a> {
     model: &'a Gpt,
     tokens: Tensor<2, Int>,
@@ -153,7 +154,7 @@ impl<'a> Patcher<'a> {
         Ok(Self { model, tokens, from: capture(model, from, &points)? })
     }
 
-    /// Replaces a part's values by those of the other pass.
+    /// Replaces a part's values with those of the other pass.
     fn from(&self, part: Part, position: Option<usize>) -> Replacement {
         let site = part.site();
         let values = &*self.from.get(site.block_idx, site.point).values;
@@ -197,7 +198,7 @@ mod tests {
     fn check(model: &Gpt) {
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
         let patcher = Patcher::new(model, [&one, &other]).expect("read");
-        // With any probe, attention takes the path that holds the weights.
+        // With any probe, attention takes the path that materializes the weights.
         let pass =
             |of| capture(model, of, &[Point::Logits]).expect("read").get(None, Point::Logits).vector(0, 10).to_vec();
         let logits = |replacements| patcher.logits(replacements, 10).expect("read");
@@ -231,7 +232,7 @@ mod tests {
             assert!((patched.difference - expected).abs() < 1e-9);
         }
         assert_eq!((it.first_difference(), it.residual.len()), (5, 4));
-        // Before the first layer the one token that differs makes all of the difference, after the last the last token.
+        // Before the first layer only the differing token makes a difference, after the last layer only the last token.
         let is = |share: f64, expected: f64| (share - expected).abs() < 1e-9;
         assert!(is(it.residual[0][5], 1.0) && it.residual[0][6..].iter().all(|share| is(*share, 0.0)));
         assert!(is(it.residual[3][10], 1.0) && it.residual[3][..10].iter().all(|share| is(*share, 0.0)));

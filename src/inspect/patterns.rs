@@ -1,4 +1,4 @@
-//! Patterns of attention as numbers: scores of a matrix whose rows sum to 1, and a name by thresholds.
+//! Quantifies attention patterns: scores of a matrix whose rows sum to 1, and a name by thresholds.
 //!
 //! Most scores are a mean mass: how much of its attention a token gives to certain tokens. A row counts only if it sees
 //! both such a token and another: the first token of a causal map has no choice.
@@ -7,13 +7,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How far away a token still counts as near, in tokens; in sequences below four times that, a quarter, at least 1.
+/// The distance up to which a token counts as near, in tokens; in sequences below four times that, a quarter, at least
+/// 1.
 const NEAR: usize = 4;
 
-/// From this mass on one kind of token on, a head mostly attends to that kind: no other can have as much.
+/// From this mass on, a head mostly attends to one kind of token: no other kind can have as much.
 const MOSTLY: f64 = 0.5;
 
-/// A mean in the making.
+/// A running mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     sum: f64,
@@ -38,18 +39,18 @@ impl FromIterator<f64> for Mean {
     }
 }
 
-/// How far the sum of a row may be from 1: maps that are printed with two digits are maps too.
+/// How far the sum of a row may be from 1: maps printed with two digits are maps too.
 const ROW_TOLERANCE: f64 = 0.02;
 
-/// The attention weights of one head: for each query those on the keys that it sees, which sum to 1.
+/// The attention weights of one head: for each query, its weights on the keys that it sees, which sum to 1.
 #[derive(Clone, Debug)]
 pub(super) struct HeadMap<'a>(Vec<&'a [f32]>);
 
 impl<'a> HeadMap<'a> {
-    /// The map with these weights, `[T, T]`, queries then keys, of which only those up to the diagonal count.
+    /// The map of causal weights, `[T, T]`, queries then keys, of which only those up to the diagonal count.
     ///
     /// # Panics
-    /// If there are not `n_tokens * n_tokens` of them, one is negative, or a row does not sum to 1.
+    /// If there are not `n_tokens * n_tokens` weights, one is negative, or a row does not sum to 1.
     pub(super) fn causal(weights: &'a [f32], n_tokens: usize) -> Self {
         assert_eq!(weights.len(), n_tokens * n_tokens);
         let rows = weights.chunks_exact(n_tokens.max(1)).enumerate();
@@ -72,7 +73,7 @@ impl<'a> HeadMap<'a> {
         self.0.iter().filter(|row| row.len() > 1).map(|row| f(row)).collect()
     }
 
-    /// The mean attention on the keys that `is_meant(query, key)`, over the rows that see such a key and another.
+    /// The mean attention to the keys for which `is_meant(query, key)`, over the rows that see such a key and another.
     fn mass(&self, is_meant: impl Fn(usize, usize) -> bool) -> Mean {
         let of_row = |(query, row): (usize, &&[f32])| {
             let meant = (0..row.len()).filter(|key| is_meant(query, *key));
@@ -86,26 +87,26 @@ impl<'a> HeadMap<'a> {
 fn entropy_bits(row: &[f32]) -> f64 {
     let term = |weight: &f32| match f64::from(*weight) {
         weight if weight > 0.0 => -weight * weight.log2(),
-        _ => 0.0, // its limit
+        _ => 0.0, // the limit
     };
     row.iter().map(term).sum()
 }
 
-/// The scores of a head, as means over rows; `None` if no row counts. All but the first are from 0 to 1.
+/// The scores of a head, as means over rows; `None` if no row counts. All but the first are in [0, 1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeadScores {
-    /// Entropy of a row, bits: from 0, one token, to `log2 n`, each of n alike.
+    /// Entropy of a row, bits: from 0, for a single token, to `log2 n`, for n equal weights.
     pub entropy_bits: Option<f64>,
     /// Entropy as a share of `log2` of the number of keys that the row sees.
     pub entropy: Option<f64>,
-    /// Share that is spread evenly, `sum min(w, 1/n)`: 1 minus the total variation distance from even rows.
+    /// Share that is uniform, `sum min(w, 1/n)`: 1 minus the total variation distance from uniform rows.
     pub uniform: Option<f64>,
     /// The largest weight.
     pub focused: Option<f64>,
     /// Mass on the token itself.
     pub diagonal: Option<f64>,
-    /// Mass on the token before.
+    /// Mass on the previous token.
     pub previous_token: Option<f64>,
     /// Mass on the first token.
     pub first_token: Option<f64>,
@@ -113,14 +114,14 @@ pub struct HeadScores {
     pub local: Option<f64>,
     /// Mass on earlier occurrences of the same token.
     pub duplicate_token: Option<f64>,
-    /// Mass on the token that followed the token's earlier occurrence, in sequences that repeat.
+    /// Mass on the token after the earlier occurrence of the current token, in repeated sequences.
     ///
     /// Source: Olsson et al. 2022, "In-context Learning and Induction Heads".
     pub induction: Option<f64>,
 }
 
 impl HeadScores {
-    /// Name and value of each score, in the order of the fields.
+    /// Name and value of each score, in field order.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Option<f64>); 10] {
         [
@@ -137,11 +138,11 @@ impl HeadScores {
         ]
     }
 
-    /// The thing that the head mostly does: the first whose threshold is reached, the special before the general.
+    /// What the head mostly does: the first kind whose threshold is reached, special kinds before general ones.
     #[must_use]
     pub fn kind(&self) -> HeadKind {
         let rules = [
-            // A new head has more, unless `qk_norm` makes its queries and keys large.
+            // An untrained head scores higher, unless `qk_norm` makes its queries and keys large.
             (HeadKind::Uniform, self.uniform, 0.9), // the lesson's other patterns have at most 0.65
             (HeadKind::Induction, self.induction, MOSTLY),
             (HeadKind::DuplicateToken, self.duplicate_token, MOSTLY),
@@ -156,25 +157,25 @@ impl HeadScores {
     }
 }
 
-/// The name of the thing that a head mostly does.
+/// The name of what a head mostly does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadKind {
-    /// Attends to everything alike.
+    /// Attends to all tokens alike.
     Uniform,
-    /// Attends to the token that followed the same token before.
+    /// Attends to the token that followed an earlier occurrence of the current one.
     Induction,
     /// Attends to earlier occurrences of the same token.
     DuplicateToken,
-    /// Attends to the token before.
+    /// Attends to the previous token.
     PreviousToken,
     /// Attends to the first token: often a head with nothing to do here.
     FirstToken,
     /// Attends to the token itself.
     Diagonal,
-    /// Attends to tokens that are near.
+    /// Attends to nearby tokens.
     Local,
-    /// Attends sharply, to none of the above.
+    /// Attends sharply, but to none of the above.
     Focused,
     /// None of the above.
     Mixed,
@@ -196,7 +197,7 @@ impl fmt::Display for HeadKind {
     }
 }
 
-/// [`HeadScores`] in the making, in the order of its fields: means over the rows of several maps.
+/// [`HeadScores`] being accumulated, in field order: means over the rows of several maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally([Mean; 10]);
 
@@ -222,7 +223,7 @@ impl Tally {
         self.0.iter_mut().zip(means).for_each(|(sum, mean)| sum.merge(mean));
     }
 
-    /// Counts a map of a sequence that repeats after `period` tokens, all of them different.
+    /// Counts a map of a sequence that repeats after `period` distinct tokens.
     pub(super) fn add_repeated(&mut self, map: &HeadMap<'_>, period: usize) {
         self.0[9].merge(map.mass(|query, key| query >= period && key + period == query + 1));
     }
@@ -261,7 +262,7 @@ mod tests {
         scores_of(&HeadMap::causal(weights, ids.len()), ids, period)
     }
 
-    /// The scores of a map in which every token sees all, of a text without duplicates.
+    /// The scores of a bidirectional map, of a text without duplicates.
     fn both_ways(rows: &[&[f32]]) -> HeadScores {
         let ids: Vec<u32> = (0..).take(rows.len()).collect();
         scores_of(&HeadMap::new(rows.to_vec()), &ids, rows.len())
@@ -272,7 +273,7 @@ mod tests {
         assert!((score - expected).abs() < 1e-4, "{score} is not {expected}");
     }
 
-    /// Every row attends to one token; `[T]`.
+    /// A map whose rows each attend to a single token; `at` is `[T]`.
     fn pointing(at: &[usize]) -> Vec<f32> {
         let n = at.len();
         let row = |&to: &usize| (0..n).map(move |key| if key == to { 1.0 } else { 0.0 });
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn sharp_maps_have_one_pattern() {
-        // Of tokens a b a b, the third attends to the one before and not to its twin.
+        // In the tokens a b a b, the third attends to the previous one and not to its duplicate.
         let it = causal(&pointing(&[0, 0, 1, 2]), &[1, 2, 1, 2], 2);
         for (score, expected) in [
             (it.previous_token, 1.0),

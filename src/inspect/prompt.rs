@@ -5,28 +5,28 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::InspectError;
 use crate::tokenizer::{Tokenizer, visible};
 
-/// A text as a model reads it: as many of its last tokens as the context holds.
+/// A text as a model reads it: as many of its last tokens as fit the context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// The tokens, T of them, at least one.
+    /// The T token ids, at least one.
     pub ids: Vec<u32>,
     /// The text of each token, `[T]`, as [`Tokenizer::piece`] gives it, such as `\xe7` for a part of a character.
     pub texts: Vec<String>,
-    /// The tokens as a person reads them, on one line, blanks and line ends visible: `[T]`.
+    /// A readable form of the tokens, on one line, with visible blanks and line ends: `[T]`.
     pub pieces: Vec<String>,
-    /// How many tokens at the front did not fit the context, and were left out.
+    /// The number of tokens dropped from the front because they did not fit the context.
     pub n_dropped: usize,
-    /// The bytes of the tokens, one after the other.
+    /// The concatenated bytes of the tokens.
     bytes: Vec<u8>,
     /// Where each token ends in `bytes`.
     ends: Vec<usize>,
 }
 
 impl Prompt {
-    /// Reads a text; of one longer than the context, its end.
+    /// Reads a text, or its end if it is longer than the context.
     ///
     /// # Errors
-    /// If the text is empty, or has what the tokenizer cannot say.
+    /// If the text is empty, or cannot be encoded.
     pub fn read(text: &str, tokenizer: &Tokenizer, context_length: usize) -> Result<Self, InspectError> {
         let mut ids = tokenizer.encode_prompt(text).map_err(InspectError::Prompt)?;
         if ids.is_empty() {
@@ -37,10 +37,10 @@ impl Prompt {
         Ok(Self { n_dropped, ..Self::of_ids(ids, tokenizer) })
     }
 
-    /// Tokens as a prompt.
+    /// Makes a prompt of tokens.
     ///
     /// # Panics
-    /// If there are none, or one is not the tokenizer's.
+    /// If there are none, or an id is not the tokenizer's.
     #[must_use]
     pub fn of_ids(ids: Vec<u32>, tokenizer: &Tokenizer) -> Self {
         assert!(!ids.is_empty(), "a prompt has tokens");
@@ -49,14 +49,14 @@ impl Prompt {
         for (&id, text) in ids.iter().zip(&texts) {
             match tokenizer.token_bytes(id) {
                 Some(of_token) => bytes.extend_from_slice(of_token),
-                None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()), // as SentencePiece writes blanks
+                None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()), // SentencePiece's blanks
             }
             ends.push(bytes.len());
         }
         Self { ids, pieces: texts.iter().map(|text| visible(text)).collect(), texts, n_dropped: 0, bytes, ends }
     }
 
-    /// How many tokens the model reads.
+    /// The number of tokens that the model reads.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a prompt is never empty")]
     pub fn len(&self) -> usize {
@@ -74,7 +74,7 @@ impl Prompt {
         self.ends.iter().position(|&end| end >= start + text.len())
     }
 
-    /// The pieces with each character whole, where its bytes are several tokens: for reading the prompt in one.
+    /// The pieces, with the tokens of one character merged: for showing the prompt as running text.
     #[must_use]
     pub fn whole_pieces(&self) -> Vec<String> {
         let mut pieces = Vec::new();

@@ -1,4 +1,4 @@
-//! A text as a model reads it, and writes on from it, without some of its parts.
+//! Reads a text, and continues it, with some parts of the model removed.
 
 use super::capture::host;
 use super::part::{Part, Replace, Replacement, Substitute};
@@ -13,14 +13,14 @@ use crate::tokenizer::Tokenizer;
 /// The losses of a text, and the prediction after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The loss of each token but the first, in nats: `[T - 1]`.
+    /// The loss of each token except the first, in nats: `[T - 1]`.
     pub losses: Vec<f64>,
-    /// The tokens that are likeliest to come next, likeliest first.
+    /// The most probable next tokens, in descending order.
     pub next: Vec<Guess>,
 }
 
 impl Reading {
-    /// Reads a prompt with zeros in place of the values of `removed`, and keeps the `n_top` likeliest tokens.
+    /// Reads a prompt with the values of `removed` replaced by zeros, and keeps the `n_top` most probable tokens.
     ///
     /// # Errors
     /// If the device fails, or a logit is not finite.
@@ -39,7 +39,7 @@ impl Reading {
         Ok(Self { losses: rows.zip(&prompt.ids[1..]).map(|(row, id)| loss(row, *id)).collect(), next })
     }
 
-    /// The mean loss, nats per token; `None` for a single token, which nothing predicts.
+    /// The mean loss, nats per token; `None` for a single token, which is not predicted.
     #[must_use]
     pub fn loss(&self) -> Option<f64> {
         let n = self.losses.len();
@@ -47,11 +47,11 @@ impl Reading {
     }
 }
 
-/// Writes the likeliest tokens after a prompt, with zeros in place of the values of `removed`: at most `n_tokens`, up
-/// to the end of the text or of the context.
+/// Continues a prompt greedily, with the values of `removed` replaced by zeros: at most `n_tokens`, up to the end of
+/// the text or of the context.
 ///
 /// # Errors
-/// As [`Reading::new`].
+/// As for [`Reading::new`].
 pub fn write_on(
     model: &Gpt,
     tokenizer: &Tokenizer,
@@ -63,7 +63,7 @@ pub fn write_on(
     let mut sampler = Sampler::new(&likeliest, 0).without(tokenizer.gaps());
     let (mut cache, mut probe) = (model.kv_cache(1), without(removed));
     let (mut unread, mut written) = (prompt.ids.clone(), Vec::new());
-    // The last token is written, and not read.
+    // The last token is generated but not read.
     for _ in 0..n_tokens.min(model.config().context_length + 1 - prompt.len()) {
         let logits = model.forward_cached_with(to_tensor(&unread, &model.device()), &mut cache, &mut probe);
         let logits = finite(host(logits.narrow(1, unread.len() - 1, 1))?)?; // [V]
@@ -104,7 +104,7 @@ mod tests {
 
     const REMOVED: [Part; 2] = [Part::Head { layer: 0, head: 2 }, Part::Head { layer: 1, head: 1 }];
 
-    /// The model whose output projections do not read the removed heads.
+    /// The model, and the same with output projections that ignore the removed heads.
     fn maimed() -> (Gpt, Gpt) {
         let model = louder(&small_config(), 256);
         let maimed = edited(model.clone(), |path, tensor| {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(ids(&whole.next), ids(&predicted[4].top));
     }
 
-    /// Through the cache and without it, and at most as far as the context goes.
+    /// With and without the cache, and at most up to the end of the context.
     #[test]
     fn writing_on_is_reading_again_and_again() {
         let ((model, maimed), tokenizer, mut text) = (maimed(), Tokenizer::byte(), prompt("hello"));

@@ -1,5 +1,5 @@
-//! Whether some head looks at the right answer, in a text whose right answers are annotated: which noun a pronoun
-//! means, and where a name was said before. `data/README.md` describes the annotations.
+//! Whether a head attends to the right answer, in a text whose right answers are annotated: which noun a pronoun refers
+//! to, and where a name was mentioned before. `data/README.md` describes the annotations.
 
 use std::fs;
 use std::ops::Range;
@@ -13,20 +13,20 @@ use crate::config::Config;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 
-/// The most cases of a question that are asked in each split of the text, spread evenly over all of them.
+/// The most cases of a question asked per split of the text, spread evenly over all of them.
 const MOST_CASES: usize = 200;
 
 /// A question with two answers, one of which is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// From `she`, `her`, `he` or `him` to the last mention of whom it means, or to that of the other gender.
+    /// From `she`, `her`, `he` or `him` to the last mention of its referent, or to that of the other gender.
     Pronoun,
-    /// From an `it` that two nouns fit, to the one that it means or to the other: a causal model cannot know yet.
+    /// From an `it` that fits two nouns to its referent or to the other: a causal model cannot know yet.
     It,
-    /// From the end of the sentence of such an `it`, where it is decided.
+    /// The same from the end of the sentence with that `it`, where it is decided.
     ItDecided,
-    /// From each token of a name that comes again, to what followed it the last time, or in another name.
+    /// From each token of a repeated name to what followed it the last time, or in another name.
     Name,
 }
 
@@ -35,16 +35,16 @@ pub enum Question {
 pub struct HeadAnswer {
     /// Mean attention on the right answer.
     pub right: f64,
-    /// Mean attention on the other.
+    /// Mean attention on the other answer.
     pub other: f64,
-    /// The share of cases in which the right answer gets more; a draw counts one half.
+    /// The share of cases in which the right answer gets more; a tie counts one half.
     pub accuracy: f64,
 }
 
 /// The answers of all heads of a model to a question.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelAnswers {
-    /// The layer and head that answer best in the training split: chosen there, their other figures are not luck.
+    /// The layer and head that answer best in the training split, so that their validation figures are not luck.
     pub best: [usize; 2],
     /// The answers in stories of the validation split, `[L][H]`.
     pub heads: Vec<Vec<HeadAnswer>>,
@@ -59,34 +59,34 @@ pub struct Asked {
     pub found: usize,
     /// How many of them were asked.
     pub cases: usize,
-    /// How many cases of the training split the best head was chosen by.
+    /// The number of cases in the training split by which the best head was chosen.
     pub chosen_by: usize,
-    /// How often the nearer of both answers is the right one.
+    /// How often the nearer answer is the right one.
     pub nearer: f64,
-    /// How often the one of more tokens is; a draw counts one half.
+    /// How often the answer with more tokens is right; a tie counts one half.
     pub longer: f64,
-    /// The model as it was before training.
+    /// The model before training.
     pub untrained: ModelAnswers,
-    /// The model.
+    /// The trained model.
     pub trained: ModelAnswers,
 }
 
 /// All questions of an annotated text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct References {
-    /// How many stories the validation split has.
+    /// The number of stories in the validation split.
     pub stories: usize,
-    /// How many tokens the model sees.
+    /// The model's context length.
     pub context_length: usize,
     /// The questions that have a case in both splits.
     pub questions: Vec<Asked>,
 }
 
 impl References {
-    /// Asks everything that is annotated, of `model` and of the model that its `config` was before training.
+    /// Asks all annotated questions of `model`, and of the model before training, by its `config`.
     ///
     /// # Errors
-    /// If there is nothing to ask, the tokenizer cannot read the text, or as [`super::capture()`].
+    /// If there is nothing to ask, the tokenizer cannot encode the text, or as for [`super::capture()`].
     pub fn measure(
         model: &Gpt,
         config: &Config,
@@ -162,7 +162,7 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, Inspect
     Ok(heads)
 }
 
-/// The head that is right most often; among equals the one that makes more of a difference, then the first.
+/// The head that is right most often; ties go to the one with the larger difference, then to the first.
 fn best(heads: &[Vec<HeadAnswer>]) -> [usize; 2] {
     let worth = |[layer, head]: [usize; 2]| {
         let answer = heads[layer][head];
@@ -172,18 +172,18 @@ fn best(heads: &[Vec<HeadAnswer>]) -> [usize; 2] {
     places.reduce(|best, place| if worth(place) > worth(best) { place } else { best }).unwrap_or([0, 0])
 }
 
-/// 1 for more, one half for a draw.
+/// 1 for more, one half for a tie.
 fn more(right: f64, other: f64) -> f64 {
     f64::midpoint(f64::from(right > other), f64::from(right >= other))
 }
 
-/// A text with its annotations.
+/// A text with annotations.
 #[derive(Clone, Debug)]
 pub struct Annotations {
     text: String,
     /// The byte at which each character starts, and the length of the text.
     starts: Vec<usize>,
-    /// The first character of the text's validation split.
+    /// The first character of the annotated text's validation split.
     validation_start: usize,
     stories: Vec<Story>,
 }
@@ -198,13 +198,13 @@ struct Header {
 struct Story {
     start: usize,
     end: usize,
-    /// Offset and length of a pronoun, then of the last mention of what it means.
+    /// Offset and length of a pronoun, then of the last mention of its referent.
     #[serde(default)]
     pronouns: Vec<[usize; 4]>,
-    /// As `pronouns`, then offset and length of what `it` could have meant instead.
+    /// As in `pronouns`, then offset and length of the other noun that `it` could refer to.
     #[serde(default)]
     ambiguous: Vec<[usize; 6]>,
-    /// Offset and length of a name that comes again, then of its first mention.
+    /// Offset and length of a repeated name, then of its first mention.
     #[serde(default)]
     names: Vec<[usize; 4]>,
 }
@@ -212,15 +212,15 @@ struct Story {
 /// A place in characters: offset and length.
 type Place = [usize; 2];
 
-/// The tokens that a model reads, and which of them ask a question.
+/// The tokens that a model reads, and those from which it must look back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Case {
-    /// The tokens up to the last that looks.
+    /// The tokens up to the last one that looks back.
     ids: Vec<u32>,
     looks: Vec<Look>,
 }
 
-/// A token that looks, the tokens of the right answer, and those of the other.
+/// A token that looks back, the tokens of the right answer, and those of the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Look {
     query: usize,
@@ -229,7 +229,7 @@ struct Look {
 }
 
 impl Annotations {
-    /// Reads `path`, and the text beside it, which has the same name with the ending `.txt`.
+    /// Reads `path`, and the text beside it, with the same name and the extension `.txt`.
     ///
     /// # Errors
     /// If one of them cannot be read, a line cannot be parsed, or a place is outside its story.
@@ -258,8 +258,8 @@ impl Annotations {
         Ok(Self { text, starts, validation_start, stories })
     }
 
-    /// The stories of the training split and of the validation split: those that neither the text's own split nor
-    /// that of a model with this `val_fraction` trains on. A story across a boundary is in neither.
+    /// The stories of the training and the validation split, where validation excludes what either the text's own split
+    /// or that of a model with this `val_fraction` trains on. A story across the boundary is in neither.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -273,8 +273,8 @@ impl Annotations {
         [train.collect(), val.collect()]
     }
 
-    /// The cases of a question whose answers are within the context of the token that looks. A model reads a story
-    /// from its beginning, or as much before that token as its context holds.
+    /// The cases of a question whose answers are within the context of the token that looks back. The model reads a
+    /// story from its beginning, or as much before that token as fits its context.
     fn cases(
         &self,
         question: Question,
@@ -313,7 +313,7 @@ impl Annotations {
     /// The questions of a story: the place that asks, the right answer, the other one.
     fn raise(&self, question: Question, story: &Story) -> Vec<[Place; 3]> {
         let its = story.ambiguous.iter().map(|&[a, b, c, d, e, f]| [[a, b], [c, d], [e, f]]);
-        // The end of the sentence in which an `it` stands.
+        // The end of the sentence with this `it`.
         let decided = |[[at, n], right, other]: [Place; 3]| {
             let rest = self.slice([at + n, story.end - at - n]);
             let end = rest.chars().position(|c| matches!(c, '.' | '!' | '?'))?;
@@ -328,7 +328,7 @@ impl Annotations {
     }
 
     fn pronouns(&self, story: &Story) -> Vec<[Place; 3]> {
-        // The genders of the pronouns that mean a noun: with two it is surely of neither.
+        // The genders of the pronouns that refer to a noun: a noun with both is never of the other gender.
         let genders = |noun: &str| -> Vec<&str> {
             let meant = story.pronouns.iter().filter(|&&[.., at, n]| self.slice([at, n]) == noun);
             meant.filter_map(|&[at, n, ..]| gender(self.slice([at, n]))).collect()
@@ -370,7 +370,7 @@ impl Annotations {
 }
 
 impl Story {
-    /// That all its places are within it, and it within a text of `n_chars`.
+    /// Checks that its places are within the story, and the story is within a text of `n_chars`.
     fn check(&self, n_chars: usize) -> Result<(), String> {
         let Self { start, end, .. } = *self;
         if start > end {
@@ -390,7 +390,7 @@ impl Story {
     }
 }
 
-/// The pronoun `she` or `he` of which this is a form.
+/// The base form, `she` or `he`, of a pronoun.
 fn gender(pronoun: &str) -> Option<&'static str> {
     match pronoun.to_ascii_lowercase().as_str() {
         "she" | "her" | "hers" => Some("she"),
@@ -400,7 +400,7 @@ fn gender(pronoun: &str) -> Option<&'static str> {
 }
 
 impl Case {
-    /// A question with its places as tokens; `None` if an answer is out of sight, or there is nothing to ask.
+    /// A case with places as tokens; `None` if an answer is outside the context, or there is nothing to ask.
     fn new(ids: &[u32], question: Question, places: [Range<usize>; 3], context_length: usize) -> Option<Self> {
         let [from, right, other] = places;
         let mut looks = vec![Look { query: from.end - 1, right: right.clone(), other: other.clone() }];
@@ -535,13 +535,13 @@ mod tests {
         Case { ids: ids.to_vec(), looks: vec![Look { query, right: right..right + 1, other: other..other + 1 }] }
     }
 
-    /// One head that looks at tokens of its own kind, with as much as there is of it.
+    /// One head: tokens 0 and 1 attend to their like, others evenly.
     fn looking_for_itself() -> Gpt {
         let position = PositionKind::Rope;
         let config = ModelConfig { context_length: 8, d_model: 4, n_layers: 1, position, ..ModelConfig::default() };
         by_hand(config, 4, |path, values| match path {
             "token_embedding.weight" => (0..4).for_each(|i| values[i * 4 + i] = 1.0),
-            // The slowest pair of the rotation, dimensions 1 and 3: hardly turned.
+            // The slowest RoPE pair, dimensions 1 and 3: hardly rotated.
             "blocks.0.attention.qkv.weight" => {
                 for (token, weight) in [(0, 4.0), (1, -4.0)] {
                     values[token * 12 + 1] = weight;

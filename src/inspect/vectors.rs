@@ -1,16 +1,16 @@
-//! Vectors in double precision, summed from the first number to the last.
+//! Double-precision vector arithmetic, summed in order.
 
-/// The product of two vectors.
+/// The dot product of two vectors.
 pub(super) fn dot<A: Copy + Into<f64>, B: Copy + Into<f64>>(a: &[A], b: &[B]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a.into() * b.into()).sum()
 }
 
-/// The mean; not a number if there are none.
+/// The mean; NaN if there are no numbers.
 pub(super) fn mean<A: Copy + Into<f64>>(numbers: &[A]) -> f64 {
     numbers.iter().map(|&x| x.into()).sum::<f64>() / numbers.len() as f64
 }
 
-/// The places of the largest numbers, at most `n`, largest first; among equals, the earlier.
+/// The positions of the at most `n` largest numbers, in descending order; ties go to the earlier.
 pub(super) fn largest(numbers: &[f32], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).collect();
     order.sort_by(|a, b| numbers[*b].total_cmp(&numbers[*a])); // stable
@@ -18,7 +18,7 @@ pub(super) fn largest(numbers: &[f32], n: usize) -> Vec<usize> {
     order
 }
 
-/// The softmax: the powers of e, divided by their sum. Minus infinity becomes 0.
+/// The softmax. Minus infinity becomes 0.
 pub(super) fn softmax(numbers: &[f64]) -> Vec<f64> {
     let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let powers: Vec<f64> = numbers.iter().map(|x| (x - largest).exp()).collect();

@@ -1,5 +1,5 @@
-//! From our parameters to their tensors and back, by a [`layout`](super::layout): each is computed when it is read, so
-//! that one is in memory at a time.
+//! Converts between our parameters and another project's tensors by a [`layout`](super::layout). Each tensor is
+//! computed when it is read, so that only one is in memory at a time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,14 +17,14 @@ pub type Tensors = BTreeMap<String, LazyTensor>;
 const VALUES_AT_ONCE: usize = 1 << 20;
 const ROWS_AT_ONCE: usize = 64;
 
-/// The sides of the blocks in which a matrix is transposed: one of a thread, and one whose lines fit a cache.
+/// Block sizes for transposing a matrix: the rows of a thread's band, and a block whose lines fit the cache.
 const BAND: usize = 64;
 const BLOCK: usize = 16;
 
-/// Our parameters as their tensors.
+/// Converts our parameters to their tensors.
 ///
 /// # Errors
-/// The missing, misshapen and extra tensors among ours, each on a line.
+/// The missing, misshapen and extra tensors among ours, one per line.
 pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
     let theirs = layout.iter().map(|entry| {
@@ -38,10 +38,10 @@ pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String
     Ok(theirs.collect())
 }
 
-/// Their tensors as our parameters.
+/// Converts their tensors to our parameters.
 ///
 /// # Errors
-/// The missing, misshapen and extra tensors among theirs, each on a line.
+/// The missing, misshapen and extra tensors among theirs, one per line.
 pub fn to_ours(layout: &[Entry], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&layout.iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect(), theirs)?;
     let mut pieces: BTreeMap<&str, Vec<(&Part, LazyTensor)>> = BTreeMap::new();
@@ -58,7 +58,7 @@ pub fn to_ours(layout: &[Entry], theirs: &Tensors) -> Result<Tensors, Vec<String
     Ok(ours.collect())
 }
 
-/// Compares names and shapes with those that are `expected`.
+/// Compares names and shapes with the `expected` ones.
 fn check(expected: &BTreeMap<String, Vec<usize>>, found: &Tensors) -> Result<(), Vec<String>> {
     let mut problems = Vec::new();
     for (name, shape) in expected {
@@ -81,7 +81,7 @@ fn zeros(shape: &[usize]) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| sink(&vec![0.0; n]))
 }
 
-/// Their tensor: columns of ours.
+/// One of their tensors: columns of our parameter.
 fn take(part: Part, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     let n = shape.iter().product();
     LazyTensor::computed(shape.to_vec(), move |sink| {
@@ -102,7 +102,7 @@ fn take(part: Part, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     })
 }
 
-/// Our parameter, of all of their tensors that are columns of it.
+/// Our parameter, assembled from all of their tensors that are columns of it.
 fn put_together(pieces: Vec<(Part, LazyTensor)>) -> LazyTensor {
     let shape = pieces[0].0.shape.clone();
     let pieces = Arc::new(pieces);
@@ -125,7 +125,7 @@ fn put_together(pieces: Vec<(Part, LazyTensor)>) -> LazyTensor {
     })
 }
 
-/// The sizes of a matrix; a vector is one row.
+/// The rows and columns of a matrix; a vector is one row.
 fn matrix(shape: &[usize]) -> [usize; 2] {
     match *shape {
         [n_rows, width] => [n_rows, width],
@@ -138,7 +138,7 @@ fn columns(part: &Part) -> Vec<usize> {
     part.columns.iter().cloned().flatten().collect()
 }
 
-/// Calls `f` with the index of the first row and the values of some whole rows, until all were there.
+/// Calls `f` with the index of the first row and the values of several whole rows, until all rows were passed.
 fn for_each_rows(tensor: &LazyTensor, width: usize, mut f: impl FnMut(usize, &[f32])) -> io::Result<()> {
     let n_rows = (VALUES_AT_ONCE / width).max(ROWS_AT_ONCE);
     let n_values = width * n_rows;
@@ -163,14 +163,14 @@ fn for_each_rows(tensor: &LazyTensor, width: usize, mut f: impl FnMut(usize, &[f
     Ok(())
 }
 
-/// Columns of a matrix.
+/// Selected columns of a matrix.
 struct Matrix<'a> {
     values: &'a [f32],
     width: usize,
     columns: &'a [usize],
 }
 
-/// Writes each row to the columns `places` of a matrix.
+/// Writes the selected columns to the columns `places` of a matrix.
 fn copy(from: Matrix<'_>, to: &mut [f32], to_width: usize, places: &[usize]) {
     for (from_row, to_row) in from.values.chunks(from.width).zip(to.chunks_mut(to_width)) {
         for (column, place) in from.columns.iter().zip(places) {
@@ -179,7 +179,7 @@ fn copy(from: Matrix<'_>, to: &mut [f32], to_width: usize, places: &[usize]) {
     }
 }
 
-/// Writes each row to a column, whose number is in `places`, of a matrix.
+/// Writes each row to the column of a matrix given by `places`.
 fn transpose(from: Matrix<'_>, to: &mut [f32], to_width: usize, places: &[usize]) {
     let bands = to.par_chunks_mut(to_width * BAND).zip(from.columns.par_chunks(BAND));
     bands.for_each(|(to, columns)| {
@@ -205,7 +205,7 @@ mod tests {
 
     const VOCAB_SIZE: usize = 37;
 
-    /// Parameters of a model, every value of which is another.
+    /// Parameters of a model, with all values distinct.
     fn ours_of(config: &ModelConfig) -> Tensors {
         let shapes = model_parameters::shapes(&Gpt::zeros(config, VOCAB_SIZE, &burn::tensor::Device::flex()));
         let mut next = 0.0;
@@ -213,7 +213,7 @@ mod tests {
             let n: usize = shape.iter().product();
             let values: Vec<f32> = (0..n).map(|i| next + i as f32).collect();
             next += n as f32;
-            // In pieces that end within rows.
+            // In pieces that end in mid-row.
             let tensor = LazyTensor::computed(shape, move |sink| values.chunks(7).try_for_each(&mut *sink));
             (name, tensor)
         };
@@ -257,7 +257,7 @@ mod tests {
             (values(&ours["blocks.1.attention.qkv.weight"]), theirs)
         };
 
-        // A linear layer of PyTorch is [out, in].
+        // PyTorch's linear layers are [out, in].
         let llama = config(Family::Llama);
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, .. } = llama;
         let width = (n_heads + 2 * n_kv_heads) * head_dim;
@@ -277,7 +277,7 @@ mod tests {
             }
         }
 
-        // GPT-2's Conv1D is [in, out], as ours; GGUF has it transposed.
+        // GPT-2's Conv1D is [in, out], like ours; GGUF transposes it.
         let gpt2 = config(Family::Gpt2);
         let (ours, theirs) = converted(Family::Gpt2, Naming::Hf, &gpt2);
         assert_eq!(values(&theirs["transformer.h.1.attn.c_attn.weight"]), ours);

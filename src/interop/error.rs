@@ -1,4 +1,4 @@
-//! Why a model of another project cannot be read, or one of ours not be written for it.
+//! Why a model of another project cannot be imported, or one of ours exported.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub enum InteropError {
     Run(#[from] RunError),
 }
 
-/// The problems, each on a line of its own, the first of very many.
+/// The problems, one per line, truncated if there are many.
 fn listed(problems: &[String]) -> String {
     const MOST: usize = 20;
     let rest = problems.len().saturating_sub(MOST);

@@ -1,6 +1,7 @@
-//! The model families that other projects know, and the one that a config of ours belongs to.
+//! The model families that other projects support, and the one that a config of ours belongs to.
 //!
-//! A family is what `model_type` names in a Hugging Face `config.json`. It knows keys of `[model]`, and no files.
+//! A family is what `model_type` names in a Hugging Face `config.json`. This module knows the keys of `[model]`, but no
+//! files.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use toml::Value;
 
 use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
-/// A family of models.
+/// A model family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -21,38 +22,38 @@ pub enum Family {
     ///
     /// Source: Touvron et al. 2023, "`LLaMA`: Open and Efficient Foundation Language Models".
     Llama,
-    /// As Llama, without biases; its sliding windows are not known here.
+    /// Like Llama, without biases; its sliding windows are not supported here.
     ///
     /// Source: Jiang et al. 2023, "Mistral 7B".
     Mistral,
-    /// As Llama, with biases on queries, keys and values.
+    /// Like Llama, with biases on queries, keys and values.
     ///
     /// Source: Yang et al. 2024, "Qwen2 Technical Report".
     Qwen2,
-    /// As Llama, with norms on queries and keys.
+    /// Like Llama, with norms on queries and keys.
     ///
     /// Source: Yang et al. 2025, "Qwen3 Technical Report".
     Qwen3,
-    /// As Llama, with the square of `ReLU` instead of SwiGLU.
+    /// Like Llama, with squared `ReLU` instead of SwiGLU.
     ///
     /// Source: Arcee AI 2025, "Announcing the Arcee Foundation Model family" (AFM-4.5B).
     Arcee,
-    /// Rotary positions on a part of each head, layer norm, GELU, attention and MLP side by side: Pythia.
+    /// Rotary positions on a part of each head, layer norm, GELU, parallel attention and MLP: Pythia.
     ///
     /// Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model".
     GptNeox,
-    /// As GPT-2, with windows in every other layer and scores that are not scaled: `TinyStories`.
+    /// Like GPT-2, with windows in every other layer and unscaled scores: `TinyStories`.
     ///
     /// Source: Black et al. 2021, "GPT-Neo: Large Scale Autoregressive Language Modeling with Mesh-Tensorflow".
     GptNeo,
 }
 
 impl Family {
-    /// All of them, as messages list them.
+    /// All families, in the order of messages.
     pub const ALL: [Self; 8] =
         [Self::Gpt2, Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Arcee, Self::GptNeox, Self::GptNeo];
 
-    /// Those that a config may belong to, the preferred first. Mistral's configs are all Llama's too.
+    /// The families that a config may belong to, in order of preference. All Mistral configs are Llama's too.
     const PREFERRED: [Self; 7] =
         [Self::Qwen3, Self::Llama, Self::Qwen2, Self::Arcee, Self::Gpt2, Self::GptNeox, Self::GptNeo];
 
@@ -75,7 +76,7 @@ impl Family {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// Whether positions are learned, norms are layer norms and everything has a bias, as in the GPTs.
+    /// Whether the family is a GPT: layer norm, GELU, biases, as many key/value heads as heads.
     pub fn is_gpt(self) -> bool {
         matches!(self, Self::Gpt2 | Self::GptNeox | Self::GptNeo)
     }
@@ -83,7 +84,7 @@ impl Family {
     /// The family that `config` belongs to.
     ///
     /// # Errors
-    /// The keys that stand in the way of the nearest family, each as `model.KEY = VALUE: WHY`.
+    /// The keys that rule out the nearest family, each as `model.KEY = VALUE: WHY`.
     pub fn of(config: &ModelConfig) -> Result<Self, Vec<String>> {
         let mut nearest: Option<Vec<String>> = None;
         for family in Self::PREFERRED {
@@ -98,9 +99,9 @@ impl Family {
         Err(nearest.unwrap_or_default())
     }
 
-    /// The keys of `config` that stand in the way of this family, each as `model.KEY = VALUE: WHY`.
+    /// The keys of `config` that rule out this family, each as `model.KEY = VALUE: WHY`.
     pub fn obstacles(self, config: &ModelConfig) -> Vec<String> {
-        // Without `..`: a new key does not compile until it is decided which families have it.
+        // Without `..`: a new key does not compile until it is decided which families support it.
         let ModelConfig {
             context_length: _,
             d_model,
@@ -120,9 +121,9 @@ impl Family {
             qk_norm,
             parallel_residual,
             attention_window,
-            attention_scale: _, // by its method
+            attention_scale: _, // checked by its method
             tie_embeddings: _,
-            zero_init_projections: _, // where training starts
+            zero_init_projections: _, // affects initialization only
             norm_weights,
             value_residual,
             embedding_skip,
@@ -151,7 +152,7 @@ impl Family {
             }
         }
         match self {
-            Self::Gpt2 | Self::GptNeox => {} // what we leave out is written as zeros
+            Self::Gpt2 | Self::GptNeox => {} // missing biases are written as zeros
             Self::GptNeo => obstacles.must_be("qkv_bias", qkv_bias, &false),
             Self::Llama | Self::Arcee => obstacles.must_be("qkv_bias", qkv_bias, bias),
             Self::Mistral | Self::Qwen2 | Self::Qwen3 => {
@@ -194,7 +195,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The keys that stand in the way of a family.
+/// The keys that rule out a family.
 struct Obstacles(Family, Vec<String>);
 
 impl Obstacles {
@@ -210,7 +211,7 @@ impl Obstacles {
     }
 }
 
-/// A value as a config has it.
+/// A value as written in a config.
 fn shown(value: &impl Serialize) -> String {
     Value::try_from(value).expect("values of a config can be written as TOML").to_string()
 }

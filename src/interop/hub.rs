@@ -1,6 +1,6 @@
-//! Models from the Hugging Face hub, into the cache that its own tools share.
+//! Downloads models from the Hugging Face hub into the cache that its own tools share.
 //!
-//! `HF_HOME` or `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean what they mean to those.
+//! `HF_HOME` or `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean the same as for those tools.
 
 use std::env;
 use std::fs;
@@ -20,7 +20,7 @@ const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Files that are downloaded where they are there.
+/// Files that are downloaded if they exist.
 const FILES: [&str; 6] = [
     CONFIG,
     "tokenizer.json",
@@ -30,17 +30,17 @@ const FILES: [&str; 6] = [
     "generation_config.json",
 ];
 
-/// The tokenizer of older models.
+/// The tokenizer files of older models.
 const OLDER_FILES: [&str; 2] = ["vocab.json", "merges.txt"];
 
-/// How often a download that broke off goes on, and after how long.
+/// How often an interrupted download is resumed, and after what pause.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How far the download of a file is: its name, the bytes that are there, and all of them.
+/// The progress of a file's download: its name, the bytes so far, and all of them.
 pub type OnDownload<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// Downloads the files of the model `OWNER/NAME` that are not in the cache, and returns its folder there.
+/// Downloads the missing files of the model `OWNER/NAME` into the cache, and returns its folder there.
 ///
 /// # Errors
 /// If there is no such model, the hub cannot be reached, or nothing can be written.
@@ -82,7 +82,7 @@ pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, Inte
     if info.sha.is_empty() || !info.sha.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(fail("the hub's answer names no revision".to_owned(), "check HF_ENDPOINT"));
     }
-    // A file of this revision that is in the cache is the right one.
+    // A cached file of this revision is up to date.
     let cached = cache.repo(repo.clone()).pointer_path(&info.sha);
     let pinned = Repo::with_revision(name.to_owned(), RepoType::Model, info.sha.clone());
     let there: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
@@ -103,16 +103,16 @@ pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, Inte
     if has(WEIGHTS) {
         get(WEIGHTS)?;
     } else {
-        // Names that lead out of the folder are refused when it is opened.
+        // Names that lead outside the folder are rejected when it is opened.
         for file in shards(&get(INDEX)?).iter().filter(|file| is_plain(file) && has(file)) {
             get(file)?;
         }
     }
-    cache.repo(repo).create_ref(&info.sha).map_err(|error| said(error.into()))?; // where offline use looks
+    cache.repo(repo).create_ref(&info.sha).map_err(|error| said(error.into()))?; // offline use looks there
     Ok(cached)
 }
 
-/// Whether it is `NAME` or `OWNER/NAME`, of the characters that the hub allows.
+/// Whether it is `NAME` or `OWNER/NAME`, in characters that the hub allows.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -121,7 +121,7 @@ fn is_name(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_part)
 }
 
-/// `None` if nothing says where it is.
+/// The cache; `None` if its location is unknown.
 fn cache() -> Option<Cache> {
     match variable("HF_HUB_CACHE") {
         Some(path) => Some(Cache::new(path.into())),
@@ -129,7 +129,7 @@ fn cache() -> Option<Cache> {
     }
 }
 
-/// The value of an environment variable; `None` if it is empty.
+/// The value of an environment variable; `None` if it is unset or empty.
 fn variable(name: &str) -> Option<String> {
     let value = env::var(name).ok()?;
     Some(value.trim().to_owned()).filter(|value| !value.is_empty())
@@ -139,7 +139,7 @@ fn is_set(name: &str) -> bool {
     variable(name).is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
 }
 
-/// A file of the model that is not in the folder, although the model needs it.
+/// A file that the model needs but the folder lacks.
 fn missing(folder: &Path) -> Option<String> {
     let has = |name: &str| folder.join(name).is_file();
     if !has("tokenizer.json") && !OLDER_FILES.into_iter().all(has) {
@@ -151,7 +151,7 @@ fn missing(folder: &Path) -> Option<String> {
     }
 }
 
-/// Downloads a file into the cache. A download that breaks off goes on where it was.
+/// Downloads a file into the cache, resuming interrupted downloads.
 fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
     let mut attempt = 1;
     loop {
@@ -170,7 +170,7 @@ fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownloa
     }
 }
 
-/// Downloads a file, and checks that it is as long as the hub says: the library does not.
+/// Downloads a file, and checks that its length is what the hub reports, which the library does not do.
 fn get_once(api: &Api, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
     let mut all = 0;
     let counter = Counter { file: file.to_owned(), done: 0, all: &mut all, on_download };
@@ -204,7 +204,7 @@ fn is_plain(name: &str) -> bool {
     Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Whether another attempt may succeed: the connection failed, or the part of a file that was there.
+/// Whether another attempt may succeed: the connection failed, or the partial file was unusable.
 fn is_broken_off(error: &ApiError) -> bool {
     let is_broken = match error {
         ApiError::IoError(error) => is_of_connection(error),
@@ -214,13 +214,13 @@ fn is_broken_off(error: &ApiError) -> bool {
     is_broken || cannot_go_on(error)
 }
 
-/// Whether an error is one of a connection, rather than of the disk.
+/// Whether an error is of the connection rather than the disk.
 fn is_of_connection(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Other, TimedOut, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | Other | TimedOut | UnexpectedEof)
 }
 
-/// Whether nothing can follow the part of a file that is there: it is as long as the file, or longer.
+/// Whether the partial file cannot be continued: it is as long as the file, or longer.
 fn cannot_go_on(error: &ApiError) -> bool {
     match error {
         ApiError::InvalidResume => true,
@@ -229,7 +229,7 @@ fn cannot_go_on(error: &ApiError) -> bool {
     }
 }
 
-/// The status in the message of a request's error.
+/// The HTTP status in the message of a request error.
 fn status(message: &str) -> Option<u16> {
     message.strip_prefix("http status: ")?.parse().ok()
 }

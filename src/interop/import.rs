@@ -1,4 +1,4 @@
-//! A model of another project as a run directory, with which everything works that works with a run.
+//! Imports a model of another project as a run directory, which works like any other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::config::{Config, ModelConfig, TokenizerConfig, TokenizerKind, TrainCo
 use crate::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens an evaluation reads at once: contexts of thousands of tokens would fill the memory otherwise.
+/// How many tokens an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the memory.
 const EVALUATED_TOKENS: usize = 4096;
 
-/// A run that was made of a model.
+/// A run made from a model.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The run.
@@ -20,19 +20,19 @@ pub struct Imported {
     pub config: Config,
     /// The family of the model.
     pub family: Family,
-    /// How many numbers it has learned.
+    /// The number of parameters.
     pub n_parameters: usize,
     /// The size of its vocabulary.
     pub vocab_size: usize,
 }
 
-/// Writes a model as the run `root`, in place of an old one if `overwrite`. `origin` is where it comes from, for the
-/// run's records.
+/// Writes a model as the run `root`, replacing an old one if `overwrite`. `origin` is where it came from, for the run's
+/// records.
 ///
 /// # Errors
-/// If its parts do not fit together, or nothing can be written there.
+/// If its parts do not fit together, or the run cannot be written.
 pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
-    RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before gigabytes are read
+    RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before reading gigabytes
     let tokenizer = tokenizer(source)?;
     let config = config(source, &tokenizer, root)?;
     let model = source.parameters()?;
@@ -43,7 +43,7 @@ pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Re
         ..TrainState::default()
     };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
-    // Even an empty one: without it, nothing comes before a text.
+    // Even an empty one: without it, no text gets a BOS token.
     let tokenizer_config = Some(source.tokenizer.config.as_deref().unwrap_or("{}"));
     let run = RunDir::create_with(root, overwrite, &config, &tokenizer, tokenizer_config, &checkpoint);
     let vocab_size = source.vocab_size();

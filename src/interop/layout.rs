@@ -1,6 +1,6 @@
-//! The tensors of other projects' files: their names, and which part of which parameter of ours each of them is.
+//! The tensors of other projects' files: their names, and which part of which parameter of ours each one is.
 //!
-//! One table for each way of naming. [`super::convert`] reads and writes by it, so that reading is the inverse of
+//! There is one table per naming scheme. [`super::convert`] reads and writes by it, so that reading is the inverse of
 //! writing.
 
 #![allow(clippy::single_range_in_vec_init, reason = "columns are ranges, most often one")]
@@ -11,50 +11,50 @@ use std::ops::Range;
 use super::Family;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 
-/// Who names the tensors.
+/// The naming scheme of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// The transformers library, in safetensors files.
+    /// That of the transformers library, in safetensors files.
     Hf,
-    /// llama.cpp, in GGUF files.
+    /// That of llama.cpp, in GGUF files.
     Gguf,
 }
 
-/// A tensor of theirs.
+/// One of their tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// The sizes of its dimensions, as PyTorch has them: the last one is contiguous. GGUF lists them the other way.
+    /// The sizes of its dimensions, in PyTorch's order: the last is contiguous. GGUF lists them in reverse.
     pub shape: Vec<usize>,
-    /// The part of ours that it is; `None` for zeros, a bias that they need and we do not have.
+    /// The corresponding part of ours; `None` for zeros, a bias that they need and we do not have.
     pub part: Option<Part>,
 }
 
-/// Columns of a parameter of ours, a matrix `[in, out]`, or elements of a vector.
+/// Columns of one of our parameters, a matrix `[in, out]`, or elements of a vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The parameter's name, such as `blocks.3.attention.qkv.weight`.
     pub parameter: String,
     /// The parameter's shape.
     pub shape: Vec<usize>,
-    /// Its columns, in their order.
+    /// Its columns, in order.
     pub columns: Vec<Range<usize>>,
-    /// Whether they have columns as rows: `[out, in]`.
+    /// Whether their tensor is transposed: `[out, in]`.
     pub transposed: bool,
 }
 
 impl Part {
-    /// Whether it is the parameter as it is.
+    /// Whether it is the whole parameter, unchanged.
     pub fn is_whole(&self) -> bool {
         !self.transposed && self.columns == [0..*self.shape.last().expect("a vector or a matrix")]
     }
 }
 
-/// The tensors of a model with `vocab_size` rows of token embedding.
+/// The tensors of a model with `vocab_size` token embedding rows.
 ///
 /// # Panics
-/// If `config` has obstacles to the family, or the family no names there.
+/// If `config` has obstacles to the family, or this naming does not cover the family.
 pub fn layout(family: Family, naming: Naming, config: &ModelConfig, vocab_size: usize) -> Vec<Entry> {
     let mut entries = Vec::new();
     let (outside, inside): (Vec<_>, Vec<_>) = table(family, naming).partition(|row| !row.0.contains("{}"));
@@ -63,7 +63,7 @@ pub fn layout(family: Family, naming: Naming, config: &ModelConfig, vocab_size: 
         let Some(module) = Module::of(ours, config, vocab_size) else { return };
         let (theirs, ours) = (theirs.replace("{}", layer), ours.replace("{}", layer));
         let columns = columns.of(config, module.n_columns());
-        // A Conv1D, which is what GPT-2 is made of, has its matrix as we do.
+        // GPT-2's Conv1D layers have matrices like ours.
         let is_conv = (family, naming) == (Family::Gpt2, Naming::Hf) && ours != "output";
         let transposed = module.is_linear && !is_conv;
         entries.push(weight(&theirs, &ours, &module, &columns, transposed));
@@ -80,14 +80,14 @@ pub fn layout(family: Family, naming: Naming, config: &ModelConfig, vocab_size: 
         }
     }
     if (family, naming, config.tie_embeddings) == (Family::GptNeox, Naming::Gguf, true) {
-        // llama.cpp ties the embeddings of every family but this one.
+        // llama.cpp supports tied embeddings in every family but this one.
         let module = Module::of("token_embedding", config, vocab_size).expect("every model has one");
         entries.push(weight("output", "token_embedding", &module, &[0..config.d_model], false));
     }
     entries
 }
 
-/// The parameters that `layout` holds, with their shapes.
+/// The parameters that `layout` covers, with their shapes.
 pub fn parameters(layout: &[Entry]) -> BTreeMap<String, Vec<usize>> {
     let parts = layout.iter().filter_map(|entry| entry.part.as_ref());
     parts.map(|part| (part.parameter.clone(), part.shape.clone())).collect()
@@ -112,16 +112,16 @@ fn bias(theirs: &str, ours: &str, module: &Module, columns: Vec<Range<usize>>) -
     Entry { name: format!("{theirs}.bias"), shape, part: module.has_bias.then_some(part) }
 }
 
-/// Whether a family's tensors have a bias wherever it can have one, so that zeros stand for one that we do not have.
+/// Whether a family requires this bias, so that zeros stand in for one that we do not have.
 fn has_bias(family: Family, ours: &str) -> bool {
     let never = ["token_embedding", "position_embedding", "output"].contains(&ours);
     let is_projection = ours.ends_with("attention.qkv");
     family.is_gpt() && !never && !(family == Family::GptNeo && is_projection)
 }
 
-/// A module of ours.
+/// One of our modules.
 struct Module {
-    /// Of its weight.
+    /// The shape of its weight.
     shape: Vec<usize>,
     has_bias: bool,
     /// Whether its weight is a matrix `[in, out]`.
@@ -129,7 +129,7 @@ struct Module {
 }
 
 impl Module {
-    /// The module of a name, with `{}` for the layer; `None` if the model has none.
+    /// The module with this name, with `{}` for the layer; `None` if the model has none.
     fn of(name: &str, config: &ModelConfig, vocab_size: usize) -> Option<Self> {
         let ModelConfig { d_model, d_ff, head_dim, n_heads, n_kv_heads, bias, qkv_bias, .. } = *config;
         let table = |n_rows| Self { shape: vec![n_rows, d_model], has_bias: false, is_linear: false };
@@ -155,26 +155,26 @@ impl Module {
     }
 }
 
-/// Columns of a module of ours.
+/// Columns of one of our modules.
 #[derive(Clone, Copy)]
 enum Columns {
     All,
-    /// Those of the queries.
+    /// The queries.
     Q,
-    /// Those of the keys.
+    /// The keys.
     K,
-    /// Those of the values.
+    /// The values.
     V,
-    /// Queries of which the two halves of each head alternate: the order of `RoPE` in pairs.
+    /// The queries, with the two halves of each head interleaved: the order of pairwise `RoPE`.
     PairedQ,
-    /// Keys, likewise.
+    /// The keys, likewise.
     PairedK,
     /// Queries, keys and values of the first head, then those of the second, and so on.
     ByHead,
 }
 
 impl Columns {
-    /// `n` is how many there are.
+    /// `n` is the number of all columns.
     fn of(self, config: &ModelConfig, n: usize) -> Vec<Range<usize>> {
         let ModelConfig { n_heads, n_kv_heads, head_dim, .. } = *config;
         let head = |first: usize, head: usize| first + head * head_dim..first + (head + 1) * head_dim;
@@ -196,7 +196,7 @@ impl Columns {
     }
 }
 
-/// A module of theirs, the module of ours that it is a part of, and which part. `{}` is the layer.
+/// One of their modules, the module of ours that it is a part of, and which part. `{}` is the layer.
 #[derive(Clone, Copy)]
 struct Row(&'static str, &'static str, Columns);
 
@@ -272,7 +272,7 @@ const HF_LLAMA: &[Row] = &[
     Row("lm_head", "output", Columns::All),
 ];
 
-/// Every family, but for queries, keys and values.
+/// Every family, except for queries, keys and values.
 const GGUF: &[Row] = &[
     Row("token_embd", "token_embedding", Columns::All),
     Row("position_embd", "position_embedding", Columns::All),
@@ -296,7 +296,7 @@ const GGUF_HALVES: &[Row] = &[
     Row("blk.{}.attn_v", "blocks.{}.attention.qkv", Columns::V),
 ];
 
-/// llama.cpp rotates neighbours in these families, and not halves.
+/// In these families llama.cpp rotates adjacent pairs rather than halves.
 const GGUF_PAIRS: &[Row] = &[
     Row("blk.{}.attn_q", "blocks.{}.attention.qkv", Columns::PairedQ),
     Row("blk.{}.attn_k", "blocks.{}.attention.qkv", Columns::PairedK),
@@ -308,7 +308,7 @@ mod tests {
     use super::super::tests::configs;
     use super::*;
 
-    /// The names and shapes of the tensors outside of the blocks and of the last block.
+    /// The names and shapes of the tensors of the last block and outside the blocks.
     fn names(family: Family, naming: Naming) -> String {
         let (_, config) = configs().into_iter().find(|(it, config)| *it == family && !config.tie_embeddings).unwrap();
         let entries = layout(family, naming, &config, 37);

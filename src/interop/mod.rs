@@ -1,8 +1,8 @@
-//! Weights in and out: models of other projects as runs of ours, and runs of ours as models that they can read.
+//! Imports models of other projects as runs, and exports runs as models that other projects can read.
 //!
-//! A [`Family`] says which keys of `[model]` another project knows, a [`layout`] which of its tensors is which part of
-//! which parameter, and [`convert`] applies it. A [`Source`] is an opened model, in Hugging Face's folders (`hf`) or
-//! llama.cpp's files (`gguf`). Nothing here prints.
+//! A [`Family`] says which keys of `[model]` another project supports, a [`layout`] which of its tensors is which part
+//! of which parameter, and [`convert`] applies it. A [`Source`] is an opened model, a Hugging Face folder (`hf`) or a
+//! llama.cpp file (`gguf`). Nothing here prints.
 
 #![allow(clippy::missing_errors_doc, reason = "every error is an `InteropError`, whose messages say when it happens")]
 
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
-    /// Small configs of every family, with and without whatever it can leave out.
+    /// Small configs of every family, with and without everything optional.
     pub fn configs() -> Vec<(Family, ModelConfig)> {
         let small = ModelConfig { context_length: 8, d_model: 24, n_layers: 2, d_ff: 40, ..ModelConfig::default() };
         let gpt = ModelConfig { n_heads: 4, n_kv_heads: 4, ..small.clone() };
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_config_is_said_in_the_family_that_it_is_of() {
         for (family, config) in configs() {
-            // Mistral's configs are Llama's too.
+            // Mistral's configs are Llama's, too.
             let expected = if family == Family::Mistral { Family::Llama } else { family };
             assert_eq!(Family::of(&config), Ok(expected), "{config:?}");
         }

@@ -1,4 +1,4 @@
-//! A run's model, opened to be written for another project. Its tensors are read on demand.
+//! A run's model, opened for export. Its tensors are read on demand.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use crate::config::{Config, ModelConfig};
 use crate::run::{Checkpoint, RunDir, TrainState, locate};
 use crate::tokenizer::Tokenizer;
 
-/// A run's model on its way out.
+/// A run's model to be exported.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The run.
     pub run: RunDir,
-    /// The directory of its checkpoint.
+    /// The directory of the checkpoint.
     pub checkpoint: PathBuf,
-    /// Where the run stood then.
+    /// The training state of the checkpoint.
     pub state: TrainState,
     /// The run's config.
     pub config: Config,
     /// The family that other projects know the model as.
     pub family: Family,
-    /// The run's tokenizer, with as many ids as the model has rows.
+    /// The run's tokenizer, padded to as many ids as the model has rows.
     pub tokenizer: Tokenizer,
     parameters: Tensors,
 }
@@ -31,7 +31,7 @@ impl Outgoing {
     /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`.
     ///
     /// # Errors
-    /// If there is no such checkpoint, or no family is like its model.
+    /// If there is no such checkpoint, or its model fits no family.
     pub fn open(run: &Path) -> Result<Self, InteropError> {
         let located = locate(run)?;
         let config = located.run.config()?;
@@ -43,22 +43,22 @@ impl Outgoing {
         Ok(Self { run, checkpoint, state, config, family, tokenizer, parameters })
     }
 
-    /// The shape of the model.
+    /// The config of the model.
     pub fn model(&self) -> &ModelConfig {
         &self.config.model
     }
 
-    /// The rows of its token embedding.
+    /// The number of token embedding rows.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.vocab_size()
     }
 
-    /// How many numbers it has learned.
+    /// The number of parameters.
     pub fn n_parameters(&self) -> usize {
         self.parameters.values().map(crate::model::LazyTensor::n_numbers).sum()
     }
 
-    /// Its parameters as another project's tensors.
+    /// Its parameters as tensors of another project.
     ///
     /// # Errors
     /// If the checkpoint does not fit the run's config.

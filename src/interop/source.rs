@@ -1,4 +1,4 @@
-//! A model of another project, opened: a Hugging Face folder and a GGUF file both become one.
+//! An opened model of another project: a Hugging Face folder or a GGUF file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,21 +10,21 @@ use crate::config::ModelConfig;
 /// A model of another project. Its tensors are read on demand.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The folder or the file.
+    /// The path of the folder or file.
     pub path: PathBuf,
     /// The family that its settings name.
     pub family: Family,
-    /// Who named its tensors.
+    /// The naming scheme of its tensors.
     pub naming: Naming,
-    /// The model as a config of ours. `vocab_size` is always given: the rows of its token embedding.
+    /// Our config of the model. `vocab_size` is always set: the number of token embedding rows.
     pub config: ModelConfig,
     /// Its tokenizer.
     pub tokenizer: TokenizerFiles,
-    /// Its tensors, by their names, with shapes as PyTorch has them. Buffers that are no parameters are left out.
+    /// Its tensors, by name, with shapes as in PyTorch. Buffers that are not parameters are left out.
     pub tensors: Tensors,
 }
 
-/// The files of a tokenizer, as they are copied into a run.
+/// The files of a tokenizer, as copied into a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerFiles {
     /// The content of `tokenizer.json`.
@@ -37,7 +37,7 @@ impl Source {
     /// Opens a Hugging Face folder or a GGUF file.
     ///
     /// # Errors
-    /// If there is no such model, it is damaged, or it has settings that are not supported here.
+    /// If there is no such model, it is damaged, or it has unsupported settings.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => hf::open(path),
@@ -46,12 +46,12 @@ impl Source {
         }
     }
 
-    /// The rows of its token embedding.
+    /// The number of token embedding rows.
     pub fn vocab_size(&self) -> usize {
         self.config.vocab_size.expect("a source gives it")
     }
 
-    /// Its tensors and what each of them is of ours.
+    /// Its tensors and the parts of our parameters that they correspond to.
     pub fn layout(&self) -> Vec<Entry> {
         layout(self.family, self.naming, &self.config, self.vocab_size())
     }
@@ -59,12 +59,12 @@ impl Source {
     /// Its tensors as our parameters.
     ///
     /// # Errors
-    /// If some are missing, misshapen, or too many.
+    /// If tensors are missing, misshapen or extra.
     pub fn parameters(&self) -> Result<Tensors, InteropError> {
         let misfit = |problems| InteropError::Tensors { path: self.path.clone(), problems };
         let (n_layers, n_tensors) = (self.config.n_layers, self.tensors.len());
         if n_layers > n_tensors {
-            // Not to list millions of names.
+            // Avoids listing millions of names.
             return Err(misfit(vec![format!(
                 "there are {n_tensors} tensors, which are too few for {n_layers} layers"
             )]));

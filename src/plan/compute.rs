@@ -1,6 +1,6 @@
-//! Floating-point operations (FLOPs) of one token and of one update: those of the matrix products, a multiplication
-//! and the following addition being two. The backward pass makes two products for each one of the forward pass; fused
-//! attention skips the positions that a token may not see, and computes its weights again in the backward pass.
+//! Floating-point operations (FLOPs) of one token and of one update: those of the matrix products, with a multiply-add
+//! counted as two. The backward pass computes two products for each one of the forward pass; fused attention skips the
+//! positions that a token may not attend to, and recomputes its weights in the backward pass.
 //!
 //! Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", table 1; Chowdhery et al. 2022,
 //! "`PaLM`", appendix B.
@@ -11,7 +11,7 @@ use super::{Operations, parameters, tensors};
 use crate::config::{ModelConfig, OptimizerConfig, OptimizerKind};
 use crate::model::parameters::hidden_widths;
 
-/// Floating-point operations (FLOPs) of the forward pass for one token of a full context.
+/// FLOPs of the forward pass for one token of a full context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Compute {
     /// Query, key and value projections of all blocks.
@@ -22,9 +22,10 @@ pub struct Compute {
     pub mlp: f64,
     /// The logits.
     pub output: f64,
-    /// Queries with keys, and weights with values, as they are computed: either of the next two.
+    /// Queries times keys, and weights times values, as actually computed: one of the next two.
     pub attention: f64,
-    /// The same over the positions that a token may see, without windows half of them on average: fused attention.
+    /// The same over the positions that a token may attend to, without windows half of them on average: fused
+    /// attention.
     pub attention_causal: f64,
     /// The same over the whole context: composed attention.
     pub attention_full: f64,
@@ -32,15 +33,15 @@ pub struct Compute {
     pub forward: f64,
     /// Forward and backward pass.
     pub training: f64,
-    /// Forward and backward pass as model FLOPs utilization (MFU) counts them: three times the forward pass, with
+    /// Forward and backward pass as counted for model FLOPs utilization (MFU): three times the forward pass, with
     /// attention over the whole context.
     pub training_mfu: f64,
-    /// The rule of thumb: six for each parameter.
+    /// The rule of thumb: six per parameter.
     pub six_n: f64,
 }
 
-/// Products in fused attention's backward pass for each one in its forward pass: the weights are computed again, and
-/// each of the two products has two gradients.
+/// Products in fused attention's backward pass for each one in its forward pass: the weights are recomputed, and each
+/// of the two products has two gradients.
 const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 
 /// Counts the FLOPs of one token.
@@ -54,7 +55,7 @@ pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) 
     let attention_output = l * 2.0 * h * d * c;
     let mlp = l * n_mlp_matrices * 2.0 * c * f;
     let output = 2.0 * c * v;
-    let for_each_key = 2.0 * 2.0 * h * d; // a product with the key, and one with its value
+    let for_each_key = 2.0 * 2.0 * h * d; // a product with the key, and one with the value
     let attention_full = l * for_each_key * t;
     let n_keys = (0..n_layers).map(|layer| mean_keys(context_length, config.attention_window_of(layer)));
     let attention_causal = for_each_key * n_keys.sum::<f64>();
@@ -78,15 +79,15 @@ pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) 
     }
 }
 
-/// The positions that a token of a full context sees on average, itself included, of a window.
+/// The number of positions in a window that a token of a full context attends to on average, itself included.
 fn mean_keys(context_length: usize, window: Option<usize>) -> f64 {
     let (t, w) = (context_length as f64, window.unwrap_or(context_length).min(context_length) as f64);
-    // The first ones see 1 to `w`, all others `w`.
+    // The first tokens attend to 1 to `w` positions, all others to `w`.
     (w * f64::midpoint(w, 1.0) + (t - w) * w) / t
 }
 
 /// Counts the FLOPs of one update: 0 with `AdamW`; with Muon those of the Newton-Schulz iterations of each matrix
-/// inside the blocks as they are published, whatever the batch. A CPU computes half of what is symmetric.
+/// inside the blocks as published, regardless of the batch. A CPU computes only half of each symmetric matrix.
 #[must_use]
 pub fn update_flops(config: &ModelConfig, vocab_size: usize, optimizer: &OptimizerConfig) -> f64 {
     if optimizer.kind == OptimizerKind::Adamw {
@@ -96,7 +97,7 @@ pub fn update_flops(config: &ModelConfig, vocab_size: usize, optimizer: &Optimiz
     for (name, shape) in tensors(config, vocab_size) {
         for columns in hidden_widths(config, &name, &shape).unwrap_or_default() {
             let (m, n) = (shape[0].min(columns) as f64, shape[0].max(columns) as f64);
-            // A matrix with its transpose, the square of that, and both with the matrix.
+            // The matrix times its transpose, the square of that, and both times the matrix.
             flops += optimizer.newton_schulz_steps as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
         }
     }
@@ -125,7 +126,7 @@ mod tests {
         exactly(counted.attention_output, 2 * (2 * 4 * 4));
         exactly(counted.mlp, 2 * (2 * 4 * 8 + 2 * 8 * 4));
         exactly(counted.output, 2 * 4 * 5);
-        // Each head has 2 dimensions, and multiplies them with 3 keys and 3 values.
+        // Each head multiplies its 2 dimensions with 3 keys and 3 values.
         let full = 2 * 2 * (2 * 2 * 3 + 2 * 3 * 2);
         exactly(counted.attention_full, full);
         exactly(counted.attention, full);
@@ -133,7 +134,7 @@ mod tests {
         exactly(counted.training, 3 * (488 + full));
         exactly(counted.training_mfu, 3 * (488 + full));
 
-        // The first token sees one, the last one three.
+        // The first token attends to one position, the last one to three.
         let causal = 2 * 2 * (2 * 2 * 2 + 2 * 2 * 2);
         let fused = compute(&config, 5, Operations::Fused);
         exactly(fused.attention_causal, causal);
@@ -141,7 +142,7 @@ mod tests {
         exactly(fused.forward, 488 + causal);
         exactly(fused.training, 3 * 488 + causal + causal / 2 * 5);
         exactly(fused.training_mfu, 3 * (488 + full));
-        // In the first layer one position, then two, and two; in the second one all.
+        // In the first layer to one position, then two, and two; in the second one to all.
         let windows = ModelConfig { attention_window: vec![2, 0], ..config.clone() };
         exactly(compute(&windows, 5, Operations::Fused).attention_causal * 3.0, 2 * (2 * 2 * 2) * (5 + 6));
         // Heads of 3 numbers: [4] x [4, 3 (2 + 1 + 1)], and [6] x [6, 4].
@@ -166,7 +167,7 @@ mod tests {
         // Queries [4, 4], keys and values [4, 2] side by side.
         let square = 2 * (4 * 4 * 4) * 3; // [4, 4] with [4, 4], three times
         let narrow = 2 * (2 * 2 * 4) * 2 + 2 * (2 * 2 * 2); // [4, 2], and its square [2, 2]
-        let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], either way round
+        let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], or its transpose
         let block = (square + 2 * narrow) + square + 2 * wide;
         let optimizer = |kind, newton_schulz_steps| OptimizerConfig { kind, newton_schulz_steps, ..Default::default() };
         exactly(update_flops(&small(), 5, &optimizer(OptimizerKind::Muon, 5)), 2 * 5 * block);

@@ -14,19 +14,19 @@ pub struct Disk {
     pub model: u64,
     /// `optimizer.safetensors` of one checkpoint.
     pub optimizer: u64,
-    /// How many checkpoints stay.
+    /// How many checkpoints are kept.
     pub checkpoints_kept: u64,
-    /// All checkpoints that stay.
+    /// All checkpoints that are kept.
     pub total: u64,
 }
 
 impl Disk {
-    /// `checkpoints` are saved in the whole run.
+    /// `checkpoints` is the number saved in the whole run.
     pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
         let weights = tensors(&config.model, vocab_size);
         let optimizer = file_bytes(optimizer_state(&config.model, &config.optimizer, &weights).into_iter().collect());
         let model = file_bytes(weights.into_iter().collect());
-        // The latest ones, and the best one if it is older.
+        // The latest, and the best if it is older.
         let kept = (config.train.keep_checkpoints.limit() as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
         Self { model, optimizer, checkpoints_kept, total: (model + optimizer).saturating_mul(checkpoints_kept) }

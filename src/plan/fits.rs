@@ -1,4 +1,4 @@
-//! Whether a run, or a model that writes, fits the memory of the machine: asked before anything is allocated.
+//! Whether training or generation fits the memory of the machine, checked before anything is allocated.
 
 use super::{MAX_PARAMETERS, Memory, PlanError, parameters};
 use crate::config::{Config, ModelConfig, PositionKind, TokenizerKind};
@@ -6,7 +6,7 @@ use crate::device::OpenDevice;
 use crate::format::size;
 use crate::measure::Machine;
 
-/// Refuses a run that needs more memory than there is. Its vocabulary is taken to be as small as it can be.
+/// Rejects a run that needs more memory than there is, assuming the smallest possible vocabulary.
 ///
 /// # Errors
 /// If the run does not fit.
@@ -14,7 +14,7 @@ pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanEr
     let vocab_size = config.model.vocab_size.unwrap_or(match config.tokenizer.kind {
         TokenizerKind::Byte => 256,
         TokenizerKind::Bpe => config.tokenizer.bpe_vocab_size(),
-        TokenizerKind::Char | TokenizerKind::File => 1, // that of the text or the file
+        TokenizerKind::Char | TokenizerKind::File => 1, // depends on the text or the file
     });
     let n_parameters = parameters(&config.model, vocab_size).total;
     if n_parameters > MAX_PARAMETERS {
@@ -24,27 +24,27 @@ pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanEr
     advice.map_or(Ok(()), |advice| Err(PlanError::DoesNotFit(advice)))
 }
 
-/// The texts that a model is to write.
+/// The texts that a model is to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Writing<'a> {
     /// The model.
     pub model: &'a ModelConfig,
     /// The size of its weights in bytes.
     pub weights: u64,
-    /// Texts at once.
+    /// The number of texts generated at once.
     pub n_texts: u64,
-    /// The most tokens of a text, its prompt included.
+    /// The most tokens per text, prompt included.
     pub n_tokens: u64,
 }
 
 impl Writing<'_> {
-    /// The least memory for it, in bytes: weights, keys and values, and the table of rotations.
+    /// The least memory needed, in bytes: weights, keys and values, and the `RoPE` table.
     #[must_use]
     pub fn memory(&self) -> u64 {
         self.weights.saturating_add(self.cache()).saturating_add(self.rotations())
     }
 
-    /// Keys and values.
+    /// The KV cache.
     fn cache(&self) -> u64 {
         let ModelConfig { n_layers, n_kv_heads, head_dim, context_length, .. } = *self.model;
         let n_tokens = self.n_tokens.min(context_length as u64);
@@ -52,7 +52,7 @@ impl Writing<'_> {
         factors.into_iter().fold(1, u64::saturating_mul)
     }
 
-    /// An angle in f64, its cosine and its sine for each pair of dimensions and each position.
+    /// The `RoPE` table: an angle in f64, its cosine and its sine for each pair of dimensions and each position.
     fn rotations(&self) -> u64 {
         match self.model.position {
             PositionKind::Learned => 0,
@@ -60,7 +60,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Refuses to write what needs more memory than there is.
+    /// Rejects a generation that needs more memory than there is.
     ///
     /// # Errors
     /// If it does not fit.

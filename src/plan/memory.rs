@@ -1,8 +1,7 @@
-//! The memory of a run at its fullest moment: in the forward and backward pass, or in the update after it.
+//! The peak memory of a run: in the forward and backward pass, or in the update after it.
 //!
 //! Checkpoints are saved one tensor at a time and evaluations save nothing for a backward pass, so neither needs more.
-//! Token files are read as needed, and not counted. Every number counts as an f32; training in bf16 holds a little
-//! less.
+//! Token files are read on demand and not counted. Every number counts as an f32; training in bf16 takes a little less.
 
 use serde::{Serialize, Serializer};
 
@@ -18,12 +17,12 @@ use crate::model::shapes::numbers;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The process without a run: code, threads, buffers of matrix products. Measured on Linux with a tiny model.
+/// The process without a run: code, threads, matrix product buffers. Measured on Linux with a tiny model.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// The allocator's overhead, measured on Linux (see `docs/plan.md`): free blocks in
-/// proportion to the tensors, up to a limit; a share of what a pass holds, for packed copies and blocks that fit
-/// nothing else; and a share of everything, lost between blocks.
+/// The allocator's overhead, measured on Linux (see `docs/plan.md`): free blocks in proportion to the tensors, up to a
+/// limit; a share of what a pass holds, for packed copies and unusable blocks; and a share of everything, lost between
+/// blocks.
 const FREE_BLOCKS: f64 = 2.1;
 const MOST_FREE_BLOCKS: f64 = 57.0 * MIB;
 const PASS_OVERHEAD: f64 = 0.27;
@@ -32,9 +31,9 @@ const FRAGMENTATION: f64 = 0.05;
 /// The memory of a run. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Memory {
-    /// The memory at the fullest moment.
+    /// The peak memory.
     pub peak: u64,
-    /// The fullest moment.
+    /// The operation during which it peaks.
     pub peak_during: &'static str,
     /// The parts that add up to the peak, by name: the weights, the optimizer's state, the fields of [`Held`], and the
     /// process with its allocator, which is 0 on a GPU, whose driver has its own.
@@ -42,9 +41,9 @@ pub struct Memory {
     pub parts: [(&'static str, u64); 8],
     /// Saved by the forward pass for the backward pass.
     pub kept_for_backward: u64,
-    /// Always 0, since attention saves no weights; there for scripts that read it.
+    /// Always 0, since attention saves no weights; kept for scripts that read it.
     pub kept_attention_weights: u64,
-    /// The machine's memory; `None` where it is not known, as on a GPU.
+    /// The machine's memory; `None` if unknown, as on a GPU.
     pub machine: Option<Machine>,
 }
 
@@ -83,12 +82,12 @@ impl Memory {
         }
     }
 
-    /// Whether the peak is more than the machine has.
+    /// Whether the peak exceeds the machine's memory.
     pub(super) fn is_too_much(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.total)
     }
 
-    /// Whether the peak is more than the machine has free now.
+    /// Whether the peak exceeds the machine's free memory.
     #[must_use]
     pub fn is_too_much_now(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.available)
@@ -117,7 +116,7 @@ fn as_map<S: Serializer>(parts: &[(&str, u64)], serializer: S) -> Result<S::Ok, 
     serializer.collect_map(parts.iter().copied())
 }
 
-/// The largest batch that fits, with more micro-batches instead: the same updates in less memory.
+/// The largest batch that fits, with more micro-batches to compensate: the same updates in less memory.
 fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit: u64) -> Option<String> {
     let batch_size = config.train.batch_size;
     let mut divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
@@ -136,8 +135,8 @@ fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit:
     })
 }
 
-/// The fullest moment of a step, and what it holds beside weights and optimizer state. As many tensors as there are
-/// `n_threads` are updated at once.
+/// The peak of a step, and what is held then besides weights and optimizer state. `n_threads` tensors are updated at
+/// once.
 fn fullest(
     config: &Config,
     weights: &[NamedShape],
@@ -147,7 +146,7 @@ fn fullest(
 ) -> (&'static str, Held) {
     let mut held = pass.peak;
     if config.train.grad_accumulation_steps > 1 {
-        held.gradients += bytes(weights); // the sum of the micro-batches before
+        held.gradients += bytes(weights); // the sum of the earlier micro-batches
     }
     let mut of_tensors: Vec<f64> = weights
         .iter()
@@ -158,7 +157,7 @@ fn fullest(
         })
         .collect();
     of_tensors.sort_by(f64::total_cmp);
-    // The largest may come first, when no gradient is freed yet.
+    // The largest tensors may be updated first, before any gradient is freed.
     let temporaries = of_tensors.iter().rev().take(n_threads).sum();
     let update = Held { gradients: bytes(weights), temporaries, ..Held::default() };
     match update.total() > held.total() {
@@ -169,16 +168,16 @@ fn fullest(
 
 /// The memory of the process and its allocator, without the tensors.
 fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64 {
-    // Gradients do not fit where the backward pass freed activations, which are not given back to the system at once:
-    // a large model with few tokens holds both.
+    // Gradients do not fit where the backward pass freed activations, and that memory is not returned to the system at
+    // once: a large model with few tokens holds both.
     let freed = pass.saved.total() - pass.saved.gradients;
     let not_given_back = (freed + weights - held.total()).max(0.0);
     let free_blocks = (FREE_BLOCKS * asked_for).min(MOST_FREE_BLOCKS);
     PROCESS + free_blocks + PASS_OVERHEAD * held.total() + FRAGMENTATION * asked_for + not_given_back
 }
 
-/// A sample's copy of the weights, packed for writing on a CPU. It fits where activations were freed, but not where
-/// gradients were: those blocks belong to other threads, for which the allocator keeps them.
+/// A sample's copy of the weights, packed for generation on a CPU. It fits where activations were freed, but not where
+/// gradients were: the allocator keeps those blocks for other threads.
 fn sample(config: &Config, weights: f64, held: Held) -> f64 {
     match config.train.sample_tokens {
         0 => 0.0,
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_thread_updates_a_tensor() {
-        // With a context of one token the update is the fullest moment.
+        // With a context of one token, memory peaks in the update.
         let mut config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &[]).unwrap();
         config.model = ModelConfig { context_length: 1, ..config.model };
         (config.train.batch_size, config.optimizer.kind) = (1, OptimizerKind::Muon);

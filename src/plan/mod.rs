@@ -1,6 +1,6 @@
-//! The cost of a run before it is made: parameters, arithmetic, memory, disk and time.
+//! The cost of a run before it starts: parameters, FLOPs, memory, disk and time.
 //!
-//! Everything but the time follows from the config; [`Time`] is extrapolated from a few real steps on made-up text.
+//! Everything but the time follows from the config; [`Time`] is extrapolated from a few real steps on synthetic text.
 
 mod compute;
 mod disk;
@@ -39,7 +39,7 @@ pub use crate::model::shapes::NamedShape;
 use crate::tokenizer::TokenizerError;
 use crate::train::precision;
 
-/// The largest model that is planned: far above what fits any machine, and low enough to count.
+/// The largest model that is planned: far too large for any machine, and small enough to count.
 const MAX_PARAMETERS: u64 = 1 << 44;
 
 /// Why there is no plan.
@@ -57,7 +57,7 @@ pub enum PlanError {
          model.n_layers or the vocabulary"
     )]
     TooLarge(u64),
-    /// The memory is too small: how much is needed, how much is there, and what helps.
+    /// There is too little memory: how much is needed, how much there is, and what helps.
     #[error("{0}; --force tries it all the same")]
     DoesNotFit(String),
     /// The device failed while steps were measured.
@@ -70,7 +70,7 @@ pub enum PlanError {
 pub struct Plan {
     /// The device's name.
     pub device: String,
-    /// The precision of the run's products.
+    /// The precision of the run's matrix products.
     #[serde(skip)]
     pub matmul_precision: MatmulPrecision,
     /// The vocabulary.
@@ -81,28 +81,28 @@ pub struct Plan {
     pub parameters: Parameters,
     /// Whether other programs can read the model.
     pub portable: Portable,
-    /// The arithmetic of one token.
+    /// The FLOPs of one token.
     pub flops_per_token: Compute,
     /// How often the run trains, evaluates, samples and saves.
     pub run: RunCounts,
-    /// The memory at the fullest moment.
+    /// The peak memory.
     pub memory: Memory,
     /// The checkpoints.
     pub disk: Disk,
     /// How long the run takes; `None` if nothing was measured.
     pub time: Option<Time>,
-    /// The run on several [`Machines`], if someone asked for it.
+    /// The run on several [`Machines`], if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<Distributed>,
-    /// Assumptions.
+    /// The assumptions made.
     pub notes: Vec<String>,
-    /// Problems, each with a hint.
+    /// The problems found, each with a hint.
     pub warnings: Vec<String>,
 }
 
 /// Plans the run of `config` on `device`.
 ///
-/// With `measure`, makes a few real steps on made-up text, unless the run cannot be made there. Nothing is left
+/// With `measure`, makes a few real steps on synthetic text, unless the run cannot be made there. Leaves nothing
 /// behind. `known` is the vocabulary of a run that starts from the weights of another; any other vocabulary follows
 /// from the config and its text.
 ///

@@ -1,4 +1,4 @@
-//! The parameters of a model, counted and named from its config alone.
+//! Counts and names the parameters of a model from its config alone.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub struct Parameters {
     pub position_embedding: u64,
     /// One block.
     pub block: BlockParameters,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub n_layers: u64,
     /// The norm before the logits.
     pub final_norm: u64,
@@ -35,7 +35,7 @@ pub struct BlockParameters {
     pub mlp: u64,
     /// The norms, including those of queries and keys.
     pub norms: u64,
-    /// The learned factors of `embedding_skip` and `value_residual`; the first block lacks the two of the latter.
+    /// The learned factors of `embedding_skip` and `value_residual`; the first block lacks the latter's two.
     pub factors: u64,
     /// All parameters of the block.
     pub total: u64,
@@ -74,7 +74,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     counted
 }
 
-/// Every tensor of parameters, in the order in which the model holds them.
+/// The names and shapes of all parameters, in the model's order.
 #[must_use]
 pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<NamedShape> {
     shapes::of_config(config, vocab_size).collect()

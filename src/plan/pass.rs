@@ -1,8 +1,8 @@
-//! The memory of a training pass beside the weights and the optimizer's state, estimated from tensor shapes.
+//! The memory of a training pass besides weights and optimizer state, estimated from tensor shapes.
 //!
 //! The forward pass saves tensors, and the backward pass frees them block by block, from the last to the first, while
-//! the gradients of the weights grow. [`pass_memory`] adds up what the [operations](Operations) save and need for a
-//! moment, and finds the fullest moment.
+//! the gradients of the weights accumulate. [`pass_memory`] adds up what the [operations](Operations) save and need
+//! temporarily, and finds the peak.
 
 use serde::Serialize;
 use tinderbox_kernels::{MAX_LOSS_LOGITS, MAX_SCORE_BYTES};
@@ -14,12 +14,12 @@ use crate::device::Backend;
 /// Bytes of an f32.
 const F32: f64 = 4.0;
 
-/// Which operations compute the model: they differ in what they save.
+/// The operations that compute the model, which differ in what they save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// The fused ones of `tinderbox-kernels`, on burn's CPU backend.
+    /// The fused operations of `tinderbox-kernels`, on burn's CPU backend.
     Fused,
-    /// Compositions of burn's own, on every other backend.
+    /// Compositions of burn's own operations, on every other backend.
     Composed,
 }
 
@@ -39,13 +39,13 @@ impl Operations {
 pub struct Held {
     /// Saved for the backward pass, without the logits.
     pub activations: f64,
-    /// Attention weights of one block of queries, in the backward pass of composed attention.
+    /// Attention weights of one block of queries, in composed attention's backward pass.
     pub attention_weights: f64,
     /// Logits saved for the backward pass; 0 with a fused loss.
     pub logits: f64,
-    /// The gradients of the weights that are computed so far.
+    /// The gradients of the weights computed so far.
     pub gradients: f64,
-    /// Needed by an operation while it computes.
+    /// Held by an operation while it computes.
     pub temporaries: f64,
 }
 
@@ -62,13 +62,13 @@ impl Held {
 pub struct PassMemory {
     /// Between the forward and the backward pass.
     pub saved: Held,
-    /// At the fullest moment.
+    /// At the peak.
     pub peak: Held,
-    /// The operation at that moment.
+    /// The operation at the peak.
     pub peak_during: &'static str,
 }
 
-/// Estimates the memory of a training pass of `batch_size` rows of a whole context.
+/// Estimates the memory of a training pass over `batch_size` rows of a full context.
 #[must_use]
 pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> PassMemory {
     let costs = costs(config, vocab_size, batch_size, operations);
@@ -80,7 +80,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
         ..Held::default()
     };
     if operations == Operations::Fused {
-        now.gradients = costs.output_matrix; // the fused loss computes it in the forward pass
+        now.gradients = costs.output_matrix; // the fused loss computes its gradient in the forward pass
     }
     let mut memory = PassMemory { saved: now, peak: now, peak_during: "the loss" };
     memory.visit("the loss", now, costs.loss);
@@ -106,7 +106,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
 }
 
 impl PassMemory {
-    /// Remembers a moment at which `temporaries` are held too, if it is the fullest so far.
+    /// Records a moment at which `temporaries` are held too, if it is the peak so far.
     fn visit(&mut self, during: &'static str, now: Held, temporaries: f64) {
         let held = Held { temporaries, ..now };
         if held.total() > self.peak.total() {
@@ -115,13 +115,13 @@ impl PassMemory {
     }
 }
 
-/// Bytes that a part of a block saves, and that its backward pass needs for a moment.
+/// The bytes that a part of a block saves, and those that its backward pass needs temporarily.
 struct Cost {
     saved: f64,
     temporary: f64,
 }
 
-/// Bytes of the parts of a pass; shapes as in [`crate::model`].
+/// Byte counts of the parts of a pass; shapes as in [`crate::model`].
 struct Costs {
     /// `[B, T, C]`
     stream: f64,
@@ -133,11 +133,11 @@ struct Costs {
     projection: Cost,
     /// From queries, keys and values to the attention's output.
     attention: Cost,
-    /// Attention weights in its backward pass.
+    /// Attention weights in attention's backward pass.
     attention_weights: f64,
     /// The second norm and the feed-forward layer.
     mlp: Cost,
-    /// Saved by the norm after the blocks.
+    /// Saved by the final norm.
     last_norm: f64,
     /// Saved logits.
     logits: f64,
@@ -158,14 +158,14 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let row_sums = rows(n_heads); // a number for each row of the attention weights: [B, H, T]
     let has_dropout = config.dropout > 0.0;
     let mask = if has_dropout { stream } else { 0.0 };
-    // The gradient of what a block adds to, and of what it adds where dropout makes them differ.
+    // The gradient of the residual stream, and that of the block's output, which dropout makes different.
     let upstream = stream + mask;
-    // What sums with learned factors save: both of what is added.
+    // What sums with learned factors save: both summands.
     let skip = if config.embedding_skip { stream } else { 0.0 };
     let values = if config.value_residual { qkv + shared_heads } else { 0.0 };
     match operations {
-        // Each operation saves its inputs, which it shares with its neighbours, and what takes long to compute again:
-        // the MLP its activation and the activation's derivatives, attention a number for each head and position. The
+        // Each operation saves its inputs, which it shares with its neighbours, and what is expensive to recompute: the
+        // MLP its activation and the activation's derivatives, attention a number for each head and position. The
         // backward pass of a layer holds its matrices transposed, and their gradients.
         Operations::Fused => {
             let (n_derivatives, n_matrices) = match mlp {
@@ -173,7 +173,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 MlpKind::Swiglu => (2.0, 3.0),
             };
             let norm = 2.0 * stream; // input and output
-            let second_norm = if config.parallel_residual { stream } else { norm }; // of the same input
+            let second_norm = if config.parallel_residual { stream } else { norm }; // both norms share the input
             Costs {
                 stream,
                 mask,
@@ -185,17 +185,16 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                     saved: second_norm + (1.0 + n_derivatives) * hidden + mask,
                     temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * mlp_matrix,
                 },
-                // The input of the norm, and its gradient, which the loss computes.
+                // The norm's input, and its gradient, which the loss computes.
                 last_norm: norm,
                 logits: 0.0,
                 loss: stream + logits.min(F32 * MAX_LOSS_LOGITS as f64),
                 output: 0.0,
             }
         }
-        // Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one
-        // operation, which saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a
-        // multiple of 32, and always with the token embedding: then it makes a gradient of the matrix for each row,
-        // and adds these up.
+        // Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one operation,
+        // which saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a multiple of
+        // 32, and always with the token embedding: it then computes one gradient of the matrix per row and sums them.
         Operations::Composed => {
             let batch_size = batch_size as f64;
             let n_gradients = if context_length.is_multiple_of(32) { batch_size } else { 1.0 };
@@ -203,11 +202,11 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
             let n_hidden = match mlp {
                 MlpKind::Gelu | MlpKind::GeluTanh => 4.0,
                 MlpKind::ReluSquared => 3.0,
-                MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
+                MlpKind::Swiglu => 5.0, // input, sigmoid and output of the gate; the other factor; the product
             };
             let norm = 3.0 * stream; // two factors and the output
             let head_norms = if config.qk_norm { 2.0 * (gathered + shared_heads) } else { 0.0 };
-            // The weights of one block of queries, their gradient and that of the scores, and what dropout left.
+            // The weights of one block of queries, their gradient, that of the scores, and the weights after dropout.
             let n_weights = if has_dropout { 4.0 } else { 3.0 };
             let weights = (row_sums * context_length as f64).min(MAX_SCORE_BYTES as f64); // [B, H, queries, T]
             Costs {
@@ -216,7 +215,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 output_matrix,
                 projection: Cost { saved: skip + norm, temporary: upstream + stream + qkv + n_gradients * qkv_matrix },
                 attention: Cost {
-                    // Queries, keys and values, the output by head and side by side, and two numbers for each row of
+                    // Queries, keys and values, the output by head and concatenated, and two numbers for each row of
                     // weights.
                     saved: values + 3.0 * gathered + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
                     temporary: upstream + 2.0 * gathered + 2.0 * shared_heads,
@@ -227,7 +226,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                     temporary: upstream + hidden + n_gradients * mlp_matrix,
                 },
                 last_norm: norm,
-                // A cap saves its output too.
+                // Capping saves its output too.
                 logits: if config.logit_softcap.is_some() { 2.0 * logits } else { logits },
                 loss: 2.0 * logits,
                 output: logits + stream + n_output_gradients * output_matrix,
@@ -243,7 +242,7 @@ mod tests {
 
     const MIB: f64 = 1_048_576.0;
 
-    /// 4 layers, 4 heads, 128 wide, 512 in the MLP.
+    /// 4 layers, 4 heads, `d_model` 128, `d_ff` 512.
     fn model(context_length: usize) -> ModelConfig {
         ModelConfig { context_length, ..ModelConfig::default() }
     }
@@ -260,7 +259,7 @@ mod tests {
         assert!((mib - 3.0 * 128.0).abs() < 0.1, "{mib}");
     }
 
-    /// MiB that a counting allocator found between the passes of 8 rows of 256 tokens.
+    /// MiB that a counting allocator measured between the passes of 8 rows of 256 tokens.
     #[test]
     fn what_fused_operations_save_is_what_an_allocator_counts() {
         let rotated = ModelConfig { position: PositionKind::Rope, qk_norm: true, ..model(256) };

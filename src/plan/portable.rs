@@ -8,9 +8,9 @@ use crate::interop::Family;
 /// Whether other programs can read the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Portable {
-    /// The family as which they know it, such as `qwen3`; `None` if they know none like it.
+    /// The family that they know it as, such as `qwen3`; `None` if they know no such model.
     pub family: Option<&'static str>,
-    /// The keys that stand in the way of the nearest family, each with its value and the reason; none if there is one.
+    /// The keys that rule out the nearest family, each with its value and the reason; empty if there is a family.
     pub obstacles: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Several machines that train one run: how long their exchanges take, and which `distributed.sync` pays.
+//! Several machines training one run: how long their exchanges take, and which `distributed.sync` pays off.
 
 use std::str::FromStr;
 
@@ -9,19 +9,19 @@ use crate::config::{Config, GradientDtype, SyncKind};
 use crate::device::OpenDevice;
 use crate::distributed::{Format, MOST_NUMBERS};
 
-/// The share of what an Ethernet carries that is payload of TCP: 1448 of 1538 bytes.
+/// The share of TCP payload in Ethernet traffic: 1448 of 1538 bytes.
 const PAYLOAD: f64 = 1448.0 / 1538.0;
 
-/// The losses of one process are worth having this share of the tokens per second that `local` has.
+/// `step`, with the losses of one process, pays off from this share of `local`'s tokens per second on.
 const WORTH: f64 = 0.8;
 
-/// The latency of a network that has none in its description, milliseconds: a wired one in one building.
+/// The default latency of a network, milliseconds: a wired one in one building.
 const LATENCY_MS: f64 = 0.1;
 
 /// The network between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Network {
-    /// What each machine sends, and receives at the same time.
+    /// What each machine can send, and receive at the same time.
     pub bits_per_s: f64,
     /// From one machine to another, milliseconds.
     pub latency_ms: f64,
@@ -47,72 +47,72 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// Milliseconds until the sum of `n` numbers of each of `ranks` machines is in all of them.
+    /// Milliseconds to sum `n` numbers across `ranks` machines, with the result on all of them.
     #[must_use]
     pub fn sum_ms(&self, ranks: usize, n: u64, format: Format) -> f64 {
         let ranks = ranks as f64;
         let bytes = (n * format.n_bytes() as u64) as f64;
         let sent = 2.0 * (ranks - 1.0) / ranks * bytes;
         let n_pieces = n.div_ceil(MOST_NUMBERS as u64) as f64;
-        // All send to all, twice.
+        // Each machine sends to all others, twice.
         sent * 8.0 / (PAYLOAD * self.bits_per_s) * 1e3 + 2.0 * n_pieces * self.latency_ms
     }
 
-    /// Milliseconds until a word of one of `ranks` machines is in all of them.
+    /// Milliseconds to broadcast a short message from one of `ranks` machines to all others.
     fn word_ms(&self, ranks: usize) -> f64 {
         f64::from(ranks.next_power_of_two().ilog2()) * self.latency_ms
     }
 }
 
-/// The machines that are to train together.
+/// The machines that are to train one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machines {
-    /// How many processes there are, each on a machine of its own like this one; at least 2.
+    /// The number of processes, each on its own machine like this one; at least 2.
     pub ranks: usize,
-    /// What is between them.
+    /// The network between them.
     pub network: Network,
 }
 
-/// The steps of a run that several machines make together.
+/// The steps of a run on several machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distributed {
-    /// Processes, each on a machine of its own.
+    /// The number of processes, each on its own machine.
     pub ranks: usize,
     /// The network.
     pub network: Network,
-    /// Rows of a micro-batch that the busiest of them computes.
+    /// Rows of a micro-batch on the busiest machine.
     pub rows: usize,
-    /// Computing its share of a step, milliseconds; `None` if nothing was measured.
+    /// Computing time of its share of a step, milliseconds; `None` if nothing was measured.
     pub compute_ms: Option<f64>,
     /// `distributed.sync = "step"`.
     pub step: Synchronized,
     /// `distributed.sync = "local"`.
     pub local: Synchronized,
-    /// What pays: `step`, `local` or `one process`; `None` if nothing was measured.
+    /// What pays off: `step`, `local` or `one process`; `None` if nothing was measured.
     pub pays: Option<&'static str>,
 }
 
-/// Steps with one kind of `distributed.sync`. Times are `None` if nothing was measured.
+/// Steps with one value of `distributed.sync`. Times are `None` if nothing was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Synchronized {
-    /// Bytes that each machine sends, and receives, in an exchange.
+    /// Bytes that each machine sends, and receives, per exchange.
     pub bytes: u64,
-    /// Steps between two exchanges.
+    /// Steps between exchanges.
     pub steps: usize,
-    /// Communication of a step, on average, milliseconds.
+    /// Average communication time per step, milliseconds.
     pub communication_ms: f64,
-    /// A step, milliseconds.
+    /// Duration of a step, milliseconds.
     pub step_ms: Option<f64>,
-    /// The share of communication in it.
+    /// The share of communication in a step.
     pub communication_share: Option<f64>,
     /// Tokens per second of all machines.
     pub tokens_per_s: Option<f64>,
-    /// That over the tokens per second of one process.
+    /// The speedup over one process.
     pub times_one_process: Option<f64>,
 }
 
 impl Machines {
-    /// How a planned run goes on these machines. If the plan has times, measures a few steps of one machine's share.
+    /// Plans a run on these machines. If the plan has times, measures a few steps of one machine's share.
     ///
     /// # Errors
     /// If the device fails.
@@ -132,7 +132,8 @@ impl Machines {
                 (SyncKind::Step, GradientDtype::Bf16) => (Format::Bf16, 1),
             };
             let n = plan.parameters.total;
-            // All meet before they exchange; in every step, rank 0 orders it, and the loss is a number of its own.
+            // All ranks meet before they exchange; with `step`, rank 0 orders every step, and the loss is summed
+            // separately.
             let mut exchange_ms = network.sum_ms(ranks, n, format) + network.word_ms(ranks);
             if sync == SyncKind::Step {
                 exchange_ms += network.word_ms(ranks) + network.sum_ms(ranks, 1, Format::F32);
@@ -155,8 +156,8 @@ impl Machines {
     }
 }
 
-/// The kind of `distributed.sync` that pays, by how many times the tokens per second of one process each has: the
-/// losses of `step` are those of one process, so that it may be somewhat slower.
+/// The `distributed.sync` that pays off, given the speedup of each over one process: `step` has the losses of one
+/// process, so it may be somewhat slower.
 fn pays(step: f64, local: f64) -> &'static str {
     match (step, local) {
         _ if step.max(local) <= 1.0 => "one process",
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn gradients_of_124_million_numbers_take_seconds_on_a_gigabit() {
         let network: Network = "1Gbit,1ms".parse().unwrap();
-        // 498 MB at 118 MB/s, once and a half with four machines, and two latencies for each 16 MiB.
+        // 498 MB at 118 MB/s, 1.5 times with four machines, and two latencies for each 16 MiB.
         let ms = network.sum_ms(4, 124_500_000, Format::F32);
         assert!((ms - (1.5 * 498e6 / 117.685 / 1e3 + 30.0 * 2.0)).abs() < 2.0, "{ms}");
         let half = network.sum_ms(4, 124_500_000, Format::Bf16);

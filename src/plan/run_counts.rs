@@ -1,4 +1,4 @@
-//! How often a run trains, evaluates, samples and saves.
+//! How many steps, evaluations, samples and checkpoints a run makes.
 
 use serde::Serialize;
 
@@ -12,9 +12,9 @@ use crate::optimizer::Batches;
 pub struct RunCounts {
     /// Updates of the weights.
     pub steps: u64,
-    /// Tokens that one update learns from; once they have grown, if batches grow.
+    /// Tokens per update; the final number if batches grow.
     pub tokens_per_step: u64,
-    /// Tokens of the whole run, with repetition.
+    /// Tokens of the whole run, including repetitions.
     pub tokens: u64,
     /// How often each token of the training text is seen; `None` without the text.
     pub epochs: Option<f64>,
@@ -30,12 +30,12 @@ pub struct RunCounts {
     pub validation_batches: Option<u64>,
     /// Tokens of all samples.
     pub sample_tokens: u64,
-    /// Checkpoints that are saved, if every evaluation finds a better loss.
+    /// Checkpoints saved, if every evaluation improves the loss.
     pub checkpoints: u64,
 }
 
 impl RunCounts {
-    /// `compute` is the arithmetic of a token, `update_flops` that of an update.
+    /// `compute` has the FLOPs per token, `update_flops` those per update.
     pub(super) fn new(config: &Config, text: Option<&Estimate>, compute: &Compute, update_flops: f64) -> Self {
         let train = &config.train;
         let steps = train.max_steps as u64;
@@ -67,7 +67,7 @@ impl RunCounts {
     }
 }
 
-/// How often an interval ends in a run, the end of the run included; an interval of 0 ends only there.
+/// How many intervals end in a run, which itself ends the last one; an interval of 0 ends only there.
 fn ends(steps: u64, interval: u64) -> u64 {
     match interval {
         0 => 1,
@@ -75,7 +75,7 @@ fn ends(steps: u64, interval: u64) -> u64 {
     }
 }
 
-/// How many different steps end an interval of one kind or the other.
+/// How many distinct steps end an interval of either kind.
 fn saves(steps: u64, evaluations: u64, checkpoints: u64) -> u64 {
     let before_the_end = |interval: u64| ends(steps, interval) - 1;
     let both = match (evaluations, checkpoints) {

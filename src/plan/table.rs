@@ -28,7 +28,7 @@ fn heading(text: &mut String, name: &str, rest: &str) {
     text.extend([gap, name, ": ", rest, "\n"]);
 }
 
-/// A name, a right-aligned number and a remark.
+/// A name, a right-aligned value and a remark.
 fn row(text: &mut String, name: &str, value: &str, remark: &str) {
     text.push_str(format!("  {name:<24} {value:>15}  {remark}").trim_end());
     text.push('\n');
@@ -117,7 +117,7 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
 fn memory(text: &mut String, plan: &Plan) {
     let Memory { peak, peak_during, parts, kept_for_backward, machine, .. } = plan.memory;
     heading(text, "memory", &format!("{} at most, during {peak_during}", size(peak)));
-    // Which parts there are at the peak depends on the device and on the moment.
+    // Which parts exist at the peak depends on the device and the operation.
     for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
         let name = match name {
             "optimizer" => "optimizer state",

@@ -1,4 +1,4 @@
-//! The text and the vocabulary of a run, as far as they are known before it.
+//! The text and the vocabulary of a run, as far as they are known before it starts.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use crate::config::Config;
 use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Estimate};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// The characters that a text is assumed to have if it is not found: those of ASCII.
+/// The number of characters assumed for a text that is not found: those of ASCII.
 const ASSUMED_CHARACTERS: usize = 128;
 
-/// The vocabulary.
+/// The vocabulary of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vocabulary {
-    /// The number of different tokens.
+    /// The number of distinct tokens.
     pub size: usize,
-    /// Where the size is known from.
+    /// What determines the size.
     pub source: String,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn find(
         None => from_config()?,
     };
     let vocabulary = match config.model.vocab_size {
-        // A tokenizer with more tokens is refused when the run is made.
+        // A tokenizer with more tokens is rejected when the run starts.
         Some(rows) => Vocabulary { size: rows.max(vocabulary.size), source: "model.vocab_size".to_owned() },
         None => vocabulary,
     };

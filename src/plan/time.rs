@@ -1,6 +1,6 @@
-//! How long a run takes, extrapolated from a few real steps on made-up text.
+//! How long a run takes, extrapolated from a few real steps on synthetic text.
 //!
-//! Model, trainer, evaluation and writer are those of training. A run whose steps take long is measured in parts: the
+//! Model, trainer, evaluation and generation are the real ones. A run with long steps is measured in parts: the
 //! difference between one micro-batch and two, or between one layer and two, is the time of each further one.
 
 use std::fs::{self, File};
@@ -20,22 +20,22 @@ use crate::run::TrainState;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
 
-/// About how long measuring steps may take.
+/// Roughly how long measuring steps may take.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// The steps that are measured. The first step of an optimizer does less than the others.
+/// The measured steps. An optimizer's first step does less than the others.
 const TRIAL: Trial = Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_div(2).expect("2 is not 0") };
 
-/// The longest context of the first, rough measurement.
+/// The longest context of shortened measurements.
 const SHORT_CONTEXT: usize = 1024;
 
-/// A run whose measurement by rows and layers would take longer is measured with a shorter context.
+/// If measuring by rows and layers would take longer than this, the context is shortened.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The most tokens of a sample that are measured.
+/// The most sample tokens that are measured.
 const MOST_TOKENS: usize = 50;
 
-/// The most bytes that are written to measure the disk.
+/// The most bytes written to measure the disk.
 const MOST_WRITTEN: usize = 64 << 20;
 
 /// The measured times.
@@ -56,7 +56,7 @@ pub struct Measured {
 /// How long a run takes, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Time {
-    /// The measurement behind the rest.
+    /// The measurement that all times are based on.
     pub measured: Measured,
     /// Tokens per second of training.
     pub tokens_per_s: f64,
@@ -79,7 +79,7 @@ pub struct Time {
 impl Time {
     pub(super) fn new(measured: Measured, run: &RunCounts) -> Self {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
-        // A smaller batch takes as much less time.
+        // Smaller batches take proportionally less time.
         let whole_steps = run.tokens as f64 / run.tokens_per_step as f64;
         let steps_s = measured.step_ms / 1e3 * whole_steps;
         let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
@@ -100,7 +100,7 @@ impl Time {
     }
 }
 
-/// Measures as much of the run as there is time for.
+/// Measures as much of the run as time allows.
 pub(super) fn measure(
     config: &Config,
     vocab_size: usize,
@@ -110,7 +110,7 @@ pub(super) fn measure(
     let bench = Bench { vocab_size, device };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
-    // A GPU tunes its kernels for every shape: there, a smaller trial takes longer than the whole.
+    // A GPU tunes its kernels for every shape: a smaller trial takes longer there than the full run.
     let one_row_s = if device.backend.is_cpu() { bench.step_of_one_row(config)? } else { 0.0 };
     let n_steps = TRIAL.warm_up + 1;
     let affordable = |rows: usize| (n_steps * rows) as f64 * one_row_s <= BUDGET.as_secs_f64();
@@ -120,13 +120,13 @@ pub(super) fn measure(
     }
     let mut part = config.clone();
     part.train.grad_accumulation_steps = 1;
-    // Three micro-batches: one step with one of them, and one with two.
+    // Three micro-batches: one step with one, and one with two.
     if fits && affordable(3 * train.batch_size) {
         let how = "steps of one micro-batch and of two";
         return bench.run(&part, train.grad_accumulation_steps, how);
     }
     part.train.batch_size = 1;
-    // One row and two, through one layer and through two: (1 + 2) (1 + 2) rows of a layer.
+    // One row and two, through one layer and two: (1 + 2) (1 + 2) rows of a layer.
     let row_of_a_layer_s = one_row_s / config.model.n_layers as f64;
     let is_long = (9 * n_steps) as f64 * row_of_a_layer_s > PATIENCE.as_secs_f64();
     let mut how = "steps of one row and of two, through one layer and through two";
@@ -149,7 +149,7 @@ pub(super) fn measure(
 }
 
 impl Measured {
-    /// The measurement with `n` layers, if `self` is with one.
+    /// Extrapolates to `n` layers from measurements with one layer, `self`, and with two.
     fn of_layers(self, two_layers: &Self, n: usize) -> Self {
         let ms = |part: fn(&Self) -> f64| extended(part(&self), part(two_layers), n);
         Self {
@@ -162,19 +162,19 @@ impl Measured {
     }
 }
 
-/// The time of `n` of something if one takes `one` and two take `two`: whatever they share counts once.
+/// The time of `n` units if one takes `one` and two take `two`: shared time counts once.
 fn extended(one: f64, two: f64, n: usize) -> f64 {
     one + (n as f64 - 1.0) * (two - one).max(0.0)
 }
 
-/// The model's surroundings in all measurements.
+/// What all measurements have in common.
 struct Bench<'a> {
     vocab_size: usize,
     device: &'a OpenDevice,
 }
 
 impl Bench<'_> {
-    /// Seconds of a training step for each row of a batch, roughly: one row through one layer, scaled by the FLOPs.
+    /// Approximate seconds of a training step per batch row: one row through one layer, scaled by FLOPs.
     fn step_of_one_row(&self, config: &Config) -> Result<f64, PlanError> {
         let mut small = config.clone();
         (small.train.batch_size, small.train.grad_accumulation_steps) = (1, 1);
@@ -188,19 +188,19 @@ impl Bench<'_> {
         Ok(self.row_flops(&config.model) / speed)
     }
 
-    /// FLOPs of a training step with one row.
+    /// FLOPs of a training step on one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
         let of_a_token = compute(config, self.vocab_size, Operations::of(self.device.backend));
         of_a_token.training * config.context_length as f64
     }
 
-    /// Trains, evaluates, writes and saves a little, as `config` says; the time of a step is that of one with `times`
-    /// as many micro-batches.
+    /// Trains, evaluates, generates and saves a little, as `config` says; the time of a step is that of one with
+    /// `times` as many micro-batches.
     fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
         let measure = |trainer: &mut Trainer| TRIAL.time(|| trainer.step().wait()).map_err(PlanError::Device);
         let mut of_two_ms = None;
         if times > 1 {
-            // The update comes once a step, and with Muon may take longer than a pass.
+            // The update comes once per step, and with Muon may take longer than a pass.
             let mut twice = config.clone();
             twice.train.grad_accumulation_steps *= 2;
             of_two_ms = Some(measure(&mut self.trainer(&twice))?.median_ms);
@@ -228,7 +228,7 @@ impl Bench<'_> {
         Trainer::new(model, &config, self.text(&config, 1))
     }
 
-    /// Made-up text as long as `n_batches`.
+    /// Synthetic text of `n_batches` batches.
     fn text(&self, config: &Config, n_batches: usize) -> Tokens {
         let n = n_batches * config.train.batch_size * config.model.context_length + 1;
         Tokens::made_up(n, self.vocab_size)
@@ -253,12 +253,12 @@ impl Bench<'_> {
         if n == 0 {
             return Ok(0.0);
         }
-        // Any text will do, so each token is a character.
+        // Any text will do, so each token is one character.
         let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
         let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(failed)?;
         let settings = GenerateConfig { max_new_tokens: n + 1, stop: Vec::new(), ..config.generate.clone() };
         let mut writer = Writer::new(model, &tokenizer, &settings, " ", 0).map_err(failed)?;
-        writer.next().transpose().map_err(failed)?; // to warm up
+        writer.next().transpose().map_err(failed)?; // warms up
         let ms = timed_ms(|| writer.try_for_each(|piece| piece.map(|_| ()).map_err(failed)))?;
         Ok(ms / n as f64)
     }
@@ -268,8 +268,8 @@ fn failed(error: impl std::fmt::Display) -> PlanError {
     PlanError::Device(error.to_string())
 }
 
-/// Milliseconds to write a checkpoint to the disk of the working directory, from [`MOST_WRITTEN`] bytes of it; 0 if
-/// nothing can be written.
+/// Milliseconds to write a checkpoint to the disk of the working directory, extrapolated from [`MOST_WRITTEN`] bytes; 0
+/// if nothing can be written.
 fn checkpoint_ms(trainer: &Trainer) -> f64 {
     let saved = trainer.checkpoint(TrainState::default());
     let tensors = saved.model.values().chain(saved.optimizer.values());
@@ -278,7 +278,7 @@ fn checkpoint_ms(trainer: &Trainer) -> f64 {
     writing_ms * n_bytes as f64 / n_bytes.clamp(1, MOST_WRITTEN) as f64
 }
 
-/// Writes a file that is gone as soon as it is closed or the process ends.
+/// Writes a file that vanishes once it is closed or the process ends.
 fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io::Result<()> {
     let path = format!(".tinderbox-plan-{}", std::process::id());
     let mut file = File::create_new(&path)?;
@@ -296,7 +296,7 @@ fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io
     written
 }
 
-/// Writes the first `left` bytes to a file, and drops the others.
+/// Writes the first `left` bytes to a file and discards the rest.
 struct Start<'a> {
     file: &'a mut File,
     left: usize,

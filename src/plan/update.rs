@@ -1,4 +1,4 @@
-//! The memory that the update of a tensor needs for a moment, beside its weights, gradient and running means.
+//! The temporary memory of a tensor's update, besides its weights, gradient and running means.
 
 use super::Operations;
 use crate::model::shapes::numbers;
@@ -10,25 +10,24 @@ const F32: f64 = 4.0;
 /// polynomials so far, the next one, and packed copies of all three.
 const SQUARES: f64 = 6.0;
 
-/// Bytes that the update of one tensor needs for a moment. `widths` are those of the matrices side by side in it, if
-/// Muon moves it.
+/// Temporary bytes for the update of one tensor. If Muon updates it, `widths` are those of its matrices side by side.
 #[must_use]
 pub fn update_memory(shape: &[usize], widths: Option<&[usize]>, operations: Operations) -> f64 {
     let whole = F32 * numbers(shape) as f64;
     let Some(widths) = widths else {
         return match operations {
             Operations::Fused => 0.0,            // AdamW in place
-            Operations::Composed => 2.0 * whole, // the new means beside the old ones
+            Operations::Composed => 2.0 * whole, // the new means next to the old ones
         };
     };
     let n_rows = shape[0];
     let of_matrix = |width: &usize| {
         let (matrix, square) = (F32 * (n_rows * width) as f64, F32 * (n_rows.min(*width) as f64).powi(2));
         match operations {
-            // In place, from a packed copy. One that is not tall is packed by rows before, where a square comes later.
+            // In place, from a packed copy. One that is not tall is first packed by rows, where a square comes later.
             Operations::Fused if n_rows > *width => matrix + SQUARES * square,
             Operations::Fused => 2.0 * matrix + (SQUARES - 1.0) * square,
-            // Two more matrices of the same shape in an iteration, and a square one of the smaller side.
+            // Each iteration needs two more matrices of the same shape, and a square one of the smaller side.
             Operations::Composed => square,
         }
     };

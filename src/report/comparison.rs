@@ -1,4 +1,4 @@
-//! Several runs on one page: their numbers, their curves over each other, what they wrote, and what sets them apart.
+//! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
 use super::curves::SMALL;
 use super::{Report, ReportError};
@@ -9,7 +9,7 @@ use crate::run::{self, Difference, RunDir, RunInfo};
 
 const STYLE: &str = include_str!("../draw/assets/comparison.css");
 
-/// The contents of a page about several runs, the best first.
+/// The contents of a page about several runs, best first.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     reports: Vec<Report>,
@@ -17,7 +17,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Gathers the files of these runs, as far as they exist.
+    /// Reads the files of these runs, as far as they exist.
     ///
     /// # Errors
     /// If a run's config or one of its logs cannot be read.
@@ -31,7 +31,7 @@ impl Comparison {
         Ok(Self { reports, differences: run::differences(&sorted)? })
     }
 
-    /// One line for each thing that is missing.
+    /// One line for each missing part.
     #[must_use]
     pub fn notes(&self) -> Vec<&str> {
         self.reports.iter().flat_map(Report::notes).map(String::as_str).collect()
@@ -53,7 +53,8 @@ impl Comparison {
         draw::page(&names.join(", "), &lead, &known)
     }
 
-    /// The validation losses large, the other columns small, with a curve for each run. The best runs are in front.
+    /// The validation losses as a large chart, the other columns as small ones, with a curve per run. The best are in
+    /// front.
     fn charts(&self, names: &[String]) -> Vec<Chart> {
         let runs = || names.iter().zip(&self.reports).enumerate().rev();
         let losses = Chart {
@@ -106,7 +107,7 @@ impl Comparison {
         fragment(body + "</table>\n</div>")
     }
 
-    /// The newest sample of each run.
+    /// The latest sample of each run.
     fn samples(&self, names: &[String]) -> Option<Fragment> {
         let written = names.iter().zip(&self.reports);
         let texts = written.filter_map(|(name, report)| super::samples::newest_of(name, &report.samples));
@@ -114,7 +115,7 @@ impl Comparison {
         (!texts.is_empty()).then(|| fragment(format!("<div class=\"texts\">\n{texts}</div>")))
     }
 
-    /// The keys of the config whose values differ.
+    /// The config keys whose values differ.
     fn settings(&self, names: &[String]) -> Option<Fragment> {
         if self.differences.is_empty() {
             return None;
@@ -131,7 +132,7 @@ impl Comparison {
     }
 }
 
-/// The class of a run's curve: the best have colours, the others are grey.
+/// The CSS class of a run's curve: the best are coloured, the others grey.
 fn class(at: usize) -> String {
     match at < N_SERIES {
         true => format!("series-{at}"),

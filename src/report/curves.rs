@@ -1,13 +1,13 @@
-//! The charts that every run has: its losses, and small ones of its learning rate, gradients and speed.
+//! The charts of every run: its losses, and small ones of learning rate, gradients and speed.
 
 use crate::draw::{Chart, Series};
 use crate::run::{Curves, RunInfo};
 
-/// Losses above this many times the first are drawn at the upper edge: an explosion would hide everything else.
+/// Losses above this many times the first are drawn at the upper edge: an explosion would flatten everything else.
 const MOST_GROWTH: f64 = 4.0;
 
-/// The losses: means over the log intervals for training, and the estimates for validation. The mark is the number that
-/// the report begins with: over the whole validation split, once that is known.
+/// The losses: means over the log intervals for training, and estimates for validation. The mark is the headline number
+/// of the report: over the whole validation split, once that is known.
 pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
     let train = curves.column("train_loss");
     let validation = curves.column("val_loss_estimate");
@@ -45,7 +45,7 @@ pub(super) struct Column {
     pub title: [&'static str; 2],
     /// Its key in the log.
     pub key: &'static str,
-    /// As of [`Chart`].
+    /// As in [`Chart`].
     pub decimals: Option<u8>,
 }
 
@@ -60,7 +60,7 @@ pub(super) const SMALL: [Column; 3] = [
 ];
 
 impl Column {
-    /// The column as a chart of these curves: its name, its class and the log of each.
+    /// A chart of this column, with the name, the CSS class and the log of each curve.
     pub fn chart<'a>(self, curves: impl IntoIterator<Item = (String, String, &'a Curves)>) -> Chart {
         let Self { id, title, key, decimals } = self;
         let series = curves.into_iter().map(|(name, class, curves)| Series {
@@ -73,7 +73,7 @@ impl Column {
         Chart { id, title, series, mark: None, from_zero: true, ceiling: f64::INFINITY, decimals }
     }
 
-    /// The column of one run.
+    /// A chart of this column of one run.
     pub fn of(self, curves: &Curves) -> Chart {
         self.chart([(self.title[0].to_lowercase(), "rate".to_owned(), curves)])
     }
@@ -90,7 +90,7 @@ mod tests {
         Curves { rows, ..Curves::default() }
     }
 
-    /// A run of which only the best number is known.
+    /// A run with only its best number known.
     fn facts(best: Option<(u64, f64)>, is_estimate: bool) -> RunInfo {
         RunInfo {
             run: "runs/mine".into(),

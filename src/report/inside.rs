@@ -1,4 +1,4 @@
-//! Measures a run's best weights: each head on the validation split, and the attention of all of them on a few words.
+//! Measures a run's best weights: every head on the validation split, and the attention of all heads on a few words.
 
 use std::error::Error;
 use std::ops::RangeInclusive;
@@ -11,13 +11,13 @@ use crate::model::Gpt;
 use crate::run::{self, Checkpoint, RunDir};
 use crate::tokenizer::Tokenizer;
 
-/// The least and the most tokens of the words, so that their maps fit a page.
+/// The fewest and the most tokens of the words, so that their maps fit the page.
 const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
 
-/// The most MiB of their section, if fewer tokens help: a large model has many numbers for each.
+/// The most MiB of their section, if fewer tokens can reduce it: a large model has many numbers per token.
 const MOST_MIB: usize = 2;
 
-/// The tokens of the validation split that are searched for the beginning of a line.
+/// How many tokens of the validation split are searched for the start of a line.
 const SEARCHED_TOKENS: usize = 4096;
 
 /// The measurements of one checkpoint.
@@ -57,14 +57,14 @@ fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<
         return Ok(None);
     };
     let words = some_words(tokens, tokenizer, config.context_length.min(n_tokens));
-    // Text that the tokenizer cannot read back is no reason to fail.
+    // Text that the tokenizer does not round-trip is no reason to fail.
     let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
     PromptDetails::new(model, tokenizer, &prompt, &selection).map(Some)
 }
 
-/// At most `n` tokens from the first line that begins in `tokens`, or from their beginning, without a word cut short.
+/// At most `n` tokens from the first line that starts in `tokens`, or else from their start, without a partial word.
 fn some_words(tokens: &Tokens, tokenizer: &Tokenizer, n: usize) -> String {
     let mut ids = vec![0; tokens.len().min(SEARCHED_TOKENS)];
     tokens.read(0, &mut ids);

@@ -1,7 +1,6 @@
-//! The report of a run: one page of HTML with the curves, texts, heads and config of a run.
+//! The report of a run: one HTML page with its curves, samples, heads and config.
 //!
-//! A run in progress, a failed run, or a run of an older version has a report as far as its files reach;
-//! [`Report::notes`] says what is missing.
+//! A running, failed or older run has a report as far as its files allow; [`Report::notes`] says what is missing.
 
 #![allow(
     clippy::format_collect,
@@ -60,12 +59,12 @@ pub struct Report {
     samples: Vec<Sample>,
     settings: Vec<Section>,
     inside: Option<Inside>,
-    /// One line for each thing that is missing.
+    /// One line for each missing part.
     notes: Vec<String>,
 }
 
 impl Report {
-    /// Gathers the files of a run, as far as they exist.
+    /// Reads the files of a run, as far as they exist.
     ///
     /// # Errors
     /// If the run's config or one of its logs cannot be read.
@@ -87,8 +86,8 @@ impl Report {
         })
     }
 
-    /// Measures on `device` what the run's best weights do with its validation split, which takes about as long
-    /// as reading 48 windows of it. If it fails, a note says why.
+    /// Measures on `device` what the run's best weights do with its validation split, which takes about as long as
+    /// reading 48 windows of it. If this fails, a note says why.
     pub fn look_inside(&mut self, run: &RunDir, device: &Device) {
         match inside::look(run, device) {
             Ok(inside) => self.inside = Some(inside),
@@ -105,7 +104,7 @@ impl Report {
         self.notes.push(note);
     }
 
-    /// One line for each thing that is missing.
+    /// One line for each missing part.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -114,9 +113,9 @@ impl Report {
     /// Writes the page and the plots into the run directory.
     ///
     /// # Errors
-    /// If a file cannot be written; each is replaced whole or not at all.
+    /// If a file cannot be written; each is replaced atomically.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
-        remove_left_over(run.root()); // by an earlier report that was killed
+        remove_left_over(run.root()); // of an earlier report that was killed
         let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.of(&self.curves)];
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
         for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
@@ -151,7 +150,7 @@ impl Report {
         draw::page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
     }
 
-    /// The name of the run: `.` has one, too.
+    /// The name of the run, even if its path is `.`.
     fn name(&self) -> String {
         let run = &self.facts.run;
         let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());

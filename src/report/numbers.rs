@@ -47,7 +47,7 @@ pub(super) fn numbers(report: &Report) -> Fragment {
     fragment(body)
 }
 
-/// The smaller numbers of the run, and how it was made.
+/// The secondary numbers of the run, and how it was made.
 pub(super) fn details(report: &Report) -> Fragment {
     let facts = facts(report).into_iter();
     let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
@@ -58,7 +58,7 @@ fn fragment(body: String) -> Fragment {
     Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
 }
 
-/// The name, the value and a remark of each important number that is known.
+/// The name, value and remark of each known important number.
 fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     let facts = &report.facts;
     let (mark, unit) = match facts.is_estimate {
@@ -87,7 +87,7 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     tiles.into_iter().filter_map(|(name, value, detail)| Some((name, value?, detail))).collect()
 }
 
-/// The name and the value of every other number that is known.
+/// The name and value of every other known number.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let facts = &report.facts;
     let last = report.processes.last();
@@ -129,7 +129,7 @@ fn last_weights(curves: &Curves) -> Option<String> {
     }
 }
 
-/// The middle value of a column.
+/// The median of a column.
 fn median(curves: &Curves, column: &str) -> Option<f64> {
     let values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
     (!values.is_empty()).then(|| measure::median(&values))
@@ -159,7 +159,7 @@ mod tests {
         let estimate = json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
         let shown = last_weights(&curves(std::slice::from_ref(&done)));
         assert_eq!(shown.as_deref(), Some("1.5000 nats per token, 2.0000 bits per byte"));
-        // A run that was done and goes on with more steps.
+        // A finished run that continues with more steps.
         let shown = last_weights(&curves(&[done, estimate]));
         assert_eq!(shown.as_deref(), Some("~1.2500 nats per token, ~1.7500 bits per byte"));
         assert_eq!(last_weights(&Curves::default()), None);

@@ -1,4 +1,4 @@
-//! The texts that the model wrote at its evaluations.
+//! The samples that the model generated at its evaluations.
 
 use crate::draw::{Fragment, escape, spread};
 use crate::format::grouped;
@@ -7,7 +7,7 @@ use crate::run::{Curves, Sample};
 const STYLE: &str = include_str!("../draw/assets/samples.css");
 const SCRIPT: &str = include_str!("../draw/assets/samples.js");
 
-/// The most samples that are shown.
+/// The most samples shown.
 const MOST_SAMPLES: usize = 50;
 
 /// The samples, with the estimated loss of the same weights; `None` if there are no samples.
@@ -30,7 +30,7 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
     for Sample { step, text } in kept.into_iter().map(|at| &samples[at]) {
         let loss = losses.iter().find(|(of, _)| of == step);
         let loss = loss.map(|(_, loss)| format!("<small>validation loss ~{loss:.4}</small>"));
-        // HTML drops a line break at the beginning of `pre`: the text may begin with one.
+        // HTML drops a line break at the start of `pre`, and the text may begin with one.
         body += &format!(
             "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>\n",
             grouped(*step),
@@ -42,19 +42,19 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
     Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None, lists: Vec::new() })
 }
 
-/// The newest sample, to stand beside the curves; nothing if there are none.
+/// The latest sample, for a place next to the curves; empty if there are none.
 pub(super) fn newest(samples: &[Sample]) -> String {
     newest_of("What it writes now", samples).unwrap_or_default()
 }
 
-/// The newest sample below a heading; `None` if there are none.
+/// The latest sample below a heading; `None` if there are none.
 pub(super) fn newest_of(heading: &str, samples: &[Sample]) -> Option<String> {
     let Sample { step, text } = samples.last()?;
     let (heading, step, text) = (escape(heading), grouped(*step), escape(&visible(text.trim())));
     Some(format!("<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre>{text}</pre>\n</aside>\n"))
 }
 
-/// The text with its control characters replaced: an untrained model may write anything.
+/// The text with control characters replaced: an untrained model may generate anything.
 fn visible(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,

@@ -1,4 +1,4 @@
-//! The config of a run, key by key, with the values that someone chose marked.
+//! The config of a run, key by key, with the explicitly chosen values marked.
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ pub(super) struct Section {
     pub settings: Vec<Setting>,
 }
 
-/// A key with its value.
+/// A key and its value.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub key: String,
-    /// As in TOML.
+    /// In TOML.
     pub value: String,
     pub origin: Origin,
 }
@@ -30,14 +30,14 @@ pub(super) struct Setting {
 pub(super) enum Origin {
     /// The value would be the same without the key.
     Default,
-    /// Someone chose the value; with its default, as in TOML, if it has one.
+    /// The value was chosen; with its default in TOML, if it has one.
     Chosen(Option<String>),
-    /// The config belongs to another version, whose defaults are unknown.
+    /// The config is from another version, whose defaults are unknown.
     Unknown,
 }
 
-/// The sections of a run's config, and their keys, in the order in which a config is written. To find the default of
-/// a key, which may follow from other keys, the config is loaded without it.
+/// The sections of a run's config, and their keys, in the order of a written config. To find the default of a key,
+/// which may depend on other keys, the config is loaded without it.
 pub(super) fn sections(config: &Table) -> Vec<Section> {
     let known = load(config).map(|config| config.to_toml());
     let of_section = |(name, section): (&String, &Value)| {
@@ -56,7 +56,7 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
     };
     let mut sections: Vec<Section> = config.iter().map(of_section).collect();
     sections.retain(|section| !section.settings.is_empty());
-    // A table is sorted by name; unknown keys come last.
+    // Tables are sorted by name; unknown keys come last.
     let written = known.unwrap_or_default();
     let keys = keys(&written);
     let place = |is_it: &dyn Fn(&(&str, &str)) -> bool| keys.iter().position(is_it).unwrap_or(usize::MAX);
@@ -67,7 +67,7 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
     sections
 }
 
-/// The section of the page.
+/// The settings section of the page.
 pub(super) fn settings(sections: &[Section]) -> Fragment {
     let mut settings = sections.iter().flat_map(|section| &section.settings);
     let is_known = settings.all(|setting| setting.origin != Origin::Unknown);
@@ -99,7 +99,7 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
     Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
 }
 
-/// The keys of a config as it is written, with their sections.
+/// The keys of a written config, with their sections.
 fn keys(config: &str) -> Vec<(&str, &str)> {
     let mut section = "";
     let mut keys = Vec::new();
@@ -118,7 +118,7 @@ fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
     if let Some(keys) = without.get_mut(section).and_then(Value::as_table_mut) {
         keys.remove(key);
     }
-    // Without a key that others depend on, these may break a rule; then what it would be alone counts.
+    // If other keys need this one, the rest may be invalid without it; then the key's own default counts.
     let whole = load(&without).unwrap_or_default().to_toml();
     let whole: Option<Table> = toml::from_str(&whole).ok();
     let default = whole.and_then(|whole| Some(whole.get(section)?.get(key)?.clone()));
@@ -128,13 +128,13 @@ fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
     }
 }
 
-/// The whole config that a part of one stands for, if that is valid.
+/// The full config that a partial one stands for, if valid.
 fn load(part: &Table) -> Option<Config> {
     let text = toml::to_string(part).ok()?;
     Config::from_toml(&text, Path::new("config.toml"), &[]).ok()
 }
 
-/// A value in one line.
+/// A value on one line.
 fn shown(value: &Value) -> String {
     match value {
         Value::Array(values) => {
@@ -145,7 +145,7 @@ fn shown(value: &Value) -> String {
             let pairs = table.iter().map(|(key, value)| format!("{key} = {}", shown(value)));
             format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
         }
-        Value::String(text) => format!("{text:?}"), // TOML's own way takes several lines for some
+        Value::String(text) => format!("{text:?}"), // TOML would write some on several lines
         other => other.to_string(),
     }
 }

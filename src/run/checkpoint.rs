@@ -1,4 +1,4 @@
-//! A checkpoint directory: weights, optimizer state, and where the run stands.
+//! A checkpoint directory: weights, optimizer state and training state.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 
-/// The parameter with a row for each position of the context.
+/// The position embedding, with a row for each position of the context.
 const POSITIONS: &str = "position_embedding.weight";
 
 /// The version of the format. Version 1 had no checksums.
@@ -35,15 +35,15 @@ pub struct Best {
     pub val_loss: f64,
 }
 
-/// Where a run stands, apart from its tensors. Batches, dropout and learning rates follow from the step.
+/// The training state, apart from tensors. Batches, dropout and learning rates follow from the step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
     /// Updates made.
     pub step: usize,
-    /// SHA-256 of the training text, in hexadecimal; empty in a model that was imported.
+    /// SHA-256 of the training text, in hexadecimal; empty in an imported model.
     pub text_sha256: String,
-    /// The checkpoint, or the model of another project, that the first weights came from, as it was named then; `None`
-    /// if they were drawn from the seed.
+    /// The checkpoint, or the model of another project, that the initial weights came from, as it was named then;
+    /// `None` if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
     /// The best evaluation so far.
@@ -57,10 +57,10 @@ pub struct TrainState {
     /// CRC-32C of the run's `tokenizer.json`; `None` if an older version began the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer_crc32c: Option<u32>,
-    /// The work that an interrupt left undone at this step: done first when the run goes on.
+    /// The work at this step that an interrupt left undone; done first on resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_undone: Option<LeftUndone>,
-    /// The losses that spikes are told by, nats per token; empty unless the config asks for it.
+    /// The losses by which spikes are detected, nats per token; empty unless the config asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent_losses: Vec<f32>,
 }
@@ -69,7 +69,7 @@ pub struct TrainState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftUndone {
-    /// The measurements of the weights that the run starts with.
+    /// The measurements of the initial weights.
     Start,
     /// The evaluation.
     Evaluation,
@@ -78,13 +78,13 @@ pub enum LeftUndone {
 }
 
 impl TrainState {
-    /// Whether the weights come from another project, and no text of ours was trained on.
+    /// Whether the weights come from another project and were not trained here.
     pub fn is_imported(&self) -> bool {
         self.text_sha256.is_empty()
     }
 }
 
-/// Its parts are read one by one: what is flattened is kept as values before, of many times its size.
+/// Not deserialized: serde would buffer the flattened fields as values, at many times their size.
 #[derive(Serialize)]
 struct StateFile {
     version: u32,
@@ -100,19 +100,19 @@ struct Checksums {
     model: String,
     #[serde(rename = "optimizer.safetensors")]
     optimizer: String,
-    /// Of this file up to these digits, which are the last of it.
+    /// The checksum of this file up to these digits, which are its last.
     #[serde(rename = "state.json")]
     state: String,
 }
 
-/// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded.
+/// The contents of a checkpoint. Its tensors stay on the device or in the file until written or loaded.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     /// The weights, by parameter name.
     pub model: BTreeMap<String, LazyTensor>,
     /// The optimizer's running means.
     pub optimizer: BTreeMap<String, LazyTensor>,
-    /// Where the run stands.
+    /// The training state.
     pub state: TrainState,
 }
 
@@ -136,13 +136,12 @@ impl Checkpoint {
         )
     }
 
-    /// Reads the checkpoint in `dir`, but for the values of its tensors, after comparing its files with their
-    /// checksums.
+    /// Reads the checkpoint in `dir`, except for the values of its tensors, after verifying the checksums of its files.
     pub fn read(dir: &Path) -> Result<Self, RunError> {
         Self::read_whole(dir).map_err(naming_whole(dir))
     }
 
-    /// As [`Checkpoint::read`]; an error names no other checkpoint.
+    /// Like [`Checkpoint::read`], but an error names no other checkpoint.
     pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
         let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
         let (model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
@@ -154,7 +153,7 @@ impl Checkpoint {
         Ok(Self { model, optimizer, state })
     }
 
-    /// Reads where the run stood.
+    /// Reads the training state.
     pub fn read_state(dir: &Path) -> Result<TrainState, RunError> {
         read_state_file(dir).map(|(state, _)| state).map_err(naming_whole(dir))
     }
@@ -164,8 +163,8 @@ impl Checkpoint {
         fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len())
     }
 
-    /// Compares the tensors in `dir` with those of a model for which nothing is allocated yet: a config may ask for
-    /// more than there is.
+    /// Compares the shapes of the tensors in `dir` with those of a model before anything is allocated for it: a config
+    /// may ask for more than there is.
     pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path).map_err(naming_whole(dir))?;
@@ -173,7 +172,7 @@ impl Checkpoint {
             let source = match weights.get(&name).map(LazyTensor::shape) {
                 None => AssignError::Missing(name),
                 Some(found) if found == expected => continue,
-                // A model with a shorter context leaves some out.
+                // A model with a shorter context uses only the first positions.
                 Some(&[n, width]) if name == POSITIONS && n >= expected[0] && width == expected[1] => continue,
                 Some(found) => AssignError::Shape { path: name, expected, found: found.to_vec() },
             };
@@ -187,18 +186,18 @@ impl Checkpoint {
         load(dir, Self::weights(dir)?, model, usize::MAX)
     }
 
-    /// As [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
+    /// Like [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let n_positions = model.config().context_length;
         load(dir, Self::weights(dir)?, model, n_positions)
     }
 
-    /// The weights of the checkpoint in `dir`, after comparing them with their checksum.
+    /// The weights of the checkpoint in `dir`, after verifying their checksum.
     fn weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         Self::whole_weights(dir).map_err(naming_whole(dir))
     }
 
-    /// The same; an error names no other checkpoint.
+    /// The same, but an error names no other checkpoint.
     pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path)?;
@@ -208,7 +207,7 @@ impl Checkpoint {
         Ok(weights)
     }
 
-    /// The numbers in the weights of the checkpoint in `dir`, which are not read.
+    /// The number of parameters in the checkpoint in `dir`; their values are not read.
     pub(super) fn n_parameters(dir: &Path) -> Result<u64, RunError> {
         let weights = tensors::open(&dir.join(MODEL))?;
         Ok(weights.values().map(|tensor| tensor.n_numbers() as u64).sum())
@@ -220,7 +219,8 @@ impl Checkpoint {
     }
 }
 
-/// Loads the weights of the checkpoint in `dir` into `model` one by one, of learned positions the first `n_positions`.
+/// Loads the weights of the checkpoint in `dir` into `model` one by one, with only the first `n_positions` learned
+/// positions.
 fn load(
     dir: &Path,
     mut weights: BTreeMap<String, LazyTensor>,
@@ -251,8 +251,7 @@ fn load(
     }
 }
 
-/// Compares a file with its checksum. Its bytes are read again when they are used, from the system's memory: damage is
-/// known before.
+/// Verifies the checksum of a file before its bytes are used. They are read again then, from the page cache.
 fn compare(path: &Path, expected: &str) -> Result<(), RunError> {
     let found = File::open(path).and_then(disk::crc32c_of).map(hexadecimal).map_err(cannot_read(path))?;
     match found == expected {
@@ -304,7 +303,7 @@ fn hexadecimal(crc32c: u32) -> String {
     format!("{crc32c:08x}")
 }
 
-/// Adds to the error of a damaged checkpoint another one of its run that is whole, earlier ones first.
+/// Adds to the error of a damaged checkpoint an intact one of the same run, preferably an earlier one.
 fn naming_whole(dir: &Path) -> impl Fn(RunError) -> RunError {
     move |error| match error {
         RunError::Damaged { path, reason, whole: None } => RunError::Damaged { path, reason, whole: whole_beside(dir) },

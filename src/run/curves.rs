@@ -9,10 +9,10 @@ use super::layout::{METRICS, TIMINGS};
 use super::log::{COLUMNS, read_lines};
 use super::{RunDir, RunError};
 
-/// The values logged at one step, by column. A long run has a hundred thousand of them: a map would need twice as much.
+/// The values logged at one step, by column. A long run has a hundred thousand rows: maps would need twice the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// By name.
+    /// Sorted by name.
     values: Vec<(Box<str>, Value)>,
 }
 
@@ -31,7 +31,7 @@ impl Row {
         self.values.iter().map(|(name, _)| &**name)
     }
 
-    /// Adds values, in place of those that the row has.
+    /// Adds values, replacing existing ones of the same name.
     fn add(&mut self, values: impl IntoIterator<Item = (Box<str>, Value)>) {
         for (name, value) in values {
             match self.find(&name) {
@@ -57,7 +57,7 @@ impl Serialize for Row {
     }
 }
 
-/// Reads a line of a log, but for lists and objects: these describe the process, not the step.
+/// Reads a line of a log, except for lists and objects: these describe the process, not the step.
 impl<'de> Deserialize<'de> for Row {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let line = Map::<String, Value>::deserialize(deserializer)?;
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Row {
 /// All values that a run logged.
 #[derive(Clone, Debug, Default)]
 pub struct Curves {
-    /// The columns that occur: the known ones, then those of other versions.
+    /// The columns that occur: known ones first, then those of other versions.
     pub columns: Vec<String>,
     /// One row for each step with a value, in order.
     pub rows: Vec<Row>,
@@ -77,7 +77,7 @@ pub struct Curves {
 }
 
 impl Curves {
-    /// Reads the curves of a run, as far as they go.
+    /// Reads the curves of a run, which may be incomplete.
     pub fn read(run: &RunDir) -> Result<Self, RunError> {
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
         let mut broken_lines = 0;
@@ -114,7 +114,7 @@ impl Curves {
         self.rows.iter().filter(|row| is_wanted(row)).collect()
     }
 
-    /// At most `most` rows: the last one, evaluations up to half of `most`, and others at even distances.
+    /// At most `most` rows: the last one, evaluations up to half of `most`, and others, evenly spaced.
     pub fn thinned(&self, most: usize) -> Vec<&Row> {
         let n = self.rows.len();
         if n <= most {
@@ -133,13 +133,13 @@ fn step_of(row: &Row) -> Option<u64> {
     row.get("step")?.as_u64()
 }
 
-/// At most `most` of the items, at even distances, the last one among them.
+/// At most `most` of the items, evenly spaced, including the last.
 fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
     let n = most.min(items.len());
     (1..=n).map(|i| items[i * items.len() / n - 1]).collect()
 }
 
-/// The columns that occur in the rows, in the order in which they are shown.
+/// The columns that occur in the rows, in display order.
 fn columns(rows: &[Row]) -> Vec<String> {
     let mut left: BTreeSet<&str> = rows.iter().flat_map(Row::names).collect();
     let known: Vec<&str> = COLUMNS.into_iter().filter(|name| left.remove(name)).collect();

@@ -1,4 +1,4 @@
-//! Atomic writes: a reader, and a crash, finds a file or a directory whole or not at all.
+//! Atomic writes: readers, even after a crash, find a file or directory complete or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use super::{RunError, cannot_read};
 use crate::disk::{self, Temporary};
 
-/// How the name of something half written or half removed ends.
+/// The suffix of names of half-written or half-removed files.
 const PARTIAL: &str = ".partial";
 
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
 ///
-/// Processes that replace it at the same time do not disturb each other.
+/// Processes that replace it at the same time do not interfere.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -23,11 +23,11 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     sync_names_beside(path)
 }
 
-/// Creates a file in place of one that is there, lets `write` fill it, and waits until it is on the disk.
+/// Creates a file, replacing any existing one, lets `write` fill it, and waits until it is on the disk.
 pub(crate) fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {} // what a link leads to stays as it is
+        _ => {} // the target of a link stays as it is
     }
     let mut file = File::create_new(path)?;
     let written = write(&mut file)?;
@@ -58,7 +58,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Creates a directory and those above it that are missing, and waits until their names are on the disk.
+/// Creates a directory and its missing parents, and waits until their names are on the disk.
 pub(crate) fn create_dir_all(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
@@ -66,12 +66,12 @@ pub(crate) fn create_dir_all(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         create_dir_all(parent)?;
     }
-    fs::create_dir_all(dir)?; // another process may have made it by now
+    fs::create_dir_all(dir)?; // another process may have created it by now
     sync_names_beside(dir)
 }
 
-/// Makes the directory `dir`, in place of one that is there: `fill` writes its files into a hidden directory beside it,
-/// which gets the name when they are on the disk. `cannot_write` makes an error of a path and the system's.
+/// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
+/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and the system's error.
 pub(crate) fn write_dir<E>(
     dir: &Path,
     cannot_write: impl Fn(&Path, io::Error) -> E,
@@ -91,20 +91,20 @@ pub(crate) fn write_dir<E>(
 
 fn create_empty_dir(dir: &Path) -> io::Result<()> {
     if dir.exists() {
-        fs::remove_dir_all(dir)?; // a crash left it
+        fs::remove_dir_all(dir)?; // left by a crash
     }
     create_dir_all(dir)
 }
 
-/// Renames the directory `new` to `dir`. One that is there is moved away before, and removed after: it never is there
-/// with a part of its files.
+/// Renames the directory `new` to `dir`. An existing one is moved away first and removed afterwards: `dir` never has
+/// only some of its files.
 fn replace_dir(dir: &Path, new: &Path) -> io::Result<()> {
     if dir.symlink_metadata().is_err() {
         return rename(new, dir);
     }
     let old = partial_name(new);
     if old.exists() {
-        fs::remove_dir_all(&old)?; // a crash left it
+        fs::remove_dir_all(&old)?; // left by a crash
     }
     fs::rename(dir, &old)?;
     rename(new, dir).inspect_err(|_| {
@@ -119,24 +119,24 @@ pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
     fs::remove_dir_all(partial)
 }
 
-/// The hidden name beside `path` for something that is half written or half removed.
+/// The hidden name beside `path` for something half written or half removed.
 pub(crate) fn partial_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}{PARTIAL}"))
 }
 
-/// Whether this is the name of something that was not finished: [`write_atomically`] or a user of [`partial_name`] was
-/// killed, or works on it now.
+/// Whether this is the name of something unfinished: [`write_atomically`] or a user of [`partial_name`] was killed, or
+/// is still working on it.
 pub(super) fn is_partial(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(PARTIAL.as_bytes())
 }
 
-/// Removes the files in `dir` that a process was killed over. Those of a process that is at work stay.
+/// Removes the unfinished files in `dir` that killed processes left. Those of running processes stay.
 pub(crate) fn remove_left_over(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if is_partial(&entry.path()) {
-            disk::remove_unused(&entry.path()).ok(); // the next one tries again
+            disk::remove_unused(&entry.path()).ok(); // the next process tries again
         }
     }
 }

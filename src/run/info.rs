@@ -14,13 +14,13 @@ use crate::config;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It has made all of its steps, or stopped early.
+    /// It made all of its steps, or stopped early.
     Done,
-    /// A process trains it.
+    /// A process is training it.
     Running,
     /// It ended before its last step; `--resume` continues it if there is a checkpoint.
     Stopped,
-    /// Its model comes from another project, and was not trained here.
+    /// Its model was imported from another project, and was not trained here.
     Imported,
 }
 
@@ -31,7 +31,7 @@ pub struct RunInfo {
     pub run: PathBuf,
     /// Whether it is complete.
     pub status: Status,
-    /// Updates made; if the run stopped, those of its last checkpoint, and 0 without one.
+    /// Updates made; for a stopped run, those of its last checkpoint, and 0 without one.
     pub step: u64,
     /// Updates in all.
     pub max_steps: Option<u64>,
@@ -45,7 +45,7 @@ pub struct RunInfo {
     pub wall_s: Option<f64>,
     /// The best validation loss, nats per token.
     pub val_loss: Option<f64>,
-    /// Whether `val_loss` is an estimate, and not over the whole validation split.
+    /// Whether `val_loss` is an estimate rather than over the whole validation split.
     pub is_estimate: bool,
     /// The same in bits per byte of text: comparable between tokenizers.
     pub val_bits_per_byte: Option<f64>,
@@ -55,7 +55,7 @@ pub struct RunInfo {
     pub device: Option<String>,
     /// When the run began, in seconds since 1970.
     pub began_unix_s: Option<f64>,
-    /// The checkpoint of another run that the first weights came from.
+    /// The checkpoint of another run that the initial weights came from.
     pub started_from: Option<String>,
     /// Files and lines that could not be read.
     #[serde(skip)]
@@ -63,7 +63,7 @@ pub struct RunInfo {
 }
 
 impl RunInfo {
-    /// Reads the summary of a run, as far as its files go.
+    /// Reads the summary of a run, as far as its files allow.
     pub fn read(run: &RunDir) -> Result<Self, RunError> {
         let config = config_table(run)?;
         let metrics = read_lines::<MetricsLine>(&run.join(METRICS))?;
@@ -89,7 +89,7 @@ impl RunInfo {
             (false, false) => Status::Stopped,
         };
         let is_going_or_gone = is_busy || is_complete;
-        // Of a run that stopped, the step that it can go on from.
+        // For a stopped run, the step that it can resume from.
         let step = saved.as_ref().map_or(if is_going_or_gone { logged } else { 0 }, |state| state.step as u64);
         let started_from = last_process.and_then(|process| process.from.clone());
         let max_steps = config["train"].get("max_steps").and_then(|steps| steps.as_integer()?.try_into().ok());
@@ -137,7 +137,7 @@ fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<(f64, u64)> {
     estimates.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Bits per byte of the validation split for each nat per token: from its sizes, or from an end that has both losses.
+/// Bits per byte of the validation split for each nat per token: from its sizes, or from a final line with both losses.
 fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) -> Option<f64> {
     let of_sizes = process.and_then(|process| {
         let (tokens, bytes) = (process.val_tokens?, process.val_bytes?);
@@ -146,19 +146,19 @@ fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) 
     of_sizes.or_else(|| Some(end?.val_bits_per_byte? / end?.val_loss?))
 }
 
-/// Where the run stood at its last checkpoint.
+/// The training state in the last checkpoint.
 fn saved_state(run: &RunDir, notes: &mut Vec<String>) -> Option<TrainState> {
     let last = run.last().ok()?;
     Checkpoint::read_state(&last).map_err(|error| notes.push(error.first_line())).ok()
 }
 
-/// The numbers in the last checkpoint of a run.
+/// The number of parameters in the last checkpoint of a run.
 fn n_parameters(run: &RunDir) -> Option<u64> {
     Checkpoint::n_parameters(&run.last().ok()?).ok()
 }
 
-/// The config of a run as a table with every section. Missing keys have their defaults, unless the config has keys
-/// that this version does not know.
+/// The config of a run as a table with every section. Missing keys get their defaults, unless the config has keys that
+/// this version does not know.
 pub fn config_table(run: &RunDir) -> Result<Table, RunError> {
     let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule", "generate"];
     let mut table: Table = match run.config() {

@@ -1,4 +1,4 @@
-//! The files of a run directory, and the paths by which a user may name a run or a checkpoint.
+//! The files of a run directory, and the paths by which a user can name a run or a checkpoint.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) const BEST: &str = "best";
 pub(super) const LAST: &str = "last";
 pub(super) const LOCK: &str = ".lock";
 
-/// Everything that `--overwrite` removes. The lock stays.
+/// Everything that `--overwrite` removes. The lock file stays.
 const CONTENTS: [&str; 16] = [
     CONFIG,
     TOKENIZER,
@@ -50,7 +50,7 @@ const CONTENTS: [&str; 16] = [
     LAST,
 ];
 
-/// `runs/NAME`, NAME from the config's file name.
+/// `runs/NAME`, with NAME from the config's file name.
 pub(crate) fn default_dir(config: impl AsRef<Path>) -> PathBuf {
     let config = config.as_ref();
     Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
@@ -63,8 +63,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Checks, changing nothing, that a new run may be created at `root`: there is nothing, a run that made no step, or
-    /// any run and `overwrite`.
+    /// Checks, without changing anything, that a new run may be created at `root`: there is nothing there, or a run
+    /// without steps, or any run and `overwrite`.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
         let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
         let mut entries = match fs::read_dir(root) {
@@ -79,10 +79,10 @@ impl RunDir {
         }
     }
 
-    /// Creates the directory of a new run, in place of an old one if `overwrite`.
+    /// Creates the directory of a new run, replacing an old one if `overwrite`.
     pub fn create(root: &Path, overwrite: bool, config: &Config, tokenizer: &Tokenizer) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
-        // The config stays: it marks the directory as a run that may be overwritten, even if this ends halfway.
+        // The config stays: it marks the directory as a run that may be overwritten, even if this is interrupted.
         for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
             let path = root.join(name);
             match path.symlink_metadata() {
@@ -105,8 +105,8 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Creates the directory of a run with one checkpoint, of weights that were not trained there, in place of an old
-    /// one if `overwrite`. The checkpoint is written first, beside the directory: an old run stays if that fails.
+    /// Creates the directory of a run with one checkpoint, of weights that were not trained there, replacing an old run
+    /// if `overwrite`. The checkpoint is written first, beside the directory: if that fails, the old run stays.
     pub fn create_with(
         root: &Path,
         overwrite: bool,
@@ -118,7 +118,7 @@ impl RunDir {
         Self::check_new(root, overwrite)?;
         let beside = partial_name(root);
         if beside.exists() {
-            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // a crash left it
+            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // left by a crash
         }
         checkpoint.write(&beside)?;
         let created = Self::lock(root).and_then(|_lock| {
@@ -146,7 +146,7 @@ impl RunDir {
         }
     }
 
-    /// Refuses files that are links: a run that is received from others could lead its writer anywhere by them.
+    /// Rejects files that are links: in a run received from others they could direct writes anywhere.
     pub(crate) fn check_no_links(&self) -> Result<(), RunError> {
         fn check(path: &Path) -> Result<(), RunError> {
             let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
@@ -183,13 +183,13 @@ impl RunDir {
         self.replace(CONFIG, &config.to_toml())
     }
 
-    /// The run's tokenizer, if it is the one that its last checkpoint was made with.
+    /// The run's tokenizer, if it is the one that its last checkpoint was trained with.
     pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
         let last = self.last().and_then(|last| Checkpoint::read_state(&last));
         self.tokenizer_of(&last.unwrap_or_default())
     }
 
-    /// The run's tokenizer, if it is the one that the checkpoint of `state` was made with.
+    /// The run's tokenizer, if it is the one that the checkpoint of `state` was trained with.
     pub(crate) fn tokenizer_of(&self, state: &TrainState) -> Result<Tokenizer, RunError> {
         let path = self.join(TOKENIZER);
         let found = || fs::File::open(&path).and_then(disk::crc32c_of).ok();
@@ -199,7 +199,7 @@ impl RunDir {
         }
     }
 
-    /// The run's tokenizer, with as many ids as its model has rows.
+    /// The run's tokenizer, padded to as many ids as its model has rows.
     pub fn tokenizer_of_model(&self, config: &Config) -> Result<Tokenizer, RunError> {
         Ok(self.tokenizer()?.padded_to(config.model.vocab_size)?)
     }
@@ -236,7 +236,7 @@ impl RunDir {
         self.read_pointer(LAST)
     }
 
-    /// The best checkpoint of the run, or the last one if none was evaluated.
+    /// The best checkpoint of the run, or the last one if there were no evaluations.
     pub fn best(&self) -> Result<PathBuf, RunError> {
         match self.read_pointer(BEST) {
             Err(RunError::NoCheckpoint(_)) => self.last(),
@@ -261,7 +261,7 @@ impl RunDir {
         let text = read_text(&path)?;
         let name = Path::new(text.trim());
         let dir = self.join(CHECKPOINTS).join(name);
-        let is_name = name.components().eq([Component::Normal(name.as_os_str())]); // which leads nowhere else
+        let is_name = name.components().eq([Component::Normal(name.as_os_str())]); // it leads nowhere else
         if is_name && dir.is_dir() && step_of(&dir).is_some() {
             return Ok(dir);
         }
@@ -269,7 +269,7 @@ impl RunDir {
         Err(RunError::Pointer { path, reason })
     }
 
-    /// The checkpoints that the run has now, with their steps, in order.
+    /// The checkpoints that the run has now, with their steps, in order of step.
     ///
     /// # Errors
     /// If the folder of checkpoints cannot be read.
@@ -282,7 +282,7 @@ impl RunDir {
         self.join(CHECKPOINTS)
     }
 
-    /// Removes all checkpoints: the run cannot go on, and its logs stay.
+    /// Removes all checkpoints: the run cannot be resumed, but its logs stay.
     pub fn remove_checkpoints(&self) -> Result<(), RunError> {
         for path in [self.join(LAST), self.join(BEST)].into_iter().filter(|path| path.is_file()) {
             fs::remove_file(&path).map_err(cannot_write(&path))?;
@@ -339,7 +339,7 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
-/// Whether the files of a folder are those of a run: other programs have a `config.toml`, too.
+/// Whether the files of a folder are those of a run: other programs use a `config.toml`, too.
 fn is_run(root: &Path) -> bool {
     let text = fs::read_to_string(root.join(CONFIG)).unwrap_or_default();
     let config: toml::Table = toml::from_str(&text).unwrap_or_default();
@@ -347,7 +347,7 @@ fn is_run(root: &Path) -> bool {
     has_sections && (root.join(LOCK).is_file() || root.join(CHECKPOINTS).is_dir())
 }
 
-/// Whether a run has something to lose: a step, saved or in its log, or weights that were imported.
+/// Whether a run has something to lose: a step, saved or logged, or imported weights.
 fn has_steps(root: &Path) -> bool {
     let run = RunDir { root: root.to_owned() };
     let is_worth = |(step, dir): (usize, PathBuf)| {

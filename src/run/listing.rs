@@ -28,7 +28,7 @@ pub enum Order {
     Time,
 }
 
-/// Reads the runs in `folder`, by name.
+/// Reads the runs in `folder`, in order of name.
 pub fn list(folder: &Path) -> Result<Listing, RunError> {
     let entries = fs::read_dir(folder).map_err(|error| match error.kind() {
         ErrorKind::NotFound => RunError::NoFolder(folder.to_owned()),

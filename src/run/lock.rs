@@ -1,4 +1,4 @@
-//! The lock of a run directory: one process at a time trains there, and notices when the directory is moved or
+//! The lock of a run directory: only one process at a time trains there, and it notices when the directory is moved or
 //! replaced.
 
 use std::fs::{File, TryLockError};
@@ -10,21 +10,21 @@ use super::layout::LOCK;
 use super::{RunDir, RunError, cannot_write};
 use crate::disk;
 
-/// How often, and how far apart, the lock is tried: [`RunDir::is_busy`] holds it for a moment.
+/// How many times, and how far apart, to try the lock: [`RunDir::is_busy`] holds it for a moment.
 const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A run directory that no other process trains in while this value lives.
+/// A run directory in which no other process trains while this value lives.
 #[derive(Debug)]
 pub struct Lock {
     root: PathBuf,
     file: File,
-    /// Whether the file system tells files apart.
+    /// Whether the file system identifies files reliably.
     is_known: bool,
 }
 
 impl RunDir {
-    /// Keeps other processes from training in `root`, which is created.
+    /// Creates `root` and keeps other processes from training in it.
     pub fn lock(root: &Path) -> Result<Lock, RunError> {
         let path = root.join(LOCK);
         if disk::is_link(&path) {
@@ -35,7 +35,7 @@ impl RunDir {
             let file = disk::open_lock(&path).map_err(cannot_write(&path))?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-                // Some network drives have no locks: training without one is better than not training.
+                // Some network drives do not support locks: training without one is better than not training.
                 Ok(()) | Err(TryLockError::Error(_)) => {
                     let is_known = disk::is_at(&file, &path);
                     return Ok(Lock { root: root.to_owned(), file, is_known });
@@ -45,7 +45,7 @@ impl RunDir {
         Err(RunError::Busy(root.to_owned()))
     }
 
-    /// Whether a process trains in this run. Changes nothing on the disk.
+    /// Whether a process is training in this run. Changes nothing on disk.
     pub fn is_busy(&self) -> bool {
         disk::open_file(&self.join(LOCK))
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -53,8 +53,8 @@ impl RunDir {
 }
 
 impl Lock {
-    /// Checks that the directory is still the one that was locked: it may have been moved or removed, and another run
-    /// may be in its place.
+    /// Checks that the directory is still the locked one: it may have been moved or removed, with another run now in
+    /// its place.
     pub fn check(&self) -> Result<(), RunError> {
         if !self.is_known || disk::is_at(&self.file, &self.root.join(LOCK)) {
             return Ok(());
@@ -68,7 +68,7 @@ impl Lock {
     }
 }
 
-/// A path in the working directory without that, as a user would name it.
+/// A path as a user would name it: relative to the working directory, if within it.
 fn shown(path: PathBuf) -> PathBuf {
     let within = std::env::current_dir().ok().and_then(|here| Some(path.strip_prefix(here).ok()?.to_owned()));
     within.filter(|path| !path.as_os_str().is_empty()).unwrap_or(path)

@@ -1,4 +1,4 @@
-//! The logs of a run that are read back: each format is written and read by the same definition.
+//! The logs of a run that are read back: writing and reading share one definition of each format.
 //!
 //! `metrics.jsonl` and `head_metrics.jsonl` depend on the seed and the config alone, so that two runs can be compared
 //! byte by byte; everything that depends on the clock or the machine is in `timings.jsonl`.
@@ -17,7 +17,7 @@ use super::files::{read_or_empty, write_atomically};
 use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
 use super::{RunDir, RunError, cannot_read, cannot_write, samples, tensorboard};
 
-/// A line of `metrics.jsonl`: a log interval, an evaluation, or the end of the run. Losses are in nats per token.
+/// A line of `metrics.jsonl`: a log interval, an evaluation or the end of the run. Losses are in nats per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MetricsLine {
     /// Updates made.
@@ -25,7 +25,7 @@ pub(crate) struct MetricsLine {
     /// Tokens trained on so far, with repetition.
     pub tokens: Option<u64>,
 
-    // A log interval: its mean loss, and the values of its last step.
+    // A log interval: mean loss, and the values of the last step.
     pub train_loss: Option<f64>,
     pub learning_rate: Option<f64>,
     pub gradient_norm: Option<f64>,
@@ -36,27 +36,27 @@ pub(crate) struct MetricsLine {
     pub val_bits_per_byte_estimate: Option<f64>,
     pub is_best: Option<bool>,
 
-    // The end: the last weights and the best checkpoint on the whole validation split.
+    // The end: the last weights and the best checkpoint, on the whole validation split.
     pub val_loss: Option<f64>,
     pub val_bits_per_byte: Option<f64>,
     pub best_step: Option<u64>,
     pub best_val_loss: Option<f64>,
 }
 
-/// A line of `timings.jsonl`: the start of a process, a log interval, or the end of a process.
+/// A line of `timings.jsonl`: the start of a process, a log interval or the end of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TimingsLine {
     /// Updates made.
     pub step: u64,
     /// The process that starts.
     pub session: Option<Box<Process>>,
-    /// Median time of the interval's steps.
+    /// Median duration of the interval's steps.
     pub median_step_ms: Option<f64>,
-    /// Tokens of a step over that time.
+    /// Tokens per step over that duration.
     pub tokens_per_s: Option<f64>,
-    /// The share of the interval's steps that rank 0 waited for other ranks in,
+    /// The share of the interval's step time that rank 0 spent waiting for other ranks,
     pub waiting_share: Option<f64>,
-    /// and exchanged numbers with them; `None` without other ranks.
+    /// and communicating with them; `None` without other ranks.
     pub communication_share: Option<f64>,
     /// Time of all steps, earlier processes included.
     pub train_s: Option<f64>,
@@ -72,7 +72,7 @@ pub(crate) struct End {
     pub peak_rss_mib: Option<f64>,
 }
 
-/// The columns of the two logs in the order in which they are shown.
+/// The columns of the two logs, in display order.
 pub(super) const COLUMNS: [&str; 19] = [
     "step",
     "tokens",
@@ -95,13 +95,13 @@ pub(super) const COLUMNS: [&str; 19] = [
     "wall_s",
 ];
 
-/// A process that trained in a run: the first one, or one that resumed it. `None` if an older version did not log it.
+/// A process that trained a run: the first one, or one that resumed it. `None` if an older version did not log it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Updates made before it started.
     #[serde(skip)]
     pub step: u64,
-    /// The most memory that it held. `None` while it runs, and after a crash.
+    /// Its peak memory. `None` while it runs, and after a crash.
     #[serde(skip)]
     pub peak_rss_mib: Option<f64>,
     /// When it started, in seconds since 1970.
@@ -112,7 +112,7 @@ pub struct Process {
     pub matmul_precision: Option<Value>,
     /// Trainable parameters.
     pub parameters: Option<u64>,
-    /// Distinct tokens.
+    /// The vocabulary size.
     pub vocab_size: Option<u64>,
     /// Tokens of the training split.
     pub train_tokens: Option<u64>,
@@ -120,9 +120,9 @@ pub struct Process {
     pub val_tokens: Option<u64>,
     /// Bytes of text in the validation split.
     pub val_bytes: Option<u64>,
-    /// The checkpoint that the run inherited its first weights from.
+    /// The checkpoint of another run that the initial weights came from.
     pub from: Option<String>,
-    /// The processes that trained together; `None` if there was one.
+    /// The number of processes that train together; `None` if there is just one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
     /// The version of the program.
@@ -156,17 +156,17 @@ pub(crate) struct HeadMetricsLine {
     pub heads: Value,
 }
 
-/// The head metrics of a run by step, each read by `parse`; empty if the run does not log them.
+/// The head metrics of a run by step, parsed by `parse`; empty if the run does not log them.
 pub fn head_metrics<T>(run: &RunDir, parse: impl Fn(&Value) -> Option<T>) -> Result<BTreeMap<u64, T>, RunError> {
     let lines = read_lines::<HeadMetricsLine>(&run.join(HEAD_METRICS))?.lines;
     Ok(lines.into_iter().filter_map(|line| Some((line.step, parse(&line.heads)?))).collect())
 }
 
-/// The lines of a log that could be read.
+/// The readable lines of a log.
 #[derive(Debug)]
 pub(crate) struct Lines<T> {
     pub lines: Vec<T>,
-    /// Lines that could not be read. The last line does not count: a crash or a running process may leave it torn.
+    /// Lines that could not be read, except for the last: a crash or a running process may leave it torn.
     pub broken: usize,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, R
         }
         if line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n") {
             file.skip_until(b'\n').map_err(cannot_read(path))?;
-            line.clear(); // no JSON
+            line.clear(); // not JSON
         }
         broken += usize::from(is_last_broken);
         let parsed = serde_json::from_slice(&line);
@@ -234,7 +234,7 @@ impl LogFile {
         self.file.write_all(bytes).map_err(cannot_write(&self.path))
     }
 
-    /// Writes a line of JSON with its keys in alphabetical order, without keys that are `None`.
+    /// Writes a line of JSON with its keys in alphabetical order, leaving out keys that are `None`.
     pub(crate) fn line(&mut self, line: &impl Serialize) -> Result<(), RunError> {
         self.write(json_line(line).as_bytes())
     }
@@ -256,7 +256,7 @@ fn json_line(line: &impl Serialize) -> String {
     format!("{line}\n")
 }
 
-/// Cuts the logs of a run back to `step`, for a process that resumes there, and removes torn lines.
+/// Truncates the logs of a run to `step`, for a process that resumes there, and removes torn lines.
 pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
     let logs: [(&str, StepOf); 5] = [
         (METRICS, json_step),
@@ -271,7 +271,7 @@ pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
     cut(&tensorboard::path(run), |bytes| tensorboard::records_up_to(bytes, step))
 }
 
-/// Cuts off what an evaluation of `step`, which will be made again, has logged: all of it, or its sample alone.
+/// Removes what an evaluation of `step`, which will be repeated, has logged: all of it, or its sample alone.
 pub(crate) fn cut_evaluation(run: &RunDir, step: usize, only_sample: bool) -> Result<(), RunError> {
     type IsOfEvaluation = fn(&str) -> bool;
     let estimates: IsOfEvaluation = |line| line.contains("\"val_loss_estimate\"");
@@ -292,15 +292,15 @@ pub(crate) fn cut_evaluation(run: &RunDir, step: usize, only_sample: bool) -> Re
     Ok(())
 }
 
-/// Removes the last line of a log if a process was killed while it wrote it.
+/// Removes the last line of a log if a process was killed while writing it.
 pub(crate) fn cut_torn_line(path: &Path) -> Result<(), RunError> {
     cut(path, |bytes| lines_up_to(bytes, 0, |_| None))
 }
 
-/// The step of a line of a log; `None` if it belongs to the line before.
+/// The step of a line of a log; `None` if the line continues the one before.
 type StepOf = fn(&str) -> Option<usize>;
 
-/// Cuts a file that exists to as many bytes as `kept` says.
+/// Truncates an existing file to as many bytes as `kept` returns.
 fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
     let bytes = read_or_empty(path)?;
     let n = kept(&bytes);
@@ -310,8 +310,8 @@ fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How many bytes precede the first line of a later step that no line of an earlier one follows: a step that was
-/// damaged takes no others along. Nor do lines without a step. The last line is torn if it does not end.
+/// How many bytes precede the trailing lines of later steps. A later step before an earlier one is damaged, and does
+/// not end the log; nor do lines without a step. A last line without a line break is torn.
 fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
     let (mut n_bytes, mut n_kept, mut is_later) = (0, 0, false);
     for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
@@ -345,11 +345,11 @@ fn label_step(line: &str) -> Option<usize> {
     step.parse().ok()
 }
 
-/// How an error begins in `train.log`. Its hint and causes follow, indented.
+/// The prefix of an error in `train.log`. Its hint and causes follow, indented.
 pub(crate) const ERROR: &str = "error: ";
-/// How the line begins that says where the report is.
+/// The prefix of the line that says where the report is.
 pub(crate) const REPORT: &str = "report: ";
-/// How the line begins that says why there is no report.
+/// The prefix of the line that says why there is no report.
 pub(crate) const NO_REPORT: &str = "warning: no report: ";
 
 /// The error that `train.log` ends with.
@@ -364,7 +364,7 @@ fn last_error_of(log: &str) -> Option<String> {
     last.strip_prefix(ERROR).map(str::to_owned)
 }
 
-/// Now, in seconds since 1970.
+/// The current time, in seconds since 1970.
 pub fn unix_s() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
@@ -404,7 +404,7 @@ mod tests {
         let metrics = fields(serde_json::to_value(MetricsLine::default()).unwrap());
         let timings = fields(serde_json::to_value(TimingsLine::default()).unwrap());
         let mut all = &metrics | &timings;
-        all.retain(|name| name != "session" && name != "end"); // objects are no columns
+        all.retain(|name| name != "session" && name != "end"); // objects are not columns
         assert_eq!(all, BTreeSet::from(COLUMNS.map(str::to_owned)));
     }
 
@@ -466,7 +466,7 @@ mod tests {
                 let mut log = whole.clone().into_bytes();
                 log[at] ^= 1 << bit;
                 let n = lines_up_to(&log, 5, json_step);
-                let is_last = at + line(5).len() >= kept.len(); // which may be taken for one of another step
+                let is_last = at + line(5).len() >= kept.len(); // it may look like one of another step
                 assert!(n == kept.len() || is_last && n.abs_diff(kept.len()) <= line(5).len(), "{at}");
             }
         }

@@ -1,6 +1,6 @@
 //! The run directory: the name of every file in it, its logs, its checkpoints, and everything that reads them back.
 //!
-//! Nothing here trains or measures. Readers never change a run, and leave out what a crash cut short or an older
+//! Nothing here trains or measures. Readers never change a run, and leave out what a crash truncated or an older
 //! version did not write.
 
 #![allow(clippy::missing_errors_doc, reason = "every error is a `RunError`, whose messages say when it happens")]
@@ -98,7 +98,7 @@ pub enum RunError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Write { path: PathBuf, source: io::Error },
-    /// `whole` is another checkpoint of the run.
+    /// `whole` is another, intact checkpoint of the run.
     #[error("`{path}` is damaged: {reason}\n  hint: {}", damaged_hint(whole.as_deref()))]
     Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },
     #[error(

@@ -1,4 +1,4 @@
-//! A run directory made ready to go on: from its last checkpoint that is whole, without what came after it.
+//! Prepares a run directory for resuming: from its last intact checkpoint, without what came after it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,18 +8,18 @@ use super::files::{is_partial, remove_dir, remove_left_over};
 use super::layout::{BEST, LAST, step_of, steps_in};
 use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 #[derive(Debug)]
 pub(crate) struct Resumable {
     pub dir: PathBuf,
     pub checkpoint: Checkpoint,
-    /// One line for each thing that is damaged and left out.
+    /// One line for each damaged thing that is left out.
     pub damaged: Vec<String>,
 }
 
 impl RunDir {
-    /// The checkpoint that `last` names or, if that is damaged, the latest before it that is whole. Without a `last`
-    /// that can be read it is the latest of all.
+    /// The checkpoint that `last` names or, if that is damaged, the latest intact one before it. If `last` cannot be
+    /// read, the latest of all.
     pub(crate) fn resumable(&self) -> Result<Resumable, RunError> {
         let last = self.last();
         let mut steps = match steps_in(&self.checkpoints()) {
@@ -48,8 +48,8 @@ impl RunDir {
         Err(first_error.unwrap_or_else(|| RunError::NoCheckpoint(self.root().to_owned())))
     }
 
-    /// Removes what came after the checkpoint of `state`, which a resumed run makes again, and what a crash left half
-    /// written. Forgets the best checkpoint if it is gone or damaged, and returns a line if it is damaged.
+    /// Removes what came after the checkpoint of `state`, which a resumed run repeats, and what a crash left half
+    /// written. Forgets the best checkpoint if it is gone or damaged, and returns a line about it if damaged.
     pub(crate) fn cut_back_to(&self, state: &mut TrainState) -> Result<Option<String>, RunError> {
         let folder = self.checkpoints();
         for entry in fs::read_dir(&folder).map_err(cannot_read(&folder))? {
@@ -63,7 +63,7 @@ impl RunDir {
         remove_left_over(self.root());
         self.write_pointer(LAST, state.step)?;
         let (mut damaged, mut is_forgotten) = (None, false);
-        // It may have been removed for a better one, which came after this step and is gone now.
+        // It may have been replaced by a better one, which came after this step and is gone now.
         if let Some(best) = state.best.filter(|best| best.step != state.step) {
             let dir = self.checkpoint(best.step);
             let error = match dir.is_dir() {
@@ -88,7 +88,7 @@ impl RunDir {
     }
 }
 
-/// Whether an earlier checkpoint may be whole where this is the error of one.
+/// Whether this error of a checkpoint means that an earlier one may be intact.
 fn is_damage(error: &RunError) -> bool {
     match error {
         RunError::Damaged { .. } => true,

@@ -1,4 +1,4 @@
-//! `samples.txt`: the texts that a run wrote, each below a heading with its step.
+//! `samples.txt`: the samples of a run, each below a heading with its step.
 
 use super::files::read_or_empty;
 use super::layout::SAMPLES;
@@ -7,7 +7,7 @@ use super::{RunDir, RunError};
 /// The parts of a heading before and after the step.
 const HEADING: [&str; 2] = ["===== step ", " ====="];
 
-/// A text that a run wrote after a step.
+/// A text that the run generated after a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Updates made.
@@ -16,7 +16,7 @@ pub struct Sample {
     pub text: String,
 }
 
-/// A sample as it is appended to `samples.txt`. A line of it that looks like a heading is indented by a blank.
+/// A sample as it is appended to `samples.txt`. Lines that look like a heading are indented by a blank.
 pub(crate) fn entry(step: usize, text: &str) -> String {
     let [before, after] = HEADING;
     let lines = text.split_inclusive('\n').map(|line| if looks_like_heading(line) { [" ", line] } else { ["", line] });
@@ -24,7 +24,7 @@ pub(crate) fn entry(step: usize, text: &str) -> String {
     format!("{before}{step}{after}\n{text}\n\n")
 }
 
-/// Whether a line is a heading behind any number of blanks.
+/// Whether a line is a heading after any number of blanks.
 fn looks_like_heading(line: &str) -> bool {
     heading_step(line.trim_start_matches(' ')).is_some()
 }
@@ -35,7 +35,7 @@ pub(super) fn heading_step(line: &str) -> Option<usize> {
     line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
-/// The samples of a run by step; empty if the run writes none.
+/// The samples of a run, in order of step; empty if the run writes none.
 pub fn samples(run: &RunDir) -> Result<Vec<Sample>, RunError> {
     let bytes = read_or_empty(&run.join(SAMPLES))?;
     Ok(parse(&String::from_utf8_lossy(&bytes)))
@@ -44,7 +44,7 @@ pub fn samples(run: &RunDir) -> Result<Vec<Sample>, RunError> {
 fn parse(text: &str) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
     for line in text.split_inclusive('\n') {
-        // Older versions did not indent lines that look like a heading; only one of a later step is taken for one.
+        // Older versions did not indent lines that look like a heading; only one of a later step counts as one.
         let is_later = |step: &u64| samples.last().is_none_or(|last| *step > last.step);
         let step = heading_step(line).map(|step| step as u64);
         if let Some(step) = step.filter(is_later) {

@@ -17,7 +17,7 @@ use super::{RunDir, RunError, cannot_write};
 /// The name of the file. `TensorBoard` reads every file with `tfevents` in its name.
 const EVENTS: &str = "events.out.tfevents.tinderbox";
 
-/// The format, which the first record of a file names.
+/// The format version, in the first record of a file.
 const FILE_VERSION: &str = "brain.Event:2";
 
 /// Bytes around the data: length and checksum before it, checksum after it.
@@ -71,17 +71,17 @@ struct Entry {
     simple_value: Option<f32>,
     #[prost(message, optional, tag = "8")]
     tensor: Option<Strings>,
-    /// A message, encoded: see [`TEXT_PLUGIN`].
+    /// An encoded message: see [`TEXT_PLUGIN`].
     #[prost(bytes = "vec", optional, tag = "9")]
     metadata: Option<Vec<u8>>,
 }
 
-/// A `TensorProto` of texts.
+/// A `TensorProto` of strings.
 #[derive(Clone, PartialEq, Message)]
 struct Strings {
     #[prost(int32, tag = "1")]
     dtype: i32,
-    /// A message, encoded: see [`ONE_STRING`].
+    /// An encoded message: see [`ONE_STRING`].
     #[prost(bytes = "vec", tag = "2")]
     shape: Vec<u8>,
     #[prost(bytes = "vec", repeated, tag = "8")]
@@ -109,7 +109,7 @@ pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(impl AsRef<str>, 
     summary(wall_time, step, values.collect())
 }
 
-/// A record with a text. `TensorBoard` reads it as Markdown: indented, it is shown verbatim.
+/// A record with a text. `TensorBoard` renders it as Markdown: indented, it is shown verbatim.
 pub(crate) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
     let string_val = vec![lines.collect::<String>().into_bytes()];
@@ -137,7 +137,7 @@ fn record(event: &Event) -> Vec<u8> {
     [&length[..], &checksum(&length).to_le_bytes(), &data, &checksum(&data).to_le_bytes()].concat()
 }
 
-/// How many bytes precede the first record that is of a later step than `step`, or torn.
+/// How many bytes precede the first record that is torn, or of a step after `step`.
 pub(super) fn records_up_to(file: &[u8], step: usize) -> usize {
     let mut at = 0;
     while let Some(data) = first_record(&file[at..])
@@ -170,7 +170,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    // Records that Python's tensorboard 2.21 wrote: `RecordWriter` of the same events.
+    // Records written by Python's tensorboard 2.21: `RecordWriter` of the same events.
     const OPENING: &str = "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a322b353110";
     const SCALARS: &str = "3700000000000000e7e8ca590900005040fc54d94110ac022a290a110a0a6c6f73732f7472\
         61696e150000c03f0a140a0d6772616469656e745f6e6f726d1500000000ac571a75";

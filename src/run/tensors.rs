@@ -1,7 +1,7 @@
 //! Named tensors in safetensors files: equal tensors give equal bytes.
 //!
 //! A file is written and read tensor by tensor, so that a model is never in memory twice. A header is checked against
-//! the file before anything is allocated by it.
+//! the file before anything is allocated for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,7 +20,7 @@ use super::{RunError, cannot_read, cannot_write};
 use crate::disk::Summed;
 use crate::model::{Dtype, LazyTensor};
 
-/// The longest header that is read: of some 20,000 tensors. Parsed, a header takes some times as much memory.
+/// The longest accepted header: some 20,000 tensors. Parsed, a header takes several times as much memory.
 const LONGEST_HEADER: u64 = 1 << 21;
 
 /// More dimensions than any tensor has.
@@ -31,7 +31,7 @@ const MOST_DIMENSIONS: usize = 8;
 pub(crate) enum OpenTensorsError {
     /// The operating system's error.
     Read(io::Error),
-    /// The file is damaged, or holds numbers that are not known here.
+    /// The file is damaged, or holds numbers of an unsupported type.
     Damaged(String),
 }
 
@@ -44,20 +44,19 @@ impl From<SafeTensorError> for OpenTensorsError {
     }
 }
 
-/// Writes `tensors` to `path` as f32, waits until they are on the disk, and returns the checksum of the file.
+/// Writes `tensors` to `path` as f32, waits until they are on the disk, and returns the CRC-32C of the file.
 pub(super) fn write(path: &Path, tensors: &BTreeMap<String, LazyTensor>) -> Result<u32, RunError> {
     write_as(path, tensors, Dtype::F32).map_err(cannot_write(path))
 }
 
-/// Writes `tensors` to `path` as numbers of `dtype`, waits until they are on the disk, and returns the CRC-32C of the
-/// file.
+/// Writes `tensors` to `path` as `dtype`, waits until they are on the disk, and returns the CRC-32C of the file.
 pub(crate) fn write_as(path: &Path, tensors: &BTreeMap<String, LazyTensor>, dtype: Dtype) -> io::Result<u32> {
     let shapes = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
     let header = header(shapes.collect(), dtype).expect("contiguous tensors");
     write_synced(path, |file| {
-        let mut file = BufWriter::new(Summed::new(file)); // which sums up long pieces
+        let mut file = BufWriter::new(Summed::new(file)); // buffered, since the checksum prefers long pieces
         file.write_all(&header)?;
-        // The header's order: by name, since all have the same type.
+        // In the order of the header: by name, since all have the same type.
         for tensor in tensors.values() {
             tensor.write_to(&mut file, dtype)?;
         }
@@ -73,7 +72,7 @@ pub(crate) fn file_bytes(shapes: BTreeMap<String, Vec<usize>>) -> u64 {
     (header.len() + size_of::<f32>() * n) as u64
 }
 
-/// The start of a file: the length of the JSON, and the JSON. The library's own function needs all values in memory.
+/// The start of a file: the JSON and its length. The library's own function needs all values in memory.
 fn header(shapes: BTreeMap<String, Vec<usize>>, dtype: Dtype) -> Result<Vec<u8>, SafeTensorError> {
     let mut end = 0;
     let infos = shapes.into_iter().map(|(name, shape)| {
@@ -81,7 +80,7 @@ fn header(shapes: BTreeMap<String, Vec<usize>>, dtype: Dtype) -> Result<Vec<u8>,
         end += dtype.n_bytes() * shape.iter().product::<usize>();
         (name, TensorInfo { dtype: library_dtype(dtype), shape, data_offsets: (start, end) })
     });
-    // A single key: the map has no fixed order.
+    // A single key, since the map has no fixed order.
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(format), infos.collect())?;
     let mut json = serde_json::to_vec(&metadata)?;
@@ -109,8 +108,8 @@ pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError
     })
 }
 
-/// Opens any file. `dtype_of` says of a name and a type how its numbers are read, `None` to leave the tensor out, or
-/// what is wrong with it.
+/// Opens any file. `dtype_of` returns how numbers of a name and type are read, `None` to leave the tensor out, or what
+/// is wrong with it.
 pub(crate) fn open_as(
     path: &Path,
     dtype_of: impl Fn(&str, safetensors::Dtype) -> Result<Option<Dtype>, String>,
@@ -127,8 +126,8 @@ pub(crate) fn open_as(
     metadata.tensors().into_iter().filter_map(lazy).collect()
 }
 
-/// The tensors of a header in the order of their values. Its other entry is not read: the library reads both together,
-/// and keeps everything as values before, of many times its size.
+/// The tensors of a header in the order of their values. `__metadata__` is skipped: the library would read both
+/// together, and buffer everything as values of many times its size.
 struct Header(Vec<(String, TensorInfo)>);
 
 impl<'de> Deserialize<'de> for Header {
@@ -166,7 +165,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// Not more dimensions than a tensor may have.
+/// At most as many dimensions as a tensor may have.
 struct Shape(Vec<usize>);
 
 impl<'de> Deserialize<'de> for Shape {

@@ -20,7 +20,7 @@ pub struct Trained {
     pub model: Gpt,
     /// The name of the device that the weights are on.
     pub device: String,
-    /// The checkpoint that they come from.
+    /// The checkpoint that the weights come from.
     pub checkpoint: PathBuf,
 }
 
@@ -33,14 +33,14 @@ pub enum OpenError {
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The text of the run cannot be read, or is another than it was.
+    /// The text of the run cannot be read, or has changed.
     #[error(transparent)]
     Data(#[from] DataError),
 }
 
 impl Trained {
     /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`, on
-    /// `device`, or on the one of its config.
+    /// `device`, or on that of its config.
     ///
     /// # Errors
     /// If there is no such checkpoint, it cannot be read, or the device cannot be used.
@@ -57,7 +57,7 @@ impl Trained {
         Ok(Self { config, tokenizer, model, device: opened.name, checkpoint })
     }
 
-    /// The text that the model was trained on, split as it was then.
+    /// The text that the model was trained on, split as in training.
     ///
     /// # Errors
     /// If the text cannot be read, or has changed since.
@@ -69,7 +69,7 @@ impl Trained {
     /// The whole text at `path`, or the validation split of the text that the model was trained on.
     ///
     /// # Errors
-    /// If the text cannot be read, or the model's has changed since or is none.
+    /// If the text cannot be read, or the model has none or it has changed.
     pub fn text_or_val(&self, path: Option<&Path>) -> Result<Split, OpenError> {
         match path {
             Some(path) => Ok(data::open_text(path, &self.config.data, &self.tokenizer)?),

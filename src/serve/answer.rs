@@ -1,4 +1,4 @@
-//! Responses with texts, as JSON in the two forms that OpenAI has.
+//! Responses with texts, as JSON in OpenAI's two forms.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::request::{Shape, TextRequest};
 use super::score::Score;
 use crate::generate::End;
 
-/// Everything that all chunks of a response have in common.
+/// What all chunks of a response have in common.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) model: Arc<Hosted>,
@@ -34,7 +34,7 @@ struct Body<'a> {
 #[derive(Clone, Copy, Serialize)]
 #[serde(untagged)]
 enum UsageBody {
-    /// In a stream that was not asked for it.
+    /// In a stream that did not request it.
     Absent,
     /// Null, before the end of a stream.
     Later,
@@ -72,7 +72,7 @@ enum Logprobs {
     Completion {
         tokens: Vec<String>,
         token_logprobs: Vec<Option<f32>>,
-        /// Null where none were asked for, and for a token that nothing comes before.
+        /// Null if not requested, and for the first token of a text.
         top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
         text_offset: Vec<usize>,
     },
@@ -122,7 +122,7 @@ impl Answer {
         Self { model, request, id: format!("{prefix}-{:016x}", super::random()), created: super::unix_s() }
     }
 
-    /// The whole response: the texts, each in one part.
+    /// The complete response, with each text in one part.
     pub(super) fn whole(&self, texts: Vec<Part>, choices: &[Choice]) -> String {
         let choice = |(index, (part, choice)): (usize, (Part, &Choice))| ChoiceBody {
             index,
@@ -138,13 +138,13 @@ impl Answer {
         self.body(object, bodies, UsageBody::Now(self.usage(choices)))
     }
 
-    /// The first chunk of a text, which only chats have.
+    /// The first chunk of a text, which exists only in chats.
     pub(super) fn opening(&self, index: usize) -> Option<String> {
         let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
         (self.request.shape == Shape::Chat).then(|| self.chunk(index, Content::Delta(delta), None, None))
     }
 
-    /// A chunk with a part of a text.
+    /// A chunk with part of a text.
     pub(super) fn part(&self, index: usize, part: Part) -> String {
         let content = match self.request.shape {
             Shape::Completion => Content::Text(part.text),
@@ -162,7 +162,7 @@ impl Answer {
         self.chunk(index, content, None, Some(finish_reason(end)))
     }
 
-    /// The last chunk of a stream that was asked for it: how many tokens were read and written.
+    /// The last chunk of a stream that requested it: the numbers of tokens read and generated.
     pub(super) fn usage_chunk(&self, choices: &[Choice]) -> String {
         self.body(self.chunk_object(), Vec::new(), UsageBody::Now(self.usage(choices)))
     }
@@ -192,7 +192,7 @@ impl Answer {
     fn usage(&self, choices: &[Choice]) -> Usage {
         let prompt_tokens = self.request.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let completion_tokens = choices.iter().map(|choice| choice.n_written).sum();
-        // Of several texts of a prompt, the first says how much of it was known.
+        // Of several texts of a prompt, the first says how much of the prompt was cached.
         let cached_tokens = choices.iter().step_by(self.request.n).map(|choice| choice.n_shared).sum();
         Usage {
             prompt_tokens,
@@ -218,7 +218,7 @@ impl Answer {
         })
     }
 
-    /// The likeliest tokens and the one that is there, by their texts; of tokens with the same text the likeliest.
+    /// The most probable tokens and the actual one, by text; if texts are equal, the most probable.
     fn top(&self, score: &Score) -> Option<BTreeMap<String, f32>> {
         let chosen = (score.token, score.logprob?);
         let mut top = BTreeMap::new();
@@ -228,7 +228,7 @@ impl Answer {
         Some(top)
     }
 
-    /// `None` for the token that ends the message, which is no part of it.
+    /// `None` for the token that ends the message, which is not part of it.
     fn chat_score(&self, score: &Score) -> Option<ChatScore> {
         let token = |token: u32, logprob: f32| ChatToken {
             token: self.model.token_text(token),

@@ -1,4 +1,4 @@
-//! The page: its files, and the data of its views that OpenAI's API has no place for.
+//! The page: its files, and the data of its views that OpenAI's API does not cover.
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, header};
@@ -13,12 +13,12 @@ use crate::draw;
 use crate::report::{Comparison, Report};
 use crate::run::{Curves, RunError, RunInfo};
 
-/// The numbers of a small curve.
+/// The number of points in a sparkline.
 const N_SPARK: usize = 60;
-/// The most runs of a comparison.
+/// The most runs in a comparison.
 const MAX_COMPARED: usize = 12;
 
-/// The page runs its own scripts and no other, and asks its own server alone.
+/// The page runs only its own scripts, and sends requests only to its own server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'self'";
@@ -45,7 +45,7 @@ const MODULES: [(&str, &str); 12] = [
     ("write.js", include_str!("assets/write.js")),
 ];
 
-/// Whether an address is a file of the page, which is no secret.
+/// Whether an address is a file of the page, which is public.
 pub(super) fn is_file(path: &str) -> bool {
     matches!(path, "/" | "/compare") || path.starts_with("/run/") || path.starts_with("/assets/")
 }
@@ -61,7 +61,7 @@ fn respond(kind: &'static str, policy: &'static str, body: String) -> Response {
     (headers, body).into_response()
 }
 
-/// The page, whichever of its views the address means.
+/// The page; the same for the addresses of all views.
 pub(super) async fn index() -> Response {
     respond(HTML, POLICY, include_str!("assets/index.html").to_owned())
 }
@@ -81,7 +81,7 @@ pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError
     Ok(respond(kind, POLICY, text))
 }
 
-/// The runs, with their losses as a small curve.
+/// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
     of_files(service, |service| {
         let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
@@ -90,7 +90,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
     .await
 }
 
-/// The sizes of a run's model, whether it has a chat template, and the checkpoints that it keeps: its views need them.
+/// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
 pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
     of_files(service, move |service| {
         let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
@@ -113,7 +113,7 @@ pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>)
     .await
 }
 
-/// The report of a run as it is now: from its files, without measuring anything.
+/// The current report of a run: from its files, without measuring anything.
 pub(super) async fn report(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
     of_files(service, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
@@ -123,7 +123,7 @@ pub(super) async fn report(State(service): State<Shared>, Path(name): Path<Strin
     .await
 }
 
-/// Several runs, their names a line each, on one page.
+/// Several runs on one page; their names are one per line.
 pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<String>) -> Result<Response, ApiError> {
     of_files(service, move |service| {
         let names: Vec<&str> = names.lines().collect();
@@ -139,7 +139,7 @@ pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<
     .await
 }
 
-/// Reads files where that holds up no connection.
+/// Reads files off the connection thread.
 async fn of_files(
     service: Shared,
     read: impl FnOnce(&Service) -> Result<Response, ApiError> + Send + 'static,
@@ -152,7 +152,7 @@ fn unreadable(error: impl Into<RunError>) -> ApiError {
     ApiError::unavailable(error.into().first_line())
 }
 
-/// A run in the table of runs; what cannot be read of it is null.
+/// A row in the table of runs; what cannot be read is null.
 fn run_json(listed: &ListedRun) -> Value {
     let ListedRun { name, run, checkpoint } = listed;
     let info = RunInfo::read(run).ok();
@@ -171,7 +171,7 @@ fn run_json(listed: &ListedRun) -> Value {
     })
 }
 
-/// At most `n` numbers, each the mean of as many.
+/// At most `n` numbers, each the mean of an equal share.
 fn means(numbers: &[f64], n: usize) -> Vec<f64> {
     let n = n.min(numbers.len());
     let part = |at: usize| &numbers[at * numbers.len() / n..(at + 1) * numbers.len() / n];

@@ -1,4 +1,4 @@
-//! Conversations as prompts, by the Jinja template that a model brings along.
+//! Renders conversations as prompts, with the model's Jinja chat template.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,18 +14,18 @@ use super::error::ApiError;
 use super::fields::Fields;
 use crate::tokenizer::Tokenizer;
 
-/// Steps that a template may take: a damaged one may not end by itself.
+/// The most steps that a template may take: a damaged one may not terminate.
 const FUEL: u64 = 10_000_000;
 
 const NAME: &str = "chat_template";
 
-/// The template of a model's conversations.
+/// The chat template of a model.
 #[derive(Debug)]
 pub(super) struct Chat {
     environment: Environment<'static>,
-    /// The token that begins a text, or nothing.
+    /// The BOS token, or empty.
     bos_token: String,
-    /// The token that ends a text, or nothing.
+    /// The EOS token, or empty.
     eos_token: String,
 }
 
@@ -38,7 +38,7 @@ struct Message {
 }
 
 impl Chat {
-    /// The template of a tokenizer; `None` if it has none, and the reason if it has one that is not Jinja.
+    /// The chat template of a tokenizer; `None` if it has none, and an error if it is not valid Jinja.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Result<Self, String>> {
         let template = tokenizer.chat_template()?;
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
@@ -59,7 +59,7 @@ impl Chat {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// The text of a conversation, up to where the model answers.
+    /// The text of a conversation, up to where the model's answer begins.
     fn render(&self, messages: &[Message]) -> Result<String, Error> {
         let template = self.environment.get_template(NAME)?;
         let Self { bos_token, eos_token, .. } = self;
@@ -118,7 +118,7 @@ fn raise_exception(message: String) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// JSON as Python's `json.dumps` writes it.
+/// JSON as written by Python's `json.dumps`.
 fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = kwargs.get("indent")?;
     kwargs.assert_all_used()?;
@@ -134,7 +134,7 @@ fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
     Ok(String::from_utf8(json).expect("JSON is UTF-8").into())
 }
 
-/// A space after each comma and colon.
+/// Puts a space after each comma and colon.
 struct Spaced;
 
 impl Formatter for Spaced {
@@ -167,7 +167,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// A time in UTC, by the formats of `strftime` that templates use.
+/// A time in UTC, in the `strftime` formats that templates use.
 fn strftime(format: &str, time: SystemTime) -> Result<String, Error> {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
@@ -206,7 +206,7 @@ fn two_digits(n: u64) -> String {
     format!("{n:02}")
 }
 
-/// Year, month and day, this many days after the beginning of 1970.
+/// The year, month and day, `days` days after the beginning of 1970.
 ///
 /// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn date(days: u64) -> (u64, u64, u64) {
@@ -214,7 +214,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153; // from March
+    let month = (5 * day_of_year + 2) / 153; // counted from March
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (year + era * 400 + u64::from(month <= 2), month, day)
@@ -236,7 +236,7 @@ mod tests {
         Chat::new(template, ["<s>".to_owned(), "</s>".to_owned()])?.render(&messages)
     }
 
-    /// Of SmolLM2-135M-Instruct, as its `tokenizer_config.json` has it.
+    /// The template of SmolLM2-135M-Instruct, from its `tokenizer_config.json`.
     const SMOLLM2: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
         {{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}\
         {% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}\

@@ -1,6 +1,6 @@
-//! One text of a response as it grows: the parts that can be shown, with the scores of their tokens.
+//! One text of a response as it is generated: the parts that can be shown, with the scores of their tokens.
 //!
-//! A streamed response sends each part, one that is not streamed all of them at once: they cannot differ.
+//! A streamed response sends each part, any other all parts at once: they cannot differ.
 
 use std::collections::VecDeque;
 
@@ -15,27 +15,27 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Part {
     pub(super) text: String,
-    /// Tokens with the number of the text's characters before them.
+    /// Tokens, each with the number of characters of the text before it.
     pub(super) scores: Vec<(usize, Score)>,
 }
 
-/// A text so far.
+/// The text generated so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    /// Characters of the prompt, if the text begins with it.
+    /// The number of prompt characters, if the text begins with the prompt.
     n_echoed: usize,
-    /// Characters that were written and shown.
+    /// The number of generated characters shown.
     n_shown: usize,
     /// Scores of tokens whose text is held back.
     held: VecDeque<(usize, Score)>,
-    /// Tokens of its prompt that had been read before.
+    /// The number of prompt tokens read from the cache.
     pub(super) n_shared: usize,
     pub(super) n_written: usize,
     pub(super) end: Option<End>,
 }
 
 impl Choice {
-    /// Takes the next event of the text; returns what can be shown now.
+    /// Processes the next event of the text; returns what can be shown now.
     pub(super) fn take(
         &mut self,
         kind: EventKind,
@@ -61,7 +61,7 @@ impl Choice {
             }
             EventKind::End(end) => {
                 self.end = Some(end);
-                // The tokens of a stop text are no part of the text; the one that ends a text is.
+                // The tokens of a stop text are not part of the text; the end-of-text token is.
                 let rest = match end {
                     End::StopText => self.release(),
                     End::Model | End::Length => self.held.drain(..).collect(),
@@ -91,7 +91,7 @@ impl Part {
     }
 }
 
-/// How many characters of a prompt's text come before each of its tokens.
+/// For each token of a prompt, the number of characters before it.
 fn offsets(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<usize> {
     let added = tokenizer.bos().filter(|bos| {
         prompt.tokens.first() == Some(bos) && !prompt.text.starts_with(&tokenizer.piece(*bos)) // not in the text

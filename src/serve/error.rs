@@ -1,10 +1,10 @@
-//! Errors, in the shape that OpenAI's clients read.
+//! Errors, in the format that OpenAI's clients read.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Why a request is refused, or failed.
+/// Why a request is rejected or failed.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -19,12 +19,12 @@ impl ApiError {
         Self { status, code, param: None, message: message.into(), retry_after_s: None }
     }
 
-    /// 400: something is wrong with the request as a whole.
+    /// 400: the request as a whole is invalid.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, None, message)
     }
 
-    /// 400: a field has a value that it cannot have.
+    /// 400: a field has an invalid value.
     pub(super) fn field(name: &str, message: impl Into<String>) -> Self {
         Self { param: Some(name.to_owned()), ..Self::bad_request(message) }
     }
@@ -40,7 +40,7 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
     }
 
-    /// 403: a page of another site sent this, or the name of this server is not one that it goes by.
+    /// 403: a page of another site sent this, or `Host` is not a name of this server.
     pub(super) fn elsewhere(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, None, message)
     }
@@ -68,7 +68,7 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not come in time")
     }
 
-    /// 409: the checkpoint that this model was opened from is not there any more.
+    /// 409: the checkpoint of this model no longer exists.
     pub(super) fn gone() -> Self {
         let message = "the run went on and removed the checkpoint that this model was opened from before it was looked \
                        into; ask for another of its checkpoints, or start the server again";
@@ -81,14 +81,14 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
     }
 
-    /// 429: too many texts wait.
+    /// 429: too many texts are waiting.
     pub(super) fn busy(n_waiting: usize) -> Self {
         let message = format!("{n_waiting} texts are waiting to be written; try again later");
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
         Self { retry_after_s: Some(1), ..error }
     }
 
-    /// 429: too many requests look into the model, or wait to.
+    /// 429: too many requests inspect the model, or wait to.
     pub(super) fn busy_inside(n: usize) -> Self {
         let message = format!("{n} requests look into this model already; try again later");
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);

@@ -1,5 +1,5 @@
-//! The fields of a request, taken one by one: each wrong value is refused with its name and range, and so is every
-//! field that nobody took.
+//! The fields of a request, taken one by one: an invalid value is rejected with its name and range, and so is every
+//! field that was not taken.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 use crate::format::cut_in_the_middle;
 
-/// The fields of a JSON object that were not taken yet.
+/// The fields of a JSON object that were not yet taken.
 pub(super) struct Fields {
     left: Map<String, Value>,
 }
@@ -23,12 +23,12 @@ impl Fields {
         }
     }
 
-    /// The fields of an object within a request.
+    /// The fields of a nested object of a request.
     pub(super) fn of(left: Map<String, Value>) -> Self {
         Self { left }
     }
 
-    /// A field's value; null is as good as none.
+    /// A field's value; null counts as missing.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
     }
@@ -46,14 +46,14 @@ impl Fields {
         }
     }
 
-    /// A whole number in a range.
+    /// An integer in a range.
     pub(super) fn count(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let rule = format!("a whole number from {} to {}", range.start(), range.end());
         value.as_u64().filter(|n| range.contains(n)).map(Some).ok_or_else(|| wrong(name, &value, &rule))
     }
 
-    /// As [`Fields::count`], for what is a size in memory.
+    /// Like [`Fields::count`], for a size in memory.
     pub(super) fn size(&mut self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, ApiError> {
         let range = *range.start() as u64..=*range.end() as u64;
         Ok(self.count(name, range)?.map(|n| usize::try_from(n).expect("within a range of sizes")))
@@ -75,7 +75,7 @@ impl Fields {
         value.as_f64().filter(|x| is_good(*x)).map(Some).ok_or_else(|| wrong(name, &value, rule))
     }
 
-    /// Refuses a parameter of OpenAI's that is not supported, unless its value is the one that changes nothing.
+    /// Rejects an unsupported OpenAI parameter, unless its value has no effect.
     pub(super) fn only(&mut self, name: &str, neutral: &Value) -> Result<(), ApiError> {
         match self.take(name) {
             Some(value) if value != *neutral && value.as_f64() != neutral.as_f64().or(Some(f64::NAN)) => {
@@ -85,7 +85,7 @@ impl Fields {
         }
     }
 
-    /// Refuses everything that was not taken.
+    /// Rejects the first field that was not taken.
     pub(super) fn finish(self) -> Result<(), ApiError> {
         match self.left.into_iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
@@ -97,7 +97,7 @@ impl Fields {
     }
 }
 
-/// A value that a field cannot have.
+/// The error for an invalid value.
 pub(super) fn wrong(name: &str, value: &Value, rule: &str) -> ApiError {
     let value = cut_in_the_middle(&value.to_string(), 100);
     ApiError::field(name, format!("`{name}` = {value} must be {rule}"))

@@ -1,4 +1,4 @@
-//! Who may ask: the key, and that no web page of another site drives a server that listens on this machine alone.
+//! Who may send requests: checks API keys, and keeps pages of other sites from using a server on the same machine.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
@@ -6,15 +6,16 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
-/// The key in a frame of the page, which can send no header of its own; the page sets it for its reports alone.
+/// The cookie with the key for a frame of the page, which cannot send headers; the page sets it for its reports alone.
 const COOKIE: &str = "tinderbox_key";
 
-/// The keys that requests may have.
+/// The accepted API keys.
 #[derive(Clone)]
 pub struct Keys(Vec<String>);
 
 impl Keys {
-    /// The keys in a text: one a line, without empty lines and those that begin with `#`. `None` if there are none.
+    /// Reads keys from a text, one per line, skipping empty lines and those that begin with `#`. `None` if there are
+    /// none.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -22,24 +23,24 @@ impl Keys {
         (!keys.is_empty()).then_some(Self(keys))
     }
 
-    /// Whether this is one of the keys, in a time that says nothing about them but their lengths.
+    /// Whether this is one of the keys, in a time that reveals only their lengths.
     fn contain(&self, key: &str) -> bool {
         let is = |known: &String| known.as_bytes().ct_eq(key.as_bytes());
         self.0.iter().map(is).fold(Choice::from(0), |any, one| any | one).into()
     }
 }
 
-/// Keys are shown nowhere.
+/// Keys are never shown.
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.0.len())
     }
 }
 
-/// Refuses requests that a page of another site may have sent.
+/// Rejects requests that a page of another site may have sent.
 ///
-/// A browser says in `Origin` which site a page is from. A name that its owner points at this machine passes for the
-/// same site, so without a key `Host` must be a number or `localhost`, which nobody else can own.
+/// Browsers send a page's site in `Origin`. A name that its owner points at this machine counts as the same site, so
+/// without a key `Host` must be an IP address or `localhost`, which nobody else can own.
 pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host: Option<Authority> = host.and_then(|host| host.parse().ok());
@@ -58,13 +59,13 @@ pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), Api
     Ok(())
 }
 
-/// Whether no site can have this name.
+/// Whether this name cannot belong to another site.
 fn is_own(host: &str) -> bool {
     let number = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost") || number.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// Refuses requests without one of the keys.
+/// Rejects requests without a valid key.
 pub(super) fn check_key(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));

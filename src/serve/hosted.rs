@@ -1,4 +1,4 @@
-//! A model that is served: its name, its tokenizer, and the way to the thread that writes.
+//! A served model: its name, its tokenizer, and the queue of its generating thread.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,15 +16,15 @@ use crate::tokenizer::Tokenizer;
 /// A model to serve.
 #[derive(Debug)]
 pub struct Model {
-    /// The name that requests call it by.
+    /// The name used in requests.
     pub name: String,
     /// Its weights.
     pub model: LanguageModel,
-    /// The same weights as tensors, for who looks inside.
+    /// The same weights as tensors, for inspection.
     pub tensors: OpenTensors,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// Its run, for the page; `None` for a model without one.
     pub run: Option<RunDir>,
@@ -39,7 +39,7 @@ pub(super) struct Hosted {
     pub(super) config: ModelConfig,
     pub(super) inside: Arc<Inside>,
     pub(super) run: Option<RunDir>,
-    /// The template of its conversations; the reason if it cannot be used.
+    /// The chat template, or why it cannot be used.
     pub(super) chat: Option<Result<Chat, String>>,
     pub(super) n_places: usize,
     pub(super) metrics: Arc<Metrics>,
@@ -47,7 +47,7 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the thread of a model, which ends when this is dropped and all texts are written.
+    /// Starts the thread of a model, which ends once this is dropped and all texts are finished.
     pub(super) fn start(model: Model, n_places: usize, most_waiting: usize) -> std::io::Result<Self> {
         let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
@@ -60,7 +60,7 @@ impl Hosted {
         Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat, n_places, metrics, queue })
     }
 
-    /// How many tokens its context holds.
+    /// The number of tokens in its context.
     pub(super) fn context_length(&self) -> usize {
         self.config.context_length
     }
@@ -70,8 +70,8 @@ impl Hosted {
         self.queue.submit(samples)
     }
 
-    /// The text of a token: its characters, `bytes:\xNN` if it is none, or its name in the vocabulary if tokens are
-    /// decoded together.
+    /// The text of a token: its characters, `bytes:\xNN` if it is not text, or its spelling in the vocabulary if tokens
+    /// decode only in context.
     pub(super) fn token_text(&self, token: u32) -> String {
         match self.tokenizer.token_bytes(token) {
             None => self.tokenizer.piece(token),

@@ -1,5 +1,4 @@
-//! The weights of a model as tensors, for who looks inside: opened when that is first asked for, and used by one
-//! request at a time.
+//! The weights of a model as tensors, for inspection: opened on first use, and used by one request at a time.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +14,9 @@ use crate::model::Gpt;
 /// Why the weights of a model cannot be opened as tensors.
 #[derive(Debug)]
 pub enum TensorsError {
-    /// Their checkpoint was removed since.
+    /// Their checkpoint has been removed.
     Gone,
-    /// Something else, in words.
+    /// Any other reason, in words.
     Failed(String),
 }
 
@@ -25,7 +24,7 @@ pub enum TensorsError {
 pub struct OpenTensors(Box<dyn Fn() -> Result<Gpt, TensorsError> + Send + Sync>);
 
 impl OpenTensors {
-    /// Opens them by a function.
+    /// Uses a function to open them.
     pub fn new(open: impl Fn() -> Result<Gpt, TensorsError> + Send + Sync + 'static) -> Self {
         Self(Box::new(open))
     }
@@ -37,12 +36,12 @@ impl fmt::Debug for OpenTensors {
     }
 }
 
-/// The inside of a model.
+/// A model for inspection.
 #[derive(Debug)]
 pub(super) struct Inside {
     open: OpenTensors,
     model: Mutex<Option<Gpt>>,
-    /// For requests that look, and those that wait to.
+    /// Permits for requests that inspect or wait to.
     places: Arc<Semaphore>,
 }
 
@@ -51,7 +50,7 @@ impl Inside {
         Self { open, model: Mutex::new(None), places: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
-    /// The result of `look`, on another thread. It is not called if nobody waits for it any more.
+    /// The result of `look`, computed on another thread. It is not called if nobody waits for the result any more.
     pub(super) async fn look<T: Send + 'static>(
         self: Arc<Self>,
         look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
@@ -62,7 +61,7 @@ impl Inside {
             let _place = place;
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() {
-                sender.send(self.open(&mut model).and_then(look)).ok(); // whoever went away needs no answer
+                sender.send(self.open(&mut model).and_then(look)).ok(); // a client that left needs no answer
             }
         });
         receiver.await.unwrap_or_else(|_| Err(ApiError::failed("looking inside failed, which is a bug in tinderbox")))

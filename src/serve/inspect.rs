@@ -1,4 +1,4 @@
-//! `/v1/inspect`: what a model does with a text, by the measures of [`crate::inspect`].
+//! `/v1/inspect`: what a model does with a text, measured by [`crate::inspect`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::inspect::{
 use crate::model::Gpt;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// How many of the likeliest next tokens are shown unless a request says otherwise.
+/// The default number of most probable next tokens to show.
 const DEFAULT_TOP: usize = 5;
 
-/// A request to look inside.
+/// A request for inspection.
 #[derive(Debug)]
 pub(super) struct InspectRequest {
     prompt: Vec<u32>,
-    /// The tokens that weights and predictions are shown of.
+    /// The tokens whose weights and predictions are shown.
     range: Range<usize>,
-    /// The heads that weights and patterns are shown of.
+    /// The heads whose weights and patterns are shown.
     selection: HeadSelection,
     attention: bool,
     patterns: bool,
     lens: bool,
     /// The token whose prediction is attributed.
     attribution: Option<usize>,
-    /// Heads that are switched off, as (layer, head).
+    /// Ablated heads, as (layer, head).
     ablate: Vec<(usize, usize)>,
     n_top: usize,
-    /// How many tokens are written.
+    /// The number of tokens to generate.
     n_tokens: usize,
 }
 
@@ -64,12 +64,12 @@ struct Inspection<'a> {
     attribution: Option<Attribution>,
 }
 
-/// A model, or what is left of it, and the text.
+/// What a model, perhaps with heads ablated, makes of the text.
 #[derive(Serialize)]
 struct Read {
-    /// The mean, nats per token; null for a single token.
+    /// The mean loss, nats per token; null for a single token.
     loss: Option<f64>,
-    /// Of each token; null for the first.
+    /// The loss of each token; null for the first.
     losses: Vec<Option<f64>>,
     next: Vec<Guess>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ struct Continuation {
     text: String,
 }
 
-/// The model without some of its heads.
+/// The model with heads ablated.
 #[derive(Serialize)]
 struct Ablation<'a> {
     heads: &'a [(usize, usize)],
@@ -100,7 +100,7 @@ struct Attention<'a> {
 }
 
 impl InspectRequest {
-    /// A request to `/v1/inspect`.
+    /// Reads a request to `/v1/inspect`.
     pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let prompt = tokens("prompt", &mut fields, model)?;
         let config = &model.config;
@@ -124,7 +124,7 @@ impl InspectRequest {
         Ok(request)
     }
 
-    /// Refuses weights that are more than fit the memory, or a response.
+    /// Rejects a request whose weights exceed the memory or the response limit.
     fn check_size(&self, config: &ModelConfig) -> Result<(), ApiError> {
         let HeadSelection { layers, heads } = &self.selection;
         let pairs: usize = self.range.clone().map(|query| query + 1).sum();
@@ -212,7 +212,7 @@ impl Continuation {
     }
 }
 
-/// Refuses a text of which a model has more weights than are held for a look.
+/// Rejects a text for which the model has more weights than may be held.
 pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(), ApiError> {
     let n = config.n_layers * config.n_heads * n_tokens * n_tokens;
     match n > MAX_INSPECTED_WEIGHTS {
@@ -227,7 +227,7 @@ pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(),
     }
 }
 
-/// A text to look into, a field of a request: not longer than [`MAX_INSPECTED`] tokens.
+/// A field with a text to inspect, of at most [`MAX_INSPECTED`] tokens.
 pub(super) fn tokens(name: &str, fields: &mut Fields, model: &Hosted) -> Result<Vec<u32>, ApiError> {
     let rule = "a string or a list of token ids";
     let value = fields.take(name);
@@ -242,7 +242,7 @@ pub(super) fn tokens(name: &str, fields: &mut Fields, model: &Hosted) -> Result<
     }
 }
 
-/// The field `range`: `[from, to]`, without `to`; by default the whole prompt of `n` tokens.
+/// The field `range`: `[from, to]`, excluding `to`; by default the whole prompt of `n` tokens.
 fn range(fields: &mut Fields, n: usize) -> Result<Range<usize>, ApiError> {
     let Some(value) = fields.take("range") else { return Ok(0..n) };
     let ends: Option<Vec<usize>> =

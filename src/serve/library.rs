@@ -1,5 +1,5 @@
-//! The models that are served: those named at the start, those of a folder of runs, which is looked through anew with
-//! each request, and the checkpoints that their runs keep. All but the first are opened when they are first asked for.
+//! The served models: those named at the start, those in a folder of runs, which is listed anew for each request, and
+//! the checkpoints that their runs keep. All but the named ones are opened on first use.
 
 use std::fmt;
 use std::fs;
@@ -14,11 +14,11 @@ use crate::run::{self, RunDir};
 
 type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
-/// Opens the model of a run or of a checkpoint, or says why it cannot.
+/// Opens the model of a run or a checkpoint, or says why it cannot.
 pub struct OpenModel(Open);
 
 impl OpenModel {
-    /// Opens them by a function.
+    /// Uses a function to open them.
     pub fn new(open: impl Fn(&Path) -> Result<Model, String> + Send + Sync + 'static) -> Self {
         Self(Box::new(open))
     }
@@ -30,7 +30,7 @@ impl fmt::Debug for OpenModel {
     }
 }
 
-/// The runs in a folder by name, those without a checkpoint as well.
+/// The runs in a folder by name, including those without a checkpoint.
 fn runs_in(folder: &Path) -> Vec<ListedRun> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let run = |entry: fs::DirEntry| {
@@ -42,12 +42,12 @@ fn runs_in(folder: &Path) -> Vec<ListedRun> {
     runs
 }
 
-/// A run that the page shows.
+/// A run shown on the page.
 #[derive(Clone, Debug)]
 pub(super) struct ListedRun {
     pub(super) name: String,
     pub(super) run: RunDir,
-    /// The checkpoint that the name stands for now, and when it was made; `None` before the first.
+    /// The current checkpoint of the run, and when it was saved; `None` before the first.
     pub(super) checkpoint: Option<(PathBuf, SystemTime)>,
 }
 
@@ -58,23 +58,23 @@ impl ListedRun {
     }
 }
 
-/// A checkpoint with the time when it was made; `None` if it is gone.
+/// A checkpoint with the time it was saved; `None` if it is gone.
 fn with_time(checkpoint: PathBuf) -> Option<(PathBuf, SystemTime)> {
     let made = fs::metadata(&checkpoint).and_then(|it| it.modified()).ok()?;
     Some((checkpoint, made))
 }
 
-/// A model that is opened when it is asked for.
+/// A model that is opened on first use.
 #[derive(Debug)]
 struct Unopened {
     name: String,
-    /// The run or the checkpoint by which it is opened.
+    /// The path of the run or checkpoint to open.
     path: PathBuf,
     checkpoint: PathBuf,
     made: SystemTime,
 }
 
-/// A model as `/v1/models` shows it.
+/// A model as listed by `/v1/models`.
 #[derive(Debug)]
 pub(super) struct ListedModel {
     pub(super) name: String,
@@ -82,7 +82,7 @@ pub(super) struct ListedModel {
     pub(super) context_length: usize,
 }
 
-/// All models.
+/// All served models.
 #[derive(Debug)]
 pub(super) struct Library {
     named: Vec<Arc<Hosted>>,
@@ -90,7 +90,7 @@ pub(super) struct Library {
     folder: Option<PathBuf>,
     open: OpenModel,
     n_places: usize,
-    /// Models that were not named, with their checkpoints, the one used last at the end.
+    /// Models that were not named, with their checkpoints, the most recently used last.
     opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
     /// Held while a model is opened: one at a time.
     opening: Mutex<()>,
@@ -101,7 +101,7 @@ impl Library {
         Self { named, folder, open, n_places, opened: Mutex::default(), opening: Mutex::default() }
     }
 
-    /// Whether finding the model of a name, or the first one, may take as long as opening it.
+    /// Whether the model of a name, or the first one, may have to be opened, which is slow.
     pub(super) fn is_slow(&self, name: Option<&str>) -> bool {
         self.named(name).is_none()
     }
@@ -114,20 +114,20 @@ impl Library {
         self.folder.as_deref().map(runs_in).unwrap_or_default()
     }
 
-    /// The models that are in memory.
+    /// The models in memory.
     pub(super) fn loaded(&self) -> Vec<Arc<Hosted>> {
         let opened = self.opened().iter().map(|(.., model)| model.clone()).collect::<Vec<_>>();
         self.named.iter().cloned().chain(opened).collect()
     }
 
-    /// The runs that there are now, by name.
+    /// The current runs, by name.
     pub(super) fn runs(&self) -> Vec<ListedRun> {
         let named = self.named.iter();
         let named = named.filter_map(|model| Some(ListedRun::new(model.name.clone(), model.run.clone()?)));
         named.chain(self.folder_runs()).collect()
     }
 
-    /// The run of a name.
+    /// The run with this name.
     pub(super) fn run(&self, name: &str) -> Result<ListedRun, ApiError> {
         let runs = self.runs();
         let known: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
@@ -135,7 +135,7 @@ impl Library {
         runs.into_iter().find(|run| run.name == name).ok_or(error)
     }
 
-    /// Every model that could be asked for now.
+    /// Every model that can currently be requested.
     pub(super) fn models(&self) -> Vec<ListedModel> {
         let named = self.named.iter().map(|model| ListedModel {
             name: model.name.clone(),
@@ -153,7 +153,7 @@ impl Library {
         named.chain(self.folder_runs().into_iter().filter_map(of_run)).collect()
     }
 
-    /// The model of a name, or the first one, with the checkpoint that it has now.
+    /// The model with this name, or the first one, at its current checkpoint.
     pub(super) fn model(&self, name: Option<&str>) -> Result<Arc<Hosted>, ApiError> {
         if let Some(model) = self.named(name) {
             return Ok(model.clone());
@@ -162,7 +162,7 @@ impl Library {
         if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
-        // Whoever waited here may find it open.
+        // Another request may have opened it meanwhile.
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
@@ -173,7 +173,7 @@ impl Library {
         let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_places, MAX_WAITING);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
-        // Texts of an earlier checkpoint, or of a model that nobody has used for long, are written to their end.
+        // A model of an earlier checkpoint, or the least recently used one, finishes its texts.
         opened.retain(|(.., other)| other.name != name);
         if opened.len() >= MAX_OPENED {
             opened.remove(0);
@@ -182,7 +182,7 @@ impl Library {
         Ok(model)
     }
 
-    /// The run of the folder by a name, or its first one; or a checkpoint that a run keeps, `RUN/step-N`.
+    /// The folder's run with this name, or its first one; or a checkpoint that a run keeps, `RUN/step-N`.
     fn unopened(&self, name: Option<&str>) -> Result<Unopened, ApiError> {
         let runs = self.folder_runs();
         let mut served = runs.iter().filter_map(|run| Some((run, run.checkpoint.clone()?)));

@@ -1,4 +1,4 @@
-//! Limits on what one client may ask of the server, and on how long it may take.
+//! Limits on what a client may request, and on how long it may take.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -14,43 +14,43 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::error::ApiError;
 
-/// The most texts that a request may ask for: prompts times `n`.
+/// The most texts per request: prompts times `n`.
 pub(super) const MAX_CHOICES: usize = 1024;
-/// The most tokens of a text.
+/// The most tokens per text.
 pub(super) const MAX_TOKENS: usize = 1 << 15;
-/// The most tokens in the place of each token.
+/// The most alternatives per token.
 pub(super) const MAX_TOP_LOGPROBS: usize = 20;
-/// The most tokens of a text that is looked into.
+/// The most tokens of an inspected text.
 pub(super) const MAX_INSPECTED: usize = 2048;
-/// The most weights that are held for a look: 256 MiB.
+/// The most weights held for an inspection: 256 MiB.
 pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
-/// The most weights of a response: some 40 MB of JSON.
+/// The most weights in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
-/// The most tokens that are written by a model without some of its heads.
+/// The most tokens generated with heads ablated.
 pub(super) const MAX_WRITTEN_INSIDE: usize = 512;
-/// The most requests that look into a model or wait to.
+/// The most requests that inspect a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
-/// The most models of a folder that are in memory.
+/// The most models of a folder in memory.
 pub(super) const MAX_OPENED: usize = 4;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
-/// The most bytes of a body.
+/// The most bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
-/// The most bytes of a body that is too large which are read to the end, so that its sender sees the answer.
+/// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
-/// The most texts of a model that wait for a place.
+/// The most texts that wait for a place in a model.
 pub(super) const MAX_WAITING: usize = 4096;
-/// The most connections; further ones wait to be accepted.
+/// The most connections; others wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 512;
-/// For a request, from its last byte to its last token.
+/// The time limit of a request, from its last byte to the last token.
 pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
-/// For the headers of a request.
+/// The time limit for the headers of a request.
 pub(super) const HEADER_TIME: Duration = Duration::from_secs(30);
-/// For the body of a request.
+/// The time limit for the body of a request.
 const BODY_TIME: Duration = Duration::from_mins(1);
-/// Within which a client takes at least one byte.
+/// The time within which a client must accept at least one byte.
 const WRITE_TIME: Duration = Duration::from_secs(30);
-/// For the responses that are under way when everything is written and the server ends.
+/// The time for responses in flight to finish when the server stops.
 pub(super) const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Reads the body of a request.
@@ -80,11 +80,11 @@ async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
     if n > MAX_BODY { Err(ApiError::too_large(MAX_BODY)) } else { Ok(bytes) }
 }
 
-/// A connection that fails when its client takes nothing for too long.
+/// A connection that fails if its client accepts nothing for too long.
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,
-    /// Runs while there is something that the client does not take.
+    /// Runs while there is data that the client does not accept.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 

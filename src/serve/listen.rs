@@ -1,4 +1,4 @@
-//! Connections: accepted one by one, each with limits on its time, until the server is stopped.
+//! Accepts connections, each with time limits, until the server is stopped.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,22 +16,22 @@ use tokio::time::{sleep, timeout};
 use super::limits::{HEADER_TIME, LAST_WRITES, MAX_CONNECTIONS, WriteLimit};
 use super::{Shared, routes};
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// How long to wait when the system has no more sockets.
 const NO_SOCKETS: Duration = Duration::from_millis(50);
 
-/// Listens, within a runtime.
+/// Listens; must be called within a runtime.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    #[cfg(unix)] // elsewhere it means that others may listen there too
+    #[cfg(unix)] // elsewhere it would let other processes listen on the port
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Answers until the service is stopped, no request is left, and the last responses are sent.
+/// Serves until the service is stopped, no request is left, and the last responses are sent.
 pub(super) async fn run(listener: TcpListener, service: Shared) {
     let router = TowerToHyperService::new(routes::router(service.clone()));
     let mut http = http1::Builder::new();
@@ -49,15 +49,15 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
             sleep(NO_SOCKETS).await;
             continue;
         };
-        stream.set_nodelay(true).ok(); // slower without, and no worse
+        stream.set_nodelay(true).ok(); // only affects speed
         let connection = http.serve_connection(TokioIo::new(WriteLimit::new(stream)), router.clone());
         let connection = connections.watch(connection);
         tokio::spawn(async move {
-            connection.await.ok(); // the client knows best why it went away
+            connection.await.ok(); // a client that left needs no error
             drop(place);
         });
     }
-    timeout(LAST_WRITES, connections.shutdown()).await.ok(); // whoever takes longer takes nothing
+    timeout(LAST_WRITES, connections.shutdown()).await.ok(); // any client slower than this accepts nothing
 }
 
 /// Waits until the service is stopped and no request is left.

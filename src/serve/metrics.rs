@@ -1,4 +1,4 @@
-//! Counters, in the text format of Prometheus.
+//! Counters, in Prometheus's text format.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,10 +14,10 @@ pub(super) struct Metrics {
     first_token: Histogram,
 }
 
-/// Upper bounds in milliseconds.
+/// Upper bounds of the buckets in milliseconds.
 const BOUNDS_MS: [u32; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20000];
 
-/// How many durations were within each bound.
+/// The number of durations within each bound.
 #[derive(Debug, Default)]
 struct Histogram {
     buckets: [AtomicU64; BOUNDS_MS.len()],
@@ -26,13 +26,13 @@ struct Histogram {
 }
 
 impl Metrics {
-    /// Counts a prompt of `n_tokens` tokens, of which `n_shared` had been read before.
+    /// Counts a prompt of `n_tokens` tokens, `n_shared` of them cached.
     pub(super) fn read(&self, n_tokens: usize, n_shared: usize) {
         self.prompt_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
         self.shared_tokens.fetch_add(n_shared as u64, Ordering::Relaxed);
     }
 
-    /// Counts the time from a request to its first token.
+    /// Records the time from a request to its first token.
     pub(super) fn first_token(&self, time: Duration) {
         let histogram = &self.first_token;
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -44,13 +44,13 @@ impl Metrics {
     }
 }
 
-/// A model as `/metrics` shows it: its name, the texts that wait, all its places, and its counters.
+/// A model as shown by `/metrics`: its name, the number of waiting texts, the number of places, and its counters.
 pub(super) type Shown<'a> = (&'a str, usize, usize, &'a Metrics);
 
-/// The value that a metric has for a model.
+/// The value of a metric for a model.
 type Value<'a> = &'a dyn Fn(&Shown<'_>) -> String;
 
-/// The page `/metrics`: models, and how many responses there were of each status.
+/// The page `/metrics`: the models, and the number of responses by status.
 pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let mut page = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, lines: &mut dyn Iterator<Item = (String, String)>| {
@@ -97,7 +97,7 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     page
 }
 
-/// The value of a label.
+/// The quoted value of a label.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

@@ -1,7 +1,7 @@
-//! An HTTP server that speaks OpenAI's API: several models, each with a thread that writes many texts at once.
+//! An HTTP server with OpenAI's API: several models, each with a thread that generates many texts at once.
 //!
-//! Connections are futures of one thread at the edge, and know nothing of models; a model's thread knows nothing of
-//! HTTP. Between them are texts to be written, and what happens to these.
+//! Connections are futures on one I/O thread, and know nothing about models; a model's thread knows nothing about HTTP.
+//! They exchange texts to be generated, and events of these.
 
 mod answer;
 mod app;
@@ -44,25 +44,25 @@ pub use self::inside::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
 
-/// How a server is to be.
+/// The settings of a server.
 #[derive(Debug)]
 pub struct Options {
-    /// Where it listens; port 0 stands for any that is free.
+    /// The address to listen on; port 0 means any free port.
     pub address: SocketAddr,
-    /// How many texts a model writes at once. At least 1.
+    /// How many texts a model generates at once. At least 1.
     pub n_places: usize,
-    /// Who may ask; `None` for everybody.
+    /// The accepted API keys; `None` for no authentication.
     pub keys: Option<Keys>,
-    /// A folder whose runs are served as well; `None` for the models given alone.
+    /// A folder whose runs are served as well; `None` for only the given models.
     pub folder: Option<PathBuf>,
-    /// Opens a run of the folder, and a checkpoint that a run keeps, when it is first asked for.
+    /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
     pub open: OpenModel,
 }
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {source}\n  hint: {}", listen_hint(source))]
     Listen {
         /// The address.
@@ -73,7 +73,7 @@ pub enum ServeError {
     /// A thread cannot be started, or the system has no sockets.
     #[error("cannot start the server: {0}\n  hint: free some memory, or raise the limit on processes")]
     Start(#[from] io::Error),
-    /// Two models have one name.
+    /// Two models have the same name.
     #[error("two models are called `{0}`\n  hint: name each run once; runs in folders of the same name need others")]
     SameName(String),
 }
@@ -86,7 +86,7 @@ fn listen_hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// A server that listens, and answers once it [runs](Server::run).
+/// A server that listens, and responds once it [runs](Server::run).
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
@@ -96,17 +96,17 @@ pub struct Server {
     stop: watch::Sender<bool>,
 }
 
-/// Ends a server: what is being written is finished, and further requests are refused.
+/// Stops a server: texts in progress are finished, and further requests are rejected.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// Ends the server.
+    /// Stops the server.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether the server was asked to end.
+    /// Whether the server was asked to stop.
     pub fn was_asked(&self) -> bool {
         *self.0.borrow()
     }
@@ -116,7 +116,7 @@ impl Server {
     /// Starts the models, and listens.
     ///
     /// # Errors
-    /// If two models have the same name, the address cannot be listened on, or there are no threads.
+    /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
         let Options { address, n_places, keys, folder, open } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
@@ -141,26 +141,26 @@ impl Server {
         Ok(Self { runtime, listener, address, service: Arc::new(service), stop })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A handle that ends it.
+    /// A handle that stops it.
     #[must_use]
     pub fn stop(&self) -> Stop {
         Stop(self.stop.clone())
     }
 
-    /// Answers until it is stopped and everything that was asked for before is written.
+    /// Serves until it is stopped and all earlier requests are finished.
     pub fn run(self) {
         let Self { runtime, listener, service, .. } = self;
         runtime.block_on(listen::run(listener, service));
     }
 }
 
-/// Everything that connections share.
+/// What all connections share.
 #[derive(Debug)]
 struct Service {
     library: Library,
@@ -168,13 +168,13 @@ struct Service {
     /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
     stopping: watch::Receiver<bool>,
-    /// Requests that are being answered.
+    /// The number of requests in progress.
     n_busy: watch::Sender<usize>,
 }
 
 type Shared = Arc<Service>;
 
-/// A request that is being answered, for which a server that is stopped waits.
+/// A request in progress, which a stopping server waits for.
 #[derive(Debug)]
 struct Busy(watch::Sender<usize>);
 
@@ -185,7 +185,7 @@ impl Drop for Busy {
 }
 
 impl Service {
-    /// Counts a request in; refuses it if the server is stopped.
+    /// Registers a request; rejects it if the server is stopping.
     fn begin(&self) -> Result<Busy, ApiError> {
         if *self.stopping.borrow() {
             return Err(ApiError::unavailable("the server is being stopped"));
@@ -205,7 +205,7 @@ impl Service {
     }
 }
 
-/// A number that nobody can foresee, below 2^63.
+/// An unpredictable number below 2^63.
 fn random() -> u64 {
     RandomState::new().hash_one(unix_s()) >> 1
 }

@@ -1,4 +1,4 @@
-//! Requests for text: what their fields may be, and the texts that they ask for.
+//! Requests for text: the valid values of their fields, and the texts they ask for.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::config::GenerateConfig;
 use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
 
-/// `max_tokens` of `/v1/completions` unless a request says otherwise; OpenAI's.
+/// The default `max_tokens` of `/v1/completions`, OpenAI's.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// A text that is written on from.
+/// A text to be continued.
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     pub(super) tokens: Arc<[u32]>,
-    /// Its text, without the token that a tokenizer puts before it.
+    /// Its text, without a BOS token added by the tokenizer.
     pub(super) text: Arc<str>,
 }
 
 /// The form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Of `/v1/completions`.
+    /// That of `/v1/completions`.
     Completion,
-    /// Of `/v1/chat/completions`.
+    /// That of `/v1/chat/completions`.
     Chat,
 }
 
@@ -38,17 +38,17 @@ pub(super) enum Shape {
 pub(super) struct TextRequest {
     pub(super) shape: Shape,
     pub(super) prompts: Vec<Prompt>,
-    /// How many texts of each prompt.
+    /// The number of texts per prompt.
     pub(super) n: usize,
     /// Whether texts begin with their prompts.
     pub(super) echo: bool,
-    /// How many of the likeliest tokens come with each token's log-probability; `None` for no log-probabilities.
+    /// The number of most probable tokens with each token's log-probability; `None` for no log-probabilities.
     pub(super) n_top: Option<usize>,
     pub(super) config: Arc<GenerateConfig>,
-    /// Added to the logits of tokens, by token.
+    /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
     pub(super) stream: bool,
-    /// Whether a stream ends with how many tokens were read and written.
+    /// Whether a stream ends with the numbers of tokens read and generated.
     pub(super) include_usage: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn model_name(fields: &mut Fields) -> Result<Option<String>, ApiError
 }
 
 impl TextRequest {
-    /// A request to `/v1/completions`.
+    /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let prompts = prompts(&mut fields, model)?;
         let max_tokens = fields.size("max_tokens", 0..=MAX_TOKENS)?.unwrap_or(DEFAULT_MAX_TOKENS);
@@ -71,7 +71,7 @@ impl TextRequest {
         common.of(Shape::Completion, prompts, echo, n_top)
     }
 
-    /// A request to `/v1/chat/completions`.
+    /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let messages = fields.take("messages");
         let text = chat::prompt(model.chat.as_ref(), messages.as_ref(), &model.name)?;
@@ -93,7 +93,7 @@ impl TextRequest {
         common.of(Shape::Chat, vec![prompt], false, n_top)
     }
 
-    /// How many texts are asked for.
+    /// The number of requested texts.
     pub(super) fn n_choices(&self) -> usize {
         self.prompts.len() * self.n
     }
@@ -104,7 +104,7 @@ impl TextRequest {
     }
 }
 
-/// The fields that both kinds of requests have.
+/// The fields shared by both kinds of requests.
 struct Common {
     n: usize,
     config: GenerateConfig,
@@ -130,7 +130,7 @@ impl Common {
         let bias = bias(fields, &model.tokenizer)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = include_usage(fields, stream)?;
-        fields.text("user")?; // who asks changes nothing
+        fields.text("user")?; // has no effect
         fields.only("presence_penalty", &0.into())?;
         fields.only("frequency_penalty", &0.into())?;
         Ok(Self { n, config, bias, stream, include_usage })
@@ -187,7 +187,7 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     Ok(include_usage)
 }
 
-/// The prompts of a request: a text, a list of tokens, or a list of either.
+/// The prompts of a request: a string, a list of token ids, or a list of either.
 fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError> {
     let rule = "a string, a list of strings, a list of token ids, or a list of such lists";
     let Some(value) = fields.take("prompt") else {
@@ -206,7 +206,7 @@ fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError>
     Ok(prompts)
 }
 
-/// A field with a text or a list of tokens, not empty, within the context.
+/// A field with a non-empty text or list of token ids that fits the context.
 pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
     let tokenizer = &model.tokenizer;
     let (tokens, text) = match value {
@@ -225,7 +225,7 @@ pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> R
     Ok(Prompt { tokens: tokens.into(), text: text.into() })
 }
 
-/// Token ids that a request has.
+/// The token ids in a request.
 pub(super) fn tokens(name: &str, list: &[Value], tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
     let n_ids = tokenizer.vocab_size();
     let token = |value: &Value| {

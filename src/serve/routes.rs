@@ -1,4 +1,4 @@
-//! The addresses of the server, and what each does.
+//! The routes of the server and their handlers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ use super::stream::{EventStream, Texts};
 use super::view::ViewRequest;
 use super::{Service, Shared};
 
-/// Everything that the server answers.
+/// All routes of the server.
 pub(super) fn router(service: Shared) -> Router {
     Router::new()
         .route("/v1/models", get(async |State(service): State<Shared>| models(&service)))
@@ -62,7 +62,7 @@ pub(super) fn router(service: Shared) -> Router {
         .with_state(service)
 }
 
-/// Lets in only who may ask, and counts the responses.
+/// Rejects unauthorized requests, and counts the responses.
 async fn check(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_open = request.uri().path() == "/health" || app::is_file(request.uri().path());
@@ -78,7 +78,7 @@ async fn check(State(service): State<Shared>, request: Request, next: Next) -> R
     response
 }
 
-/// JSON as a response.
+/// A response with JSON.
 pub(super) fn json_text(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
@@ -119,10 +119,10 @@ fn metrics_page(service: &Service) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
-/// How a request is read for a model.
+/// Parses a request for a model.
 type Read<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
 
-/// Bodies up to this size are read where the connections are; longer ones would hold these up.
+/// Bodies up to this size are parsed on the connection thread; longer ones would block it.
 const SHORT_BODY: usize = 4096;
 
 /// Reads the body of a request for a model.
@@ -151,7 +151,7 @@ async fn read<T: Send + 'static>(
     read.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
 }
 
-/// The name of the model that a body is for, and the other fields.
+/// The model name in a body, and the other fields.
 fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
     let mut fields = Fields::read(body)?;
     Ok((model_name(&mut fields)?, fields))

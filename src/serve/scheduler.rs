@@ -1,4 +1,4 @@
-//! The thread of a model: texts take a place as one is free, and each round writes a token of every text.
+//! The thread of a model: texts take places as these become free, and each round generates one token of every text.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,53 +15,53 @@ use crate::config::GenerateConfig;
 use crate::generate::{Batch, ChooseToken, End, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
-/// A text to be written.
+/// A text to be generated.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// Its number within the request.
+    /// Its index within the request.
     pub(super) idx: usize,
     pub(super) prompt: Arc<[u32]>,
     pub(super) config: Arc<GenerateConfig>,
-    /// Which of the texts of the same prompt and seed it is.
+    /// Its index among the texts of the same prompt and seed.
     pub(super) choice_idx: u64,
-    /// Added to the logits of tokens, by token.
+    /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
     /// Whether the tokens of the prompt are scored as well.
     pub(super) scores_prompt: bool,
-    /// How many of the likeliest tokens come with each score; `None` for no scores.
+    /// The number of most probable tokens with each score; `None` for no scores.
     pub(super) n_top: Option<usize>,
     pub(super) deadline: Instant,
-    /// Closed once nobody waits for the text.
+    /// Closed once nobody waits for the text any more.
     pub(super) events: UnboundedSender<Event>,
 }
 
 /// Something that happened to a text.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Which text of the request.
+    /// The text's index within the request.
     pub(super) idx: usize,
     pub(super) kind: EventKind,
 }
 
 #[derive(Debug)]
 pub(super) enum EventKind {
-    /// Its prompt was read, `n_shared` tokens of it before.
+    /// Its prompt was read; `n_shared` of its tokens were cached.
     Read { scores: Vec<Score>, n_shared: usize },
-    /// A token was written.
+    /// A token was generated.
     Token {
-        /// The characters between the prompt and the token.
+        /// The number of characters between the prompt and the token.
         offset: usize,
-        /// The text that can be shown now; often empty.
+        /// The text that can now be shown; often empty.
         text: String,
         score: Option<Score>,
     },
     /// It is finished.
     End(End),
-    /// It will not be finished.
+    /// It failed.
     Failed(ApiError),
 }
 
-/// Where texts wait for the thread of a model.
+/// The queue of texts for a model's thread.
 #[derive(Debug)]
 pub(super) struct Queue {
     samples: UnboundedSender<Sample>,
@@ -70,7 +70,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// A queue for `most_waiting` texts, and its end, for [`Scheduler::new`].
+    /// A queue for `most_waiting` texts, and its receiving end, for [`Scheduler::new`].
     pub(super) fn new(most_waiting: usize) -> (Self, QueueEnd) {
         let (samples, receiver) = unbounded_channel();
         let n_waiting = Arc::new(AtomicUsize::new(0));
@@ -78,7 +78,7 @@ impl Queue {
         (Self { samples, n_waiting, most_waiting }, end)
     }
 
-    /// Queues all of these texts, or none.
+    /// Queues all of these texts or none.
     pub(super) fn submit(&self, samples: Vec<Sample>) -> Result<(), ApiError> {
         let n = samples.len();
         let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.most_waiting);
@@ -87,47 +87,47 @@ impl Queue {
         sent.map_err(|_| stopped())
     }
 
-    /// How many texts wait.
+    /// The number of waiting texts.
     pub(super) fn n_waiting(&self) -> usize {
         self.n_waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread of the model is still there.
+    /// Whether the thread of the model is still running.
     pub(super) fn is_open(&self) -> bool {
         !self.samples.is_closed()
     }
 }
 
-/// The thread of a model ended, which only a bug makes it do.
+/// The thread of a model has ended, which only a bug can cause.
 pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error; the server has to be started again")
 }
 
-/// The end of a [`Queue`] that texts are taken from.
+/// The receiving end of a [`Queue`].
 #[derive(Debug)]
 pub(super) struct QueueEnd {
     samples: UnboundedReceiver<Sample>,
     n_waiting: Arc<AtomicUsize>,
 }
 
-/// A model, and the texts that it writes and will write.
+/// A model, with its active and waiting texts.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     batch: Batch,
     tokenizer: Tokenizer,
     queue: QueueEnd,
     waiting: VecDeque<Sample>,
-    /// By place.
+    /// The active texts, by place.
     texts: Vec<Option<Text>>,
     metrics: Arc<Metrics>,
 }
 
-/// A text that has a place.
+/// A text with a place.
 #[derive(Debug)]
 struct Text {
     sample: Sample,
     sequence: Sequence,
-    /// Scores of the prompt, as far as it was read.
+    /// Scores of the prompt tokens read so far.
     scores: Vec<Score>,
     was_read: bool,
 }
@@ -145,7 +145,7 @@ impl Scheduler {
         Self { batch: Batch::new(model, n_places), tokenizer, queue, waiting: VecDeque::new(), texts, metrics }
     }
 
-    /// Writes until nobody can queue texts any more.
+    /// Generates until no more texts can be queued.
     pub(super) fn run(mut self) {
         while self.receive() {
             self.drop_abandoned();
@@ -156,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes what was queued; waits for it if there is nothing else to do. False if nothing will ever come.
+    /// Receives queued texts; waits for them if there is nothing else to do. False once none can follow.
     fn receive(&mut self) -> bool {
         let is_idle = self.waiting.is_empty() && self.texts.iter().all(Option::is_none);
         if is_idle {
@@ -171,7 +171,7 @@ impl Scheduler {
         true
     }
 
-    /// Lets go of texts that nobody waits for any more, or that took too long.
+    /// Drops texts that nobody waits for any more, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
         let n_before = self.waiting.len();
@@ -190,7 +190,7 @@ impl Scheduler {
         self.metrics.busy_places.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Gives free places to the texts that wait longest.
+    /// Gives free places to the longest-waiting texts.
     fn admit(&mut self) {
         while let Some(sample) = self.waiting.front() {
             let logits = if sample.scores_prompt { Logits::Each } else { Logits::Last };
@@ -202,7 +202,7 @@ impl Scheduler {
         }
     }
 
-    /// Reads what was written last, and a part of the prompts; then writes a token of every text that was read.
+    /// Reads the tokens generated last, and part of the prompts; then generates a token of every text that was read.
     fn round(&mut self) {
         let Self { batch, texts, .. } = self;
         let read = batch.step(|place, logits| {
@@ -242,7 +242,7 @@ impl Scheduler {
 }
 
 impl Sample {
-    /// Whether somebody waits for it, and it is not too late; says so if it is.
+    /// Whether somebody still waits for it and its deadline has not passed; reports a passed deadline.
     fn is_wanted(&self, now: Instant) -> bool {
         let is_late = now >= self.deadline;
         if is_late {
@@ -252,7 +252,7 @@ impl Sample {
     }
 
     fn send(&self, kind: EventKind) {
-        self.events.send(Event { idx: self.idx, kind }).ok(); // whoever does not listen any more is noticed each round
+        self.events.send(Event { idx: self.idx, kind }).ok(); // a closed receiver is noticed each round
     }
 }
 
@@ -266,7 +266,7 @@ impl Text {
         Self { sample, sequence, scores: Vec::new(), was_read: false }
     }
 
-    /// Scores the next token of the prompt.
+    /// Scores the next prompt token.
     fn score_prompt(&mut self, logits: &[f32]) {
         let Self { sample, scores, .. } = self;
         if scores.is_empty() {
@@ -277,7 +277,7 @@ impl Text {
         }
     }
 
-    /// Writes a token; `None` if the text is finished.
+    /// Generates a token; `None` if the text is finished.
     fn write(&mut self, logits: &[f32], n_shared: usize, metrics: &Metrics) -> Option<u32> {
         if !self.was_read {
             self.was_read = true;
@@ -308,12 +308,12 @@ impl Text {
     }
 }
 
-/// A sampler whose logits are changed first.
+/// A sampler with biased logits.
 #[derive(Debug)]
 struct Biased {
     sampler: Sampler,
     bias: Arc<[(u32, f32)]>,
-    /// The changed logits, in memory that is used again.
+    /// A reusable buffer of biased logits.
     logits: Vec<f32>,
 }
 

@@ -1,22 +1,22 @@
 //! Log-probabilities of tokens, by the model alone: before temperature, bias and all other settings.
 
-/// A token with its log-probability, and the likeliest tokens in its place.
+/// A token with its log-probability, and the most probable tokens at its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Score {
     pub(super) token: u32,
-    /// In nats; `None` for the first token of a text, which nothing comes before.
+    /// In nats; `None` for the first token of a text, which has no predecessor.
     pub(super) logprob: Option<f32>,
-    /// The likeliest first; equal ones by token.
+    /// In descending order; ties by token.
     pub(super) top: Vec<(u32, f32)>,
 }
 
 impl Score {
-    /// The score of a token that nothing comes before.
+    /// The score of the first token of a text.
     pub(super) fn first(token: u32) -> Self {
         Self { token, logprob: None, top: Vec::new() }
     }
 
-    /// The score of a token after these logits, with the `n_top` likeliest of all.
+    /// The score of a token after these logits, with the `n_top` most probable of all.
     pub(super) fn new(logits: &[f32], token: u32, n_top: usize) -> Self {
         let max = logits.iter().copied().fold(f32::MIN, f32::max);
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
@@ -28,7 +28,7 @@ impl Score {
     }
 }
 
-/// The tokens of the `n` highest logits: few, so that each is put where it belongs.
+/// The tokens of the `n` highest logits, by insertion sort, since `n` is small.
 fn likeliest(logits: &[f32], n: usize) -> Vec<u32> {
     let mut top: Vec<u32> = Vec::with_capacity(n + 1);
     for (token, logit) in (0..).zip(logits) {

@@ -1,4 +1,4 @@
-//! The texts of a request on their way to the client: collected, or as server-sent events.
+//! Sends the texts of a request to the client: collected, or as server-sent events.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -16,19 +16,19 @@ use super::choice::{Choice, Part};
 use super::error::ApiError;
 use super::scheduler::{self, Event, EventKind};
 
-/// The texts of a request while they are written. Dropping it ends the writing.
+/// The texts of a request while they are generated. Dropping it stops the generation.
 #[derive(Debug)]
 pub(super) struct Texts {
     answer: Answer,
     events: UnboundedReceiver<Event>,
     choices: Vec<Choice>,
     n_open: usize,
-    /// When the request came; `None` once the first token was written.
+    /// When the request arrived; `None` once the first token was generated.
     since: Option<Instant>,
     _busy: Busy,
 }
 
-/// Whether a stream goes on.
+/// Whether a stream continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     More,
@@ -42,7 +42,7 @@ impl Texts {
         Self { answer, events, choices, n_open: n, since: Some(since), _busy: busy }
     }
 
-    /// The whole response, once all texts are written.
+    /// The complete response, once all texts are finished.
     pub(super) async fn collect(mut self) -> Result<String, ApiError> {
         let mut texts = vec![Part::default(); self.choices.len()];
         while self.n_open > 0 {
@@ -63,7 +63,7 @@ impl Texts {
         Ok(part)
     }
 
-    /// Writes the server-sent events for what happened to a text.
+    /// Writes the server-sent events for an event of a text.
     fn tell(&mut self, Event { idx, kind }: Event, out: &mut String) -> Flow {
         if matches!(kind, EventKind::Read { .. }) {
             self.answer.opening(idx).into_iter().for_each(|chunk| event(out, &chunk));
@@ -96,7 +96,7 @@ fn event(out: &mut String, data: &str) {
     write!(out, "data: {data}\n\n").expect("memory");
 }
 
-/// Server-sent events of texts, until the last.
+/// Server-sent events of texts, up to the last.
 #[derive(Debug)]
 pub(super) struct EventStream(Option<Texts>);
 
@@ -109,7 +109,7 @@ impl EventStream {
 impl Stream for EventStream {
     type Item = Result<Bytes, Infallible>;
 
-    /// Everything that happened since the last time, as one piece.
+    /// All events since the last poll, in one piece.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(texts) = &mut self.0 else { return Poll::Ready(None) };
         let mut out = String::new();

@@ -1,4 +1,4 @@
-//! `/app/view`: the sections of pages about a text that `tinderbox inspect` writes, as the server's page shows them.
+//! `/app/view`: the page sections about a text that `tinderbox inspect` writes, for the server's page.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::draw;
 use crate::inspect::{Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
 use crate::model::Gpt;
 
-/// The likeliest tokens in each cell of the lens.
+/// The number of most probable tokens in each cell of the lens.
 const N_TOP: usize = 5;
 
 /// A request for a view.
@@ -23,7 +23,7 @@ pub(super) struct ViewRequest {
 #[derive(Debug)]
 enum Kind {
     Attention,
-    /// By how much the loss rises without each head, of which there is no picture.
+    /// How much the loss rises without each head, which has no chart.
     Effects,
     Lens {
         token: usize,
@@ -65,7 +65,7 @@ impl ViewRequest {
         Ok(Self { prompt, kind })
     }
 
-    /// The section's parts, as JSON.
+    /// The parts of the section, as JSON.
     pub(super) fn answer(&self, hosted: &Hosted, model: &Gpt) -> Result<String, ApiError> {
         let tokenizer = &hosted.tokenizer;
         let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);

@@ -1,5 +1,5 @@
-//! The best setting of a sweep as a config: the base config's own text, with its comments, and the sweep's values with
-//! their reasons.
+//! Writes the best setting of a sweep as a config: the base config's own text, with its comments, and the sweep's
+//! values with their reasons.
 
 use toml::{Table, Value};
 
@@ -8,14 +8,14 @@ use crate::autoconfig::comment;
 use crate::config::Config;
 use crate::format::{duration, milliseconds};
 
-/// A value to write, and why it is this one.
+/// A value to write, and the reason for it.
 struct Change {
     path: String,
     value: Value,
     why: String,
 }
 
-/// The config of a setting, whose run is as long as the `base_steps` of the base config.
+/// The config of a setting for a run as long as the `base_steps` of the base config.
 pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
@@ -43,11 +43,11 @@ pub(super) fn toml(
     let title = comment(&format!("The best setting of `{}`. {}", outcome.sweep_dir.display(), results(outcome)));
     let of = |text: &str| format!("{title}\n{}", edited(text, &changes));
     let own = of(&request.config);
-    // A text that sets keys in another way than line by line is written anew.
+    // A text that does not set its keys line by line is rewritten.
     if load(&own, &[]).as_ref() == Some(&wanted) { own } else { of(&wanted.to_toml()) }
 }
 
-/// The numbers of the best setting in a sentence.
+/// The results of the best setting in a sentence.
 fn results(outcome: &Outcome) -> String {
     let Some((best, rung)) = outcome.best().and_then(|best| Some((best, best.rung?))) else { return String::new() };
     let number = |loss: Option<f64>| loss.map_or_else(|| "none".to_owned(), |loss| format!("{loss:.4}"));
@@ -100,8 +100,8 @@ fn changes(
     changes
 }
 
-/// The text with its values changed line by line: a key that is not there comes behind its default in a comment, or at
-/// the end of its section.
+/// The text with values changed line by line: a missing key is inserted after its default in a comment, or at the end
+/// of its section.
 fn edited(text: &str, changes: &[Change]) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for Change { path, value, why } in changes {

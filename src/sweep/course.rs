@@ -1,31 +1,32 @@
-//! How a sweep spends its time: how many settings it tries, and for how long each of them is trained.
+//! How a sweep spends its time: how many settings it tries, and how long each one is trained.
 //!
-//! Successive halving compares many settings early and trains few to the end: after each rung the best third goes on,
-//! and a rung lasts three times as long as the one before. The rungs are synchronous. The asynchronous variant keeps
-//! many machines busy, but promotes by what happens to be finished; here the result follows from the results alone.
+//! Successive halving compares many settings early and trains few to the end: after each rung the best third is
+//! promoted, and each rung lasts three times as long as the one before. The rungs are synchronous. The asynchronous
+//! variant keeps many machines busy, but promotes whatever happens to be finished; here promotion depends on the
+//! results alone.
 //!
 //! Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et
 //! al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
 
 use serde::{Deserialize, Serialize};
 
-/// Of how many settings one goes on, and how much longer the next rung is.
+/// One of this many settings is promoted, and the next rung is this many times longer.
 const FACTOR: usize = 3;
 
-/// The most rungs: the first is a 27th of the whole.
+/// The most rungs: the first is a 27th of the full run.
 const MOST_RUNGS: usize = 4;
 
-/// Settings that are worth an earlier comparison; beyond them later ones are, which mislead less: small models learn
-/// faster at first, and end higher.
+/// From this many settings on, later comparisons are preferred to more settings, since they mislead less: small models
+/// learn faster at first, but end with higher losses.
 const ENOUGH_SETTINGS: usize = 27;
 
-/// The most settings: more would hardly be learned from.
+/// The most settings: more would hardly add information.
 pub(super) const MOST_SETTINGS: usize = 243;
 
-/// The fewest settings that are drawn at random; with less time each is trained for less.
+/// The fewest settings drawn at random; with less time each is trained for a shorter time.
 const FEWEST_RANDOM: usize = 8;
 
-/// The fewest steps of the first rung, by the base config.
+/// The fewest steps of the first rung, for the base config.
 const FEWEST_STEPS: usize = 10;
 
 /// Which settings are tried, and for how long.
@@ -41,39 +42,39 @@ pub enum Method {
     Halving,
 }
 
-/// The sizes of a sweep, fixed before its first run.
+/// The dimensions of a sweep, fixed before its first run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Course {
-    /// Seconds that the steps of the base config's own run take.
+    /// Seconds of training steps in the base config's own run.
     pub base_s: f64,
-    /// Seconds of training steps of a run that goes through all rungs.
+    /// Seconds of training steps in a run through all rungs.
     pub full_s: f64,
-    /// How many settings are tried, the base config's among them.
+    /// The number of settings, including the base config's.
     pub n_settings: usize,
-    /// How often the runs are compared.
+    /// The number of comparisons between runs.
     pub n_rungs: usize,
-    /// How many seeds the runs of the last rung have.
+    /// The number of seeds per setting in the last rung.
     pub n_seeds: usize,
-    /// How many runs train side by side.
+    /// The number of runs trained in parallel.
     pub jobs: usize,
 }
 
-/// The facts that a course follows from.
+/// The facts that determine a course.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub method: Method,
     pub budget_s: f64,
     pub base_s: f64,
     pub base_steps: usize,
-    /// How many settings there are, the base config's among them; `None` if they cannot be counted.
+    /// The number of possible settings, including the base config's; `None` if they cannot be counted.
     pub n_possible: Option<usize>,
     pub n_seeds: usize,
     pub jobs: usize,
 }
 
 impl Course {
-    /// As many settings as the time suffices for, each trained for as long as the base config, in as few rungs as leave
-    /// enough of them; with too little time for a few settings, each for less.
+    /// Plans as many settings as there is time for, each trained as long as the base config, in the fewest rungs that
+    /// leave enough of them; if the time allows only a few, each is trained for less.
     pub(super) fn plan(known: Known) -> Self {
         let Known { method, budget_s, base_s, base_steps, n_possible, n_seeds, jobs } = known;
         let most = n_possible.unwrap_or(MOST_SETTINGS);
@@ -108,19 +109,19 @@ impl Course {
         (0..self.n_rungs).map(of_rung).sum()
     }
 
-    /// Seconds of training after which the runs of a rung are compared.
+    /// Seconds of training at the end of a rung, when runs are compared.
     pub fn seconds_of(&self, rung: usize) -> f64 {
         self.full_s / power(self.n_rungs - 1 - rung) as f64
     }
 
-    /// The steps after which a run of `max_steps` is compared. Rungs but the last are multiples of the first, so that
-    /// one interval of evaluations meets them all.
+    /// The steps at the end of a rung in a run of `max_steps`. All rungs but the last are multiples of the first, so
+    /// that one evaluation interval meets them all.
     pub(super) fn steps_of(&self, rung: usize, max_steps: usize) -> usize {
         if rung + 1 == self.n_rungs { max_steps } else { max_steps / power(self.n_rungs - 1) * power(rung) }
     }
 }
 
-/// How many of `n` settings take part in a rung.
+/// How many of `n` settings reach a rung.
 pub(super) fn n_left(n: usize, rung: usize) -> usize {
     (n / power(rung)).max(1)
 }

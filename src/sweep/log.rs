@@ -1,4 +1,4 @@
-//! The folder of a sweep: what was asked for, and an append-only log from which a sweep that was killed goes on.
+//! The folder of a sweep: its request, and an append-only log from which a killed sweep resumes.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,26 +13,26 @@ use crate::run::{Lock, RunDir, write_atomically};
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";
 
-/// An event of a sweep, as its log says it. Trials count from 0, the base config; seeds and rungs from 0.
+/// An event in the log of a sweep. Trials count from 0, the base config; seeds and rungs from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Entry {
-    /// The base config was measured, and the sizes of the sweep are fixed.
+    /// The base config was measured, and the dimensions of the sweep were fixed.
     Planned(Course),
-    /// A setting was checked and its steps were measured; a run of it that goes through all rungs has `max_steps`.
+    /// A setting was checked and its steps were measured; its run through all rungs has `max_steps`.
     Prepared { trial: usize, parameters: u64, step_ms: f64, max_steps: usize },
     /// A setting cannot be trained, or not within the limits.
     LeftOut { trial: usize, reason: String },
-    /// A run reached a rung. Before the last rung the number is an estimate, as during every run.
+    /// A run reached a rung. Before the last rung its loss is an estimate.
     Reached { trial: usize, seed: usize, rung: usize, step: usize, bits_per_byte: f64 },
     /// A run ended before it reached a rung.
     Failed { trial: usize, seed: usize, rung: usize, reason: String },
-    /// The steps of the base config and of the best setting were measured when nothing else was trained.
+    /// The steps of the base config and of the best setting were measured with nothing else training.
     Alone { trial: usize, base_ms: f64, step_ms: f64 },
 }
 
-/// The folder, kept from other processes while this is there.
+/// The folder of a sweep, locked against other processes.
 #[derive(Debug)]
 pub(super) struct Folder {
     log: LogFile,
@@ -40,7 +40,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder of a new sweep, or of the same one that was stopped, with the entries of its log.
+    /// Opens the folder of a new sweep, or of the same one interrupted, with the entries of its log.
     pub fn open(root: &Path, request: &Request, overwrite: bool) -> Result<(Self, Vec<Entry>), SweepError> {
         let path = root.join(REQUEST);
         let earlier = match fs::read(&path) {
@@ -68,24 +68,24 @@ impl Folder {
         let json = serde_json::to_vec_pretty(request).expect("plain data");
         write_atomically(&path, &json).map_err(|error| SweepError::File(path, error))?;
         let path = root.join(LOG);
-        cut_torn_line(&path)?; // the next one would be written behind it
+        cut_torn_line(&path)?; // or the next entry would be appended to it
         let entries = read_lines(&path)?.lines;
         Ok((Self { log: LogFile::open(path)?, _lock: lock }, entries))
     }
 
-    /// Adds an entry, and waits until it is on the disk.
+    /// Appends an entry, and waits until it is on the disk.
     pub fn append(&mut self, entry: &Entry) -> Result<(), SweepError> {
         self.log.line(entry)?;
         Ok(self.log.sync()?)
     }
 }
 
-/// The request of a folder.
+/// The request in a folder.
 pub(super) fn request(root: &Path) -> Option<Request> {
     serde_json::from_slice(&fs::read(root.join(REQUEST)).ok()?).ok()
 }
 
-/// Whether there is nothing at `root` but what a process left that was killed while it began.
+/// Whether there is nothing at `root` except what a process left that was killed as it started.
 fn is_free(root: &Path) -> bool {
     let is_hidden = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
     fs::read_dir(root).map_or_else(

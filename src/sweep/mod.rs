@@ -1,8 +1,8 @@
-//! Sweeps: which settings suit a text, found by training many short runs and going on with the best.
+//! Sweeps: which settings suit a text, found by training many short runs and continuing the best.
 //!
-//! Runs train inside this process, which has read the text and opened the device once. A panic ends its run and no
-//! more. Running out of memory would end the process, so `plan` checks before a run that it fits; going on afterwards
-//! is the same as after any other kill: everything that a decision follows from is in the log before it is used.
+//! Runs train inside this process, which has read the text and opened the device once. A panic ends only its run.
+//! Running out of memory would end the process, so `plan` checks first that each run fits; resuming afterwards is the
+//! same as after any other kill: everything that a decision depends on is logged before it is used.
 
 mod best;
 mod course;
@@ -42,40 +42,40 @@ use trial::Reached;
 
 /// The page, in the folder of the sweep.
 pub const PAGE: &str = "sweep.html";
-/// The best config, there too.
+/// The best config, in the same folder.
 pub const BEST: &str = "best.toml";
-/// The run directories, there too.
+/// The run directories, in the same folder.
 const RUNS: &str = "runs";
 
-/// Evaluations of a run that is compared only at its end.
+/// The number of evaluations of a run that is compared only at its end.
 const EVALUATIONS: usize = 8;
 
-/// Two runs side by side must be faster by this factor than one after the other: less is noise.
+/// Two parallel runs must be this much faster than one after the other: less is noise.
 const GAIN: f64 = 1.05;
 
-/// A sweep to make. The same request in the same folder goes on with what is there.
+/// A sweep to run. The same request in the same folder resumes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// The base config, as TOML.
     pub config: String,
-    /// Its name in messages.
+    /// The name of the base config in messages.
     pub config_name: PathBuf,
-    /// Further settings of every run, `section.key=value`.
+    /// Overrides for every run, `section.key=value`.
     pub overrides: Vec<String>,
-    /// The keys that vary, as [`Dimension::parse`] reads them.
+    /// The keys that vary, in the format of [`Dimension::parse`].
     pub space: Vec<String>,
     /// Which settings are tried.
     pub method: Method,
-    /// Seconds that all training steps may take together.
+    /// The time limit for all training steps together, seconds.
     pub budget_s: f64,
-    /// How many seeds the runs of the last rung have, at least 1.
+    /// The number of seeds per setting in the last rung, at least 1.
     pub n_seeds: usize,
-    /// The most parameters of a model; `None` for no limit but the memory.
+    /// The most parameters of a model; `None` if only memory limits them.
     pub max_parameters: Option<u64>,
 }
 
 impl Request {
-    /// The arguments in which two requests differ.
+    /// The arguments that differ between two requests.
     fn differences(&self, other: &Self) -> String {
         let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters } = self;
         let names = [
@@ -92,7 +92,7 @@ impl Request {
     }
 }
 
-/// Why a sweep did not end. Whatever was trained stays, and the same request goes on from there.
+/// Why a sweep did not finish. Whatever was trained stays, and the same request resumes from there.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum SweepError {
@@ -129,12 +129,12 @@ pub enum SweepError {
     Interrupted,
 }
 
-/// Makes the sweep, or goes on with it, and writes the page and the best config into its folder `root`.
+/// Runs or resumes the sweep, and writes the page and the best config into its folder `root`.
 ///
-/// `observer` hears every new entry of the log.
+/// `observer` receives every new log entry.
 ///
 /// # Errors
-/// If the request cannot be used, or the sweep cannot go on now.
+/// If the request is invalid, or the sweep cannot continue.
 pub fn run(
     request: &Request,
     root: &Path,
@@ -172,14 +172,14 @@ pub fn earlier(root: &Path) -> Option<Request> {
     log::request(root)
 }
 
-/// The config of a setting: the base with the request's overrides, and then the values of the setting.
+/// The config of a setting: the base, then the request's overrides, then the setting's values.
 fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
     let mut overrides = request.overrides.clone();
     overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
     Config::from_toml(&request.config, &request.config_name, &overrides)
 }
 
-/// The directory of a run, within the sweep's.
+/// The directory of a run, relative to the sweep's.
 fn run_name(trial: usize, seed: usize) -> PathBuf {
     let seed = if seed == 0 { String::new() } else { format!("-seed-{seed}") };
     Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
@@ -206,7 +206,7 @@ impl Sweep<'_> {
         self.state.lock().expect("nobody panics while it holds the log")
     }
 
-    /// Writes an entry down before anyone acts on it.
+    /// Logs an entry before anything acts on it.
     fn note(&self, entry: Entry) -> Result<(), SweepError> {
         let mut state = self.state();
         state.folder.append(&entry)?;
@@ -215,7 +215,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// The sizes of the sweep and its settings, the base config's first.
+    /// The course of the sweep and its settings, the base config's first.
     fn course(&self) -> Result<(Course, Vec<Setting>), SweepError> {
         let known = self.state().results.course;
         let table = Table::try_from(self.base).expect("a config can be written as TOML");
@@ -234,7 +234,7 @@ impl Sweep<'_> {
         Ok((course, draw(course.n_settings)))
     }
 
-    /// Measures the base config, alone and with a second run beside it, and plans by the faster way.
+    /// Measures the base config, alone and with a second run in parallel, and plans with the faster option.
     fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
         let (plan, alone_ms) = self.measured(self.base, 1)?;
         let (Some(alone_ms), Some(_)) = (alone_ms, &plan.text) else {
@@ -262,7 +262,7 @@ impl Sweep<'_> {
         self.note(Entry::Planned(course))
     }
 
-    /// Plans the run of a config, with the mean time of a step of so many runs side by side.
+    /// Plans the run of a config, with the mean step time of `jobs` parallel runs.
     fn measured(&self, config: &Config, jobs: usize) -> Result<(Plan, Option<f64>), PlanError> {
         let config = measurable(config);
         let plans = side_by_side(jobs, || plan::plan(&config, None, &self.device, true));
@@ -272,7 +272,7 @@ impl Sweep<'_> {
         Ok((plans.into_iter().next().expect("at least one"), step_ms.map(|step_ms| mean(&step_ms))))
     }
 
-    /// Checks every setting, and measures those that differ in what makes a step fast or slow.
+    /// Checks every setting, and measures those that differ in what affects step time.
     fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
         let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
         speeds.insert(speed_key(self.base), course.base_s * 1e3 / self.base.train.max_steps as f64);
@@ -307,7 +307,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// Checks a setting against the limits; inside, the entry of its log or why it is left out.
+    /// Checks a setting against the limits; the inner result is its log entry or why it is left out.
     fn prepare(
         &self,
         course: &Course,
@@ -345,7 +345,7 @@ impl Sweep<'_> {
         Ok(Ok(Entry::Prepared { trial, parameters, step_ms, max_steps }))
     }
 
-    /// Trains everything that takes part in a rung up to it, and forgets the runs that ended in the one before.
+    /// Trains all runs of a rung up to its end, and removes the checkpoints of those that ended in the previous one.
     fn train_rung(&self, course: &Course, settings: &[Setting], rung: usize) -> Result<(), SweepError> {
         let (trials, out) = {
             let results = &self.state().results;
@@ -367,7 +367,7 @@ impl Sweep<'_> {
             while let Some((trial, seed)) = pairs.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let entry = self.train_run(course, settings, rung, *trial, *seed);
                 if entry.is_err() {
-                    next.store(pairs.len(), Ordering::Relaxed); // what trains beside it ends its rung
+                    next.store(pairs.len(), Ordering::Relaxed); // parallel runs finish their rung
                 }
                 self.note(entry?)?;
             }
@@ -376,8 +376,8 @@ impl Sweep<'_> {
         results.into_iter().collect()
     }
 
-    /// The config of the best setting. Its run is to last as long as the base config's, so that a setting whose steps
-    /// take another time is measured beside the base config: with all threads, as the run will have them.
+    /// The config of the best setting. Its run should take as long as the base config's, so a setting with another step
+    /// time is measured against the base config: with all threads, as in that run.
     fn best_toml(&self, settings: &[Setting], outcome: &Outcome) -> Result<Option<String>, SweepError> {
         let Some(trial) = outcome.best_trial else { return Ok(None) };
         let setting = if trial == 0 { &[] } else { &settings[trial][..] };
@@ -414,8 +414,8 @@ impl Sweep<'_> {
     }
 }
 
-/// The config of a run that is compared with others: as long as its time allows, and evaluated on as many tokens as
-/// the base config at every rung.
+/// The config of a run for comparison: as long as its time allows, and evaluated on as many tokens as the base config
+/// at every rung.
 fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
     let tokens = |config: &Config| config.train.batch_size * config.model.context_length;
     let eval_interval = match course.n_rungs {
@@ -438,8 +438,8 @@ fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, se
     Config { train, ..config }
 }
 
-/// A config with all that the time of a step does not depend on at its default: learning rates, too, at which a few
-/// steps could make a model that cannot be measured.
+/// The config with everything that does not affect step time at its default: learning rates, too, since some would make
+/// a model diverge within a few steps.
 fn measurable(config: &Config) -> Config {
     let mut config = config.clone();
     let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;
@@ -449,17 +449,17 @@ fn measurable(config: &Config) -> Config {
     config.optimizer = OptimizerConfig { normuon_beta2, ema_decay, ..extra };
     (config.schedule, config.generate) = (ScheduleConfig::default(), GenerateConfig::default());
     if config.model.dropout > 0.0 {
-        config.model.dropout = 0.5; // however much, it takes the same time
+        config.model.dropout = 0.5; // any rate takes the same time
     }
     config
 }
 
-/// The part of a config that the time of a step depends on.
+/// The part of a config that step time depends on.
 fn speed_key(config: &Config) -> String {
     measurable(config).to_toml()
 }
 
-/// The results of so many calls at once, each with its share of the threads.
+/// The results of `jobs` parallel calls, each with its share of the threads.
 fn side_by_side<T: Send>(jobs: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
     if jobs == 1 {
         return vec![work()];

@@ -10,10 +10,10 @@ use crate::draw;
 use crate::format::short;
 use crate::run::{Curves, RunDir, write_atomically};
 
-/// Into how many groups of equal size the values of a range are put.
+/// The number of equal-sized groups that the values of a range are put into.
 const N_GROUPS: usize = 3;
 
-/// Lists with more values than this are grouped as ranges are, if they are numbers.
+/// Lists with more values than this are grouped like ranges, if they are numbers.
 const MOST_VALUES: usize = 6;
 
 /// The result of a sweep.
@@ -23,13 +23,13 @@ pub struct Outcome {
     pub sweep_dir: PathBuf,
     /// The keys that varied.
     pub keys: Vec<String>,
-    /// The sizes of the sweep.
+    /// The dimensions of the sweep.
     pub course: Course,
-    /// Seconds of training steps after which runs were compared.
+    /// Seconds of training steps at each comparison of runs.
     pub rungs_s: Vec<f64>,
-    /// Every setting, the best first.
+    /// Every setting, best first.
     pub trials: Vec<Row>,
-    /// Every key, the most important first; empty if there are too few results.
+    /// Every key, most important first; empty if there are too few results.
     pub importance: Vec<Importance>,
     /// The setting with the best result; `None` if no run reached a rung.
     pub best_trial: Option<usize>,
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub best_toml: Option<String>,
 }
 
-/// A setting and what became of it.
+/// A setting and its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Its number; 0 is the base config.
@@ -51,43 +51,43 @@ pub struct Row {
     pub parameters: Option<u64>,
     /// The measured time of a step, milliseconds.
     pub step_ms: Option<f64>,
-    /// The last rung that it reached, from 0.
+    /// The last rung reached, from 0.
     pub rung: Option<usize>,
-    /// The steps until there.
+    /// The number of steps at that rung.
     pub step: Option<usize>,
-    /// Validation loss there, bits per byte: the mean over its seeds. Before the last rung it is an estimate.
+    /// Validation loss at that rung, bits per byte: the mean over its seeds. Before the last rung it is an estimate.
     pub bits_per_byte: Option<f64>,
-    /// The lowest and the highest of its seeds.
+    /// The lowest and the highest loss of its seeds.
     pub seeds: Option<[f64; 2]>,
     /// Why it was left out, or ended before the next rung.
     pub reason: Option<String>,
 }
 
-/// How much of the differences between the settings goes back to one key.
+/// How much of the difference between settings is due to one key.
 ///
-/// It is the share of the variance of the ranks in the first rung, at equal time, that the groups of the key's values
-/// explain: `(H - k + 1) / (n - k)` with Kruskal and Wallis's H, k groups and n settings; 0 is as much as chance
-/// explains. Ranks, since one setting that diverges would be all of the variance; it counts as the last instead.
+/// It is the share of the variance of the ranks in the first rung, at equal training time, that the groups of the key's
+/// values explain: `(H - k + 1) / (n - k)` with the Kruskal-Wallis H, k groups and n settings; 0 is what chance
+/// explains. Ranks, since one diverging setting would otherwise account for all of the variance; it just ranks last.
 ///
 /// Source: Tomczak and Tomczak 2014, "The need to report effect size estimates revisited", `eta^2_H`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Importance {
     /// The key.
     pub key: String,
-    /// From 0 to 1; `None` if too few settings have a result.
+    /// In [0, 1]; `None` if too few settings have a result.
     pub share: Option<f64>,
     /// The groups of its values.
     pub groups: Vec<Group>,
 }
 
-/// Values of a key, and how they did in the first rung.
+/// Values of a key, and their results in the first rung.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// The value, or the lowest and the highest one.
+    /// The value, or the lowest and the highest.
     pub values: String,
-    /// How many settings have them.
+    /// The number of settings with these values.
     pub n_trials: usize,
-    /// The mean over those that reached the first rung, bits per byte.
+    /// The mean over the settings that reached the first rung, bits per byte.
     pub bits_per_byte: Option<f64>,
 }
 
@@ -100,7 +100,7 @@ impl Outcome {
         results: &Results,
     ) -> Self {
         let mut trials: Vec<Row> = settings.iter().enumerate().map(|(at, it)| row(at, it, course, results)).collect();
-        // Those that were trained for longer come first, and those that were not at all last.
+        // Settings trained longer come first, and untrained ones last.
         let place = |row: &Row| row.rung.map_or(usize::MAX, |rung| course.n_rungs - rung);
         let loss = |row: &Row| row.bits_per_byte.unwrap_or(f64::INFINITY);
         trials.sort_by(|a, b| place(a).cmp(&place(b)).then(loss(a).total_cmp(&loss(b))).then(a.trial.cmp(&b.trial)));
@@ -149,7 +149,7 @@ impl Outcome {
         let curve = |row: &Row| {
             let curves = RunDir::open(&root.join(&row.run)).and_then(|run| Curves::read(&run));
             let points = curves.map(|curves| curves.column("val_bits_per_byte_estimate")).unwrap_or_default();
-            // A run is at the same time where it has trained for the same time.
+            // Runs are aligned by training time.
             let step_ms = row.step_ms.unwrap_or_default();
             points.into_iter().map(|(step, loss)| (step as f64 * step_ms / 1e3, loss)).collect()
         };
@@ -195,7 +195,7 @@ fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> R
     row
 }
 
-/// A value as a reader writes it: a text without quotes, and no long rows of zeros.
+/// A value as a reader would write it: strings without quotes, and no long rows of zeros.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -208,7 +208,7 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
-/// The groups of a key's values: each value, or thirds of the settings by their numbers.
+/// The groups of a key's values: each value, or thirds of the settings ordered by value.
 fn groups(values: &[(&Value, f64)]) -> Vec<(String, Vec<usize>)> {
     let mut distinct: Vec<(&Value, Vec<usize>)> = Vec::new();
     for (at, (value, _)) in values.iter().enumerate() {
@@ -231,7 +231,7 @@ fn groups(values: &[(&Value, f64)]) -> Vec<(String, Vec<usize>)> {
     named.collect()
 }
 
-/// `values` are those of every setting of the first rung, with the loss there; infinity for a run that failed.
+/// `values` has the value of every setting in the first rung, with its loss; infinity for a run that failed.
 fn importance(key: &str, values: Vec<(&Value, f64)>) -> Importance {
     let (n, groups) = (values.len(), groups(&values));
     let losses: Vec<f64> = values.iter().map(|(_, loss)| *loss).collect();
@@ -258,7 +258,7 @@ fn importance(key: &str, values: Vec<(&Value, f64)>) -> Importance {
     Importance { key: key.to_owned(), share, groups: groups.into_iter().map(group).collect() }
 }
 
-/// The place of each number, from 1; equal ones share the mean of theirs.
+/// The rank of each number, from 1; ties share their mean rank.
 fn ranks(numbers: &[f64]) -> Vec<f64> {
     let rank = |number: &f64| {
         let below = numbers.iter().filter(|other| *other < number).count() as f64;
@@ -291,7 +291,7 @@ mod tests {
     fn the_key_that_decides_is_the_important_one() {
         let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
         let rates: Vec<Value> = (1_u32..=12).map(|i| Value::Float(f64::from(i) / 100.0)).collect();
-        // `b` is better by 1, whatever the rate; one run fails.
+        // `b` is better by 1, at any rate; one run fails.
         let losses: Vec<f64> = (0..12).map(|i| f64::from(i % 3) / 10.0 + f64::from((i + 1) % 2)).collect();
         let of_kind = importance("kind", losses.iter().enumerate().map(|(i, x)| (&kinds[i % 2], *x)).collect());
         let of_rate = importance("rate", losses.iter().zip(&rates).map(|(x, rate)| (rate, *x)).collect());

@@ -1,4 +1,4 @@
-//! What the log of a sweep says so far, and which settings go on after a rung.
+//! The results in a sweep's log so far, and which settings are promoted after a rung.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::{Course, Entry, course};
 pub(super) struct Results {
     pub(super) course: Option<Course>,
     pub(super) trials: BTreeMap<usize, Result<Prepared, String>>,
-    /// By trial, rung and seed.
+    /// Losses or failures, by trial, rung and seed.
     pub(super) reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
-    /// By trial, when nothing runs beside it.
+    /// Step times with nothing else running, by trial.
     pub(super) alone: BTreeMap<usize, Alone>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Prepared {
     pub(super) max_steps: usize,
 }
 
-/// The time of a step of the base config and of a setting, one measured right after the other.
+/// The step times of the base config and of a setting, measured one right after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone {
     pub(super) base_ms: f64,
@@ -47,14 +47,14 @@ impl Results {
         }
     }
 
-    /// The losses that the runs of a trial reached in a rung; `None` if it did not take part.
+    /// The losses of a trial's runs at a rung; `None` if it did not take part.
     pub(super) fn of(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
         let of_seeds = self.reached.range((trial, rung, 0)..=(trial, rung, usize::MAX));
         let of_seeds: Vec<_> = of_seeds.map(|(_, result)| result.clone()).collect();
         (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
     }
 
-    /// The trials that take part in a rung: of the first all that can be trained, then the best of the one before.
+    /// The trials in a rung: in the first, all that can be trained; then the best of the previous one.
     pub(super) fn in_rung(&self, rung: usize) -> Vec<usize> {
         let can_be_trained = self.trials.iter().filter(|(_, prepared)| prepared.is_ok());
         let all: Vec<usize> = can_be_trained.map(|(trial, _)| *trial).collect();

@@ -1,7 +1,7 @@
-//! The space of a sweep: the keys that vary, the values that each may take, and the settings that are tried.
+//! The search space of a sweep: the keys that vary, the values they may take, and the settings to try.
 //!
-//! `KEY=VALUES`, where VALUES is a list (`gelu,swiglu`), a range (`0..0.3`) or a range of magnitudes
-//! (`log(1e-4..1e-2)`). Both ends of a range belong to it; a key of whole numbers takes whole numbers only.
+//! `KEY=VALUES`, where VALUES is a list (`gelu,swiglu`), a range (`0..0.3`) or a logarithmic range (`log(1e-4..1e-2)`).
+//! Ranges include both ends; for an integer key they consist of integers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,7 +23,7 @@ pub struct SpaceError {
     reason: String,
 }
 
-/// A key, and the values that it may take.
+/// A key and the values it may take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dimension {
     /// The key.
@@ -37,7 +37,7 @@ enum Values {
     Range { low: f64, high: f64, is_log: bool, is_whole: bool },
 }
 
-/// Keys that a sweep sets for each run, and sections that would change what the runs are compared by.
+/// Keys that a sweep sets itself, and sections that would make runs incomparable.
 const TAKEN: [(&str, &str); 12] = [
     ("data.", "all runs of a sweep are compared on the same text"),
     ("generate.", "it does not change how a model is trained"),
@@ -57,7 +57,7 @@ impl Dimension {
     /// Reads `KEY=VALUES`.
     ///
     /// # Errors
-    /// If there is no such key, or it cannot take such values.
+    /// If there is no such key, or it cannot take these values.
     pub fn parse(text: &str) -> Result<Self, SpaceError> {
         let dimension = text.split_once('=').ok_or_else(|| "there is no `=`".to_owned()).and_then(|(path, values)| {
             let key = Key::find(path.trim())?;
@@ -114,7 +114,7 @@ impl Values {
         Ok(Self::Range { low, high, is_log, is_whole })
     }
 
-    /// The value at a place from 0 to 1.
+    /// The value at a fraction, from 0 to 1, of the range or list.
     fn at(&self, place: f64) -> Value {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below the number of values")]
         match self {
@@ -128,7 +128,7 @@ impl Values {
                 match is_whole {
                     true if *is_log => Value::Integer(number.round() as i64),
                     true => Value::Integer(number.floor().min(*high) as i64),
-                    // As many digits as a reader wants to see.
+                    // Rounded to a readable number of digits.
                     false => Value::Float(format!("{number:.2e}").parse::<f64>().expect("a number").clamp(*low, *high)),
                 }
             }
@@ -143,7 +143,7 @@ impl Values {
     }
 }
 
-/// The parts of a list, apart by commas that are not within brackets or quotes.
+/// The elements of a list, separated by commas outside brackets and quotes.
 fn elements(text: &str) -> Vec<&str> {
     let (mut depth, mut quote, mut start) = (0_i32, None, 0);
     let mut elements = Vec::new();
@@ -164,14 +164,14 @@ fn elements(text: &str) -> Vec<&str> {
     elements
 }
 
-/// The number of settings in the whole space; `None` if a range has too many to count.
+/// The number of settings in the space; `None` if a range has too many to count.
 pub(super) fn n_settings(space: &[Dimension]) -> Option<usize> {
     space.iter().try_fold(1_usize, |n, dimension| n.checked_mul(dimension.values.n_values()?))
 }
 
-/// At most `n` different settings, the first of them `base`; a space of so few is tried as a whole.
+/// At most `n` distinct settings, the first of them `base`; a smaller space is tried completely.
 ///
-/// They are spread as a Latin hypercube: of `n` equal parts of each dimension, every part is drawn from once.
+/// They form a Latin hypercube: each dimension is divided into `n` equal parts, and every part is drawn from once.
 ///
 /// Source: `McKay`, Beckman and Conover 1979, "A Comparison of Three Methods for Selecting Values of Input Variables".
 pub(super) fn draw(space: &[Dimension], base: Setting, n: usize, seed: u64) -> Vec<Setting> {
@@ -189,7 +189,7 @@ pub(super) fn draw(space: &[Dimension], base: Setting, n: usize, seed: u64) -> V
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     let mut columns: Vec<Vec<Value>> = Vec::new();
     for dimension in space {
-        // Keys of random numbers put the parts in a random order.
+        // Sorting by random keys shuffles the parts.
         let mut parts: Vec<(f64, f64)> = (0..n).map(|part| (uniform(), (part as f64 + uniform()) / n as f64)).collect();
         parts.sort_by(|a, b| a.0.total_cmp(&b.0));
         columns.push(parts.into_iter().map(|(_, place)| dimension.values.at(place)).collect());
@@ -198,7 +198,7 @@ pub(super) fn draw(space: &[Dimension], base: Setting, n: usize, seed: u64) -> V
     settings
 }
 
-/// The setting with this number in a space of lists.
+/// The setting with this index in a space of lists.
 fn nth(space: &[Dimension], mut number: usize) -> Setting {
     let mut value = |dimension: &Dimension| {
         let Values::List(values) = &dimension.values else { unreachable!("a space with ranges is not counted") };

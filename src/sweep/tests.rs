@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::train::{self, Event, Job, Observer, Start};
 
-/// A tiny model on a text in which something can be learned.
+/// A request for a tiny model on a text with something to learn.
 fn request(dir: &TempDir, space: &[&str]) -> Request {
     let sentence = |i: usize| format!("The {} sat by {} old trees.\n", ["cat", "dog"][i % 2], i * i % 13);
     let text: String = (0..300).map(sentence).collect();
@@ -63,7 +63,7 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
     };
     assert!((0..4).all(|trial| of_first(best.trial) <= of_first(trial)), "the best of the first rung goes on");
 
-    // The same config, trained in one go.
+    // The same config, trained without interruption.
     let promoted = root.join(&best.run);
     let config = Config::load_saved(&promoted.join("config.toml")).unwrap();
     let whole = dir.path().join("whole");
@@ -78,7 +78,7 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
     assert_eq!(steps, fs::read_to_string(whole.join("metrics.jsonl")).unwrap(), "no step is repeated or left out");
     assert!(!root.join(&others[0].run).join("checkpoints").exists(), "what does not go on needs no checkpoint");
 
-    // The best config is the base one with the best values.
+    // The best config is the base config with the best values.
     let toml = fs::read_to_string(root.join(BEST)).unwrap();
     let loaded = Config::from_toml(&toml, Path::new("best.toml"), &[]).unwrap();
     assert_eq!(loaded.optimizer.learning_rate.to_string(), best.values[0]);
@@ -91,7 +91,7 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
 #[test]
 fn what_cannot_be_trained_is_a_row_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
-    // The rate is so high that even the steps with which a setting is measured would leave no numbers.
+    // At this rate even the steps that measure a setting would diverge.
     let space = ["optimizer.learning_rate=1e-3,1e30", "model.n_heads=1,3"];
     let request = Request { method: Method::Grid, ..request(&dir, &space) };
     let outcome = sweep(&request, &dir.path().join("sweep"));

@@ -1,6 +1,5 @@
-//! One run of a sweep, trained up to a rung. A rung is a stop: the run has the length and the schedule of a whole run,
-//! is interrupted after the evaluation of the rung's last step as Ctrl-C would interrupt it, and goes on from there if
-//! it is promoted.
+//! One run of a sweep, trained up to a rung. A rung is an interruption: the run has the length and the schedule of a
+//! full run, stops after the evaluation of the rung's last step as with Ctrl-C, and resumes if promoted.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,16 +14,16 @@ use crate::run::log::{MetricsLine, read_lines};
 use crate::run::{Checkpoint, RunDir, RunError};
 use crate::train::{self, Event, Interrupter, Job, Observer, Start, TrainError};
 
-/// How far a run came.
+/// How far a run got.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reached {
-    /// The rung, with this validation loss.
+    /// It reached the rung, with this validation loss.
     Rung { bits_per_byte: f64 },
-    /// Its end, for this reason.
+    /// It ended, for this reason.
     End(String),
 }
 
-/// Stops a run at a step, or when the sweep is to stop.
+/// Stops a run at a step, or when the sweep is stopped.
 struct StopAt {
     step: usize,
     run: Interrupter,
@@ -39,11 +38,11 @@ impl Observer for StopAt {
     }
 }
 
-/// Trains the run at `root` until it has made `step` steps, from where it is; if it is there already, reads what it
-/// reached. A loss that is not finite, a panic, or settings that only training refuses are an end of the run.
+/// Trains the run at `root` up to `step` steps, continuing from where it is; if it is already there, reads its result.
+/// A non-finite loss, a panic, or settings that only training rejects end the run.
 ///
 /// # Errors
-/// If the disk or the device fails, or `interrupter` stops the sweep: all of which says nothing of the run.
+/// If the disk or the device fails, or `interrupter` stops the sweep: none of these say anything about the run.
 pub(super) fn train_to(
     step: usize,
     root: &Path,
@@ -58,7 +57,7 @@ pub(super) fn train_to(
         Ok(run) if run.last().is_ok() => Start::Resume,
         Ok(_) => Start::Overwrite,
         Err(_) => {
-            // A process that was killed while it made the folder left something that is no run.
+            // A process killed while creating the folder left something that is not a run.
             fs::remove_dir_all(root).ok();
             Start::New
         }
@@ -90,7 +89,7 @@ pub(super) fn train_to(
 }
 
 /// The validation loss of the run at `root` after `step` steps, if it was evaluated and saved there: an estimate, or
-/// at its end over the whole split.
+/// over the whole split at its end.
 fn reached(root: &Path, step: usize, config: &Config) -> Option<f64> {
     let run = RunDir::open(root).ok()?;
     let state = Checkpoint::read_state(&run.last().ok()?).ok()?;
@@ -102,7 +101,7 @@ fn reached(root: &Path, step: usize, config: &Config) -> Option<f64> {
     })
 }
 
-/// Removes the checkpoints of a run that does not go on; its logs stay.
+/// Removes the checkpoints of a run that is not promoted; its logs stay.
 pub(super) fn forget(root: &Path) -> Result<(), RunError> {
     match RunDir::open(root) {
         Ok(run) => run.remove_checkpoints(),

@@ -1,5 +1,5 @@
-//! `tokenizer_config.json`, which lies beside a `tokenizer.json`: the tokens that begin and end a text, by name, and the
-//! template of a conversation.
+//! `tokenizer_config.json`, the companion of a `tokenizer.json`: it names the BOS and EOS tokens and holds the chat
+//! template.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,24 +15,24 @@ use super::library::Library;
 /// The name of the file.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The name of the file that it lies beside; files with other names have none.
+/// The name of the file that it accompanies; files with other names have no companion.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// The file, with the ids of the tokens that it names.
+/// The parsed file, with the ids of the tokens that it names.
 #[derive(Debug, Clone)]
 pub(super) struct Companion {
-    /// Its content.
+    /// The content of the file.
     pub json: Arc<str>,
-    /// `None` if the file names none that there is.
+    /// The `eos_token`; `None` if the file names none that exists.
     pub end_of_text: Option<u32>,
-    /// `None` if the file names none that there is.
+    /// The `bos_token`; `None` if the file names none that exists.
     pub bos_token: Option<u32>,
-    /// `None` if nothing asks for one before each text.
+    /// The token to put before each text; `None` if nothing asks for one.
     pub bos: Option<u32>,
     pub chat_template: Option<String>,
 }
 
-/// The fields that matter here; there are many others.
+/// The fields used here; there are many others.
 #[derive(Deserialize)]
 struct Fields {
     eos_token: Option<Token>,
@@ -62,7 +62,7 @@ struct Template {
 }
 
 impl Companion {
-    /// Reads the file beside a `tokenizer.json`, whose tokenizer is `library`; `None` if there is none.
+    /// Reads the companion of the `tokenizer.json` at `path`, which `library` was made from; `None` if there is none.
     pub(super) fn beside(path: &Path, library: &Library) -> Result<Option<Self>, TokenizerError> {
         if path.file_name().is_none_or(|name| name != TOKENIZER) {
             return Ok(None);
@@ -87,7 +87,7 @@ impl Companion {
         let bos = match add_bos_token {
             Some(false) => None,
             Some(true) => bos_token,
-            None => library.prepended, // as the library itself would do
+            None => library.prepended, // as the library would
         };
         let chat_template = chat_template.and_then(|templates| match templates {
             Templates::Only(template) => Some(template),
@@ -96,7 +96,7 @@ impl Companion {
         Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_template })
     }
 
-    /// The same, with no token before texts.
+    /// The same, without a token before each text.
     pub(super) fn without_bos(mut self) -> Self {
         let mut fields: Value = serde_json::from_str(&self.json).expect("it was read before");
         fields["add_bos_token"] = Value::Bool(false);
@@ -106,7 +106,7 @@ impl Companion {
     }
 }
 
-/// The token that a file's template puts before each text.
+/// The token that the file's template puts before each text.
 pub(super) fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
     fn of(part: &Value) -> Option<u32> {
         match part["type"].as_str()? {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     /// A tokenizer of the letters a to d and `<s>` (4), `</s>` (5) and `<|im_end|>` (6), with this template and this
-    /// file beside it.
+    /// companion.
     fn read(template: &str, config: Option<&str>) -> Result<Tokenizer, TokenizerError> {
         let folder = tempfile::tempdir().unwrap();
         let mut file: Value =

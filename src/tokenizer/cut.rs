@@ -1,8 +1,8 @@
-//! Where a text may be cut, so that its parts have the ids of the whole.
+//! Where a text may be cut so that the ids of its parts are those of the whole.
 //!
 //! Line breaks are not enough: a text may have none for megabytes, and GPT-2's pattern takes several of them at the end
-//! of a text as one word. The model decides only within a word, so a place is safe if a word ends there whatever
-//! follows, and nothing else treats the ends of a text differently. That is known of the word patterns below.
+//! of a text as one word. The model only merges within words, so a cut is safe if a word ends there whatever follows,
+//! and nothing else treats the ends of a text differently. The word patterns below are known to allow this.
 
 use serde_json::{Value, json};
 use tokenizers::normalizers::NormalizerWrapper;
@@ -13,35 +13,35 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::words::{Class, class_of};
 
-/// Where a tokenizer's texts may be cut.
+/// Where the texts of a tokenizer may be cut.
 #[derive(Debug)]
 pub(super) struct Cuts {
     between: Rule,
-    /// Those that a cut could go through, or touch with an effect.
+    /// Added tokens that a cut could split, or affect by touching.
     awkward: Vec<AddedToken>,
 }
 
-/// Whether a place between two characters is safe. The second is a space, so that nothing before it depends on whether
-/// the text ends there, as in GPT-2's `\s+(?!\S)`.
+/// Whether a cut between two characters is safe. The second is a space, so that nothing before it depends on whether
+/// the text ends there, as with GPT-2's `\s+(?!\S)`.
 type Rule = fn(char, char) -> bool;
 
-/// In GPT-2's pattern a word has spaces only at its start.
+/// In GPT-2's pattern only the start of a word is a space.
 fn word_and_space(before: char, after: char) -> bool {
     class_of(before) != Class::Space && class_of(after) == Class::Space
 }
 
-/// In later patterns punctuation takes line breaks along.
+/// In later patterns line breaks after punctuation belong to its word.
 fn alphanumeric_and_space(before: char, after: char) -> bool {
     matches!(class_of(before), Class::Letter | Class::Number) && class_of(after) == Class::Space
 }
 
-/// Characters that no local normalizer changes.
+/// Only characters that no local normalizer changes.
 fn ascii_alphanumeric_and_blank(before: char, after: char) -> bool {
     before.is_ascii_alphanumeric() && after == ' '
 }
 
-/// Patterns in which a letter or number and a space after it are never in one word, and which look ahead
-/// only for `\s+(?!\S)`: those of GPT-4 and Llama 3, of Qwen2, and of GPT-4o, as their files have them.
+/// Patterns in which a letter or number and the space after it are never in one word, and which look ahead only for
+/// `\s+(?!\S)`: those of GPT-4 and Llama 3, Qwen2, GPT-4o and GPT-2, as their files spell them.
 const KNOWN_PATTERNS: [&str; 4] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -50,7 +50,7 @@ const KNOWN_PATTERNS: [&str; 4] = [
 ];
 
 impl Cuts {
-    /// `None` if no place is known to be safe.
+    /// `None` if no cut is known to be safe.
     pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let (between, blank) = word_rule(library.get_pre_tokenizer()?)?;
         let between = match library.get_normalizer() {
@@ -61,12 +61,12 @@ impl Cuts {
         let is_awkward = |token: &&AddedToken| looks_around(token) || token.content.contains(char::is_whitespace);
         let awkward: Vec<AddedToken> = added.iter().map(|(_, token)| token).filter(is_awkward).cloned().collect();
         if library.get_normalizer().is_some() && awkward.iter().any(|token| token.normalized) {
-            return None; // the text holds another form of the token
+            return None; // the text holds an unnormalized form of the token
         }
         Some(Self { between, awkward })
     }
 
-    /// The last safe place in a text, behind its start and before its end.
+    /// The last safe cut in a text, after its start and before its end.
     pub(super) fn last(&self, text: &str) -> Option<usize> {
         let mut after: Option<char> = None;
         text.char_indices().rev().find_map(|(start, character)| {
@@ -76,7 +76,7 @@ impl Cuts {
         })
     }
 
-    /// Whether no awkward token stands across the place, or could if the text goes on.
+    /// Whether no awkward token straddles the cut, or could once the text continues.
     fn is_clear(&self, text: &[u8], at: usize) -> bool {
         self.awkward.iter().all(|token| {
             let content = token.content.as_bytes();
@@ -90,17 +90,17 @@ impl Cuts {
     }
 }
 
-/// Whether the text beside a token matters.
+/// Whether a token match depends on the text around it.
 pub(super) fn looks_around(token: &AddedToken) -> bool {
     token.single_word || token.lstrip || token.rstrip
 }
 
-/// Where words end in a text that is not normalized, and the character for a blank if words begin with it.
+/// Where words end in text that is not normalized, and the character for a blank if words begin with one.
 fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)> {
     use PreTokenizerWrapper as P;
     let rule = |rule: Rule, blank| Some((rule, blank));
     match pre_tokenizer {
-        // A blank is not put before a text that begins with one.
+        // No blank is put before a text that already begins with one.
         P::ByteLevel(it) if it.use_regex && it.add_prefix_space => rule(ascii_alphanumeric_and_blank, Some(' ')),
         P::ByteLevel(it) if it.use_regex => rule(word_and_space, None),
         P::Metaspace(it) if it.get_split() => rule(ascii_alphanumeric_and_blank, Some(it.get_replacement())),
@@ -115,8 +115,8 @@ fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)
             }
             _ => None,
         },
-        // Each part cuts the pieces of the one before it further. Digits and punctuation are cut
-        // character by character, and leave spaces alone.
+        // Each part cuts the pieces of the one before it further. Digits and punctuation are isolated character by
+        // character, and leave spaces alone.
         P::Sequence(sequence) => {
             let leaves_spaces = |part: &&P| matches!(part, P::Digits(_) | P::Punctuation(_));
             sequence.as_ref().iter().find(|part| !leaves_spaces(part)).and_then(word_rule)
@@ -125,7 +125,7 @@ fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)
     }
 }
 
-/// Whether a normalizer changes each word on its own, and leaves ASCII letters and the blanks after them as such.
+/// Whether a normalizer changes each word independently, and keeps ASCII letters and the blanks after them.
 fn is_local(normalizer: &NormalizerWrapper, blank: Option<char>) -> bool {
     use NormalizerWrapper as N;
     match normalizer {
@@ -139,7 +139,7 @@ fn is_local(normalizer: &NormalizerWrapper, blank: Option<char>) -> bool {
         | N::BertNormalizer(_)
         | N::Precompiled(_) => true,
         N::Sequence(sequence) => sequence.as_ref().iter().all(|part| is_local(part, blank)),
-        // Blanks become the character that words begin with, one by one or many at once.
+        // Blanks become the character that words begin with, singly or several at once.
         N::Replace(replace) => {
             let Ok(Value::Object(replace)) = serde_json::to_value(replace) else {
                 return false;

@@ -1,9 +1,9 @@
-//! Errors between text and tokens.
+//! Errors of tokenizers and of text that they cannot encode.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// Why a text has no tokens, or a tokenizer cannot be made.
+/// Why a text cannot be encoded, or a tokenizer cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum TokenizerError {
@@ -22,7 +22,7 @@ pub enum TokenizerError {
     NotUtf8 { offset: usize },
     #[error("there are no characters to make a tokenizer from\n  hint: give a text with at least one")]
     EmptyAlphabet,
-    /// A piece of text, as far as it is known and after normalization, has no token, and nor has the unknown.
+    /// A piece of text, as far as it is known and after normalization, has no token, and there is no unknown token.
     #[error(
         "the tokenizer has no token for {}: {reason}\n  hint: it is made for other texts, or lacks an unknown token; a \
          model trained with kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any text",
@@ -43,7 +43,7 @@ pub enum TokenizerError {
          tokenizer.model are others"
     )]
     Malformed { path: PathBuf, reason: String },
-    /// The file beside a `tokenizer.json` cannot be read as what it should be.
+    /// The `tokenizer_config.json` beside a `tokenizer.json` is malformed.
     #[error(
         "`{path}` is not a tokenizer_config.json: {reason}\n  hint: it is the file of that name beside a model of the \
          Hugging Face hub; without it the tokenizer.json alone is used"

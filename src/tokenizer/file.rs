@@ -1,5 +1,5 @@
-//! Reads a `tokenizer.json` straight into the library's tokenizer. The library's own way makes values of the whole file
-//! first, of 40 times its size.
+//! Reads a `tokenizer.json` straight into the library's tokenizer. The library first parses the file into a value tree
+//! 40 times its size.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::tokenizer::{Model, ModelWrapper, TokenizerImpl};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
 
-/// The most ids that any file may have, however short it is.
+/// The id limit of any file, however short it is.
 const MAX_IDS: u64 = 1 << 16;
 
-/// The keys of a model that the library reads, beside its type, vocabulary and merges.
+/// The keys of a model that the library reads, besides its type, vocabulary and merges.
 const SETTINGS: [&str; 9] = [
     "dropout",
     "unk_token",
@@ -28,11 +28,11 @@ const SETTINGS: [&str; 9] = [
     "ignore_merges",
 ];
 
-/// Why a file is no tokenizer.
+/// Why a file is not a tokenizer.
 pub(super) enum Fault {
-    /// It cannot be read as one.
+    /// It is malformed.
     Malformed(String),
-    /// It has an id that asks for far more memory than the file has bytes.
+    /// It has an id that would need far more memory than the file has bytes.
     LargeId(u64),
 }
 
@@ -42,7 +42,7 @@ impl From<serde_json::Error> for Fault {
     }
 }
 
-/// The tokenizer of a `tokenizer.json`.
+/// Reads the tokenizer of a `tokenizer.json`.
 pub(super) fn read(json: &str) -> Result<Tokenizer, Fault> {
     let outline: Outline = serde_json::from_str(json).map_err(|error| {
         Fault::Malformed(match error.is_data() {
@@ -55,7 +55,7 @@ pub(super) fn read(json: &str) -> Result<Tokenizer, Fault> {
         return Err(Fault::Malformed("its `model` has no `vocab`".to_owned()));
     };
     let largest = largest.max(added_tokens.map_or(0, |Largest(id)| id));
-    // The library makes lists as long as the largest id.
+    // The library allocates lists as long as the largest id.
     if largest > MAX_IDS.max(json.len() as u64) {
         return Err(Fault::LargeId(largest));
     }
@@ -70,7 +70,7 @@ pub(super) fn read(json: &str) -> Result<Tokenizer, Fault> {
     })
 }
 
-/// A file with this kind of model, whose text is read once and not kept.
+/// Reads a file with this kind of model, parsing its text once without keeping it.
 fn with_model<'a, M>(json: &'a str) -> serde_json::Result<Tokenizer>
 where
     M: Model + Deserialize<'a> + Into<ModelWrapper>,
@@ -79,21 +79,21 @@ where
     Ok(serde_json::from_str::<File<M>>(json)?.into())
 }
 
-/// What tells how to read a file.
+/// The parts of a file that decide how to read it.
 #[derive(Deserialize)]
 struct Outline {
     model: ModelOutline,
-    /// Of their numbers, which are ids.
+    /// The largest integer in them, which is an id.
     added_tokens: Option<Largest>,
 }
 
-/// Those of its keys that tell what it is.
+/// The keys that identify a model.
 #[derive(Default)]
 struct ModelOutline {
     kind: Option<String>,
     vocab: Option<Largest>,
     has_merges: bool,
-    /// Whether it has keys that the library skips, which it can in values only.
+    /// Whether it has keys that the library skips, which it can do in value trees only.
     has_more: bool,
 }
 

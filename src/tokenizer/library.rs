@@ -1,4 +1,4 @@
-//! A tokenizer of the `tokenizers` library, with the fast way to its ids where there is one.
+//! A tokenizer of the `tokenizers` library, with a fast encoder where there is one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::table::CharacterIds;
 use super::words::{Words, unspell};
 use super::{TokenizerError, TokenizerKind};
 
-/// The largest vocabulary: a file with more ids is damaged, or no model of it could be trained.
+/// The largest vocabulary: a file with more ids is damaged, or too large to train a model with.
 const MAX_VOCAB_SIZE: usize = 1 << 24;
 
-/// The names of tokens that end a text, the likeliest first.
+/// The names of end-of-text tokens, the likeliest first.
 const ENDS_OF_TEXT: [&str; 8] = [
     super::END_OF_TEXT,
     "<|end_of_text|>",
@@ -28,7 +28,7 @@ const ENDS_OF_TEXT: [&str; 8] = [
     "[SEP]",
 ];
 
-/// A tokenizer of the library, with the answers that are needed often.
+/// A tokenizer of the library, with frequently needed properties precomputed.
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) kind: TokenizerKind,
@@ -36,23 +36,23 @@ pub(super) struct Library {
     pub(super) json: String,
     /// Without truncation, padding, dropout and post-processing: the ids are those of the text, all of them.
     pub(super) tokenizer: Tokenizer,
-    /// One more than the largest id.
+    /// The largest id plus one.
     pub(super) vocab_size: usize,
-    /// The ids below that without a token, in ascending order.
+    /// The ids below `vocab_size` without a token, in ascending order.
     pub(super) gaps: Arc<[u32]>,
-    /// The bytes of each token, by id, if tokens are bytes; empty for an id without a token.
+    /// The bytes of each token, by id, if tokens decode to bytes one by one; empty for an id without a token.
     pub(super) bytes: Option<Vec<Box<[u8]>>>,
     pub(super) encoder: Encoder,
-    /// `None` if nothing is known to separate words.
+    /// `None` if no safe cuts are known.
     pub(super) cuts: Option<Cuts>,
     pub(super) end_of_text: Option<u32>,
     /// The token that post-processing would put before each text.
     pub(super) prepended: Option<u32>,
-    /// Tokens that are found in a text as they are, by id.
+    /// Added tokens, which are matched verbatim in text, by id.
     pub(super) added: Vec<(u32, AddedToken)>,
 }
 
-/// The way from a text to its ids.
+/// How text is encoded.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Bytes,
@@ -80,7 +80,7 @@ impl Library {
             && bpe.dropout.is_some()
         {
             let mut bpe = bpe.clone();
-            bpe.dropout = None; // the same text has the same ids
+            bpe.dropout = None; // the same text must have the same ids
             tokenizer.with_model(bpe);
         }
         if let Some(DecoderWrapper::CTC(_)) = tokenizer.get_decoder() {
@@ -121,7 +121,7 @@ impl Library {
         Ok(Self { kind, json, tokenizer, vocab_size, gaps, bytes, encoder, cuts, end_of_text, prepended, added })
     }
 
-    /// As the library's own `encode`, except that no part of the text is dropped silently.
+    /// Like the library's own `encode`, except that no part of the text is dropped silently.
     pub(super) fn encode_by_library(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let tokenizer = &self.tokenizer;
         let mut pieces = tokenizer.get_added_vocabulary().extract_and_normalize(tokenizer.get_normalizer(), text);
@@ -142,12 +142,12 @@ impl Library {
     }
 }
 
-/// Adds the ids of a piece of text within which the model decides alone.
+/// Adds the ids of a piece of text that the model alone splits further.
 pub(super) fn encode_piece(piece: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
     let tokens = model
         .tokenize(piece)
         .map_err(|error| TokenizerError::NoToken { text: Some(piece.to_owned()), reason: error.to_string() })?;
-    // BPE drops characters without a token silently: then its tokens are shorter than the text.
+    // BPE drops characters without a token silently: its tokens then cover less than the piece.
     let n_bytes = tokens.last().map_or(0, |token| token.offsets.1);
     if matches!(model, ModelWrapper::BPE(_)) && n_bytes < piece.len() {
         let is_unknown = |c: &char| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none();
@@ -159,7 +159,7 @@ pub(super) fn encode_piece(piece: &str, model: &ModelWrapper, ids: &mut Vec<u32>
     Ok(())
 }
 
-/// The bytes of each token, if it is a character or the decoder is byte-level.
+/// The bytes of each token, if tokens are characters or the decoder is byte-level.
 fn token_bytes(tokenizer: &Tokenizer, kind: TokenizerKind, vocab_size: usize) -> Option<Vec<Box<[u8]>>> {
     let bytes_of: fn(String) -> Vec<u8> = match tokenizer.get_decoder()? {
         _ if kind == TokenizerKind::Char => String::into_bytes,

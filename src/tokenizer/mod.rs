@@ -1,8 +1,8 @@
-//! How text becomes token ids, and ids become text again.
+//! Converts text to token ids and back.
 //!
-//! A [`Tokenizer`] is one of the `tokenizers` library, written as its `tokenizer.json`: a `table` of characters or
+//! A [`Tokenizer`] wraps one of the `tokenizers` library, stored as its `tokenizer.json`: a `table` of characters or
 //! bytes, byte-level BPE trained on a text (`train`), or any file (`library`). Added here is what the library lacks or
-//! is too slow for: ids of whole `words`, places to `cut` a text, and text from ids as they come (`stream`).
+//! is too slow for: ids of whole `words`, safe places to `cut` a text, and incremental decoding (`stream`).
 
 mod companion;
 mod cut;
@@ -29,16 +29,16 @@ use companion::Companion;
 use file::Fault;
 use library::{Encoder, Library};
 
-/// Turns text into token ids and back. Cheap to clone, and used from several threads at once.
+/// Converts text to token ids and back. Cheap to clone, and safe to share between threads.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Library>,
     companion: Option<Companion>,
-    /// How many ids without a token follow those of the file.
+    /// The number of padding ids, which have no token, after those of the file.
     n_padding: usize,
 }
 
-/// Tokenizers with the same file are equal.
+/// Tokenizers with the same file compare equal.
 impl PartialEq for Tokenizer {
     fn eq(&self, other: &Self) -> bool {
         self.inner.json == other.inner.json
@@ -60,8 +60,8 @@ impl Tokenizer {
         Self::made_here(table::bytes(), TokenizerKind::Byte)
     }
 
-    /// With one more token, which ends a text: `<|endoftext|>`, also where a text contains it. A tokenizer of other
-    /// tokens than characters or bytes stays as it is.
+    /// Adds an end-of-text token, `<|endoftext|>`, which is also matched within text. A tokenizer whose tokens are
+    /// neither characters nor bytes is returned unchanged.
     #[must_use]
     pub fn with_end_of_text(self) -> Self {
         let kind = self.kind();
@@ -74,9 +74,9 @@ impl Tokenizer {
 
     /// Trains byte-level BPE on a text.
     ///
-    /// Token 0 is the end of a text, `<|endoftext|>`; then come all 256 bytes, so that any text has ids, and a
-    /// token for each merge of the two that stand side by side most often within GPT-2's words, up to `vocab_size`
-    /// or until no pair occurs twice.
+    /// Token 0 is the end-of-text token, `<|endoftext|>`; then come all 256 bytes, so that any text has ids, and a
+    /// token for each merge of the adjacent pair that is most frequent within GPT-2's words, up to `vocab_size` or
+    /// until no pair occurs twice.
     ///
     /// # Panics
     /// If `vocab_size` is below 257.
@@ -87,7 +87,7 @@ impl Tokenizer {
         Self::from_words(words, vocab_size)
     }
 
-    /// As [`Tokenizer::train_bpe`], on the text that was counted.
+    /// Like [`Tokenizer::train_bpe`], on text that was already counted.
     pub(crate) fn from_words(words: WordCounter, vocab_size: usize) -> Self {
         Self::made_here(words.train(vocab_size), TokenizerKind::Bpe)
     }
@@ -98,11 +98,11 @@ impl Tokenizer {
         Self::from(library.expect("tokens of text, and not too many"))
     }
 
-    /// With ids without a token behind its own, so that there are `vocab_size`, if that is given: models are made with
-    /// more rows than tokens, for round numbers. Such an id decodes to nothing and is never written.
+    /// Pads the ids to `vocab_size`, if that is given: models are made with more rows than tokens, for round numbers. A
+    /// padding id decodes to nothing and is never written.
     ///
     /// # Errors
-    /// If it has more ids.
+    /// If there are more than `vocab_size` ids.
     pub fn padded_to(self, vocab_size: Option<usize>) -> Result<Self, TokenizerError> {
         let n_ids = self.inner.vocab_size;
         let vocab_size = vocab_size.unwrap_or(n_ids);
@@ -114,9 +114,9 @@ impl Tokenizer {
 
     /// Reads a file that [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library.
     ///
-    /// Encoding adds no special tokens, truncates nothing and ignores dropout, whatever the file says. A special
-    /// token that stands in a text becomes its id, and is shown when it is decoded. A `tokenizer_config.json` beside a
-    /// file named `tokenizer.json` is read too.
+    /// Encoding adds no special tokens, truncates nothing and ignores dropout, whatever the file says. A special token
+    /// within a text becomes its id, and decoding shows it. A `tokenizer_config.json` beside a file named
+    /// `tokenizer.json` is read too.
     ///
     /// # Errors
     /// If a file cannot be read, is not a tokenizer, or is one that cannot be used for text.
@@ -127,7 +127,7 @@ impl Tokenizer {
         Ok(Self { companion: Companion::beside(path, &tokenizer.inner)?, ..tokenizer })
     }
 
-    /// The tokenizer of a `tokenizer.json`; errors show `path`.
+    /// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
     pub(crate) fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
         let library = file::read(&text).map_err(|fault| match fault {
             Fault::Malformed(reason) => TokenizerError::Malformed { path: path.to_owned(), reason },
@@ -146,19 +146,19 @@ impl Tokenizer {
         Ok(Library::new(library, text, kind, path)?.into())
     }
 
-    /// The content of its `tokenizer.json`: always the same bytes, and those of the file if it was read from one.
+    /// The content of its `tokenizer.json`: always the same bytes, and those of the file that it was read from, if any.
     #[must_use]
     pub fn to_json(&self) -> String {
         self.inner.json.clone()
     }
 
-    /// One more than the largest id. A file may leave some ids without a token, and so does padding.
+    /// The largest id plus one. A file may leave some ids without a token, and so does padding.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.vocab_size + self.n_padding
     }
 
-    /// One more than the largest id of a token: those from here on are padding.
+    /// The largest id of a token plus one: ids from here on are padding.
     #[must_use]
     pub fn n_ids(&self) -> usize {
         self.inner.vocab_size
@@ -170,13 +170,14 @@ impl Tokenizer {
         self.inner.gaps.clone()
     }
 
-    /// The kind of token. A file is known by its content: one trained here is [`TokenizerKind::Bpe`] wherever it lies.
+    /// The kind of token. A file is classified by its content: one trained here is [`TokenizerKind::Bpe`] wherever it
+    /// lies.
     #[must_use]
     pub fn kind(&self) -> TokenizerKind {
         self.inner.kind
     }
 
-    /// The token that ends a text: the `eos_token` of its `tokenizer_config.json`, or else the first of
+    /// The end-of-text token: the `eos_token` of its `tokenizer_config.json`, or else the first of
     /// `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`, `<eos>`, `[EOS]`, `<|im_end|>`, `[SEP]` that
     /// is an added token of the file.
     #[must_use]
@@ -185,20 +186,20 @@ impl Tokenizer {
         named.or(self.inner.end_of_text)
     }
 
-    /// The token that comes before each text that the model reads, if its `tokenizer_config.json` asks for one, or is
-    /// there and the `tokenizer.json` has a template with one.
+    /// The token to put before each text that the model reads, if its `tokenizer_config.json` asks for one, or if that
+    /// exists and the `tokenizer.json` has a template with one.
     #[must_use]
     pub fn bos(&self) -> Option<u32> {
         self.companion.as_ref()?.bos
     }
 
-    /// The token that its `tokenizer_config.json` names as the beginning of a text, whether texts get it or not.
+    /// The BOS token that its `tokenizer_config.json` names, whether texts get it or not.
     #[must_use]
     pub fn bos_token(&self) -> Option<u32> {
         self.companion.as_ref()?.bos_token
     }
 
-    /// The same, with no token before texts: for a model that learns from texts without one.
+    /// The same, without a token before each text: for a model that learns from texts without one.
     #[must_use]
     pub fn without_bos(self) -> Self {
         match self.bos() {
@@ -207,7 +208,7 @@ impl Tokenizer {
         }
     }
 
-    /// The template, in Jinja, that makes a text of a conversation.
+    /// The chat template, in Jinja, that turns a conversation into text.
     #[must_use]
     pub fn chat_template(&self) -> Option<&str> {
         self.companion.as_ref()?.chat_template.as_deref()
@@ -219,7 +220,7 @@ impl Tokenizer {
         self.companion.as_ref().map(|companion| &*companion.json)
     }
 
-    /// The tokens that are found in a text as they are, such as `<|endoftext|>`, by id.
+    /// Added tokens, which are matched verbatim in text, such as `<|endoftext|>`, by id.
     #[must_use]
     pub fn added_tokens(&self) -> Vec<(u32, String)> {
         self.inner.added.iter().map(|(id, token)| (*id, token.content.clone())).collect()
@@ -239,7 +240,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text that a model goes on from: behind [`Tokenizer::bos`], unless the text begins with it.
+    /// The ids of a prompt, preceded by [`Tokenizer::bos`] unless the text begins with it.
     ///
     /// # Errors
     /// As [`Tokenizer::encode_bytes`].
@@ -249,10 +250,10 @@ impl Tokenizer {
         Ok(bos.into_iter().chain(ids).collect())
     }
 
-    /// The ids of bytes, which must be UTF-8 except for a byte tokenizer.
+    /// The ids of bytes, which must be UTF-8 unless the tokenizer's kind is byte.
     ///
     /// # Errors
-    /// If the bytes are not UTF-8 but have to be, or have characters without a token.
+    /// If the bytes have to be UTF-8 but are not, or have characters without a token.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, TokenizerError> {
         if self.kind() == TokenizerKind::Byte {
             return Ok(table::byte_ids(bytes, self.inner.end_of_text));
@@ -262,13 +263,13 @@ impl Tokenizer {
         self.encode(text)
     }
 
-    /// The last place at which a text may be cut: whatever follows the text, the ids of the part before the place
-    /// and of the part behind it are the ids of the whole.
+    /// The last place at which a text may be cut: whatever follows the text, the ids of the parts before and after the
+    /// cut are the ids of the whole.
     ///
     /// With characters and bytes it is the end of the text, or before what could become an `<|endoftext|>`. With words
-    /// it is before a space that follows something else. `None` if the text has no such place, and for every text with
-    /// a file in which nothing is known to separate words: without a pre-tokenizer, as Llama 2's, with a prefix for
-    /// each text, or with a pattern other than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
+    /// it is before a space that follows something else. `None` if the text has no such place, and for every text if no
+    /// word boundaries are known: with a file without a pre-tokenizer, such as Llama 2's, with a prefix for each text,
+    /// or with a pattern other than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &self.inner.encoder {
@@ -277,7 +278,7 @@ impl Tokenizer {
         }
     }
 
-    /// As [`Tokenizer::cut`], of a tokenizer of characters or bytes, which need not be text.
+    /// Like [`Tokenizer::cut`], for a tokenizer of characters or bytes, and bytes that need not be UTF-8.
     pub(crate) fn cut_of_table(&self, text: &[u8]) -> Option<usize> {
         let n_open = if self.inner.end_of_text.is_some() { table::open_end(text) } else { 0 };
         Some(text.len() - n_open).filter(|at| *at > 0)
@@ -293,12 +294,13 @@ impl Tokenizer {
         assert!(ids.iter().all(|&id| (id as usize) < n_ids), "ids are below {n_ids}");
         match &self.inner.bytes {
             Some(bytes) => text_of(ids.iter().filter_map(|&id| bytes.get(id as usize)).flatten().copied().collect()),
-            None if ids.is_empty() => String::new(), // some decoders rely on a last token
+            None if ids.is_empty() => String::new(), // some decoders need a last token
             None => self.inner.tokenizer.decode(ids, false).expect("decoders of text take any tokens"),
         }
     }
 
-    /// The bytes of a token of characters, bytes or byte-level BPE; `None` for files whose tokens are decoded together.
+    /// The bytes of a token of characters, bytes or byte-level BPE; `None` for files whose tokens decode only in
+    /// context.
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
@@ -308,8 +310,8 @@ impl Tokenizer {
         self.inner.bytes.as_ref().map(|bytes| bytes.get(id as usize).map_or(&[][..], |bytes| bytes))
     }
 
-    /// A token for a person to read: its text, with bytes that are not text as `\xNN`; or, if tokens are decoded
-    /// together, as the vocabulary has it (`▁the`, `##ing`). Empty for an id without a token.
+    /// A readable form of a token: its text, with bytes that are not text as `\xNN`; or, if tokens decode only in
+    /// context, as the vocabulary spells it (`▁the`, `##ing`). Empty for an id without a token.
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
@@ -335,13 +337,13 @@ impl From<Library> for Tokenizer {
     }
 }
 
-/// Bytes as text, with U+FFFD for bytes that are not.
+/// Bytes as text, with U+FFFD for invalid bytes.
 fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// A piece of text on one line, with `·` for a blank, `↵` for a line end and `→` for a tab. Characters that would
-/// change the line itself, such as a terminal's codes, become `\u{fffd}`.
+/// change the line itself, such as terminal control codes, become `\u{fffd}`.
 #[must_use]
 pub fn visible(piece: &str) -> String {
     let mut shown = String::new();
@@ -358,7 +360,7 @@ pub fn visible(piece: &str) -> String {
     shown
 }
 
-/// Whether a character has no width of its own, or turns the direction of others.
+/// Whether a character has no width, or changes the direction of text.
 fn is_format(character: char) -> bool {
     matches!(
         character,

@@ -1,9 +1,9 @@
-//! Text from ids that come one at a time, in whole characters.
+//! Incremental decoding: text in whole characters, from ids that come one at a time.
 
 use super::{Tokenizer, text_of};
 
 /// Decodes ids one by one, and returns whole characters only: together the text of all ids, except for an incomplete
-/// character at the end. Bytes that cannot become a character are U+FFFD.
+/// character at the end. Invalid bytes become U+FFFD.
 #[derive(Debug, Clone)]
 pub struct DecodeStream {
     tokenizer: Tokenizer,
@@ -12,16 +12,16 @@ pub struct DecodeStream {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// If tokens are bytes: the beginning of a character; at most three bytes.
+    /// If tokens decode to bytes: the beginning of a character; at most three bytes.
     Bytes(Vec<u8>),
-    /// If tokens are decoded together: `n_given` ids whose text was returned, so that those after them are not at
-    /// the start of a text, and then ids that are held back.
+    /// If tokens decode only in context: `n_given` ids whose text was returned, so that later ids are not at the start
+    /// of a text, and then the ids held back.
     Tokens { ids: Vec<u32>, n_given: usize },
 }
 
 impl DecodeStream {
-    /// A stream that continues after these ids, whose text is known. They matter for tokenizers that drop the
-    /// space before a token at the start of a text.
+    /// A stream that continues after these ids, whose text is known. They matter for tokenizers that drop the space
+    /// before the first token of a text.
     ///
     /// # Panics
     /// If an id is not below the tokenizer's vocabulary size.
@@ -36,7 +36,7 @@ impl DecodeStream {
         Self { tokenizer: tokenizer.clone(), state }
     }
 
-    /// Adds one token, and returns the characters that it completes; often none.
+    /// Adds one token and returns the characters that it completes; often none.
     ///
     /// # Panics
     /// If the id is not below the tokenizer's vocabulary size.
@@ -50,7 +50,7 @@ impl DecodeStream {
             State::Tokens { ids, n_given } => {
                 ids.push(id);
                 let text = new_text(&self.tokenizer, ids, *n_given);
-                // A run of single-byte tokens becomes text together, or not at all.
+                // A run of single-byte tokens decodes together, or not at all.
                 if is_byte_token(&self.tokenizer, id) || text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER)
                 {
                     return String::new();
@@ -62,7 +62,7 @@ impl DecodeStream {
         }
     }
 
-    /// The text that was held back and is complete if nothing follows.
+    /// The text that was held back, complete if nothing follows.
     pub fn finish(&mut self) -> String {
         let State::Tokens { ids, n_given } = &mut self.state else {
             return String::new(); // an incomplete character
@@ -73,29 +73,29 @@ impl DecodeStream {
     }
 }
 
-/// Whether a token is one byte among tokens that are text, as `<0x0A>` is.
+/// Whether a token is a single byte among tokens of text, such as `<0x0A>`.
 fn is_byte_token(tokenizer: &Tokenizer, id: u32) -> bool {
     let token = tokenizer.inner.tokenizer.id_to_token(id).unwrap_or_default();
     token.len() == 6 && token.starts_with("<0x") && token.ends_with('>')
 }
 
-/// The text that the ids after the first `n_given` add to the text of those.
+/// The text that the ids after the first `n_given` add to the text of the first.
 fn new_text(tokenizer: &Tokenizer, ids: &[u32], n_given: usize) -> String {
     let given = tokenizer.decode(&ids[..n_given]);
     match tokenizer.decode(ids).strip_prefix(&given) {
         Some(text) => text.to_owned(),
-        // The new ids change text that was returned already, which cannot be taken back.
+        // The new ids change text that was already returned, which cannot be undone.
         None => tokenizer.decode(&ids[n_given..]),
     }
 }
 
-/// The last ids that have a text, as few as possible: ids after them are not at the start of a text.
+/// The shortest suffix of ids with any text: ids after it are not at the start of a text.
 fn context<'a>(tokenizer: &Tokenizer, ids: &'a [u32]) -> &'a [u32] {
     let mut ends = (0..ids.len()).rev().map(|start| &ids[start..]);
     ends.find(|end| !tokenizer.decode(end).is_empty()).unwrap_or(ids)
 }
 
-/// Takes everything except the beginning of a character at the end.
+/// Takes everything except an incomplete character at the end.
 fn complete(held_back: &mut Vec<u8>) -> String {
     let may_go_on = |bytes: &[u8]| std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
     let last = held_back.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());

@@ -1,6 +1,6 @@
 //! Tokenizers with one token for each character of an alphabet, or for each byte.
 //!
-//! For the library they are BPE models without merges. Characters stand for themselves and are joined when decoded;
+//! To the library they are BPE models without merges. Characters stand for themselves and are joined when decoded;
 //! bytes go through GPT-2's byte-level alphabet.
 
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ pub(super) fn bytes() -> Tokenizer {
     library
 }
 
-/// A tokenizer of this file with one more token, the end of a text.
+/// The tokenizer with an end-of-text token added.
 pub(super) fn with_end_of_text(mut library: Tokenizer) -> Tokenizer {
     let added = library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]);
     assert_eq!(added.ok(), Some(1), "there is no normalizer that could fail, and no token like it");
@@ -47,7 +47,7 @@ fn without_merges(vocab: Vocab) -> Tokenizer {
     Tokenizer::new(model.expect("there are no merges"))
 }
 
-/// Whether a tokenizer does the same as [`characters`] or as [`bytes`], with or without an end of a text.
+/// Whether a tokenizer is equivalent to [`characters`] or [`bytes`], with or without an end-of-text token.
 pub(super) fn kind_of(library: &Tokenizer) -> Option<TokenizerKind> {
     let ModelWrapper::BPE(model) = library.get_model() else {
         return None;
@@ -62,7 +62,7 @@ pub(super) fn kind_of(library: &Tokenizer) -> Option<TokenizerKind> {
         true => table,
         false => with_end_of_text(table),
     };
-    // The JSON has every setting that makes the library split or number text in another way.
+    // The JSON has every setting that affects how the library splits or numbers text.
     (library.to_string(true).ok()? == table.to_string(true).ok()?).then_some(kind)
 }
 
@@ -74,7 +74,7 @@ const UNKNOWN: u32 = u32::MAX;
 pub(super) struct CharacterIds(Vec<u32>);
 
 impl CharacterIds {
-    /// Those of [`characters`].
+    /// The ids of [`characters`].
     pub(super) fn of(library: &Tokenizer) -> Self {
         let mut ids = Vec::new();
         for (token, id) in library.get_vocab(false) {
@@ -91,7 +91,7 @@ impl CharacterIds {
         self.0.get(character as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    /// The ids of a text, in which `end`, if there is one, is the id of [`END_OF_TEXT`].
+    /// The ids of a text; `end`, if given, is the id of [`END_OF_TEXT`].
     pub(super) fn encode(&self, text: &str, end: Option<u32>) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len());
         for (section, end) in sections(text.as_bytes(), end) {
@@ -107,7 +107,7 @@ impl CharacterIds {
     }
 }
 
-/// The ids of bytes, among which `end`, if there is one, is the id of [`END_OF_TEXT`].
+/// The ids of bytes; `end`, if given, is the id of [`END_OF_TEXT`].
 pub(super) fn byte_ids(text: &[u8], end: Option<u32>) -> Vec<u32> {
     let mut ids = Vec::with_capacity(text.len());
     for (section, end) in sections(text, end) {
@@ -117,7 +117,7 @@ pub(super) fn byte_ids(text: &[u8], end: Option<u32>) -> Vec<u32> {
     ids
 }
 
-/// The parts of a text that [`END_OF_TEXT`] divides, each with the `end` behind it; without an `end`, the whole.
+/// The parts of a text between [`END_OF_TEXT`]s, each with the `end` after it; without `end`, the whole text.
 fn sections(text: &[u8], end: Option<u32>) -> impl Iterator<Item = (Range<usize>, Option<u32>)> {
     let mut start = Some(0);
     iter::from_fn(move || {
@@ -133,7 +133,7 @@ fn sections(text: &[u8], end: Option<u32>) -> impl Iterator<Item = (Range<usize>
     })
 }
 
-/// How many bytes at the end of a text could become an [`END_OF_TEXT`] if the text goes on.
+/// How many bytes at the end of a text could become an [`END_OF_TEXT`] if the text continues.
 pub(super) fn open_end(text: &[u8]) -> usize {
     let end = END_OF_TEXT.as_bytes();
     (1..end.len()).rev().find(|n| text.ends_with(&end[..*n])).unwrap_or(0)

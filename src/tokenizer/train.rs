@@ -1,5 +1,5 @@
-//! Trains byte-level BPE on a text. The library finds the merges; the words are counted here, as the text streams by,
-//! so that only distinct words are in memory.
+//! Trains byte-level BPE on a text. The library finds the merges; words are counted here, as the text streams by, so
+//! that only distinct words are in memory.
 
 use std::collections::HashMap;
 
@@ -10,32 +10,32 @@ use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
 use super::words::{byte_alphabet, first_word, spell};
 
-/// The token that ends a text, as it stands in one.
+/// The end-of-text token, as it appears in text.
 pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// How often a pair must occur to become a token.
+/// How often a pair must occur to be merged.
 const MIN_FREQUENCY: u64 = 2;
 
-/// The longest word that is counted, in bytes; a longer one, such as letters without end, is cut. Merges are found
-/// within words, so only a pair at each cut is lost.
+/// The longest word that is counted, in bytes; a longer one, such as an endless run of letters, is cut. Merges are
+/// found within words, so only a pair at each cut is lost.
 const MAX_WORD_BYTES: usize = 1 << 12;
 
-/// The bytes behind the end of a word that tell that it ends there: a space that belongs to the next word, an end
-/// of text and half a contraction are shorter.
+/// The bytes after a word that decide where it ends: a space that belongs to the next word, an end-of-text token and
+/// half a contraction are shorter.
 const LOOKAHEAD: usize = 32;
 
-/// A tokenizer of this model with GPT-2's other parts, without a space put before the text.
+/// A tokenizer of this model with the other components of GPT-2's, and no space prepended to the text.
 fn with_parts(model: BPE) -> Tokenizer {
     let mut library = Tokenizer::new(model);
     library
         .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
-        .with_decoder(Some(ByteLevel::default())) // which ignores its settings
+        .with_decoder(Some(ByteLevel::default())) // it ignores its settings
         .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
         .expect("there is no normalizer that could fail");
     library
 }
 
-/// Whether all of a tokenizer except the vocabulary is as it is made here.
+/// Whether a tokenizer is, but for its vocabulary, as made here.
 pub(super) fn is_trained_here(library: &Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = library.get_model() else {
         return false;
@@ -48,11 +48,11 @@ pub(super) fn is_trained_here(library: &Tokenizer) -> bool {
     !has_settings && parts(library) == parts(&with_parts(BPE::default()))
 }
 
-/// Counts the words of a text that streams by, and then finds the merges that shorten the most of them.
+/// Counts the words of streamed text, then finds the merges that shorten the most of them.
 #[derive(Debug, Default)]
 pub(crate) struct WordCounter {
     words: HashMap<Box<str>, u64>,
-    /// The end of the text so far, which may go on.
+    /// The unfinished end of the text so far.
     rest: String,
 }
 
@@ -74,7 +74,7 @@ impl WordCounter {
     fn count<'a>(&mut self, text: &'a str, lookahead: usize) -> &'a str {
         let mut rest = text;
         while !rest.is_empty() {
-            // A word without end would otherwise be scanned to its end at each cut.
+            // An endless word would otherwise be scanned to its end at each cut.
             let seen = &rest[..rest.floor_char_boundary(MAX_WORD_BYTES + LOOKAHEAD)];
             let length = first_word(seen).min(rest.floor_char_boundary(MAX_WORD_BYTES));
             if rest.len() - length < lookahead {
@@ -92,7 +92,7 @@ impl WordCounter {
         rest
     }
 
-    /// A tokenizer of at most `vocab_size` tokens: the end of a text, the bytes, and one for each merge.
+    /// A tokenizer of at most `vocab_size` tokens: end-of-text, the bytes, and one for each merge.
     pub(super) fn train(mut self, vocab_size: usize) -> Tokenizer {
         assert!(vocab_size > 256, "every byte has a token");
         let rest = std::mem::take(&mut self.rest);
@@ -104,7 +104,7 @@ impl WordCounter {
             .show_progress(false)
             .build();
         trainer.initial_alphabet = byte_alphabet().map(|(_, character)| character).collect();
-        // The trainer adds counts of pairs as 32-bit numbers.
+        // The trainer sums pair counts in 32-bit numbers.
         let scale = self.most_frequent_pair().div_ceil(i32::MAX as u64).max(1);
         let counts = self.words.iter().map(|(word, count)| {
             let spelled = spell(word);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_word_without_end_is_counted_as_it_comes() {
-        // Each begins within a character, if the cut does not keep off.
+        // Careless cuts would split the multi-byte characters.
         for run in ["a", "1", "-", "\u{4e00}", "\n", "\u{3000}", "x-"] {
             let text = run.repeat(10 * MAX_WORD_BYTES / run.len() + 1);
             let whole = counted([text.as_str()]);

@@ -1,7 +1,7 @@
-//! Byte-level BPE, word by word: the ids of each word are worked out once by the library and then looked up.
+//! Byte-level BPE, word by word: the library computes the ids of each word once, then they are looked up.
 //!
-//! The library aligns every byte of a text with its normalized form, which costs many times more than the merging; so
-//! texts are cut into words here, exactly as the library would. GPT-2's pattern, within whose words it merges, is
+//! The library aligns every byte of a text with its normalized form, which costs many times more than the merging, so
+//! texts are cut into words here, exactly as the library does. GPT-2's pattern, whose words it merges within, is
 //!
 //! ```text
 //! 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -24,25 +24,25 @@ use super::TokenizerError;
 use super::cut::looks_around;
 use super::library::encode_piece;
 
-/// Encodes texts as a byte-level tokenizer of the library does.
+/// Encodes text as a byte-level tokenizer of the library does.
 #[derive(Debug)]
 pub(super) struct Words {
     pattern: Pattern,
     added: AddedTokens,
-    /// One for each thread that encodes at the same time; a call takes one and gives it back.
+    /// One for each thread that encodes; a call takes one and gives it back.
     caches: Mutex<Vec<Cache>>,
 }
 
-/// How a text is cut into words.
+/// How text is cut into words.
 #[derive(Debug)]
 enum Pattern {
     Gpt2,
-    /// Each match is a word, and so is the text between two matches.
+    /// Each match is a word, and so is the text between matches.
     Regex(SysRegex),
 }
 
 impl Words {
-    /// `None` if the library does more with a text than this.
+    /// `None` if the library processes text any further than this.
     pub(super) fn of(library: &tokenizers::Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let is_bpe = matches!(library.get_model(), ModelWrapper::BPE(_));
         if !is_bpe || library.get_normalizer().is_some() {
@@ -83,20 +83,20 @@ impl Words {
     }
 }
 
-/// The added tokens of a tokenizer that are found in a text wherever they stand, such as `<|endoftext|>`.
+/// Added tokens that match wherever they stand in a text, such as `<|endoftext|>`.
 #[derive(Debug)]
 struct AddedTokens {
-    /// Longer ones before shorter ones: at one place, the longest counts.
+    /// Longer ones before shorter ones: at one position, the longest match wins.
     tokens: Vec<(Box<str>, u32)>,
-    /// The bytes that a token can begin with.
+    /// The first bytes of all tokens.
     begins: [bool; 256],
 }
 
 impl AddedTokens {
-    /// `None` if a token also asks for the text around it.
+    /// `None` if a match also depends on the text around it.
     fn plain(tokens: &[(u32, AddedToken)]) -> Option<Self> {
         let is_plain = |token: &AddedToken| !looks_around(token) && !token.content.is_empty();
-        // The library looks for those that are not normalized first, on their own.
+        // The library searches for unnormalized tokens first, on their own.
         let is_one_search = tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
         if !is_one_search || !tokens.iter().all(|(_, token)| is_plain(token)) {
             return None;
@@ -111,7 +111,7 @@ impl AddedTokens {
         Some(Self { tokens, begins })
     }
 
-    /// The text before the leftmost of the longest tokens, the token, and the text behind it.
+    /// The text before the leftmost, longest token match, the token, and the text after it.
     fn split<'a>(&self, text: &'a str) -> (&'a str, Option<u32>, &'a str) {
         let begins = |(_, byte): &(usize, &u8)| self.begins[usize::from(**byte)];
         let found = text.as_bytes().iter().enumerate().filter(begins).find_map(|(at, _)| {
@@ -169,16 +169,16 @@ impl Pattern {
     }
 }
 
-/// Words that were met before, with their ids.
+/// Words seen before, with their ids.
 type Cache = HashMap<Box<str>, Box<[u32]>, BuildHasherDefault<WordHasher>>;
 
-/// The frequent words come early, and a hundred thousand are ten megabytes.
+/// Frequent words come early, and a hundred thousand take ten megabytes.
 const MAX_CACHED_WORDS: usize = 100_000;
 
-/// Longer words, in bytes, hardly come twice.
+/// Longer words, in bytes, rarely repeat.
 const MAX_CACHED_BYTES: usize = 64;
 
-/// The characters of a word that have a byte without a token: few vocabularies lack one.
+/// The characters of a word with a byte that has no token: few vocabularies lack one.
 fn unknown_characters(word: &str, model: &ModelWrapper) -> TokenizerError {
     let is_unknown = |byte: char| model.token_to_id(byte.encode_utf8(&mut [0; 4])).is_none();
     let spelled = |c: char| spell(c.encode_utf8(&mut [0; 4]));
@@ -187,7 +187,7 @@ fn unknown_characters(word: &str, model: &ModelWrapper) -> TokenizerError {
     TokenizerError::UnknownCharacters { characters }
 }
 
-/// Hashes short words fast, without protection against chosen words.
+/// Hashes short words fast, without protection against adversarial words.
 #[derive(Debug, Default)]
 struct WordHasher(u64);
 
@@ -203,14 +203,14 @@ impl Hasher for WordHasher {
         }
     }
 
-    fn write_u8(&mut self, _: u8) {} // the end of a string, which its length tells already
+    fn write_u8(&mut self, _: u8) {} // the terminator of a string, whose length is hashed
 
     fn finish(&self) -> u64 {
         self.0 ^ (self.0 >> 32)
     }
 }
 
-/// The classes of characters in GPT-2's pattern: `\p{L}`, `\p{N}`, `\s` and all others.
+/// The character classes of GPT-2's pattern: `\p{L}`, `\p{N}`, `\s` and all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Letter,
@@ -219,7 +219,7 @@ pub(super) enum Class {
     Other,
 }
 
-/// The length in bytes of the first word of a text that is not empty, by GPT-2's pattern.
+/// The length in bytes of the first word of a non-empty text, by GPT-2's pattern.
 pub(super) fn first_word(text: &str) -> usize {
     let mut rest = text.chars();
     let first = rest.next().expect("the text is not empty");
@@ -241,7 +241,7 @@ pub(super) fn first_word(text: &str) -> usize {
     text.len() - run.len() + end
 }
 
-/// A run of spaces leaves its last one to the word after it, unless it is the only one.
+/// A run of spaces leaves its last one to the next word, unless it is the only one.
 fn spaces(text: &str) -> usize {
     let Some(end) = text.find(|c| class_of(c) != Class::Space) else {
         return text.len();
@@ -264,7 +264,7 @@ pub(super) fn class_of(character: char) -> Class {
 /// The class of every character, by code point.
 fn classes() -> Vec<Class> {
     let mut classes = vec![Class::Other; char::MAX as usize + 1];
-    // The library's tables decide; the standard library's, which may be newer, only narrow the search.
+    // The library's tables decide; those of the standard library, which may be newer, only narrow the search.
     let candidates = [
         (Class::Letter, r"\p{L}+", char::is_alphabetic as fn(char) -> bool),
         (Class::Number, r"\p{N}+", char::is_numeric),
@@ -280,8 +280,8 @@ fn classes() -> Vec<Class> {
     classes
 }
 
-/// Each byte with the printable character that stands for it in a byte-level vocabulary: itself where it is
-/// printable, and otherwise the next free one from U+0100 on.
+/// Each byte with the printable character that stands for it in a byte-level vocabulary: itself if printable, or else
+/// the next free one from U+0100 on.
 ///
 /// Source: Radford et al. 2019, `bytes_to_unicode` in GPT-2's `encoder.py`.
 pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
@@ -292,14 +292,14 @@ pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
     })
 }
 
-/// A text, with the character of each of its bytes.
+/// A text, with each of its bytes as its character.
 pub(super) fn spell(text: &str) -> String {
     static CHARACTERS: LazyLock<Vec<char>> =
         LazyLock::new(|| byte_alphabet().map(|(_, character)| character).collect());
     text.bytes().map(|byte| CHARACTERS[usize::from(byte)]).collect()
 }
 
-/// The bytes that a token's characters stand for. A token with any other character, as in `<a b>`, stands for itself.
+/// The bytes that a token's characters stand for. A token with any other character, such as `<a b>`, stands for itself.
 pub(super) fn unspell(token: String) -> Vec<u8> {
     static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
         let mut bytes = vec![None; 0x200];

@@ -1,5 +1,4 @@
-//! Counts the allocations of each thread: writing allocates nothing, saving little; other tests count what training
-//! keeps.
+//! Counts allocations per thread: generation allocates nothing, saving little; other tests measure what training keeps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,12 +17,12 @@ use tinderbox::run::{Checkpoint, TrainState};
 use crate::inference::wide;
 use crate::properties::lively;
 
-/// The system's allocator, which counts.
+/// The system allocator, with counters.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// Bytes that the thread allocated and did not free, and the most there ever were.
+    /// Bytes that the thread holds, allocated and not freed, and the most it ever held.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST_HELD: Cell<isize> = const { Cell::new(0) };
 }
@@ -32,27 +31,27 @@ thread_local! {
 static ALLOCATOR: Counting = Counting;
 
 #[allow(unsafe_code, reason = "an allocator is unsafe to implement")]
-// SAFETY: everything is done by the system's allocator.
+// SAFETY: everything is done by the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends may have no counter any more.
+        // The counter of an exiting thread may already be gone.
         ALLOCATIONS.try_with(|n| n.set(n.get() + 1)).ok();
         hold(layout.size().cast_signed());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         hold(-layout.size().cast_signed());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
-    // Without a second copy, as the system grows large blocks.
+    // Not counted as a second copy, since the system grows large blocks in place.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.try_with(|n| n.set(n.get() + 1)).ok();
         hold(size.cast_signed() - layout.size().cast_signed());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -67,12 +66,12 @@ fn hold(bytes: isize) {
     }
 }
 
-/// Bytes that this thread allocated and did not free, less those that others allocated and it freed.
+/// Bytes that this thread allocated and did not free, minus those that it freed for other threads.
 pub fn live_bytes() -> isize {
     HELD.get()
 }
 
-/// The most bytes that this thread held in `f` beside what it held before.
+/// The most bytes that this thread held in `f` beyond what it held before.
 pub fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.get();
     MOST_HELD.set(before);
@@ -108,7 +107,7 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
     let largest = tensors.values().map(LazyTensor::n_bytes).max();
     let largest = largest.expect("a model has parameters");
     assert!(n_bytes > 20 * largest, "{n_bytes} in parts of {largest}");
-    let some = 128 * 1024; // a buffer, the names of all tensors
+    let some = 128 * 1024; // a buffer, all tensor names
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dir = dir.path().join("step-000000");
@@ -137,7 +136,7 @@ fn reading_on_allocates_nothing() {
                     decoder.decode(&[None, Some(1), Some(3)]);
                 }
             };
-            read(); // threads may set up what they keep
+            read(); // threads may set up state that they keep
             let before = allocations();
             read();
             assert_eq!(allocations() - before, 0, "{precision}");
@@ -162,7 +161,7 @@ fn an_update_by_muon_needs_what_a_plan_counts() {
     ];
     for ((shape, widths), normuon_beta2) in shapes.into_iter().flat_map(|it| [(it, 0.0), (it, 0.95)]) {
         let config = OptimizerConfig { kind: OptimizerKind::Muon, normuon_beta2, ..OptimizerConfig::default() };
-        // A new thread has no memory for panels yet.
+        // A new thread has no panel buffers yet.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
         let held = pool.install(|| {
             let hidden = BTreeMap::from([("weight".to_owned(), widths.to_vec())]);

@@ -1,5 +1,5 @@
 //! The page of `tinderbox inspect attention --format html` in a browser: every view shows the model's numbers, on wide
-//! and narrow screens, in light and dark.
+//! and narrow screens, in the light and dark theme.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::inspect::{MODELS, trained};
 
 const PROMPT: &str = "The cat sat";
 
-/// The page of a prompt, written by the program.
+/// The page for a prompt, written by the program.
 fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
     let always = ["inspect", "attention", "runs/tiny", "--prompt", prompt];
     let html = ["--format", "html", "--output", "page.html"];
@@ -18,13 +18,13 @@ fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
     folder.path("page.html")
 }
 
-/// `[L][H][T][T]` as the program's JSON says.
+/// The weights `[L][H][T][T]` from the program's JSON.
 fn weights(folder: &Folder, prompt: &str) -> Value {
     let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
     folder.json(&args)["weights"].take()
 }
 
-/// The row of one query, each number as it is in the model.
+/// The row of one query, with each number exactly as in the model.
 fn row(weights: &Value, [layer, head, query]: [usize; 3]) -> Vec<f64> {
     let row = weights[layer][head][query].as_array().expect("a row");
     let exact = |weight: &Value| f64::from(weight.as_f64().expect("a number") as f32);
@@ -47,7 +47,7 @@ fn tab(browser: &mut Browser, name: &str) {
     assert_eq!(browser.texts(".tab[aria-selected=true]"), [name]);
 }
 
-/// Chooses in the list `label` of the view that is shown.
+/// Selects an option in the list `label` of the current view.
 fn choose(browser: &mut Browser, label: &str, index: usize) {
     let label = json!(label);
     let chosen = browser.evaluate(&format!(
@@ -62,8 +62,8 @@ fn choose(browser: &mut Browser, label: &str, index: usize) {
     assert_eq!(chosen, json!(index.to_string()), "{label}");
 }
 
-/// Red, green, blue and opacity of each canvas that `selector` finds, at `[x, y]`; read from a copy, as a canvas
-/// that is read from is slower, and the browser says so.
+/// Red, green, blue and opacity at `[x, y]` of each canvas that `selector` finds; read from a copy, because reading
+/// slows a canvas down, and the browser warns about it.
 fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64; 4]> {
     let read = format!(
         "(() => {{
@@ -77,26 +77,26 @@ fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64
     pixels.map(channels).collect()
 }
 
-/// Waits until every small map is drawn, which happens in turns, and the page was drawn with them.
+/// Waits until every small map is drawn, which happens in batches, and the page is rendered with them.
 fn wait_for_maps(browser: &mut Browser) {
     browser.evaluate(
         "(async () => {
             const maps = () => [...document.querySelectorAll('.thumbnail canvas')];
             do {
                 await new Promise((done) => setTimeout(done, 50));
-            } while (maps().some((it) => it.width === 300)); // as a canvas is before it is drawn
+            } while (maps().some((it) => it.width === 300)); // the width of a canvas before it is drawn
         })()",
     );
 }
 
-/// Head, query and key of each line that is drawn.
+/// The head, query and key of each line drawn.
 fn lines(browser: &mut Browser) -> Vec<[u64; 3]> {
     let drawn = browser.evaluate("document.querySelector('.lines').pairs.map((it) => [it.head, it.query, it.key])");
     let of_line = |line: &Value| [0, 1, 2].map(|n| line[n].as_u64().expect("a number"));
     drawn.as_array().expect("lines").iter().map(of_line).collect()
 }
 
-/// What is the same on every screen: nothing is wider than it, nothing went wrong. Takes a picture of it.
+/// Checks what must hold on every screen: nothing is wider than it, nothing went wrong. Takes a picture.
 fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
     assert!(browser.overflow() < 1.0, "{view} is wider than {width} pixels");
     let problems = browser.take_problems();
@@ -104,7 +104,7 @@ fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
     browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
 }
 
-/// Red, green and blue of a token of the pages.
+/// Red, green and blue of a colour token of the pages.
 fn token(name: &str, theme: Theme) -> [f64; 3] {
     const TOKENS: &str = include_str!("../../src/draw/assets/tokens.css");
     let (_, pair) = TOKENS.split_once(&format!("--{name}: light-dark(")).expect("a token");
@@ -113,12 +113,12 @@ fn token(name: &str, theme: Theme) -> [f64; 3] {
     [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
 }
 
-/// The colours of the heads' switches, which are those of their lines.
+/// The colours of the head switches, which are also those of their lines.
 fn head_colors(browser: &mut Browser) -> Vec<Value> {
     browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)")
 }
 
-/// The colour of a weight, as the tokens of the pages have it.
+/// The colour of a weight, by the tokens of the pages.
 fn heat(theme: Theme, weight: f64) -> [f64; 3] {
     let at = weight.sqrt() * 9.0;
     let below = (at as usize).min(8);
@@ -126,12 +126,12 @@ fn heat(theme: Theme, weight: f64) -> [f64; 3] {
     [0, 1, 2].map(|channel| one[channel] + (next[channel] - one[channel]) * (at - below as f64))
 }
 
-/// Whether a colour is that of a weight, but for the scale's 255 steps and twice `off` of the root.
+/// Whether a colour is that of a weight, with a tolerance for rounded numbers.
 fn is_heat(color: &[f64], theme: Theme, weight: f64) -> bool {
     (0..3).all(|channel| (color[channel] - heat(theme, weight)[channel]).abs() <= 4.0)
 }
 
-/// Tokens glow by their weights, in both directions, and predictions are those of the lens.
+/// Tokens are coloured by their weights, in both directions, and predictions are those of the lens.
 fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Text"], "the text comes first");
     assert!(browser.texts(".telling")[0].contains("ead "), "a sentence about a head");
@@ -222,7 +222,7 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     browser.point_away();
 }
 
-/// Whether colour is where the lines begin and end and where the blocks are, and nowhere else.
+/// Whether there is colour at both ends of the lines and at the blocks, and nowhere else.
 fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
     let n_tokens = PROMPT.chars().count() as u64;
     let drawn = |browser: &mut Browser, selector: &str, [x, y]: [f64; 2]| {
@@ -295,7 +295,7 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     let expected: Vec<String> = row[..8].iter().map(|weight| format!("{weight:.4}")).collect();
     assert_eq!(shown, expected);
 
-    // The numbers of one dimension after the other add up to the sum.
+    // The terms of the dimensions add up to the sum.
     browser.evaluate("document.querySelector('.row[role=option][data-key=\"4\"]').focus()");
     let mut sum = 0.0;
     let n = explained["head_dim"].as_u64().expect("a number");
@@ -319,7 +319,7 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     browser.click(".neuron-view input[type=checkbox]");
 }
 
-/// The token that was kept before is the one that is compared.
+/// The comparison is with the token that was selected before.
 fn similarity(browser: &mut Browser, embeddings: &Value) {
     tab(browser, "Similarity");
     assert_eq!(browser.texts(".cosines .present .position"), ["7"]);
@@ -355,7 +355,7 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     let Some(mut browser) = Browser::start() else {
         return;
     };
-    let folder = trained(MODELS[2]); // rotated and normed queries and keys, of which two heads share theirs
+    let folder = trained(MODELS[2]); // rotated and normed queries and keys; pairs of heads share keys and values
     let page = page(&folder, PROMPT, &[]);
     let weights = weights(&folder, PROMPT);
     let place = ["--layer", "1", "--head", "1", "--token", "7"];
@@ -388,7 +388,7 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     }
 }
 
-/// Nobody tells eight colours of lines apart.
+/// Eight line colours would not be distinguishable.
 #[test]
 fn one_of_many_heads_stands_out() {
     let Some(mut browser) = Browser::start() else {
@@ -418,7 +418,7 @@ fn one_of_many_heads_stands_out() {
     }
 }
 
-/// A page so large that its numbers are rounded, and its rows filled when they come near the screen.
+/// A page so large that its numbers are rounded, and its rows are filled when they come near the viewport.
 #[test]
 fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
     let Some(mut browser) = Browser::start() else {
@@ -476,7 +476,7 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
     }
 }
 
-/// Numbers in 16 bits, and rows that are filled when they come near the screen.
+/// 16-bit numbers, and rows that are filled when they come near the viewport.
 #[test]
 fn a_prompt_of_medium_length_has_fine_numbers() {
     let Some(mut browser) = Browser::start() else {
@@ -548,7 +548,7 @@ fn the_keyboard_reaches_everything() {
     assert_eq!(browser.take_problems(), [""; 0]);
 }
 
-/// An address leads to what was shown, and views that were never shown survive a script that turns to them.
+/// An address leads to what was shown, and views never shown do not break a script that switches to them.
 #[test]
 fn an_address_keeps_the_choice() {
     let Some(mut browser) = Browser::start() else {
@@ -598,7 +598,7 @@ fn the_reader_chooses_light_or_dark() {
     let dark = pixels(&mut browser, drawn, [0, 0]);
     assert_ne!(dark, light, "maps take the theme's colour");
     assert_eq!(browser.texts(".page-theme"), ["Light theme"]);
-    // A browser writes down what pages store in its own time, and the next page may come before.
+    // Browsers store page data asynchronously, and the next page may load before that.
     let is_remembered = (0..20).any(|_| {
         browser.open(&page);
         brightness(&mut browser) < 100.0
@@ -628,7 +628,7 @@ fn a_prompt_is_text_and_nothing_else() {
     assert_eq!(browser.all("#section-1 .chip", "it.textContent"), ["0"]);
     for tab in 1..=6 {
         browser.click(&format!("#section-1 .tab:nth-child({tab})"));
-        browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token, too, has all views
+        browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token has all views, too
     }
     assert_eq!(browser.texts("#section-2 .top .bar"), ["1.000"]);
     assert_eq!(browser.all("[id]", "it.id").len(), {

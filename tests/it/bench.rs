@@ -1,4 +1,4 @@
-//! `tinderbox bench` on tiny sizes: what its tables and its JSON are made of. How fast anything is, no test asks.
+//! `tinderbox bench` on tiny sizes: the contents of its tables and its JSON. No test checks how fast anything is.
 
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn is_positive(value: &Value) -> bool {
     value.as_f64().is_some_and(|x| x > 0.0 && x.is_finite())
 }
 
-/// Fails unless the page is one that a terminal has room for.
+/// Fails unless the output fits the width of a terminal.
 fn expect_narrow(page: &str) {
     let widest = page.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{page}");

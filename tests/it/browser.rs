@@ -1,9 +1,9 @@
-//! A headless Chromium for tests: pages as a reader meets them, by mouse and keyboard, on wide and narrow screens,
-//! in light and dark.
+//! A headless Chromium for tests: pages as a reader uses them, with mouse and keyboard, on wide and narrow screens, in
+//! the light and dark theme.
 //!
-//! It is driven over a pipe by the [DevTools protocol](https://chromedevtools.github.io/devtools-protocol/), so that
-//! it takes a Chromium and nothing else, and no port is opened. What a page should never cause is collected while
-//! it is open: errors and warnings in the console, exceptions, requests.
+//! It is driven over a pipe with the [DevTools protocol](https://chromedevtools.github.io/devtools-protocol/), so that
+//! it needs only a Chromium, and no port is opened. While a page is open, everything that it should never cause is
+//! collected: console errors and warnings, exceptions, requests.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,14 +17,14 @@ use std::time::Duration;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
-/// The programs that are looked for, in this order.
+/// The programs to look for, in order of preference.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// How long an answer may take on the slowest machine; then the browser hangs.
+/// How long a reply may take on the slowest machine before the browser counts as hung.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How high the window is, in pixels.
+/// The height of the window, in pixels.
 const HEIGHT: u32 = 900;
 
-/// What the reader's system prefers.
+/// The reader's theme preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     Light,
@@ -40,7 +40,7 @@ impl Theme {
     }
 }
 
-/// The screens that every page is looked at on: widths in pixels, and themes.
+/// The screens to check every page on: widths in pixels, and themes.
 pub const SCREENS: [(u32, Theme); 5] =
     [(1280, Theme::Light), (1280, Theme::Dark), (360, Theme::Light), (360, Theme::Dark), (1920, Theme::Light)];
 
@@ -50,9 +50,9 @@ pub struct Browser {
     commands: Option<ChildStdin>,
     messages: Receiver<Value>,
     n_commands: u64,
-    /// The page's, by which commands are sent to it and not to the browser.
+    /// The page's session, by which commands are sent to it and not to the browser.
     session: Option<String>,
-    /// What was reported while answers were waited for, and not looked at yet.
+    /// Events received while waiting for replies, and not examined yet.
     events: VecDeque<Value>,
     problems: Vec<String>,
     address: String,
@@ -60,8 +60,8 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// A browser with an empty page; none where there is no Chromium, unless `TINDERBOX_REQUIRE_BROWSER=1` says
-    /// that there must be. `TINDERBOX_CHROMIUM` names one elsewhere.
+    /// A browser with an empty page; `None` without Chromium, unless `TINDERBOX_REQUIRE_BROWSER=1` demands one.
+    /// `TINDERBOX_CHROMIUM` names one at another place.
     pub fn start() -> Option<Self> {
         match program().and_then(|program| Self::of(&program)) {
             Ok(browser) => Some(browser),
@@ -75,7 +75,7 @@ impl Browser {
         }
     }
 
-    /// Starts a program, and opens a page; says so where it does not answer, as one in a sandbox of its own may not.
+    /// Starts a program and opens a page; says so if it does not reply, as one in its own sandbox may not.
     fn of(program: &Path) -> Result<Self, String> {
         let profile = tempfile::tempdir().expect("a temporary directory");
         // The protocol's pipe is file descriptors 3 and 4, which only a shell can set without unsafe code.
@@ -86,7 +86,7 @@ impl Browser {
             .args([
                 "--headless=new",
                 "--remote-debugging-pipe",
-                "--no-sandbox", // which root cannot have
+                "--no-sandbox", // root cannot have a sandbox
                 "--disable-dev-shm-usage",
                 "--disable-gpu",
                 "--disable-background-networking",
@@ -149,7 +149,7 @@ impl Browser {
         }
     }
 
-    /// Sends a command, whose number is the answer's.
+    /// Sends a command and returns its id, which the reply has, too.
     fn send(&mut self, method: &str, params: Value) -> u64 {
         self.n_commands += 1;
         let id = self.n_commands;
@@ -160,11 +160,11 @@ impl Browser {
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
         let pipe = self.commands.as_mut().expect("open until the end");
-        let _ = pipe.write_all(&bytes); // one that does not listen will not answer either
+        let _ = pipe.write_all(&bytes); // one that does not read will not reply either
         id
     }
 
-    /// Sends a command, and waits for its answer.
+    /// Sends a command and waits for its reply.
     fn command(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params);
         loop {
@@ -183,7 +183,7 @@ impl Browser {
         message.unwrap_or_else(|error| panic!("{waiting_for}: the browser is silent: {error}"))
     }
 
-    /// Takes a screen `width` pixels wide, on a system with this theme.
+    /// Emulates a screen `width` pixels wide on a system with this theme.
     pub fn look(&mut self, (width, theme): (u32, Theme)) {
         self.command(
             "Emulation.setDeviceMetricsOverride",
@@ -193,21 +193,21 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", json!({"features": [feature]}));
     }
 
-    /// Opens a file, and waits until it is there.
+    /// Opens a file and waits until it is loaded.
     pub fn open(&mut self, file: &Path) {
         let file = file.canonicalize().expect("the page is there");
-        // By way of nothing: a page that is opened again is scrolled to where it was, some time after it is there.
+        // Via a blank page: a reopened page is scrolled to its earlier position some time after it is loaded.
         self.navigate("about:blank");
         self.navigate(&format!("file://{}", file.display()));
     }
 
-    /// Opens an address of a server, whose own files a page may ask for.
+    /// Opens an address of a server; the page may request files from that server.
     pub fn visit(&mut self, address: &str) {
-        self.load("about:blank"); // the page that is left may still ask its own site meanwhile
+        self.load("about:blank"); // the old page may still send requests to its own server meanwhile
         self.navigate(address);
     }
 
-    /// Opens the page's present address again.
+    /// Reloads the page.
     pub fn reload(&mut self) {
         let address = self.evaluate("location.href");
         self.visit(address.as_str().expect("an address"));
@@ -216,7 +216,7 @@ impl Browser {
     /// Waits until an expression is true.
     ///
     /// # Panics
-    /// If that takes far too long.
+    /// If it takes far too long.
     pub fn wait_for(&mut self, expression: &str) {
         for _ in 0..1200 {
             if self.evaluate(expression) == json!(true) {
@@ -228,7 +228,7 @@ impl Browser {
         panic!("{expression} does not become true; {:?}\n{page}", self.take_problems());
     }
 
-    /// Types a text where the focus is, at the end of what is there.
+    /// Types text at the focused element, after its current content.
     pub fn insert(&mut self, text: &str) {
         self.evaluate("document.activeElement.setSelectionRange?.(1e6, 1e6)");
         self.command("Input.insertText", json!({"text": text}));
@@ -251,7 +251,7 @@ impl Browser {
         self.drain();
     }
 
-    /// The value of an expression, of a promise what it resolves to.
+    /// The value of an expression, or what a promise resolves to.
     ///
     /// # Panics
     /// If it throws.
@@ -267,7 +267,7 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// What `expression`, in which `it` is an element, is for each element that `selector` finds.
+    /// The value of `expression`, in which `it` is an element, for each element that `selector` finds.
     pub fn all(&mut self, selector: &str, expression: &str) -> Vec<Value> {
         let selector = json!(selector);
         let found = self.evaluate(&format!("[...document.querySelectorAll({selector})].map((it) => {expression})"));
@@ -277,13 +277,13 @@ impl Browser {
         }
     }
 
-    /// The texts of the elements that `selector` finds.
+    /// The text content of the elements that `selector` finds.
     pub fn texts(&mut self, selector: &str) -> Vec<String> {
         let texts = self.all(selector, "it.textContent").into_iter();
         texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
     }
 
-    /// Points at the middle of the first element that `selector` finds, where a reader could.
+    /// Points at the centre of the first element that `selector` finds, where a reader could.
     pub fn point(&mut self, selector: &str) -> (f64, f64) {
         let quoted = json!(selector);
         let place = self.evaluate(&format!(
@@ -304,16 +304,16 @@ impl Browser {
         (x, y)
     }
 
-    /// Clicks there.
+    /// Clicks on that element.
     pub fn click(&mut self, selector: &str) {
         let (x, y) = self.point(selector);
         self.mouse("mousePressed", x, y);
         self.mouse("mouseReleased", x, y);
     }
 
-    /// Drags from one share of an element's width to another.
+    /// Drags from one fraction of an element's width to another.
     pub fn drag(&mut self, selector: &str, [from, to]: [f64; 2]) {
-        self.point(selector); // so that it is in view
+        self.point(selector); // scrolls it into view
         let quoted = json!(selector);
         let of = "((box) => [box.left, box.top + box.height / 2, box.width])";
         let place = self.evaluate(&format!("{of}(document.querySelector({quoted}).getBoundingClientRect())"));
@@ -370,26 +370,25 @@ impl Browser {
         }
     }
 
-    /// How far the page is wider than the screen, in pixels.
+    /// By how many pixels the page is wider than the screen.
     pub fn overflow(&mut self) -> f64 {
         let overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
         self.evaluate(overflow).as_f64().expect("a number")
     }
 
-    /// Everything that went wrong since this was asked last.
+    /// All problems since the last call.
     pub fn take_problems(&mut self) -> Vec<String> {
-        self.evaluate("0"); // what the page did before is reported before this is answered
+        self.evaluate("0"); // earlier events are reported before this reply
         self.drain();
         std::mem::take(&mut self.problems)
     }
 
-    /// Writes the whole page as a picture to the folder `TINDERBOX_SCREENSHOTS`, for someone to look at, where that
-    /// is set.
+    /// Saves the whole page as a picture in the folder `TINDERBOX_SCREENSHOTS`, if that is set, for visual inspection.
     pub fn picture(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else {
             return;
         };
-        // A picture of the whole page has no scroll bar, so that the page takes its width, too.
+        // A picture of the whole page has no scroll bar, so that the page gets its width, too.
         let size = self.evaluate("[innerWidth, document.documentElement.scrollHeight]");
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
         let taken = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": true, "clip": clip}));
@@ -398,7 +397,7 @@ impl Browser {
         std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).expect("written");
     }
 
-    /// Looks through what was reported for what should not be there.
+    /// Searches the events for problems.
     fn drain(&mut self) {
         self.events.extend(self.messages.try_iter());
         while let Some(event) = self.events.pop_front() {
@@ -423,7 +422,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Without its pipe it ends by itself; only one that hangs has to be killed.
+        // It exits once its pipe is closed; only a hung one has to be killed.
         self.commands = None;
         for _ in 0..100 {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
@@ -450,7 +449,7 @@ fn program() -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("there is none of {} in the PATH", PROGRAMS.join(", ")))
 }
 
-/// The server of an address, `None` for a file.
+/// The server of an address; `None` for a file.
 fn site(address: &str) -> Option<&str> {
     let (_, path) = address.strip_prefix("http://")?.split_once('/')?;
     Some(&address[..address.len() - path.len()])
@@ -462,7 +461,7 @@ fn argument(name: &str, path: &Path) -> OsString {
     argument
 }
 
-/// What every page's test rests on: problems are seen, and good pages have none.
+/// The basis of all page tests: problems are seen, and good pages have none.
 #[test]
 fn a_bad_page_is_told_from_a_good_one() {
     let Some(mut browser) = Browser::start() else {

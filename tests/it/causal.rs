@@ -1,4 +1,4 @@
-//! Causal attention on the backends that have no kernels of their own: what it computes, and what it keeps.
+//! Causal attention on backends without their own kernels: its results, and the memory it keeps.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
@@ -14,7 +14,7 @@ use crate::fixtures::{expect_close, host};
 const DROPOUT: Dropout =
     Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
-/// Numbers without a pattern, between -1 and 1.
+/// Pseudorandom numbers between -1 and 1.
 fn numbers<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tensor<D> {
     let numbers = (0..shape.iter().product::<usize>() as u32).map(|i| {
         let bits = (i ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
@@ -24,7 +24,7 @@ fn numbers<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Ten
     Tensor::from_data(TensorData::new(numbers.collect(), shape), device)
 }
 
-/// Output and gradients of queries, keys and values, named.
+/// The output and the gradients of queries, keys and values, with names.
 fn run(
     device: &Device,
     [b, h, h_kv, t, s, d]: [usize; 6],
@@ -41,7 +41,7 @@ fn run(
     ["output", "of queries", "of keys", "of values"].into_iter().zip(parts).collect()
 }
 
-/// Holds attention in blocks on `device` against weights in the open on a CPU, with what dropout takes away there.
+/// Compares blocked attention on `device` with explicit attention on a CPU, with the same dropout mask.
 fn check(device: &Device, shape: [usize; 6], n_queries: usize, window: Option<usize>, dropout: Option<Dropout>) {
     let [b, h, _, t, s, d] = shape;
     let kept = dropout.map(|dropout| {
@@ -86,9 +86,9 @@ fn a_gpu_attends_in_blocks_as_flex_does_in_the_open() {
     check(&device, [2, 4, 2, 9, 12, 6], 5, Some(4), Some(DROPOUT));
 }
 
-/// Bytes that are there after `f`, and were not before, while what it gave is held.
+/// Bytes that `f` leaves allocated while its result is held.
 fn kept<T>(f: impl FnOnce() -> T + Send) -> f64 {
-    // On one thread, of which the allocations are counted.
+    // On one thread, whose allocations are counted.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     pool.expect("a thread can be started").install(|| {
         let before = live_bytes();
@@ -120,7 +120,7 @@ fn no_map_of_weights_waits_for_the_backward_pass() {
         };
         kernels::self_attention(qkv, attention)
     });
-    // What keeps its weights keeps those of each head, several times.
+    // An implementation that saves its weights saves those of each head, several times.
     let in_the_open = kept(|qkv| {
         let mask = causal_mask(T, T, &qkv.device());
         let [q, k, v] = kernels::split_heads(qkv, N_HEADS, N_HEADS);
@@ -128,7 +128,7 @@ fn no_map_of_weights_waits_for_the_backward_pass() {
         kernels::merge_heads(out)
     });
     assert!(in_the_open > 2.0 * N_HEADS as f64, "{in_the_open}");
-    // 512 positions of 12 numbers for each head, and of what comes out twice 4.
+    // For each head 512 positions of 12 numbers, and twice 4 of the output.
     assert!(ours < 0.3, "{ours}");
 }
 

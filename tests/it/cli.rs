@@ -1,4 +1,4 @@
-//! The program as a user meets it: the real binary, in a folder of its own.
+//! The program as a user meets it: the real binary, in its own folder.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::runs::text;
 
-/// A tiny model on a tiny text; paths start at the working directory, as a user's would.
+/// A tiny model on a tiny text; paths are relative to the working directory, as a user's would be.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
 model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
@@ -28,14 +28,14 @@ checkpoint_interval = 10
 sample_tokens = 20
 "#;
 
-/// The keys of a run that lasts long enough to be interrupted.
+/// The settings of a run long enough to be interrupted.
 const LONG: [&str; 6] =
     ["--set", "train.max_steps=3000", "--set", "train.eval_interval=0", "--set", "train.checkpoint_interval=0"];
 
 /// A folder with a text and a config, in which the program is started.
 pub struct Folder(tempfile::TempDir);
 
-/// What a finished program left.
+/// The result of a finished program.
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: String,
@@ -69,7 +69,7 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A program without what its user's environment may say, but for where drivers are.
+    /// A program without the user's environment, except for driver paths.
     pub fn program(&self, program: impl Into<PathBuf>) -> Command {
         let mut command = Command::new(program.into());
         command.current_dir(self.0.path()).stdin(Stdio::null());
@@ -79,7 +79,7 @@ impl Folder {
             }
         }
         command.env("HOME", self.0.path());
-        command.env("NODEVICE_SELECT", "1"); // Mesa would complain that there is no desktop
+        command.env("NODEVICE_SELECT", "1"); // otherwise Mesa would complain that there is no desktop
         command
     }
 
@@ -100,7 +100,7 @@ impl Folder {
         ran.stdout
     }
 
-    /// What a command says that fails and prints nothing else.
+    /// The error message of a command that fails and prints nothing else.
     pub fn fail(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
@@ -108,14 +108,14 @@ impl Folder {
         ran.stderr
     }
 
-    /// The JSON object that is all a command prints.
+    /// The JSON object that is a command's entire output.
     pub fn json(&self, args: &[&str]) -> Value {
         let stdout = self.succeed(args);
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
     }
 
-    /// Starts a command whose standard error is read line by line.
+    /// Starts a command and reads its standard error line by line.
     pub fn start(&self, args: &[&str]) -> Started {
         Started::of(self.command(args))
     }
@@ -128,7 +128,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Started {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
@@ -147,7 +147,7 @@ impl Started {
         self.find(words).unwrap_or_else(|seen| panic!("no line with `{words}` in {seen}"));
     }
 
-    /// Waits for a line that contains `words`; everything that was said if there is none until the end.
+    /// Waits for a line that contains `words`; if there is none until the end, everything that was read.
     pub fn find(&mut self, words: &str) -> Result<(), String> {
         let mut seen = String::new();
         while !seen.lines().last().is_some_and(|line| line.contains(words)) {
@@ -169,7 +169,7 @@ impl Started {
         line
     }
 
-    /// The number of its process.
+    /// Its process id.
     #[cfg(any(feature = "serve", feature = "mpi"))]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -181,7 +181,7 @@ impl Started {
         assert!(killed.expect("kill is there").success());
     }
 
-    /// Kills it at once; false if it had ended before.
+    /// Kills it immediately; false if it had already ended.
     pub fn kill(mut self) -> bool {
         let is_running = self.child.try_wait().expect("a status").is_none();
         self.child.kill().ok();
@@ -253,7 +253,7 @@ fn what_generate_is_told_it_does() {
     let end = &samples[0][30..33];
     let (before, _) = samples[0][3..].split_once(end).expect("it is there");
     assert_eq!(write(&["--prompt", "The", "--stop", end]), format!("The{before}\n"));
-    write(&["--prompt", "The", "--stop", "---"]); // it looks like an option, and is none
+    write(&["--prompt", "The", "--stop", "---"]); // it looks like an option, but is not
 
     folder.write("prompt.txt", "The dog\n");
     assert!(write(&["--prompt-file", "prompt.txt"]).starts_with("The dog\n"));
@@ -282,9 +282,9 @@ fn no_broken_character_is_ever_printed() {
     folder.write("text.txt", "Größe: 猫は川のそばに座った。 Ω≈ç√ 🦉 naïve\n".repeat(100));
     folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte"]);
     for seed in ["1", "2", "3"] {
-        // Wild enough that single bytes of characters come out of order.
+        // A temperature high enough for bytes of characters to come out of order.
         let args = ["generate", "runs/tiny", "--prompt", "猫", "--temperature", "2", "--seed", seed];
-        assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` takes whole characters only
+        assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` accepts only valid UTF-8
     }
 }
 
@@ -401,7 +401,7 @@ fn ctrl_c_is_heard_while_the_text_is_read() {
     command.stdin(Stdio::piped());
     let mut training = Started::of(command);
     let mut stdin = training.child.stdin.take().expect("piped");
-    // A text that does not end by itself.
+    // A text that never ends.
     let writing = std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
     training.wait_for("reading `-` ...");
     training.press_ctrl_c();
@@ -438,7 +438,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     assert!(ran.stderr.contains("interrupted after step"), "{}", ran.stderr);
 
-    // The last evaluation is long here, and nothing is left to save.
+    // The last evaluation is long here, and there is nothing left to save.
     folder.write("text.txt", text().repeat(200));
     let mut training = folder.start(&[
         "train",
@@ -593,7 +593,7 @@ fn mistakes_in_the_device_are_explained() {
     "#);
     }
     if cfg!(feature = "wgpu") {
-        // What is found, and so what is said, differs between machines.
+        // What is found, and so the message, differs between machines.
         let ninety_ninth = on("wgpu:99");
         assert_eq!(ninety_ninth.code, Some(1));
         assert!(ninety_ninth.stderr.starts_with("error: "), "{}", ninety_ninth.stderr);
@@ -722,7 +722,7 @@ fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
     assert_eq!(error.code, Some(1));
     let error = &error.stderr[error.stderr.find("error: ").expect("an error")..];
     let (what, rest) = error.split_once(" of step 2 is ").expect("the step");
-    assert!(what.starts_with("error: the "), "{error}"); // loss or gradient, by the order of sums
+    assert!(what.starts_with("error: the "), "{error}"); // loss or gradient, depending on the order of sums
     let (_, rest) = rest.split_once(", ").expect("what was done");
     let (before, norms) = rest.split_once("\n  norms of gradients/weights by layer: ").expect("where");
     let (norms, after) = norms.split_once('\n').expect("a hint");
@@ -770,7 +770,7 @@ fn nobody_has_to_read_to_the_end() {
     writing.stderr.read_to_string(&mut said).expect("read");
     assert_eq!((writing.child.wait().expect("ended").code(), said.as_str()), (Some(0), ""));
 
-    // Training is worth more than its messages.
+    // Training goes on even if its messages cannot be written.
     let mut training = folder.start(&["train", "tiny.toml", "--json", "--run-dir", "unwatched"]);
     training.wait_for("training");
     let Started { mut child, stderr } = training;
@@ -782,7 +782,7 @@ fn nobody_has_to_read_to_the_end() {
 #[test]
 fn any_number_of_threads_trains_the_same_bytes() {
     let folder = Folder::new();
-    // Wide enough for every kernel to share its work out.
+    // Wide enough for every kernel to use several threads.
     let wide = ["model.d_model=64", "model.context_length=64", "train.batch_size=16"];
     let steps = ["train.max_steps=4", "train.eval_batches=1", "train.log_interval=1"];
     let train = |threads: &str| {

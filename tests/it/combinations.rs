@@ -1,4 +1,4 @@
-//! Every option combines with every other: small runs of random configs, from the config to the text.
+//! Every option combines with every other: small runs of random configs, from config to generated text.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ use crate::optimizers::check_muon;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
 use crate::runs::Place;
 
-/// What a random run is made of.
+/// The settings of a random run.
 #[derive(Clone, Debug)]
 struct AnyRun {
     model: ModelConfig,
@@ -82,7 +82,7 @@ fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
     )
 }
 
-/// Any schedule; its lowest learning rate is a share of the highest.
+/// Any schedule; its lowest learning rate is a fraction of the highest.
 fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
     let kinds = prop_oneof![
         Just(ScheduleKind::Constant),
@@ -97,7 +97,7 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
 }
 
 impl AnyRun {
-    /// The config of the run, as a file would say it: it passes every rule.
+    /// The config of the run, as in a file: it passes all validation.
     fn config(&self, place: &Place) -> Config {
         let mut config = place.config(&[]);
         config.model = self.model.clone();
@@ -114,7 +114,7 @@ impl AnyRun {
     }
 }
 
-/// A model before its first step on the text of `place`, and the text's tokenizer.
+/// A trainer before its first step on the text of `place`, and the text's tokenizer.
 fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
     let corpus = Corpus::open(config, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
@@ -124,7 +124,7 @@ fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
     (Trainer::new(gpt, config, corpus.train), corpus.tokenizer)
 }
 
-/// Every file of a run that does not hold clock values.
+/// Every file of a run without clock values.
 fn files(place: &Place, run: &str) -> Vec<(String, Vec<u8>)> {
     let checkpoint = format!("checkpoints/step-{MAX_STEPS:06}");
     let checkpoint =
@@ -214,18 +214,18 @@ proptest! {
         prop_assert_eq!(&seen.0, &sites(&config));
         for (site, _) in seen.0 {
             let changed = host(gpt.forward_with(input(), &mut Shift(site)));
-            // A single position looks at itself, whatever its query and key are.
+            // A single position attends to itself, whatever its query and key.
             let is_alone = site.block_idx.is_some_and(|block_idx| config.attention_window_of(block_idx) == Some(1));
             let is_deaf =
                 (config.context_length == 1 || is_alone) && matches!(site.point, Point::Queries | Point::Keys);
             let apart = changed.iter().zip(&probed).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Both passes compute the same but for the change, to the byte.
+            // Apart from the change, both passes compute the same, to the byte.
             prop_assert!((apart > 0.0) != is_deaf, "{} moves logits by {}", site, apart);
         }
     }
 }
 
-/// Compares a model on a device with the same one on flex: logits, loss and gradients, dropout included.
+/// Compares a model on a device with the same model on flex: logits, loss and gradients, dropout included.
 fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
     let run = |device: &Device| {
         let gpt = lively(config, seed, &device.clone().autodiff());
@@ -249,7 +249,7 @@ fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
     }
 }
 
-/// The sites that a pass was seen at, with the shapes of what stood there.
+/// The sites visited in a pass, with the shapes of their values.
 #[derive(Default)]
 struct Seen(Vec<(Site, Vec<usize>)>);
 
@@ -260,7 +260,7 @@ impl Probe for Seen {
     }
 }
 
-/// Adds a little to each number at one site, to each another.
+/// Adds a small, different amount to each number at one site.
 struct Shift(Site);
 
 impl Probe for Shift {
@@ -275,7 +275,7 @@ impl Probe for Shift {
     }
 }
 
-/// Every site of a model with the shape that the documentation gives it, in the order of a pass.
+/// Every site of a model with its documented shape, in the order of a pass.
 fn sites(config: &ModelConfig) -> Vec<(Site, Vec<usize>)> {
     let (t, c, d) = (config.context_length, config.d_model, config.head_dim);
     let (h, kv) = (config.n_heads, config.n_kv_heads);
@@ -323,7 +323,7 @@ fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
     }
 }
 
-/// A model of the Llama family with grouped heads of odd number, moved by Muon.
+/// A Llama-like model with an odd number of grouped heads, trained with Muon.
 const MODERN: [&str; 13] = [
     "model.d_model=24",
     "model.n_heads=6",
@@ -352,7 +352,7 @@ fn a_run_with_muon_learns() {
 #[test]
 fn muon_moves_weights_alike_with_any_number_of_threads() {
     let place = Place::new();
-    // Wide enough for the products to be shared out.
+    // Wide enough for products to use several threads.
     let wide = ["model.d_model=96", "model.d_ff=384", "model.context_length=64", "model.n_layers=1"];
     let config = place.config(&[&["optimizer.kind=muon"], &wide[..]].concat());
     let weights = |threads: usize| {
@@ -381,7 +381,7 @@ fn a_run_does_not_go_on_with_another_optimizer() {
     let said = "optimizer.kind was \"muon\" and is now \"adamw\"";
     assert!(error.to_string().contains(said), "{error}");
 
-    // The run's own config says so now, and its running means are still Muon's.
+    // The run's own config now says AdamW, but its running means are still Muon's.
     let path = place.path("run/config.toml");
     let written = std::fs::read_to_string(&path).expect("there");
     std::fs::write(&path, written.replace("\"muon\"", "\"adamw\"")).expect("written");

@@ -1,22 +1,22 @@
-//! Damage to the bytes of a file, for the tests of whatever reads it.
+//! Damage to the bytes of a file, for the tests of its readers.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// A change of some bytes.
+/// A change to some bytes.
 #[derive(Clone, Debug)]
 pub enum Damage {
     FlipBit(Index, u8),
-    /// A byte, or a binary number, in place of those that were there.
+    /// Overwrites bytes, for instance with a binary number.
     Overwrite(Index, Vec<u8>),
     CutTail(Index),
     CutOut(Index, usize),
-    /// So many bytes, so many times more.
+    /// Repeats a number of bytes a number of times.
     Repeat(Index, usize, usize),
-    /// Two pieces of so many bytes change places.
+    /// Swaps two pieces of a given length.
     Swap([Index; 2], usize),
     Insert(Index, Vec<u8>),
-    /// The next number that is written in digits.
+    /// Replaces the next decimal number.
     Number(Index, u64),
 }
 
@@ -45,7 +45,7 @@ pub fn damages() -> impl Strategy<Value = Vec<Damage>> {
     prop::collection::vec(damage, 1..6)
 }
 
-/// `bytes` after one damage after another.
+/// `bytes` after all damages in turn.
 pub fn damaged(bytes: &[u8], damages: &[Damage]) -> Vec<u8> {
     damages.iter().fold(bytes.to_vec(), |bytes, damage| if bytes.is_empty() { bytes } else { damage.apply(bytes) })
 }
@@ -87,7 +87,7 @@ impl Damage {
     }
 }
 
-/// `whole` with one bit flipped, for each of about `n` places all over it, and cut at as many.
+/// `whole` with one bit flipped, at each of about `n` evenly spread places, and truncated at as many.
 pub fn everywhere(whole: &[u8], n: usize) -> impl Iterator<Item = Vec<u8>> {
     let places = move |length: usize| (0..n.min(length)).map(move |i| i * length / n.min(length));
     let flipped = places(whole.len()).map(|at| {
@@ -98,7 +98,7 @@ pub fn everywhere(whole: &[u8], n: usize) -> impl Iterator<Item = Vec<u8>> {
     flipped.chain(places(whole.len()).map(|at| whole[..at].to_vec()))
 }
 
-/// So many cases of a test in the gate, and `TINDERBOX_FUZZ_TIMES` as many where that is set.
+/// The number of cases per test; `TINDERBOX_FUZZ_TIMES` multiplies it.
 pub fn cases(n: u32) -> ProptestConfig {
     let times: u32 = std::env::var("TINDERBOX_FUZZ_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     ProptestConfig { cases: n * times, ..ProptestConfig::default() }

@@ -1,5 +1,5 @@
-//! Model files whose bytes were changed or cut off: they are refused, or are another model, but nothing panics, and no
-//! number in them makes the program allocate more than the file is worth.
+//! Model files with changed or missing bytes: they are rejected, or are a different model, but nothing panics, and no
+//! number in them makes the program allocate out of proportion to the file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use crate::cli::Folder;
 use crate::damage::{cases, damaged, damages};
 use crate::import::{Model, import};
 
-/// A model in a file that is to be damaged.
+/// A model in a file to be damaged.
 struct Victim {
     folder: Folder,
-    /// The file or the folder that is opened.
+    /// The file or folder to open.
     path: PathBuf,
     file: PathBuf,
     bytes: Vec<u8>,
-    /// How many bytes come before the values: lengths, names and offsets.
+    /// The number of bytes before the values: lengths, names and offsets.
     n_header: usize,
 }
 
@@ -50,7 +50,7 @@ impl Victim {
         Self { folder, path: model, file, bytes, n_header: header }
     }
 
-    /// Opens and imports what `bytes` are instead of the file.
+    /// Opens and imports the model with `bytes` as the content of its file.
     fn open(&self, bytes: &[u8]) -> Result<(), InteropError> {
         fs::write(&self.file, bytes).expect("written");
         let (most, opened) = most_held(|| -> Result<(), InteropError> {
@@ -63,7 +63,7 @@ impl Victim {
     }
 }
 
-/// Damages its header, or any place of it.
+/// Damages the header, or any part of the file.
 fn check(victim: &Victim) {
     victim.open(&victim.bytes).expect("it is whole");
     let config = ProptestConfig { failure_persistence: None, ..cases(400) };
@@ -87,7 +87,7 @@ fn no_damage_of_a_safetensors_file_makes_it_panic_or_allocate() {
     check(&Victim::safetensors());
 }
 
-/// Every setting of a GGUF file as it cannot be.
+/// Gives every setting of a GGUF file invalid values.
 #[test]
 fn no_setting_of_a_gguf_file_makes_it_panic() {
     let victim = Victim::gguf();
@@ -99,12 +99,12 @@ fn no_setting_of_a_gguf_file_makes_it_panic() {
         let length = usize::try_from(u64::from_le_bytes(victim.bytes[key - 8..key].try_into().expect("8 bytes")));
         let end = key + length.expect("short");
         let name = String::from_utf8_lossy(&victim.bytes[key..end]);
-        let value = end + 4; // behind its type
+        let value = end + 4; // after its type
         for new in [0_u32, 1, 3, u32::MAX, f32::NAN.to_bits(), f32::INFINITY.to_bits(), (-1.0_f32).to_bits()] {
             let mut bytes = victim.bytes.clone();
             bytes[value..value + 4].copy_from_slice(&new.to_le_bytes());
             match victim.open(&bytes) {
-                // The rows of the embedding are the size of the vocabulary.
+                // `llama.vocab_size` is ignored: the rows of the embedding determine it.
                 Ok(()) => assert!(new != u32::MAX || name == "llama.vocab_size", "{name}"),
                 Err(error) => assert!(error.to_string().contains("it.gguf"), "{name}: {error}"),
             }

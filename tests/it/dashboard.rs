@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::runs::text;
 
-/// A busy machine may need this long for a matter of seconds.
+/// How long a busy machine may take for what normally takes seconds.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A tiny model that trains for longer than any test runs.
+/// A tiny model that trains longer than any test runs.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
 model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
@@ -65,7 +65,7 @@ impl Folder {
         fs::read_to_string(self.path("runs/tiny/train.log")).expect("a log")
     }
 
-    /// `tinderbox train tiny.toml --tui` and more, in a terminal of 100 columns and 30 rows.
+    /// `tinderbox train tiny.toml --tui` with more arguments, in a terminal of 100 columns and 30 rows.
     fn train(&self, more: &[&str]) -> Terminal {
         self.train_in((30, 100), more)
     }
@@ -81,7 +81,7 @@ impl Folder {
         command.cwd(self.0.path());
         command.env_clear();
         command.env("TERM", "xterm-256color");
-        command.env("NO_COLOR", "1"); // lines are the same as in the log
+        command.env("NO_COLOR", "1"); // so that lines equal those in the log
         command
     }
 
@@ -93,7 +93,7 @@ impl Folder {
     }
 }
 
-/// A program in a terminal.
+/// A program running in a terminal.
 struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
@@ -101,16 +101,16 @@ struct Terminal {
     shown: Arc<Mutex<Shown>>,
 }
 
-/// The output of a program, and the screen that it makes.
+/// The output of a program, and the resulting screen.
 struct Shown {
     bytes: Vec<u8>,
     parser: vt100::Parser,
 }
 
-/// The end of a program in a terminal.
+/// What a program left in its terminal.
 struct Left {
     code: u32,
-    /// Its output after the dashboard was gone.
+    /// Its output after the dashboard was closed.
     text: String,
 }
 
@@ -118,7 +118,7 @@ impl Terminal {
     fn start(command: CommandBuilder, (rows, cols): (u16, u16)) -> Self {
         let pair = native_pty_system().openpty(pty_size(rows, cols)).expect("a terminal");
         let child = pair.slave.spawn_command(command).expect("it starts");
-        drop(pair.slave); // so that reading ends when the program does
+        drop(pair.slave); // so that reading ends with the program
         let mut output = pair.master.try_clone_reader().expect("a reader");
         let (rows, cols) = (nonzero(rows), nonzero(cols));
         let shown = Arc::new(Mutex::new(Shown { bytes: Vec::new(), parser: vt100::Parser::new(rows, cols, 0) }));
@@ -141,7 +141,7 @@ impl Terminal {
         shown.parser.screen().clone()
     }
 
-    /// Waits until the screen is as it should be, and returns its text.
+    /// Waits until the screen satisfies `is_so`, and returns its text.
     fn wait(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) -> String {
         let began = Instant::now();
         loop {
@@ -183,7 +183,7 @@ impl Terminal {
         self.master.resize(pty_size(rows, cols)).expect("resized");
     }
 
-    /// Whether the program reads key by key, without echo, Ctrl-C included.
+    /// Whether the program reads single keys, including Ctrl-C, without echo.
     fn is_raw(&self) -> bool {
         let termios = self.master.get_termios().expect("a terminal");
         let flags = format!("{:?}", termios.local_flags);
@@ -211,7 +211,7 @@ impl Terminal {
         self.wait("back where it came from", |screen| !screen.alternate_screen() && !screen.hide_cursor());
         assert!(!self.is_raw(), "keys should be typed as before");
         let mut written = String::new();
-        // The last line may still be on its way.
+        // The last line may still be in transit.
         self.wait("a last line", |_| {
             let shown = self.shown.lock().expect("no panic");
             shown.bytes.ends_with(b"\n") || shown.bytes.ends_with(b"h")
@@ -229,11 +229,11 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.child.kill().ok(); // when a test fails
+        self.child.kill().ok(); // in case a test fails
     }
 }
 
-/// Escape sequences for the second screen and for the cursor.
+/// Escape sequences for the alternate screen and the cursor.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
@@ -246,7 +246,7 @@ fn nonzero(n: u16) -> NonZeroU16 {
     NonZeroU16::new(n).expect("not 0")
 }
 
-/// The numbers of a metric in the table of metrics.
+/// The values of a metric in the metrics table.
 fn values(screen: &str, name: &str) -> Vec<String> {
     let row = screen
         .lines()
@@ -293,7 +293,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     terminal.wait_for("estimates: train loss");
     terminal.press(b"\x1b[B"); // down
     terminal.wait_for("┌ learning rate ─");
-    terminal.press(b"\t\t\x1b[A\x1b[D\x1b[D"); // and all the way back
+    terminal.press(b"\t\t\x1b[A\x1b[D\x1b[D"); // and back again
     terminal.wait_for("┌ loss (nats/token) ─");
     terminal.press(b"q");
     let left = terminal.finish();
@@ -318,7 +318,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     assert!(interrupted_step(&left.text) > step, "{}", left.text);
 }
 
-/// A number as the dashboard writes it.
+/// A number in the dashboard's format.
 fn grouped(n: usize) -> String {
     match n {
         0..1000 => n.to_string(),
@@ -346,7 +346,7 @@ fn ctrl_c_and_signals_save_and_end_the_run() {
 #[test]
 fn a_second_ctrl_c_does_not_wait() {
     let folder = Folder::new();
-    // An evaluation that does not end while the test runs: of each window of a long text.
+    // An evaluation that outlasts the test: of each window of a long text.
     fs::write(folder.path("text.txt"), text().repeat(2000)).expect("written");
     let endless = ["--set", "train.eval_batches=100000000"];
     let mut terminal = folder.train(&endless);
@@ -445,7 +445,7 @@ fn windows_of_any_size_and_changing_ones_are_drawn() {
     let screen = terminal.wait_for_an_evaluation();
     assert!(screen.contains("┌ loss (nats/token) ─"), "{screen}");
     terminal.resize(1, 1);
-    // A key in the very moment of a change of size is read with the next one only, crossterm being told of both at
+    // A key pressed in the very moment of a resize is read only with the next one, because crossterm receives both at
     // once.
     thread::sleep(Duration::from_millis(300));
     terminal.press(b"q");

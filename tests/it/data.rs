@@ -1,4 +1,4 @@
-//! Texts in every form: packed, as records, in folders, through a pipe, several at once.
+//! Texts in every form: compressed, as records, in folders, through a pipe, several at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use tinderbox::data::{Corpus, Estimate, OpenOptions, Split};
 
 use crate::runs::text;
 
-/// A tiny model; `[data]` is up to the test.
+/// A tiny model; each test adds its own `[data]`.
 const CONFIG: &str = r#"
 model = { context_length = 16, d_model = 16, n_layers = 1, n_heads = 2 }
 schedule = { warmup_steps = 3 }
@@ -45,7 +45,7 @@ impl Deref for Folder {
 }
 
 impl Folder {
-    /// A folder with a text, and a config that has these lines under `[data]`.
+    /// A folder with a text and a config with these lines under `[data]`.
     fn new(data: &str) -> Self {
         let folder = Self(crate::cli::Folder::new());
         folder.write("tiny.toml", CONFIG.to_owned() + data);
@@ -62,7 +62,7 @@ impl Folder {
         fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Standard error of a command that succeeds.
+    /// The standard error of a command that succeeds.
     fn succeed(&self, args: &[&str]) -> String {
         succeeded(self.command(args).output().expect("the binary starts"))
     }
@@ -325,7 +325,7 @@ fn a_terminal_is_not_waited_for() {
     drop(pty.slave);
     let mut said = Vec::new();
     let mut reader = pty.master.try_clone_reader().expect("readable");
-    let _ = reader.read_to_end(&mut said); // a terminal that is closed is an error on some systems
+    let _ = reader.read_to_end(&mut said); // some systems report a closed terminal as an error
     assert_eq!(child.wait().expect("ends").exit_code(), 1);
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("standard input, which is a terminal"), "{said}");
@@ -345,7 +345,7 @@ fn several_sources_are_drawn_by_their_weights() {
     source `text.txt`: 8,591 training and 955 validation tokens; 75.0 % of the windows, 0.03 epochs
     source `other.jsonl`: 3,501 training and 389 validation tokens; 25.0 % of the windows, 0.03 epochs
     ");
-    // The weights are a part of the run; where the texts lie is not.
+    // The weights are part of the run; the locations of the texts are not.
     let resume = |sources: &str| {
         folder.write("tiny.toml", CONFIG.to_owned() + sources);
         folder.command(&["train", "tiny.toml", "--resume", "--set", "train.max_steps=8"])
@@ -463,7 +463,7 @@ fn a_link_that_leads_nowhere_and_a_file_that_may_not_be_read() {
     let path = folder.path("texts/a.txt");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("set");
     if fs::read(&path).is_err() {
-        // root may read everything
+        // root can read everything
         assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
         error: cannot read the text `texts/a.txt`: Permission denied (os error 13)
           hint: check that you may read it
@@ -471,7 +471,7 @@ fn a_link_that_leads_nowhere_and_a_file_that_may_not_be_read() {
     }
 }
 
-/// A limit on the size of files stands in for a full disk.
+/// A file size limit simulates a full disk.
 #[cfg(unix)]
 #[test]
 fn a_disk_that_is_full_leaves_no_token_file() {
@@ -493,7 +493,7 @@ fn a_disk_that_is_full_leaves_no_token_file() {
 
 #[test]
 fn the_cache_stays_below_its_limit() {
-    let folder = Folder::new("path = \"text.txt\"\ncache_limit_gib = 2e-5\n"); // 21 KiB: one of 18 KiB
+    let folder = Folder::new("path = \"text.txt\"\ncache_limit_gib = 2e-5\n"); // 21 KiB: a single file of 18 KiB
     let n_files = || {
         let entries = fs::read_dir(folder.path("cache")).expect("listed").flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|it| it == "tokens")).count()

@@ -1,5 +1,5 @@
 //! The same numbers on every backend. Without a GPU, Mesa's lavapipe acts as one; shapes are tiny, because it compiles
-//! every kernel for half a second.
+//! each kernel for half a second.
 
 use burn::tensor::Device;
 use tinderbox::config::GenerateConfig;
@@ -24,7 +24,7 @@ pub fn wgpu() -> Option<Device> {
     }
 }
 
-/// The CPU backend without kernels of ours.
+/// The CPU backend without our kernels.
 pub fn ndarray() -> Device {
     let spec: DeviceSpec = "ndarray".parse().expect("a device");
     device::open(&spec).expect("it is compiled in").device

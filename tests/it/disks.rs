@@ -1,4 +1,4 @@
-//! Disks that fill up, and files that may not be read or written any more.
+//! Disks that fill up, and files that can no longer be read or written.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::cli::{Folder, Ran};
 
-/// Runs a shell in `folder` that may mount what no other process sees.
+/// Runs a shell in `folder` that can mount file systems invisible to other processes.
 fn in_namespace(folder: &Folder, script: &str) -> Ran {
     let output = folder.program("unshare").args(["-rm", "sh", "-euc", script]).output();
     Ran::from(output.expect("it did before"))
 }
 
-/// Whether `disk` can be mounted in `folder`; says so if not.
+/// Whether `disk` can be mounted in `folder`; reports if not.
 fn may_mount(folder: &Folder) -> bool {
     let mount = "mount -t tmpfs -o size=300k tmpfs disk";
     let mounted = folder.program("unshare").args(["-rm", "sh", "-euc", mount]).status();
@@ -25,7 +25,7 @@ fn may_mount(folder: &Folder) -> bool {
     is_mounted
 }
 
-/// In a file system of 300 kB of its own, which ends with the process.
+/// In its own file system of 300 kB, which vanishes with the process.
 #[test]
 fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
     let folder = Folder::new();
@@ -65,7 +65,7 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
     "#);
 }
 
-/// That two runs in `folder` ended with the same bytes.
+/// Asserts that two runs in `folder` ended with the same bytes.
 fn assert_same_end(folder: &Folder, one: &str, other: &str) {
     let end = |run: &str| {
         let run = folder.path(run);
@@ -78,8 +78,8 @@ fn assert_same_end(folder: &Folder, one: &str, other: &str) {
     assert!(end(one) == end(other), "{one} and {other} differ");
 }
 
-/// Shell functions: `train RUN STEPS ...` trains as all of them do, `start` in place of the shell, `step RUN` is that
-/// of the last checkpoint, `fail` says why.
+/// Shell functions: `train RUN STEPS ...` trains as all of these tests do, `start` does so by replacing the shell,
+/// `step RUN` prints the step of the last checkpoint, `fail` reports why.
 fn functions() -> String {
     let binary = assert_cmd::cargo::cargo_bin!("tinderbox").display();
     let settings = ["train.checkpoint_interval=2", "train.keep_checkpoints=3", "schedule.kind=constant"];
@@ -131,7 +131,7 @@ fn a_disk_of_any_size_that_fills_up_costs_only_what_was_not_saved() {
     }
 }
 
-/// Runs a shell in `folder` that may do only what the modes of files say, also as root; `None` if that cannot be had.
+/// Runs a shell in `folder` that is subject to file modes, even as root; `None` if that is impossible.
 fn unprivileged(folder: &Folder, script: &str) -> Option<Ran> {
     folder.write("closed", "");
     let honoured = "chmod 000 closed; ! cat closed 2>/dev/null";
@@ -150,7 +150,7 @@ fn unprivileged(folder: &Folder, script: &str) -> Option<Ran> {
 #[ignore = "takes a minute"]
 fn permissions_that_are_taken_away_cost_only_what_was_not_saved() {
     let folder = Folder::new();
-    // While it trains: each folder in turn. Before it goes on: each file and each folder.
+    // During training: each folder in turn. Before resuming: each file and each folder.
     let script = functions()
         + r"chosen() { find half -mindepth 1 -maxdepth 3 | sort | cut -d/ -f2-; }
         for closed in . checkpoints; do

@@ -1,4 +1,4 @@
-//! Runs that several processes train together under `mpirun`, against those of one process.
+//! Runs trained by several processes under `mpirun`, compared with runs of one process.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::cli::{Folder, Ran, Started};
 
-/// The options of `mpirun` that let it start more processes than there are cores, as root too.
+/// The options that let `mpirun` start more processes than cores, even as root.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
 
-/// Every step is logged, and nothing else is done until the last one; rows do not share out evenly. At higher learning
-/// rates the steps themselves make differences of rounding larger.
+/// Every step is logged, and nothing else happens until the last one; rows do not divide evenly. At higher learning
+/// rates training itself amplifies rounding differences.
 const STEPS: [&str; 13] = [
     "optimizer.muon_learning_rate=0.005",
     "optimizer.learning_rate=1e-3",
@@ -36,7 +36,7 @@ fn mpirun(folder: &Folder) -> Command {
     command
 }
 
-/// The arguments that train tiny.toml, with these settings, in the folder `run`.
+/// The arguments to train tiny.toml with these settings in the folder `run`.
 fn train(run: &str, settings: &[&str]) -> Vec<String> {
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     ["train", "tiny.toml", "--run-dir", run].into_iter().chain(settings).map(str::to_owned).collect()
@@ -46,7 +46,7 @@ fn tinderbox() -> &'static Path {
     Path::new(assert_cmd::cargo::cargo_bin!("tinderbox"))
 }
 
-/// The run of `n_ranks` processes, or of one without a launcher.
+/// The command for `n_ranks` processes, or for one without a launcher.
 fn command(folder: &Folder, n_ranks: usize, args: &[String]) -> Command {
     let mut command = match n_ranks {
         0 => folder.program(tinderbox()),
@@ -66,7 +66,7 @@ fn succeed(folder: &Folder, n_ranks: usize, args: &[String]) -> Ran {
     ran
 }
 
-/// The training loss of each step, and the validation loss at the end.
+/// The training loss of each step, and the final validation loss.
 fn losses(folder: &Folder, run: &str) -> Vec<f64> {
     let metrics = folder.read(&format!("{run}/metrics.jsonl"));
     let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
@@ -211,7 +211,7 @@ fn ranks_with_another_config_or_text_end_the_run() {
     assert!(!folder.path("elsewhere/runs").exists(), "only rank 0 writes");
 }
 
-/// As under the launcher of another MPI.
+/// As if launched by another MPI.
 #[test]
 fn a_process_without_its_peers_says_what_is_wrong() {
     let folder = Folder::new();
@@ -222,7 +222,7 @@ fn a_process_without_its_peers_says_what_is_wrong() {
     assert!(!folder.path("runs").exists());
 }
 
-/// The process of a rank, by what the launcher `mpirun` gave it.
+/// The process of a rank, given the process id of the launcher `mpirun`.
 fn process_of_rank(mpirun: u32, rank: usize) -> u32 {
     let children = Command::new("pgrep").args(["-P", &mpirun.to_string()]).output().expect("pgrep is there");
     let children = String::from_utf8(children.stdout).expect("numbers");
@@ -288,7 +288,7 @@ fn a_rank_that_hangs_ends_the_run_and_is_named() {
 #[test]
 fn a_rank_that_makes_steps_by_itself_says_which_it_skips() {
     let folder = Folder::new();
-    // Weights that hardly move: about every second loss is above the mean.
+    // Weights that hardly change: about every second loss is above the mean.
     let local = ["distributed.sync=\"local\"", "train.skip_loss_spikes=0.01", "train.max_steps=90"];
     let still = ["optimizer.learning_rate=1e-6", "optimizer.muon_learning_rate=1e-6"];
     let ran = succeed(&folder, 2, &train("run", &[&STEPS[..], &local, &still].concat()));
@@ -318,7 +318,7 @@ fn ranks_that_make_steps_by_themselves_go_on_as_if_never_stopped() {
 #[test]
 fn ranks_that_move_alike_by_themselves_are_one_process() {
     let folder = Folder::new();
-    // One row: each of two ranks makes the steps of one process, and their average is where it is.
+    // One row: each of two ranks takes the same step as a single process, so averaging changes nothing.
     let settings = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
     let settings = [&STEPS[..], &settings].concat();
     succeed(&folder, 0, &train("one", &settings));
@@ -328,7 +328,7 @@ fn ranks_that_move_alike_by_themselves_are_one_process() {
     let difference = largest_difference(&losses(&folder, "two"), &losses(&folder, "one"));
     assert!(difference < 1e-5, "{difference}");
 
-    // The outer momentum is saved: a run in two parts is that in one, which was averaged at the same steps.
+    // The outer momentum is saved: a run in two parts equals one in a single part, averaged at the same steps.
     let settings = [&settings[..], &outer, &["train.checkpoint_interval=10"]].concat();
     succeed(&folder, 2, &train("whole", &settings));
     succeed(&folder, 2, &train("parts", &[&settings[..], &["train.max_steps=10"]].concat()));

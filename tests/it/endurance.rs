@@ -1,4 +1,4 @@
-//! Long runs keep the memory that they began with.
+//! Long runs do not grow in memory.
 
 use std::fs;
 use std::process::Stdio;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use crate::cli::Folder;
 
-/// Memory of a process now, in KiB; `None` after its end.
+/// The current memory of a process, in KiB; `None` after its end.
 pub fn rss_kib(id: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// The mean of some measurements.
+/// The mean of measurements.
 fn mean(measured: &[u64]) -> f64 {
     measured.iter().sum::<u64>() as f64 / measured.len() as f64
 }
 
-/// Trains for so many steps, and compares the memory in the last tenth of them with that in the second.
+/// Trains for `max_steps` steps, and compares the memory in the last tenth of them with that in the second.
 fn keeps_its_memory(device: &str, max_steps: usize) {
     let folder = Folder::new();
     let max_steps = format!("train.max_steps={max_steps}");
@@ -32,7 +32,7 @@ fn keeps_its_memory(device: &str, max_steps: usize) {
     let mut by_step: Vec<(usize, u64)> = Vec::new();
     while child.try_wait().expect("a status").is_none() {
         sleep(Duration::from_millis(50));
-        // Lines are about as long as each other.
+        // All lines are about equally long.
         let n_bytes = fs::metadata(&metrics).map_or(0, |it| it.len() as usize);
         by_step.extend(rss_kib(child.id()).map(|kib| (n_bytes, kib)));
     }

@@ -1,4 +1,4 @@
-//! The programs in `examples/`, held to the page that shows what they print.
+//! The programs in `examples/`, checked against the page that shows their output.
 
 #![allow(
     dead_code,
@@ -27,7 +27,7 @@ mod your_journey;
 
 use crate::runs::Place;
 
-/// Fails unless the page shows the program's command, and below it what `tell` prints.
+/// Fails unless the page shows the program's command, followed by the output of `tell`.
 fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {
     let mut printed = Vec::new();
     tell(&mut printed).expect("memory takes it");

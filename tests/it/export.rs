@@ -1,4 +1,4 @@
-//! Runs as models for other projects: they come back as they went, and never by half.
+//! Runs exported for other projects: they come back unchanged, and never half written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,13 +27,13 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
         assert!(bits(&back) == bits(&came), "{family}");
         assert_eq!(back.tokenizer.json, came.tokenizer.json, "{family}");
         if family == "mistral" {
-            continue; // whose models are Llama's
+            continue; // its models are Llama's
         }
         assert!(back.tensors.keys().eq(came.tensors.keys()), "{family}: the names are theirs");
         let config = |path: &std::path::Path| -> serde_json::Map<String, Value> {
             serde_json::from_slice(&fs::read(path.join("config.json")).expect("read")).expect("an object")
         };
-        // Every key that both files have says the same, but for numbers that a default stood for.
+        // Every key that both files have is equal, except for numbers that a default stood for.
         let (ours, theirs) = (config(&to), config(model.path()));
         let differing: BTreeSet<&str> = ours
             .iter()
@@ -45,7 +45,7 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
             "gpt_neo" => ["intermediate_size"].into(),
             _ => [].into(),
         };
-        // Their tokenizer does not say which token ends a text.
+        // Their tokenizer does not name an EOS token.
         let expected = &expected | &BTreeSet::from(["bos_token_id", "eos_token_id"]);
         assert!(differing.is_subset(&expected), "{family}: {differing:?}");
     }
@@ -75,7 +75,7 @@ fn half_the_bits_are_the_nearest_numbers() {
     }
 }
 
-/// The files in a folder and below, with their contents.
+/// All files in a folder, recursively, with their contents.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -115,8 +115,8 @@ fn a_later_export_replaces_an_earlier_one_whole() {
     assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
 }
 
-/// The command, in a process that can write no file of more than some 10 to 20 KiB: it is killed when it does, or the
-/// system says so, as it says that a disk is full.
+/// Runs a command that cannot write files of more than some 10 to 20 KiB: beyond that it is killed, or gets an error
+/// from the system, as on a full disk.
 #[cfg(unix)]
 fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> crate::cli::Ran {
     let command = folder.command(args);

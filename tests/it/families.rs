@@ -1,4 +1,4 @@
-//! Models of every family, as transformers made and computed them: `scripts/fixtures/families.py`.
+//! Models of every family, made and computed by transformers: `scripts/fixtures/families.py`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tinderbox_kernels::MatmulPrecision;
 use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
-/// Folders of fixtures; Llama twice, the second time with the scaling of Llama 3.
+/// The fixture folders; Llama twice, the second time with Llama 3's scaling.
 pub const FAMILIES: [&str; 9] =
     ["gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3", "arcee", "gpt_neox", "gpt_neo"];
 
@@ -29,7 +29,7 @@ fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
     (source, gpt, Fixture::read(&format!("families/{name}/reference")))
 }
 
-/// Holds logits, loss and each gradient against those of transformers, whose names and layout the gradients get.
+/// Compares logits, loss and each gradient with those of transformers, whose names and layout the gradients get.
 fn check(name: &str, device: &Device) {
     let (source, gpt, fixture) = open(name, &device.clone().autodiff());
     let tokens = || fixture.int::<2>("tokens", &gpt.device());
@@ -70,10 +70,10 @@ fn every_family_has_them_without_fused_operations() {
 #[test]
 fn a_family_has_them_on_a_gpu() {
     let Some(device) = wgpu() else { return };
-    check("gpt_neox", &device); // the one furthest from the others
+    check("gpt_neox", &device); // the one most different from the others
 }
 
-/// A probe that sees everything, which attention takes its open path for.
+/// A probe on everything, for which attention materializes its weights.
 struct Watch;
 
 impl Probe for Watch {

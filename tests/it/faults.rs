@@ -1,4 +1,4 @@
-//! Runs whose files were damaged, whose process was killed while it saved, and whose format is of another version.
+//! Runs with damaged files, killed while saving, or in formats of other versions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::cli::Folder;
 use crate::damage::everywhere;
 use crate::runs::{Place, TEN_STEPS};
 
-/// The tokenizer of a config's text, and the tokens of its training texts.
+/// The tokenizer of a config, and the token ids of its training texts.
 pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
     let corpus = Corpus::open(config, OpenOptions::default()).expect("opens");
     let ids = |tokens: &Tokens| {
@@ -27,7 +27,7 @@ pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
     (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect())
 }
 
-/// All files below a folder, with their contents.
+/// All files in a folder, recursively, with their contents.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -48,7 +48,7 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Everything that a run's best checkpoint is used for.
+/// Uses everything that a run's best checkpoint is used for.
 fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor>), String> {
     let trained = Trained::open(run, None).map_err(|error| error.to_string())?;
     Ok((trained.tokenizer.to_json(), parameters::read(&trained.model)))
@@ -70,14 +70,14 @@ fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
                     assert!(error.contains("\n  hint: ") || path.ends_with("config.toml"), "{error}");
                     n_noticed += 1;
                 }
-                // The config is for people to read and to change.
+                // The config is meant to be read and edited.
                 Ok(_) if path.ends_with("config.toml") => {}
                 Ok(found) => {
                     assert!(found == expected, "{} is used although it is damaged", path.display());
                     n_harmless += 1;
                 }
             }
-            // What is shown of a run reaches as far as it can be read.
+            // Whatever can be read of a run is shown.
             let run = RunDir::open(&root);
             let shown = run.map(|run| {
                 drop((RunInfo::read(&run), Curves::read(&run), samples(&run), processes(&run)));
@@ -116,7 +116,7 @@ fn a_damaged_checkpoint_is_refused_with_one_that_is_whole_and_resume_takes_that(
             place.assert_same("whole", &run, &TEN_STEPS);
         }
     }
-    // Neither does a pointer that leads nowhere lose anything.
+    // Nor does a dangling pointer lose anything.
     fs::write(place.path("stopped/last"), "step-0000\u{1}8\n").expect("written");
     place.train("stopped", config(), Start::Resume, None).expect("goes on from step 8");
     place.assert_same("whole", "stopped", &TEN_STEPS);
@@ -281,7 +281,7 @@ fn reports_that_are_written_at_the_same_time_do_not_collide() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<PathBuf>::new());
 }
 
-/// Kills a run `n` times, each a little later than the time before, and checks that nothing is lost but the interval.
+/// Kills a run `n` times, each time a little later, and checks that at most an interval is lost.
 fn killed_while_saving(n: u64) {
     let folder = Folder::new();
     let always =
@@ -298,7 +298,7 @@ fn killed_while_saving(n: u64) {
     let root = folder.path("run");
     let (mut step, mut n_saved) = (0, 0);
     for attempt in 0..n {
-        // Without a checkpoint there is nothing to resume; steps that were logged are not replaced unasked.
+        // Without a checkpoint there is nothing to resume, and logged steps are only replaced on request.
         let is_saved = fs::read_dir(root.join("checkpoints"))
             .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|it| it.path().extension().is_none())));
         let more: &[&str] = if is_saved { &["--resume"] } else { &["--overwrite"] };
@@ -340,7 +340,7 @@ fn a_run_that_is_killed_two_hundred_times_loses_nothing_that_was_saved() {
     killed_while_saving(200);
 }
 
-/// A run of each version of the format, made by the program of its time from `tests/fixtures/runs/tiny.toml`.
+/// A run in each version of the format, made by the program of its time from `tests/fixtures/runs/tiny.toml`.
 #[test]
 fn runs_of_every_version_are_read_and_gone_on_with() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runs");

@@ -1,4 +1,4 @@
-//! What a stranger meets in the first hour: texts of every kind, mistakes, models from elsewhere.
+//! A new user's first hour: texts of every kind, mistakes, models from elsewhere.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ fn a_model_of_bytes_writes_its_bytes() {
     assert!(two.starts_with(&[&raw[..], b"\n---\n\xff\x00\x80"].concat()));
 }
 
-/// Each of the processes would train, or search, all by itself.
+/// Each process would train, or sweep, on its own.
 #[test]
 fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
     let folder = Folder::new();
@@ -121,7 +121,7 @@ fn a_run_is_refused_before_it_allocates_what_there_is_not() {
     assert!(error.contains("the run needs ") && error.contains("--force tries it all the same"), "{error}");
     assert!(!folder.path("runs").exists());
 
-    // A run that was received, whose config asks for more than its files hold.
+    // A run received from someone else, whose config asks for more than its files hold.
     folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
     let config = folder.read("runs/tiny/config.toml");
     for (change, expected) in [
@@ -154,7 +154,7 @@ fn weights_that_are_no_numbers_have_no_loss() {
     ");
 }
 
-/// The lines of the text as records.
+/// The lines of the text as JSON Lines records.
 fn records(folder: &Folder, field: &str) -> String {
     let record = |line: &str| serde_json::json!({ field: line }).to_string();
     folder.read("text.txt").lines().map(record).collect::<Vec<_>>().join("\n")

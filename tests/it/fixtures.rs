@@ -1,4 +1,4 @@
-//! The tensors that `scripts/fixtures` computed with PyTorch, and how close is close enough.
+//! The tensors computed with PyTorch by `scripts/fixtures`, and the tolerance of comparisons.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 
-/// PyTorch computed in double precision, we do in single: what remains is well below this.
+/// PyTorch computed in double precision, we compute in single: the remaining difference is well below this.
 pub const TOLERANCE: f32 = 2e-5;
 
 /// A fixture file, all tensors as f32.
@@ -50,7 +50,7 @@ impl Fixture {
         &self.tensors.get(name).unwrap_or_else(|| panic!("no `{name}`")).0
     }
 
-    /// The names that begin with `prefix`, without it.
+    /// The names that start with `prefix`, without it.
     pub fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.tensors.keys().filter_map(move |name| name.strip_prefix(prefix))
     }
@@ -65,7 +65,7 @@ impl Fixture {
         Tensor::from_data(TensorData::new(values, self.shape(name).to_vec()), device)
     }
 
-    /// A mask in our sense, true where a key is *not* seen, from one of seen keys.
+    /// A mask in our convention, true where a key is *not* seen, from one of seen keys.
     pub fn mask(&self, name: &str, device: &Device) -> Tensor<4, Bool> {
         let mut shape = vec![1; 4 - self.shape(name).len()];
         shape.extend(self.shape(name));
@@ -73,19 +73,19 @@ impl Fixture {
         Tensor::from_data(TensorData::new(values, shape), device)
     }
 
-    /// Fails unless `got` is what the file has under `name`.
+    /// Fails unless `got` equals the tensor `name` of the file.
     pub fn expect<const D: usize>(&self, name: &str, got: Tensor<D>) {
         assert_eq!(got.dims().as_slice(), self.shape(name), "shape of {name}");
         expect_close(name, &host(got), self.values(name), TOLERANCE);
     }
 }
 
-/// A tensor's numbers.
+/// The numbers of a tensor.
 pub fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
 }
 
-/// Fails unless each number is within `tolerance` of what it should be.
+/// Fails unless each number is within `tolerance` of the expected one.
 pub fn expect_close(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(got.len(), want.len(), "size of {what}");
     for (i, (got, want)) in got.iter().zip(want).enumerate() {

@@ -15,7 +15,7 @@ use tinderbox_kernels::MatmulPrecision;
 use crate::cli::Folder;
 use crate::runs::Place;
 
-/// Other sentences in the alphabet of the first text.
+/// Different sentences in the alphabet of the first text.
 fn other_text() -> String {
     let sentence = |i: usize| {
         let (animal, n) = (["hen", "owl", "fox"][i * i % 3], i % 11);
@@ -24,7 +24,7 @@ fn other_text() -> String {
     (0..200).map(sentence).collect()
 }
 
-/// A place with a run `base` of ten steps, and another text.
+/// A place with a run `base` of ten steps, and a second text.
 fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("other.txt"), other_text()).expect("written");
@@ -33,7 +33,7 @@ fn place() -> Place {
     place
 }
 
-/// A config for the other text without a model, which it inherits from `base`.
+/// A config for the second text without a model, which it inherits from `base`.
 fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
     let toml = format!(
         "data = {{ path = {:?}, cache_dir = {:?} }}
@@ -172,7 +172,7 @@ train = { max_steps = 12, batch_size = 4, eval_batches = 2, device = "cpu" }
 optimizer.learning_rate = 3e-3
 "#;
 
-/// A folder with a finished run, another text and a short config for it.
+/// A folder with a finished run, a second text and a short config for it.
 fn folder() -> Folder {
     let folder = Folder::trained();
     folder.write("other.txt", other_text());

@@ -1,7 +1,7 @@
-//! What comes from outside, damaged at random: no panic, no hang, and no more memory than a small multiple of it.
+//! External input, damaged at random: no panic, no hang, and no more memory than a small multiple of its size.
 //!
-//! A gate runs some hundred cases of each; `TINDERBOX_FUZZ_TIMES` asks for so many times more, as `scripts/soak.sh
-//! fuzz` does, and proptest keeps the seeds of those that failed.
+//! The gate runs a few hundred cases of each; `TINDERBOX_FUZZ_TIMES` multiplies that, as in `scripts/soak.sh fuzz`, and
+//! proptest keeps the seeds of failures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,16 +24,16 @@ use crate::damage::{Damage, cases, damaged, damages};
 use crate::faults::{files, tokenizer_and_tokens};
 use crate::runs::{Place, text};
 
-/// More than any of these takes, also on a busy machine.
+/// Longer than any case takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What any of these may hold however short the input is.
+/// The memory allowed for any input, however short.
 pub const SMALL: usize = 16 << 20;
 
-/// Memory for each byte of input.
+/// The memory allowed per byte of input.
 pub const MULTIPLE: usize = 4;
 
-/// Runs `f` on an input of `n` bytes, in bounds of time and memory.
+/// Runs `f` on an input of `n` bytes, within time and memory limits.
 fn bounded<T>(n: usize, f: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let (held, out) = most_held(f);
@@ -42,7 +42,7 @@ fn bounded<T>(n: usize, f: impl FnOnce() -> T) -> T {
     out
 }
 
-/// A run of one step: its config, tokenizer and weights.
+/// The files of a one-step run: its config, tokenizers and weights.
 struct Seeds {
     config: String,
     tokenizers: Vec<String>,
@@ -132,7 +132,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let seeds = &*SEEDS;
         let weights = match header {
-            // The length of the header is right, and its text is damaged.
+            // The length of the header is correct, but its text is damaged.
             true => {
                 let n = 8 + seeds.weights[0] as usize + 256 * seeds.weights[1] as usize;
                 let json = damaged(&seeds.weights[8..n], &damages);
@@ -154,7 +154,7 @@ proptest! {
 #[test]
 fn sizes_in_a_header_and_ids_of_a_tokenizer_are_compared_with_the_files() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    // A header that would be parsed into forty times its size.
+    // A header that would expand to forty times its size when parsed.
     let ones = "1,".repeat(4 << 20);
     let header = format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{ones}1],\"data_offsets\":[0,4]}}}}");
     let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
@@ -175,7 +175,7 @@ fn sizes_in_a_header_and_ids_of_a_tokenizer_are_compared_with_the_files() {
     assert!(held < SMALL, "{held} bytes");
 }
 
-/// A run of ten steps, and the same one stopped after eight, with everything that it logs.
+/// A run of ten steps, and the same run stopped after eight, with everything logged.
 struct Stopped {
     place: Place,
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -188,7 +188,7 @@ impl Stopped {
         place.config(&["train.tensorboard=true", "train.head_metrics=true", "train.keep_checkpoints=3"])
     }
 
-    /// Writes the stopped run to a folder, but for the damages to some files.
+    /// Writes the stopped run to a folder, with damage to some files.
     fn write(&self, to: &str, damages: &BTreeMap<&str, Vec<Damage>>) {
         let root = self.place.path(to);
         fs::remove_dir_all(&root).ok();
@@ -224,7 +224,7 @@ const LOGS: [&str; 6] = [
 
 const POINTERS: [&str; 3] = ["last", "best", "checkpoints/step-000008/state.json"];
 
-/// Damages to some of these files.
+/// Damage to some of these files.
 fn damages_to(names: &'static [&'static str]) -> impl Strategy<Value = BTreeMap<&'static str, Vec<Damage>>> {
     prop::collection::btree_map(prop::sample::select(names), damages(), 1..4)
 }

@@ -1,4 +1,4 @@
-//! Writing with the engine: several samples at once, fewer bits, and the model of tensors beside it.
+//! Generation with the engine: several samples at once, reduced precision, and the tensor model for comparison.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64
 #[test]
 fn samples_written_at_once_are_those_written_alone() {
     let gpt = model(PositionKind::Learned);
-    // Far past the context, and with ends at different places.
+    // Far beyond the context, and with samples that end at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
         for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
             let writers = Writers::new(model.clone(), &tokenizer(), &settings, "abc", 2..8);
@@ -81,7 +81,7 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
 #[test]
 fn a_text_ends_where_the_model_ends_it() {
     let letters = ALPHABET.strip_suffix('k').expect("the last letter");
-    // The id of `k` is that of the end.
+    // `k` has the same id as the end-of-text token.
     let ending = Tokenizer::char_from_alphabet(letters.chars()).expect("an alphabet").with_end_of_text();
     let gpt = model(PositionKind::Rope);
     let mut n_ended = 0;

@@ -1,5 +1,5 @@
-//! GGUF files: every family that llama.cpp knows goes out and comes back, and what cannot be a file, or a model, says
-//! why.
+//! GGUF files: every family that llama.cpp supports survives a round trip, and unsupported files or models are rejected
+//! with a reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,20 @@ use tinderbox::tokenizer::Tokenizer;
 
 use crate::cli::Folder;
 
-/// A run's model as a file.
+/// Exports a run's model to a file.
 fn export(run: &Path, numbers: TensorType, file: &Path) -> Result<PathBuf, InteropError> {
     gguf::export(&Outgoing::open(run)?, numbers, file, false)
 }
 
-/// Fewer characters than the models of the fixtures have rows.
+/// Fewer characters than the fixture models have rows.
 pub fn characters() -> Tokenizer {
     Tokenizer::char_from_alphabet("the quick brown fox\n\u{e9}\u{65e5}".chars()).expect("an alphabet")
 }
 
-/// The models that transformers made, by `scripts/fixtures/families.py`, that llama.cpp knows.
+/// The models made by transformers, with `scripts/fixtures/families.py`, that llama.cpp supports.
 const FAMILIES: [&str; 8] = ["arcee", "gpt2", "gpt_neox", "llama", "llama3", "mistral", "qwen2", "qwen3"];
 
-/// A model of a family, with these characters, in a folder.
+/// A fixture model of a family, with these characters, in a folder.
 fn model_of(family: &str, folder: &Folder) -> Source {
     let model = folder.path("model");
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family);
@@ -38,13 +38,13 @@ fn model_of(family: &str, folder: &Folder) -> Source {
     open(&model)
 }
 
-/// A model as a run.
+/// Imports a model as a run.
 fn import(model: &Source, run: PathBuf) -> PathBuf {
     interop::import(model, "there", &run, false).unwrap_or_else(|error| panic!("{error}"));
     run
 }
 
-/// Our parameters, bit by bit.
+/// The bits of our parameters.
 fn bits(source: &Source) -> BTreeMap<String, (Vec<usize>, Vec<u32>)> {
     let ours = source.parameters().unwrap_or_else(|error| panic!("{error}"));
     let ours = parameters::to_host(&ours).expect("the file can be read");
@@ -85,7 +85,7 @@ fn other_families_and_what_they_cannot_say_are_refused() {
     assert!(!folder.path("x.gguf").exists() && !folder.path("Modelfile").exists());
 }
 
-/// The greatest difference of the numbers of two models, and of those in vectors.
+/// The largest difference between the numbers of two models, and between those in vectors.
 fn differences(a: &Source, b: &Source) -> (f32, f32) {
     let (a, b) = (a.parameters().expect("whole"), b.parameters().expect("whole"));
     let mut greatest = (0.0_f32, 0.0_f32);
@@ -107,7 +107,7 @@ fn smaller_numbers_are_near_and_vectors_stay_exact() {
     let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=2"];
     for setting in [
         "model.d_model=32",
-        "model.d_ff=48", // no whole blocks
+        "model.d_ff=48", // not whole blocks
         "model.norm=\"rms_norm\"",
         "model.position=\"rope\"",
         "model.mlp=\"swiglu\"",

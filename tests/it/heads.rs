@@ -95,7 +95,7 @@ fn the_log_of_heads_is_cut_back_like_the_others() {
     assert!(!place.path("whole/head_metrics.jsonl").exists(), "only where it is asked for");
 }
 
-/// A text of two stories, the second of which is the validation split, and where whom is meant.
+/// A text of two stories, the second of which is the validation split, with annotated references.
 fn annotate(folder: &Folder) {
     let story = "Ann met Bob. She hit him. Ann ran to Bob.\n";
     let place = |text: &str, nth: usize| {
@@ -138,7 +138,7 @@ fn heads_are_asked_where_the_answer_is_known() {
         panic!("no `it` in the text: {known}");
     };
     assert_eq!((&pronoun["question"], &name["question"]), (&json!("pronoun"), &json!("name")));
-    // `She` has no one of the other gender before, but Bob; `him` has Ann.
+    // For `She`, the only earlier noun of the other gender is Bob; for `him` it is Ann.
     assert_eq!([&pronoun["found"], &pronoun["cases"], &name["cases"]], [2, 2, 2]);
     assert_eq!((&pronoun["nearer"], &pronoun["longer"]), (&json!(0.5), &json!(0.5)));
     for model in ["untrained", "trained"] {

@@ -1,4 +1,4 @@
-//! `tinderbox import hf:OWNER/NAME`, from a server in this process that answers as the Hugging Face hub does.
+//! `tinderbox import hf:OWNER/NAME`, with a server in this process that responds like the Hugging Face hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,13 +18,13 @@ const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 const TOKEN: &str = "hf_secretSECRETsecret";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A request, as far as it matters.
+/// The relevant parts of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
     path: String,
-    /// The first byte of the range that it asks for.
+    /// The first byte of the requested range.
     from: Option<usize>,
-    /// Whether it asks for one byte, to learn about the file.
+    /// Whether it requests a single byte, to learn about the file.
     is_question: bool,
     authorization: Option<String>,
 }
@@ -34,28 +34,28 @@ struct Request {
 struct Hub {
     files: BTreeMap<String, Vec<u8>>,
     habit: Option<Habit>,
-    /// After how many bytes the next answers with this file end.
+    /// The lengths at which the next responses with this file break off.
     cuts: Mutex<BTreeMap<String, Vec<usize>>>,
     requests: Mutex<Vec<Request>>,
 }
 
-/// How a hub differs from the plainest one.
+/// How a hub deviates from the simplest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Habit {
-    /// The model is for those who send the token.
+    /// The model is only for clients with the token.
     IsPrivate,
-    /// Files are elsewhere: small ones at another path, large ones at another address.
+    /// Files are stored elsewhere: small ones at another path, large ones at another address.
     Redirects,
-    /// Answers do not say how long they are.
+    /// Responses do not state their length.
     HidesLengths,
-    /// Answers with a file begin with its beginning.
+    /// Responses with a file always start at its beginning.
     IgnoresRanges,
-    /// Every answer is this page.
+    /// Every response is this page.
     Says(&'static str),
 }
 
 impl Hub {
-    /// With a model that transformers made, by `scripts/fixtures/families.py`.
+    /// A hub with a model made by transformers, with `scripts/fixtures/families.py`.
     fn with(family: &str) -> Self {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family);
         let read = |file: &str| (file.to_owned(), fs::read(fixture.join(file)).expect("a fixture"));
@@ -76,7 +76,7 @@ impl Hub {
         self.cuts.lock().expect("no panic").insert(file.to_owned(), after.to_vec());
     }
 
-    /// Answers until the test process ends. Returns the address.
+    /// Responds until the test process ends. Returns the address.
     fn serve(self) -> (Arc<Self>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
@@ -84,7 +84,7 @@ impl Hub {
         let served = Arc::clone(&hub);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                // Who hangs up within an answer is the program, which is killed or has seen enough.
+                // Any client that hangs up early is the program, killed or done.
                 stream.and_then(|stream| served.answer(stream)).ok();
             }
         });
@@ -152,7 +152,7 @@ impl Hub {
         if request.is_question {
             body = &body[..1];
         }
-        // Files differ, so that their lengths tell them apart.
+        // No two files have the same length, so it serves as ETag.
         let mut head = Vec::new();
         let etag = content.len();
         write!(&mut head, "HTTP/1.1 {status}\r\nConnection: close\r\n")?;
@@ -180,7 +180,7 @@ impl Hub {
         std::mem::take(&mut *self.requests.lock().expect("no panic"))
     }
 
-    /// The files that were asked for since the last call, and where each answer began.
+    /// The files requested since the last call, and the first byte of each response.
     fn taken(&self) -> Vec<(String, usize)> {
         let of = |request: Request| Some((request.path.rsplit_once('/')?.1.to_owned(), request.from?));
         self.take().into_iter().filter(|request| !request.is_question).filter_map(of).collect()
@@ -194,7 +194,7 @@ fn import(folder: &Folder, address: &str, variables: &[(&str, &str)]) -> Ran {
     Ran::from(command.output().expect("the binary starts"))
 }
 
-/// Everything in the cache of the folder that is no directory.
+/// All files in the folder's cache, excluding directories.
 fn cached(folder: &Folder) -> BTreeSet<String> {
     fn walk(path: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(path).into_iter().flatten() {
@@ -212,7 +212,7 @@ fn cached(folder: &Folder) -> BTreeSet<String> {
     found.into_iter().map(within).collect()
 }
 
-/// Asserts that the import succeeded, and that its run is the model that the hub has.
+/// Asserts that the import succeeded, and that its run is the hub's model.
 fn assert_imported(ran: &Ran, folder: &Folder, hub: &Hub) {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     for (name, content) in &hub.files {
@@ -250,7 +250,7 @@ fn a_model_comes_from_the_hub_once() {
 
     assert_imported(&import(&folder, &address, &[]), &folder, &hub);
     assert_eq!(hub.taken(), [], "they are in the cache");
-    // Nor is the hub needed, if it is not to be asked.
+    // Nor is the hub needed in offline mode.
     assert_imported(&import(&folder, "http://127.0.0.1:9", &[("HF_HUB_OFFLINE", "1")]), &folder, &hub);
     assert_eq!(hub.take(), []);
     let elsewhere = folder.path("elsewhere");
@@ -323,7 +323,7 @@ fn a_download_that_cannot_go_on_leaves_its_part_for_the_next_one() {
     assert_imported(&import(&folder, &address, &[]), &folder, &hub);
     assert_eq!(hub.taken(), [("model.safetensors".to_owned(), 1000)]);
 
-    // A part as long as the file, left by a program that was killed before it was renamed.
+    // A partial file as long as the file, left by a program killed before it was renamed.
     let blobs = ".cache/huggingface/hub/models--someone--small-1.5";
     fs::remove_file(folder.path(&format!("{blobs}/snapshots/{REVISION}/model.safetensors"))).expect("removed");
     let blob = folder.path(&format!("{blobs}/blobs/{size:064x}"));
@@ -333,7 +333,7 @@ fn a_download_that_cannot_go_on_leaves_its_part_for_the_next_one() {
 
 #[test]
 fn a_file_that_came_short_or_too_long_is_no_model() {
-    // Neither the answer's end nor its length says that something is missing.
+    // Neither the end of the response nor its length shows that something is missing.
     let hub = Hub::with("llama").which(Habit::HidesLengths);
     hub.cut("model.safetensors", &[1000]);
     let short = folder();
@@ -368,7 +368,7 @@ fn a_token_is_sent_and_never_shown() {
     for file in ["config.toml", "tokenizer_config.json", "checkpoints/step-000000/state.json"] {
         assert!(!folder.read(&format!("runs/it/{file}")).contains(TOKEN), "{file}");
     }
-    // An empty one is none.
+    // An empty token counts as none.
     let (hub, address) = Hub::with("llama").serve();
     assert_imported(&import(&folder, &address, &[("HF_TOKEN", "")]), &folder, &hub);
     let asked = hub.take();

@@ -1,5 +1,5 @@
-//! Models of other projects as runs: every family comes in, everything works on it, and a model that does not fit is
-//! refused.
+//! Models of other projects imported as runs: every family is accepted, everything works on it, and a model that does
+//! not fit is rejected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +14,14 @@ use tinderbox::model::parameters;
 use crate::cli::Folder;
 use crate::gguf::characters;
 
-/// The models that transformers made, by `scripts/fixtures/families.py`.
+/// The models made by transformers, with `scripts/fixtures/families.py`.
 pub const FAMILIES: [&str; 9] =
     ["arcee", "gpt2", "gpt_neo", "gpt_neox", "llama", "llama3", "mistral", "qwen2", "qwen3"];
 
-/// A copy of such a model, to be changed.
+/// A copy of such a model, to be modified.
 pub struct Model(tempfile::TempDir);
 
-/// A tensor of a file.
+/// A tensor in a file.
 #[derive(Clone)]
 pub struct Held {
     dtype: Dtype,
@@ -39,7 +39,7 @@ impl Model {
         model
     }
 
-    /// The same, with a tokenizer that llama.cpp has one like.
+    /// The same, with a tokenizer that has an equivalent in llama.cpp.
     pub fn for_gguf(family: &str) -> Self {
         let model = Self::of(family);
         model.write("tokenizer.json", characters().to_json());
@@ -87,7 +87,7 @@ impl Model {
         serialize_to_file(views, None, &self.path().join(file)).expect("written");
     }
 
-    /// Changes the tensors of the file.
+    /// Modifies the tensors of the file.
     pub fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Held>)) -> &Self {
         let mut tensors = self.tensors();
         change(&mut tensors);
@@ -99,7 +99,7 @@ impl Model {
         Source::open(self.path()).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The error of opening it, with the folder's name left out.
+    /// The error when it is opened, without the folder's name.
     fn error(&self) -> String {
         let error = match Source::open(self.path()).and_then(|source| source.parameters()) {
             Ok(_) => panic!("it opens"),
@@ -109,14 +109,14 @@ impl Model {
     }
 }
 
-/// Asserts that opening the model fails with these lines and no others.
+/// Asserts that opening the model fails with exactly these lines.
 fn assert_says(model: &Model, lines: &[&str]) {
     let said = model.error();
     let said: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  - ")).collect();
     assert_eq!(said, lines);
 }
 
-/// Our parameters, bit by bit.
+/// The bits of our parameters.
 pub fn bits(source: &Source) -> BTreeMap<String, (Vec<usize>, Vec<u32>)> {
     let ours = source.parameters().unwrap_or_else(|error| panic!("{error}"));
     let ours = parameters::to_host(&ours).expect("the file can be read");
@@ -124,7 +124,7 @@ pub fn bits(source: &Source) -> BTreeMap<String, (Vec<usize>, Vec<u32>)> {
     ours.into_iter().map(|(name, tensor)| (name, (tensor.shape, bits(tensor.values)))).collect()
 }
 
-/// Imports into the folder's `run`.
+/// Imports a model as the folder's `run`.
 pub fn import(model: &Model, folder: &Folder) -> PathBuf {
     let run = folder.path("run");
     interop::import(&model.open(), "there", &run, true).unwrap_or_else(|error| panic!("{error}"));
@@ -136,7 +136,7 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
     for family in FAMILIES {
         let model = Model::of(family);
         let expected = bits(&model.open());
-        // The model within the whole, saved by itself, with masks and frequencies.
+        // The base model saved by itself, with masks and RoPE frequencies.
         model.change(|tensors| {
             let shorter = |(name, held): (String, Held)| {
                 let name = name

@@ -1,4 +1,4 @@
-//! The engine that writes computes what the model of tensors computes.
+//! The inference engine computes what the tensor model computes.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn reference(gpt: &Gpt, tokens: &[i32]) -> Vec<Vec<f32>> {
     logits.chunks(gpt.vocab_size()).map(<[f32]>::to_vec).collect()
 }
 
-/// The logits after each of the tokens, one by one.
+/// The logits after each of the tokens, decoded one by one.
 fn stepped(engine: &Arc<Engine>, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut decoder = Decoder::new(engine.clone(), 1, tokens.len());
     let after = tokens.iter().map(|token| {
@@ -57,7 +57,7 @@ fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
 
 const N_KINDS: usize = 4;
 
-/// A model of usual sizes: several panels in every direction.
+/// A model of typical dimensions: several panels in every direction.
 pub fn wide(kind: usize) -> ModelConfig {
     let plain = ModelConfig {
         context_length: 160,
@@ -137,7 +137,7 @@ fn wide_models_too_have_the_logits_of_the_composed_path() {
         let one_by_one = stepped(&engine, &ids(&all));
         assert_close(&one_by_one, &reference(&gpt, &all), TOLERANCE);
         let mut decoder = Decoder::new(engine, 1, 150);
-        decoder.prefill(0, &ids(&all)); // more than are taken at once
+        decoder.prefill(0, &ids(&all)); // more than are processed at once
         assert_eq!(decoder.logits(0), one_by_one[149]);
     }
 }
@@ -152,7 +152,7 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
         for n_threads in [1, 2, 3] {
             let mut decoder = Decoder::new(engine.clone(), texts.len(), 40);
             in_threads(n_threads, || {
-                // The first one reads its beginning at once, the second one takes it over, the third one ends early.
+                // The first text reads its beginning at once, the second one copies it, the third one ends early.
                 decoder.prefill(0, &texts[0][..7]);
                 decoder.copy(0, 1);
                 assert_eq!(decoder.logits(1), alone[0][6]);

@@ -1,4 +1,4 @@
-//! From a text to a config to a model, and what a shell is told: the real binary, in a folder of its own.
+//! From a text to a config to a model, and shell completions: the real binary, in its own folder.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn succeed(folder: &Folder, args: &[&str]) -> Ran {
     ran
 }
 
-/// The error for a text for which there is no config.
+/// The error for a text that gets no config.
 fn refuse(folder: &Folder, text: &str, more: &[&str]) -> String {
     let args = [&["init", "--device", "cpu", "--from-text", text], more].concat();
     let stderr = folder.fail(&args);
@@ -24,7 +24,7 @@ fn refuse(folder: &Folder, text: &str, more: &[&str]) -> String {
     stderr[error..].to_owned()
 }
 
-/// `n` pseudo-random numbers below `bound`, always the same.
+/// `n` fixed pseudorandom numbers below `bound`.
 fn draws(n: usize, bound: u32) -> impl Iterator<Item = u32> {
     let mut state = 12345_u32;
     (0..n).map(move |_| {
@@ -37,11 +37,11 @@ fn english() -> String {
     crate::runs::text().repeat(2)
 }
 
-/// Sentences of six characters out of 600, with an emoji in some.
+/// Sentences of six out of 600 characters, some with an emoji.
 fn chinese() -> String {
     let mut text = String::new();
     for (i, draw) in draws(40_000, 600).enumerate() {
-        // The lower of two draws: some characters are much more frequent than others.
+        // A skewed draw: some characters are much more frequent than others.
         let character = draw * (1 + u32::try_from(i % 3).expect("small")) / 3;
         text.push(char::from_u32(0x4e00 + character).expect("a character"));
         if i % 6 == 5 {
@@ -203,7 +203,7 @@ fn standard_input_is_to_be_saved_first() {
     ");
 }
 
-/// From a text to a model that writes, in three commands, with a tiny budget.
+/// From a text to a model that generates, in three commands, with a tiny time limit.
 #[track_caller]
 fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     let folder = Folder::new();
@@ -314,7 +314,7 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
     assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
     assert!(said.stdout.contains(&format!("{} different ones", alphabet.len())), "{}", said.stdout);
-    // Training finds the tokens and parameters of the comments.
+    // Training finds the numbers of tokens and parameters in the comments.
     folder.write("my.toml", &said.stdout);
     let trained = succeed(&folder, &["train", "my.toml", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
@@ -377,7 +377,7 @@ fn a_shell_completes_commands_and_options() {
     assert_eq!(folder.run(&["completions", "tcsh"]).code, Some(2));
     folder.write("tinderbox.bash", succeed(&folder, &["completions", "bash"]).stdout);
     let complete = |line: &str| {
-        // As bash calls the script at the tab key.
+        // As bash calls the script when Tab is pressed.
         let script = "source tinderbox.bash
             read -ra COMP_WORDS <<<\"$1\"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE=$1
             _tinderbox tinderbox \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"

@@ -14,7 +14,7 @@ use crate::cli::Folder;
 
 const PROMPT: &str = "The cat sat";
 
-/// The keys of models that differ in what they do to queries and keys.
+/// The keys of models that treat queries and keys differently.
 pub const MODELS: [&[&str]; 4] = [
     &["model.position=learned", "model.bias=true"],
     &["model.position=rope"],
@@ -22,7 +22,7 @@ pub const MODELS: [&[&str]; 4] = [
     &["model.position=learned", "model.qk_norm=true", "model.n_kv_heads=1", "tokenizer.kind=byte"],
 ];
 
-/// A folder with a short run of a model of 2 layers.
+/// A folder with a short run of a two-layer model.
 pub fn trained(keys: &[&str]) -> Folder {
     let folder = Folder::new();
     let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=10"];

@@ -1,4 +1,4 @@
-//! Runs that are interrupted between two steps, within a step, and within what follows one.
+//! Runs interrupted between two steps, within a step, and within what follows a step.
 
 #[cfg(target_os = "linux")]
 use std::process::{Output, Stdio};
@@ -19,7 +19,7 @@ use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainE
 use crate::cli::Folder;
 use crate::runs::{Place, TEN_STEPS};
 
-/// Stops a run at the first event that it is told to, and counts the steps that were skipped.
+/// Interrupts a run at the first matching event, and counts the skipped steps.
 struct Stops {
     at: fn(&Event<'_>) -> bool,
     interrupter: Interrupter,
@@ -37,7 +37,7 @@ impl Observer for Stops {
     }
 }
 
-/// A run, and the steps that it skipped.
+/// Trains, and returns the steps that were skipped.
 fn go(
     place: &Place,
     run: &str,
@@ -58,7 +58,7 @@ fn go(
 
 const NEVER: fn(&Event<'_>) -> bool = |_| false;
 
-/// A run, where it stops, at which step, and what is then left undone.
+/// A run, where it stops, at which step, and what is left undone there.
 type Case = (&'static str, fn(&Event<'_>) -> bool, usize, LeftUndone);
 
 #[test]
@@ -98,7 +98,7 @@ fn an_interrupted_run_that_dies_while_it_makes_up_for_it_does_it_once() {
     go(&place, "whole", new, place.config(&[]), NEVER).0.expect("trains");
     let at = |event: &Event<'_>| matches!(event, Event::Stepped { step: 4, .. });
     go(&place, "run", new, place.config(&[]), at).0.expect("stops");
-    // As if killed behind the evaluation: the checkpoint is still the one from before it.
+    // As if killed after the evaluation: the checkpoint is still the one from before it.
     let last = place.read("run/last");
     let after = |event: &Event<'_>| matches!(event, Event::Evaluated(_));
     go(&place, "run", (Start::Resume, None), place.config(&[]), after).0.expect("stops");
@@ -165,7 +165,7 @@ fn spikes_are_skipped_and_a_resumed_run_knows_the_losses_before() {
     let place = Place::new();
     let config = |more: &[&str]| {
         let common = ["train.max_steps=110", "train.skip_loss_spikes=0.8", "train.eval_interval=0"];
-        // What is left is the noise of the batches.
+        // Only the noise of the batches is left.
         let constant = ["train.checkpoint_interval=0", "train.log_interval=1", "optimizer.learning_rate=1e-7"];
         place.config(&[&common[..], &constant, more].concat())
     };
@@ -189,7 +189,7 @@ fn spikes_are_skipped_and_a_resumed_run_knows_the_losses_before() {
     place.assert_same("whole", "parts", &[&*last[0], &*last[1], "metrics.jsonl"]);
 }
 
-/// Waits until a command catches interrupts, and `pause` longer; interrupts it, and returns how long its end took.
+/// Waits until a command handles interrupts, and `pause` longer; interrupts it, and returns how long it took to end.
 #[cfg(target_os = "linux")]
 fn interrupt(folder: &Folder, args: &[&str], pause: Duration) -> (Duration, Output) {
     let mut child = folder.command(args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -216,25 +216,25 @@ fn interrupt(folder: &Folder, args: &[&str], pause: Duration) -> (Duration, Outp
     (began.elapsed(), output)
 }
 
-/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step,
-/// long before it could by itself.
+/// Interrupts a command as early as possible, and checks that it ends like one stopped before its first step, long
+/// before it could end by itself.
 #[cfg(target_os = "linux")]
 fn interrupted_before_it_begins(folder: &Folder, args: &[&str]) {
     let (elapsed, output) = interrupt(folder, args, Duration::ZERO);
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.ends_with("interrupted before the first step: no run was made or changed\n"), "{said}");
-    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}"); // some 200 ms, on a quiet machine
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}"); // some 200 ms on an idle machine
 }
 
-/// Each phase is made so long that the run is in it some seconds after its start, and would not end by itself.
+/// Each phase is so long that the run is in it some seconds after its start, and would not end by itself.
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "measures times, for which nothing else should run"]
 fn an_interrupt_is_seen_soon_in_every_phase() {
     let folder = Folder::new();
     let word = |n: u64| format!("{:x} ", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
-    folder.write("long.txt", (0..8_000_000).map(word).collect::<String>()); // of words that come once
+    folder.write("long.txt", (0..8_000_000).map(word).collect::<String>()); // of words that occur once
     let long = "data.path=\"long.txt\"";
     let phases: [(&str, &[&str], u64); 7] = [
         ("steps", &["train.max_steps=16000000", "train.sample_tokens=0"], 2000),
@@ -255,7 +255,7 @@ fn an_interrupt_is_seen_soon_in_every_phase() {
         let is_reading = ["reading", "finding merges"].contains(&phase);
         assert_eq!(said.contains("before the first step"), is_reading, "{phase} was not under way: {said}");
         eprintln!("{phase}: {} ms; {}", elapsed.as_millis(), said.lines().last().unwrap_or_default());
-        // The checkpoint and the report are written, too.
+        // Includes writing the checkpoint and the report.
         if elapsed > Duration::from_secs(5) {
             late.push(phase);
         }
@@ -263,7 +263,7 @@ fn an_interrupt_is_seen_soon_in_every_phase() {
     assert!(late.is_empty(), "later than five seconds: {late:?}");
 }
 
-/// Nobody writes to its standard input, so that no piece of text ever comes.
+/// Nothing is written to its standard input, so no text ever arrives.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_text_that_never_comes_is_not_waited_for() {
@@ -272,7 +272,7 @@ fn a_text_that_never_comes_is_not_waited_for() {
     assert!(!folder.path("runs").exists());
 }
 
-/// Its weights are a hole of 64 GiB, which is read for many seconds.
+/// Its weights are a 64 GiB sparse file, which takes many seconds to read.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_checkpoint_that_is_read_for_long_is_not_waited_for() {

@@ -1,5 +1,5 @@
-//! The fused operations of the CPU: their gradients against differences, and whole runs against the operations
-//! that every other backend composes. Each operation is held against its composed form beside its source.
+//! The fused CPU operations: their gradients against finite differences, and whole runs against the operations that all
+//! other backends compose. The comparison of each operation with its composed form is next to its source.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use crate::fixtures::host;
 use crate::plan;
 use crate::runs::{Place, text};
 
-/// Numbers without a pattern, between -1 and 1.
+/// Pseudorandom numbers between -1 and 1.
 fn noise(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..n)
@@ -27,7 +27,7 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// Inputs of an operation, flattened, one after another; and a direction to move them in.
+/// The flattened, concatenated inputs of an operation.
 struct Inputs {
     values: Vec<f32>,
     taken: usize,
@@ -43,10 +43,10 @@ impl Inputs {
     }
 }
 
-/// Holds the gradient of `f` against its change in a random direction. `f` takes its inputs and gives a sum, and
-/// the gradients of the inputs in their order.
+/// Compares the gradient of `f` with its change in a random direction. `f` takes its inputs and returns a sum, and the
+/// gradients of the inputs in order.
 fn check(what: &str, n: usize, seed: u64, f: impl Fn(&mut Inputs) -> (f32, Vec<f32>)) {
-    // The change over 2h is off by h^2; the sums that it is the difference of by a few of their last bits.
+    // The change over 2h is off by h^2, and by the last bits of the sums whose difference it is.
     const H: f32 = 1.0 / 128.0;
     let (values, direction) = (noise(n, seed), noise(n, seed + 1));
     let at = |step: f32| {
@@ -67,7 +67,7 @@ fn check(what: &str, n: usize, seed: u64, f: impl Fn(&mut Inputs) -> (f32, Vec<f
     );
 }
 
-/// The sum of an output, weighted at random, and the gradients of what it was made of.
+/// A randomly weighted sum of an output, and the gradients of its inputs.
 fn summed<const D: usize>(
     output: Tensor<D>,
     gradients: impl Fn(&burn::tensor::Gradients) -> Vec<Vec<f32>>,
@@ -136,7 +136,7 @@ proptest! {
             let layer = |i: usize| Layer { weight: weights[i].clone(), bias: None };
             let mlp = Mlp {
                 expand: layer(0),
-                // A rectifier has a corner, near which differences say nothing; its square has none.
+                // A rectifier has a kink, where differences are meaningless; its square has none.
                 activation: match kind {
                     0 => Activation::Gelu,
                     1 => Activation::ReluSquared,
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// The losses of the first steps of a run on a device.
+/// The losses of a run's first steps on a device.
 fn losses(place: &Place, device: &Device, options: &[&str]) -> Vec<f32> {
     let config = place.config(options);
     let corpus = tinderbox::data::Corpus::open(&config, tinderbox::data::OpenOptions::default()).expect("a corpus");
@@ -228,13 +228,13 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
         let apart = rounded.iter().zip(&explicit).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f32::max);
         assert!(
-            apart > 0.0 && apart < 5e-3, // rounding moves a model, but not to another place
+            apart > 0.0 && apart < 5e-3, // rounding shifts the losses only a little
             "{family:?}: with matrices in bf16 losses are {apart} apart"
         );
     }
 }
 
-/// Weights of attention alone would be 1 GiB for each layer of the explicit path, several times over.
+/// The attention weights of the explicit path alone would take 1 GiB per layer, several times over.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_context_of_8192_trains_in_less_than_a_gibibyte() {

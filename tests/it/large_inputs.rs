@@ -1,5 +1,5 @@
-//! What large files take in memory while they are read: at most four times their size, beside 16 MiB. Of a tokenizer it
-//! is more, for which the library has several tables.
+//! The memory that large files take while they are read: at most four times their size, plus 16 MiB. A tokenizer takes
+//! more, because the library keeps several tables.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use tinderbox::tokenizer::Tokenizer;
 use crate::allocations::most_held;
 use crate::fuzz::{MULTIPLE, SMALL};
 
-/// As long as such a file may be in tests.
+/// The size limit of such files in tests.
 const LONG: usize = 12 << 20;
 
-/// `piece` with a number in place of each `#`, again and again, up to `n_bytes`.
+/// `piece` with a number for each `#`, repeated up to `n_bytes`.
 fn repeated(start: &str, piece: &str, end: &str, n_bytes: usize) -> String {
     let mut text = String::with_capacity(n_bytes + 64);
     text.push_str(start);
@@ -27,7 +27,7 @@ fn repeated(start: &str, piece: &str, end: &str, n_bytes: usize) -> String {
     text + end
 }
 
-/// Reads each of the files by `read`, and says what took more than `multiple` times its size.
+/// Reads each file with `read`, and reports those that took more than `multiple` times their size.
 fn check<T>(cases: Vec<(&str, String)>, multiple: usize, read: impl Fn(&Path) -> T) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("file");
@@ -152,7 +152,7 @@ fn logs() {
     }
 }
 
-/// The library keeps a vocabulary in two tables, and one of pieces in a tree, too.
+/// The library keeps a vocabulary in two tables, and one of pieces also in a trie.
 const MULTIPLE_OF_TOKENIZER: usize = 20;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Holds the layers of the library: a module uses its own layer and those below it, never one above. It looks for
-//! `crate::NAME` in the sources; the kernels are a crate of their own, where the compiler holds it.
+//! Enforces the layers of the library: a module uses only its own layer and those below. Looks for `crate::NAME` in the
+//! sources; the kernels are a separate crate, where the compiler enforces it.
 
 use std::fs;
 use std::path::Path;
@@ -23,13 +23,13 @@ fn used_modules(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split("//").next().unwrap_or_default();
     code.split("crate::").skip(1).map(|path| {
         match path.find(|c: char| !c.is_alphanumeric() && c != '_') {
-            Some(0) | None => path, // a group, which no layer knows: one module a line
+            Some(0) | None => path, // a group, which matches no layer: use one module per line
             Some(end) => &path[..end],
         }
     })
 }
 
-/// Adds a line to `problems` for each path of `source`, a file of `module`, that names a module of a layer above.
+/// Adds a line to `problems` for each path in `source`, a file of `module`, that names a module of a higher layer.
 fn check(module: &str, file: &str, source: &str, problems: &mut Vec<String>) -> usize {
     let layer = layer_of(module);
     let mut n_paths = 0;

@@ -1,4 +1,4 @@
-//! `tinderbox inspect embeddings|ablate|lens` on small runs: what it says is what the model did.
+//! `tinderbox inspect embeddings|ablate|lens` on small runs: the output is what the model did.
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::inspect::{self, inspect, list};
 const RIVER: &str = "The hen sat by the river";
 const HOUSE: &str = "The dog sat by the house";
 
-/// A folder with a short run of a model of 2 layers, whose context holds a line of the text.
+/// A folder with a short run of a two-layer model, whose context fits a line of the text.
 fn trained(keys: &[&str]) -> Folder {
     inspect::trained(&[keys, &["model.context_length=32", "train.max_steps=20"]].concat())
 }
@@ -98,7 +98,7 @@ fn the_lens_ends_with_the_models_own_prediction() {
         assert_eq!(list(&stages[2]["top"]).len(), 3);
         assert_eq!(stages[0]["came"].is_null(), at == 23);
     }
-    // Greedy writing takes what the last layer finds likeliest.
+    // Greedy generation takes the last layer's most probable token.
     let likeliest = it["positions"][23]["stages"][2]["top"][0]["token"].as_str();
     let written =
         folder.succeed(&["generate", "runs/tiny", "--prompt", RIVER, "--temperature", "0", "--max-new-tokens", "1"]);
@@ -136,7 +136,7 @@ fn patching_goes_from_one_text_to_the_other() {
     let last = list(&it["residual"]).last().expect("three stages");
     assert!((number(&last[13]) - 1.0).abs() < 1e-6);
 
-    // The other way round the same way is gone backwards.
+    // Swapping the prompts swaps both differences.
     let args = ["--prompt", HOUSE, "--patch-from", RIVER, "--token", "by", "--answer", " ", "--against", "e"];
     let back = inspect(&folder, "lens", &args);
     assert!((number(&back["difference"]) - number(&it["from_difference"])).abs() < 1e-5);

@@ -1,4 +1,4 @@
-//! Integration tests, in one binary: they link against burn once.
+//! Integration tests in one binary, so that burn is linked only once.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -77,7 +77,7 @@ mod trackers;
 mod verify;
 mod worked_numbers;
 
-/// Says that a test is skipped and why; fails it instead if the environment `variable` requires what it lacks.
+/// Reports that a test is skipped and why; fails it instead if the environment `variable` requires what is missing.
 fn skip(reason: &str, variable: &str) {
     assert!(std::env::var_os(variable).is_none(), "{reason}, and {variable} is set");
     eprintln!("skipped: {reason}");

@@ -1,4 +1,5 @@
-//! What single keys of `[model]` do, where no other implementation has to tell: windows, scales, widths, rows.
+//! What single keys of `[model]` do, where there is no other implementation to compare with: windows, scales, widths,
+//! rows.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ fn small() -> ModelConfig {
     .with_derived()
 }
 
-/// The logits after each token: fused, one token after the other with a cache, and by the engine.
+/// The logits after each token: fused, token by token with a cache, and by the engine.
 fn all_logits(gpt: &Gpt, tokens: &[i32]) -> [Vec<f32>; 3] {
     let device = gpt.device();
     let mut cache = gpt.kv_cache(1);
@@ -83,7 +84,7 @@ fn in_parallel_both_layers_of_a_block_read_what_comes_in() {
     expect_close("the block", &host(out), &host(x + attended + processed), 1e-5);
 }
 
-/// The model of `config` with the parameters of `gpt`, each as `edit` changes it.
+/// The model of `config` with the parameters of `gpt`, each edited by `edit`.
 fn with_parameters(config: &ModelConfig, gpt: &Gpt, edit: impl Fn(&str, HostTensor) -> HostTensor) -> Gpt {
     let values = parameters::read(gpt);
     let zeros = Gpt::zeros(config, VOCAB_SIZE, &gpt.device());
@@ -97,7 +98,7 @@ fn expect_same_logits(one: &Gpt, other: &Gpt) {
     }
 }
 
-/// With queries four times as long a quarter of the scale is the same.
+/// With queries four times as long, a quarter of the scale gives the same result.
 #[test]
 fn the_scale_is_a_factor_of_the_scores() {
     let gpt = lively(&small(), 5, &Device::flex());
@@ -111,7 +112,7 @@ fn the_scale_is_a_factor_of_the_scores() {
     expect_same_logits(&longer, &gpt);
 }
 
-/// Zeros at the end of each half of a head turn into zeros, and score nothing.
+/// Zeros at the end of each half of a head stay zeros, and add nothing to the scores.
 #[test]
 fn heads_may_be_wider_than_their_share_of_the_model() {
     let plain = ModelConfig { position: PositionKind::Learned, ..small() };
@@ -150,7 +151,7 @@ fn a_soft_cap_bends_the_logits_of_every_path_and_the_loss() {
     expect_close("the loss", &host(loss), &host(expected), 1e-5);
 }
 
-/// A config that was saved before these keys were there.
+/// A config saved before these keys existed.
 #[test]
 fn a_run_without_the_keys_goes_on_as_one_with_them() {
     let place = Place::new();

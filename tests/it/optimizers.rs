@@ -27,7 +27,7 @@ struct Scale {
     weight: Param<Tensor<1>>,
 }
 
-/// The parameters of the optimiser's fixture: two matrices, two vectors.
+/// The parameters of the optimiser fixture: two matrices, two vectors.
 #[derive(Module, Debug)]
 struct Toy {
     embedding: Named,
@@ -100,7 +100,7 @@ impl MuonFixture {
         gpt.expect("every weight is there")
     }
 
-    /// The gradients of one step, clipped, and their norm before.
+    /// The clipped gradients of one step, and their norm before clipping.
     fn clipped(&self, fixture: &Fixture, step: usize, device: &Device) -> (Gradients, f32) {
         let gradients = named(fixture, &format!("steps.{step}.grads."), device);
         let norm = gradients.global_norm();
@@ -161,7 +161,7 @@ pub fn check_muon(device: &Device) {
     }
 }
 
-/// The matrices of the fixture of Muon's relatives.
+/// The matrices in the fixture of Muon's variants.
 #[derive(Module, Debug)]
 struct Matrices {
     wide: Named,
@@ -235,7 +235,7 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
     }
 }
 
-/// An optimiser of `kind` after one step of the Muon fixture, and the shapes that it moved.
+/// An optimiser of `kind` after one step of the Muon fixture, and the shapes that it updated.
 fn after_one_step(kind: OptimizerKind) -> (Optimizer, BTreeMap<String, Vec<usize>>) {
     let (setup, fixture) = MuonFixture::read();
     let config = OptimizerConfig { kind, ..setup.optimizer.clone() };

@@ -25,7 +25,7 @@ struct GptFixture {
     vocab_size: usize,
 }
 
-/// The model of a fixture, with the fixture's weights.
+/// The model of a fixture, with its weights.
 pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
     let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("there");
     let GptFixture { model, vocab_size } = serde_json::from_str(&text).expect("a model config");
@@ -73,7 +73,7 @@ pub fn check_gpt(name: &str, device: &Device) {
     assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
 }
 
-/// Keeps the attention weights of each block.
+/// Records the attention weights of each block.
 #[derive(Default)]
 struct Weights(BTreeMap<usize, Vec<f32>>);
 
@@ -125,7 +125,7 @@ fn the_causal_kernel_is_pytorchs() {
         let fixture = Fixture::read(&format!("attention/{name}"));
         let input = |name| fixture.float::<4>(name, &device).require_grad();
         let (q, k, v) = (input("q"), input("k"), input("v").narrow(3, 0, 5));
-        // The kernel takes values as wide as keys; the fixture's are one wider.
+        // The kernel requires values as wide as keys; the fixture's are one wider.
         let [.., d] = q.dims();
         let attention = CausalAttention { scale: attention_scale(d), window: None, dropout: None };
         let output = causal_attention(q, k, v, attention);

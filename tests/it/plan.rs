@@ -1,4 +1,4 @@
-//! `tinderbox plan`, compared with what a run then does.
+//! `tinderbox plan`, compared with actual runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::cli::Folder;
 use crate::properties::any_model;
 use crate::runs::text;
 
-/// A small run, with everything in it that a plan speaks of.
+/// A small run with everything that a plan covers.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
 tokenizer = { kind = "byte" }
@@ -41,12 +41,12 @@ pub fn folder() -> Folder {
     folder
 }
 
-/// The object that a command prints.
+/// The JSON object that a command prints.
 pub fn json(folder: &Folder, args: &[&str]) -> Value {
     folder.json(&[args, &["--json"]].concat())
 }
 
-/// Every file below a folder, with its length.
+/// All files in a folder, recursively, with their lengths.
 fn files(folder: &Folder) -> BTreeMap<PathBuf, u64> {
     let mut folders = vec![folder.path("")];
     let mut files = BTreeMap::new();
@@ -70,7 +70,7 @@ fn model(change: impl FnOnce(&mut ModelConfig)) -> ModelConfig {
     config.with_derived()
 }
 
-/// The width, heads and layers, and everything that follows from them by default.
+/// Sets width, heads and layers, and everything that follows from them by default.
 fn sized(config: &mut ModelConfig, [d_model, n_heads, n_layers]: [usize; 3]) {
     config.d_model = d_model;
     config.n_heads = n_heads;
@@ -207,7 +207,7 @@ fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
     };
     let ([plain, none], [all, of_updates]) = (run("adamw"), run("muon"));
     assert!(none.abs() < 0.5 && none.is_sign_positive(), "{none}");
-    // In each of 12 steps and 2 layers five iterations for 4 matrices [32, 32] and 2 [32, 128].
+    // Five iterations for 4 matrices [32, 32] and 2 [32, 128], in each of 12 steps and 2 layers.
     let square = 6.0 * 32.0_f64.powi(3);
     let wide = 4.0 * 32.0 * 32.0 * 128.0 + 2.0 * 32.0_f64.powi(3);
     let by_hand = 12.0 * 2.0 * 5.0 * (4.0 * square + 2.0 * wide);
@@ -215,7 +215,7 @@ fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
     assert!((all - plain - of_updates).abs() < 0.5, "{all} {plain}");
 }
 
-/// A config that `train --from` takes is planned as that would train it: with the run's model and tokenizer.
+/// A config for `train --from` is planned as it would be trained: with the run's model and tokenizer.
 #[test]
 fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
     let folder = folder();
@@ -239,7 +239,7 @@ fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
     assert!(said.contains("the run that it starts from has 32"), "{said}");
 }
 
-/// The process's peak, as the system counts it: of kept activations, gradients, temporaries and the allocator.
+/// The process's peak, as measured by the system: kept activations, gradients, temporaries and the allocator.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_memory_of_a_run_is_what_was_planned() {
@@ -262,8 +262,8 @@ fn the_memory_of_a_run_is_what_was_planned() {
         let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
         assert_eq!(plan["time"], Value::Null);
         let planned = plan["memory"]["peak"].as_f64().expect("bytes") / 1_048_576.0;
-        // Beside other tests threads wait for each other, and one frees what another could have used: what the same run
-        // takes varies by a fifth. The least of a few is that of an idle machine; a single thread waits for none.
+        // Next to other tests, threads wait for each other, and one frees what another could have used: the same run
+        // varies by a fifth. The minimum of several is that of an idle machine; a single thread never waits.
         let mut measured = f64::INFINITY;
         for attempt in 0..4 {
             let run_dir = format!("run-{i}-{attempt}");

@@ -1,6 +1,5 @@
-//! The power fails while a run is made. `recorder.c` records what the program does to files; after each of these
-//! changes the disk is rebuilt as it may then be, without some or all of what was not flushed, and the run goes on from
-//! there.
+//! Simulates power failures during a run. `recorder.c` records the program's file operations; after each of them the
+//! disk is reconstructed as it may then be, without some or all of the unflushed data, and the run resumes from there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -39,7 +38,7 @@ const TRAIN: [&str; 20] = [
 /// The contents of a folder: files, and `None` for folders.
 type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// A file or a folder, as programs see it and as it was when it was last flushed.
+/// A file or folder, both as programs see it and as last flushed.
 #[derive(Default)]
 struct Node {
     is_folder: bool,
@@ -49,12 +48,12 @@ struct Node {
     flushed_names: BTreeMap<String, usize>,
 }
 
-/// What is on the disk of a file's bytes that were not flushed.
+/// What became of a file's unflushed bytes.
 #[derive(Clone, Copy, Debug)]
 enum Unflushed {
     Kept,
     Lost,
-    /// The first half, and zeros.
+    /// The first half is kept, the rest is zeros.
     Torn,
 }
 
@@ -66,7 +65,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// The files that are in `root` now, all flushed.
+    /// The current files in `root`, all flushed.
     fn of(root: PathBuf) -> Self {
         let inode = fs::metadata(&root).expect("a folder").ino();
         let node = Node { is_folder: true, ..Node::default() };
@@ -82,7 +81,7 @@ impl Disk {
         disk
     }
 
-    /// The folder that holds `path`, and its name there; `None` outside of the root.
+    /// The folder that contains `path`, and its name there; `None` outside the root.
     fn parent(&mut self, path: &Path) -> Option<(&mut Node, String)> {
         let mut folder = 0;
         for name in path.strip_prefix(&self.root).ok()?.parent()? {
@@ -98,7 +97,7 @@ impl Disk {
             self.nodes.push(Node { is_folder, ..Node::default() });
             self.by_inode.insert(inode, node);
         } else {
-            self.by_inode.remove(&inode); // of a file that is gone
+            self.by_inode.remove(&inode); // of a deleted file
         }
     }
 
@@ -137,13 +136,13 @@ impl Disk {
         }
     }
 
-    /// The folders whose names were not all flushed.
+    /// The folders with unflushed names.
     fn unflushed_folders(&self) -> Vec<usize> {
         let folders = self.nodes.iter().enumerate().filter(|(_, node)| node.names != node.flushed_names);
         folders.map(|(idx, _)| idx).collect()
     }
 
-    /// What a reader finds where the folders of `lost` have the names that were flushed.
+    /// What a reader finds if the folders of `lost` have only their flushed names.
     fn tree(&self, lost: &[usize], unflushed: Unflushed) -> Tree {
         let mut tree = Tree::new();
         let mut open = vec![(0, PathBuf::new())];
@@ -160,7 +159,7 @@ impl Disk {
         tree
     }
 
-    /// Every way in which the disk may be now: names of some folders lost, or of none, and bytes of files.
+    /// Every possible state of the disk: the names of some folders lost, or of none, and bytes of files.
     fn trees(&self) -> Vec<Tree> {
         let folders = self.unflushed_folders();
         assert!(folders.len() < 8, "{} folders were not flushed", folders.len());
@@ -188,7 +187,7 @@ impl Node {
     }
 }
 
-/// A line of the recorder.
+/// A change recorded by the recorder.
 struct Change<'a> {
     name: &'a str,
     inode: u64,
@@ -210,7 +209,7 @@ fn changes(mut record: &[u8]) -> Vec<Change<'_>> {
     changes
 }
 
-/// What the program did while it trained in `folder`.
+/// Records what the program did while training in `folder`.
 fn record(folder: &Folder) -> Vec<u8> {
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
     let [library, record] = ["recorder.so", "record"].map(|name| elsewhere.path().join(name));
@@ -223,7 +222,7 @@ fn record(folder: &Folder) -> Vec<u8> {
     fs::read(record).expect("recorded")
 }
 
-/// The step of the last line of the metrics, and that of the last checkpoint, as programs see them.
+/// The step of the last metrics line, and that of the last checkpoint, as programs see them.
 fn progress(tree: &Tree) -> (usize, usize) {
     let text = |name: &str| {
         let bytes = tree.get(Path::new(name)).cloned().flatten().unwrap_or_default();
@@ -237,8 +236,8 @@ fn progress(tree: &Tree) -> (usize, usize) {
     (logged, last)
 }
 
-/// Calls `check` with each way in which the disk may be found, and the step that must not be lost: that of a checkpoint
-/// after which the run has gone on.
+/// Calls `check` with each possible state of the disk, and the step that must not be lost: that of a checkpoint that
+/// the run has moved on from.
 fn replay(folder: &Folder, mut check: impl FnMut(&Tree, usize)) {
     let root = folder.path("").canonicalize().expect("a folder");
     let mut disk = Disk::of(root.clone());
@@ -261,7 +260,7 @@ fn replay(folder: &Folder, mut check: impl FnMut(&Tree, usize)) {
     assert!(crate::faults::files(&root) == expected.collect(), "some changes were not recorded");
 }
 
-/// Checks what `saved` promises of a run on this disk, and that it goes on to the same end if `goes_on`.
+/// Checks that a run on this disk keeps what `saved` promises, and that it resumes to the same end if `goes_on`.
 fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     let folder = Folder::new();
     for (path, bytes) in tree {
@@ -292,8 +291,8 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
         failures.push(ran.stderr);
     }
     assert!(failures.len() < starts.len(), "{failures:?}\n{:?}", listed());
-    // Its records have the time of day. The last one may be missing: the metrics say that a run is done, and come
-    // first.
+    // Its records contain the time of day. The last one may be missing: the metrics say that a run is done, and are
+    // written first.
     let events = "run/tensorboard/events.out.tfevents.tinderbox";
     let n_events = |folder: &Folder| fs::metadata(folder.path(events)).map(|it| it.len()).ok();
     assert!(is_done || n_events(&folder) == n_events(whole), "events are lost: {:?}", listed());
@@ -305,7 +304,7 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     }
 }
 
-/// Looks at every state of the disk, and goes on from one of `every`.
+/// Checks every state of the disk, and resumes from one in `every`.
 fn power_fails(every: usize) {
     let whole = Folder::new();
     let (mut n, mut n_saved) = (0, 0);

@@ -37,7 +37,7 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert_eq!(run.config().expect("its config"), config);
 
-    // As `eval` computes it, which does not know how the weights were made.
+    // As computed by `eval`, which does not know how the weights were trained.
     let corpus = corpus(&config);
     let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
     let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");

@@ -1,4 +1,4 @@
-//! What holds for every model, whatever its options.
+//! Properties of every model, whatever its options.
 
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
@@ -16,14 +16,14 @@ use crate::fixtures::{expect_close, host};
 
 pub const VOCAB_SIZE: usize = 11;
 
-/// Any small model, of any combination of options and of odd sizes too.
+/// Any small model, with any combination of options, including odd sizes.
 pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
         prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::GeluTanh), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
     );
-    // Query heads for each head of keys and values, heads of keys and values, and their width.
+    // Query heads per key/value head, key/value heads, and their width.
     let heads = (1..4_usize, 1..3_usize, 2..6_usize);
     let sizes = (1..4_usize, 1..20_usize, 1..9_usize);
     let dropout = prop_oneof![2 => Just(0.0), 1 => Just(0.3)];
@@ -39,9 +39,9 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
             let n_heads = n_sharing * n_kv_heads;
             let head_dim = match position {
                 PositionKind::Learned => width,
-                PositionKind::Rope => width / 2 * 2, // it turns pairs
+                PositionKind::Rope => width / 2 * 2, // RoPE rotates pairs
             };
-            // A norm over two numbers leaves next to nothing of them.
+            // A norm over two numbers destroys nearly all information.
             let head_dim = if n_heads == 1 { head_dim.max(4) } else { head_dim };
             let plain = ModelConfig {
                 context_length,
@@ -64,7 +64,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     )
 }
 
-/// The keys of models from elsewhere, most of them at their defaults.
+/// The keys for imported models, most of them at their defaults.
 #[derive(Clone, Debug)]
 struct Foreign {
     changes: [bool; 5],
@@ -131,7 +131,7 @@ pub fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(tokens.to_vec(), [1, tokens.len()]), device)
 }
 
-/// Tokens that repeat some of themselves.
+/// Tokens with some repetition.
 pub fn tokens(n: usize, seed: i32) -> Vec<i32> {
     (0..n as i32).map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32)).collect()
 }
@@ -215,7 +215,7 @@ fn attention_drops_weights_by_its_key_alone() {
     }
 }
 
-/// What the writer does, without a cache: read what is not forgotten, take the likeliest token.
+/// Generates without a cache: reads what is still in context, and takes the most probable token.
 fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
     let context_length = gpt.config().context_length;
     let mut tokens = prompt.to_vec();

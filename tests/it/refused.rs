@@ -1,5 +1,5 @@
-//! Models that cannot come in, and runs that cannot go out: the program says why, with what is supported, and leaves
-//! everything as it was.
+//! Models that cannot be imported, and runs that cannot be exported: the program says why, lists what is supported, and
+//! changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::Folder;
 use crate::import::{Model, import};
 
-/// The error of an import, without the temporary name of the model; nothing is left.
+/// The error of an import, without the temporary name of the model; nothing is left behind.
 fn refused(path: &Path) -> String {
     let folder = Folder::new();
     let name = path.to_str().expect("UTF-8");
@@ -54,19 +54,19 @@ fn settings_that_are_not_supported_are_named_with_those_that_are() {
     ");
 }
 
-/// A value of GGUF's metadata, with its type.
+/// A GGUF metadata string, with its type.
 fn gguf_text(text: &str) -> Vec<u8> {
     [&8_u32.to_le_bytes()[..], &(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// The same file with one more key. Another one pads both to the alignment, so that tensors stay where they are.
+/// The same file with one more key. Another one pads both to the alignment, so that tensors stay in place.
 fn with_value(file: &[u8], key: &str, value: &[u8]) -> Vec<u8> {
     let entry = |key: &str, value: &[u8]| [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), value].concat();
     let added = entry(key, value);
     let padded = |n: usize| [&added[..], &entry("padding", &gguf_text(&"x".repeat(n)))].concat();
     let added = (0..32).map(padded).find(|both| both.len().is_multiple_of(32)).expect("one of them");
     let mut file = file.to_vec();
-    file[16] += 2; // the number of values, below 254
+    file[16] += 2; // the number of metadata entries, below 254
     file.splice(24..24, added);
     file
 }

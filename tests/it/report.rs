@@ -1,4 +1,4 @@
-//! The report of a run: what is in it, when it is written, and that a browser can be clicked through it.
+//! The report of a run: what it contains, when it is written, and that it works in a browser.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::cli::Folder;
 
 const HEADS: [&str; 4] = ["train", "tiny.toml", "--set", "train.head_metrics=true"];
 
-/// What stands between the first `start` and the `end` after it.
+/// The text between the first `start` and the `end` after it.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start} in {text}"));
     rest.split_once(end).unwrap_or_else(|| panic!("no {end} after {start}")).0
@@ -67,7 +67,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     if cfg!(target_os = "linux") {
         assert!(html.contains("<dt>Peak memory</dt>"));
     }
-    // The heads of the best checkpoint are what `inspect heads` says of it.
+    // The heads of the best checkpoint are those of `inspect heads`.
     let heads = folder.json(&["inspect", "heads", "runs/tiny", "--format", "json"]);
     let data = between(&html, "class=\"heads\"", "</section>");
     let data = between(data, "<script type=\"application/json\">", "</script>");
@@ -106,7 +106,7 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
         let (whole, parts) = (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
         assert_eq!(whole, parts, "{file}");
     }
-    // What replaces a run leaves nothing of it.
+    // A new run leaves nothing of the one it replaces.
     folder.succeed(&["train", "tiny.toml", "--run-dir", "parts", "--overwrite"]);
     assert!(!folder.path("parts/heads.svg").exists());
     assert!(!folder.read("parts/report.html").contains("Went on"));
@@ -155,7 +155,7 @@ fn a_run_that_explodes_says_so_in_its_report() {
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     let notes = between(&html, "<ul class=\"notes\">", "</ul>");
-    // Made again, it says the same.
+    // A regenerated report says the same.
     folder.succeed(&["report", "runs/tiny", "--output", "again.html"]);
     assert!(folder.read("again.html").contains("<li>The run broke off: the "));
     assert!(notes.contains("<li>The run broke off: the "), "{notes}");
@@ -167,7 +167,7 @@ fn a_run_that_explodes_says_so_in_its_report() {
 fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
     let folder = Folder::new();
     folder.succeed(&["train", "tiny.toml"]);
-    // Nothing replaces a folder in which something is.
+    // A folder with content is never replaced.
     fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
     fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
     let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
@@ -192,7 +192,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     let (stderr, html) = report();
     assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
     assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Details", "Config"]);
-    // A text that is gone is said, and the rest is there.
+    // A missing text is reported, and everything else is there.
     fs::remove_file(folder.path("text.txt")).expect("removed");
     let (stderr, html) = report();
     assert!(
@@ -271,7 +271,7 @@ fn a_reader_clicks_through_the_report() {
     }
 }
 
-/// Zooms by the buttons, by keys and by dragging, and switches to a logarithmic axis.
+/// Zooms with buttons, keys and dragging, and switches to a logarithmic axis.
 fn zoom(browser: &mut Browser, size: &str) {
     let ticks = |browser: &mut Browser, chart: &str, size: &str, anchor: &str| {
         browser.texts(&format!("figure[data-chart={chart}] > svg.{size} .tick[text-anchor={anchor}]"))
@@ -310,7 +310,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     assert_eq!([count(size), count("small")], [2, 3], "{shown:?}");
     assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 5, "{shown:?}");
 
-    // A chart says what is where one points, and the arrow keys go on from there.
+    // A chart reads out what is under the pointer, and the arrow keys continue from there.
     let readout = "figure[data-chart=loss] output";
     let before = browser.texts(readout);
     assert!(before[0].starts_with("step 40"), "{before:?}");
@@ -329,7 +329,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.point_away();
     zoom(browser, size);
 
-    // The newest sample stands beside the loss.
+    // The latest sample is next to the loss.
     assert!(browser.texts(".curves aside h3")[0].ends_with("step 40"));
 
     // One sample at a time.
@@ -344,7 +344,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.press("ArrowLeft");
     assert_eq!(visible(browser), 2);
 
-    // A head's scores stay where they were clicked, and are previewed where one points.
+    // A head's scores stay after a click, and are previewed on hover.
     let heading = |browser: &mut Browser| browser.texts(".heads .detail h3")[0].clone();
     assert!(heading(browser).starts_with("Head 0.0: "));
     browser.click(".heads .cell[data-head='1.0']");
@@ -354,7 +354,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     assert!(heading(browser).starts_with("Head 1.0: "));
     assert_eq!(browser.texts(".heads .bars .number").len(), 9);
 
-    // The same head in all charts.
+    // The same head is highlighted in all charts.
     browser.point(&format!(".forming svg.{size} .panel[data-score=local] .area"));
     let picked = browser.all(".forming .picked", "it.dataset.head");
     assert!(picked.len() >= 9 && picked.iter().all(|head| *head == picked[0]), "{picked:?}");
@@ -363,7 +363,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.point_away();
     assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
 
-    // With keys alone, all of a head's scores are read out.
+    // With the keyboard alone, all scores of a head are read out.
     browser.evaluate("document.querySelector('.forming figure').focus()");
     browser.press("ArrowDown");
     browser.press("ArrowLeft");

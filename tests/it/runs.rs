@@ -1,4 +1,4 @@
-//! Whole runs, small: trained, stopped, resumed, broken.
+//! Small but complete runs: trained, stopped, resumed, broken.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainE
 
 use crate::fixtures::expect_close;
 
-/// A folder of its own with a text and a cache, removed at the end.
+/// A folder with a text and a cache, removed at the end.
 pub struct Place {
     dir: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// A tiny model on the text; `overrides` go on top.
+    /// A config for a tiny model on the text, with `overrides`.
     pub fn config(&self, overrides: &[&str]) -> Config {
         let toml = format!(
             "data = {{ path = {:?}, cache_dir = {:?} }}
@@ -55,8 +55,7 @@ impl Place {
         Config::from_toml(&toml, Path::new("test.toml"), &overrides).expect("a valid config")
     }
 
-    /// Trains in the folder `run`, and returns the losses of its log; `stop_after` presses Ctrl-C in that
-    /// step.
+    /// Trains in the folder `run`, and returns the logged losses; presses Ctrl-C in step `stop_after`.
     pub fn train(
         &self,
         run: &str,
@@ -67,7 +66,7 @@ impl Place {
         self.train_from(None, run, config, start, stop_after)
     }
 
-    /// As [`Place::train`], from the weights of the run or checkpoint `from` in this folder.
+    /// Like [`Place::train`], from the weights of the run or checkpoint `from` in this folder.
     pub fn train_from(
         &self,
         from: Option<&str>,
@@ -90,7 +89,7 @@ impl Place {
         fs::read(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// That two runs have the same bytes in each of these files.
+    /// Asserts that two runs have the same bytes in each of these files.
     pub fn assert_same(&self, one: &str, other: &str, files: &[&str]) {
         for file in files {
             let (one, other) = (self.read(&format!("{one}/{file}")), self.read(&format!("{other}/{file}")));
@@ -99,7 +98,7 @@ impl Place {
     }
 }
 
-/// The files that runs of ten steps have in common, whatever happened on the way.
+/// The files that runs of ten steps have in common, whatever happened along the way.
 pub const TEN_STEPS: [&str; 8] = [
     "checkpoints/step-000010/model.safetensors",
     "checkpoints/step-000010/optimizer.safetensors",
@@ -111,7 +110,7 @@ pub const TEN_STEPS: [&str; 8] = [
     "last",
 ];
 
-/// About 9 kB of sentences in which something can be learned.
+/// About 9 kB of sentences with something to learn.
 pub fn text() -> String {
     let animals = ["cat", "dog", "fox", "owl", "hen"];
     let places = ["bank", "river", "house", "tree"];
@@ -160,7 +159,7 @@ fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
     place.train("whole", place.config(&[]), Start::New, None).expect("trains");
     let config = place.config(&["train.keep_checkpoints=5"]);
     place.train("died", config.clone(), Start::New, Some(8)).expect("trains");
-    // As if the process had been killed between step 6 and 8, in the middle of a line and of a save.
+    // As if the process had been killed between steps 6 and 8, in mid-line and mid-save.
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
     let half = fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
     fs::write(place.path("died/metrics.jsonl"), half).expect("written");
@@ -200,7 +199,7 @@ fn a_run_learns_and_its_summary_adds_up() {
     assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");
 }
 
-/// A learning rate that is sane for a few steps and then is not.
+/// A learning rate that works for a few steps and then diverges.
 const EXPLODING: [&str; 4] = [
     "optimizer.learning_rate=1e9",
     "optimizer.grad_clip_norm=0.0",
@@ -212,7 +211,7 @@ const EXPLODING: [&str; 4] = [
 fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint() {
     let place = Place::new();
     let config = |more: &[&str]| place.config(&[&EXPLODING, more].concat());
-    // Good for four steps: a warm-up this long leaves next to nothing of the learning rate.
+    // Works for four steps: such a long warm-up leaves next to nothing of the learning rate.
     place.train("run", config(&["train.checkpoint_interval=1"]), Start::New, Some(4)).expect("trains");
     let explode = config(&["schedule.warmup_steps=0", "optimizer.learning_rate=1e30"]);
     let error = place.train("run", explode, Start::Resume, None).expect_err("it cannot go well");
@@ -256,7 +255,7 @@ fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
 #[test]
 fn only_the_last_few_checkpoints_and_the_best_are_kept() {
     let place = Place::new();
-    // A learning rate that grows and ruins what the first evaluation saw: the best stays the first one.
+    // A growing learning rate ruins what the first evaluation saw: the first stays the best.
     let config = place.config(&[
         "train.keep_checkpoints=1",
         "train.eval_interval=2",
@@ -377,7 +376,7 @@ fn accumulated_gradients_make_the_update_of_one_large_batch() {
     }
 }
 
-/// The weights that a trainer would save now.
+/// The weights that a trainer would save at this point.
 fn weights_of(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
     let saved = trainer.checkpoint(Default::default());
     parameters::to_host(&saved.model).expect("its device works")
@@ -427,7 +426,7 @@ fn training_stops_early_when_nothing_gets_better() {
     assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
 }
 
-/// A change that should not change numbers must keep these, the first losses of a fixed run.
+/// A change that should not affect numbers must keep these, the first losses of a fixed run.
 #[test]
 fn the_golden_losses_of_a_fixed_run() {
     let place = Place::new();

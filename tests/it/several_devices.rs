@@ -1,5 +1,5 @@
-//! Runs on several devices of one process. CPUs stand for the GPUs, whose own sums no test can reach without two of
-//! NVIDIA's.
+//! Runs on several devices of one process. CPUs stand in for the GPUs, whose own reduction can only be tested with two
+//! NVIDIA devices.
 
 use serde_json::Value;
 use tinderbox::device::{self, OpenDevice};
@@ -27,7 +27,7 @@ fn train(place: &Place, n: usize, run: &str, start: Start, settings: &[&str]) ->
     train_on(job, &others, Box::new(Silent), &Interrupter::new(), |_, _, _| panic!("no step is skipped"))
 }
 
-/// The losses of the steps, and of the evaluations.
+/// The losses of the steps and of the evaluations.
 fn losses(place: &Place, run: &str) -> Vec<f64> {
     let metrics = place.read(&format!("{run}/metrics.jsonl"));
     let lines = metrics.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

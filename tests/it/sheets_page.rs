@@ -1,4 +1,4 @@
-//! The pages and pictures of `tinderbox inspect lens` and `ablate`: their cells are the numbers of `--format json`.
+//! The pages and pictures of `tinderbox inspect lens` and `ablate`: their cells show the numbers of `--format json`.
 
 use serde_json::{Value, json};
 

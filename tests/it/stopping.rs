@@ -1,4 +1,4 @@
-//! Runs that are stopped while they do not train: in the last evaluation, or while the text is read.
+//! Runs stopped while they do not train: in the last evaluation, or while the text is read.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainE
 use crate::faults::files;
 use crate::runs::{Place, TEN_STEPS};
 
-/// Stops a run as its last evaluation begins.
+/// Stops a run when its last evaluation begins.
 struct StopsLastEvaluation(Interrupter);
 
 impl Observer for StopsLastEvaluation {
@@ -108,7 +108,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
     whole(job("train.max_steps=2", Start::New));
 
-    // An existing run stays as it was.
+    // An existing run stays unchanged.
     let interrupter = Interrupter::new();
     let observer = StopsReading(interrupter.clone(), Purpose::Scan);
     let more = job("train.max_steps=4", Start::Resume);
@@ -116,7 +116,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     assert_eq!(whole(more).steps, 4);
 }
 
-/// Does something in the middle of a run, as soon as its first checkpoint is saved.
+/// Does something in the middle of a run, once its first checkpoint is saved.
 struct AtFirstSave<F>(Option<F>);
 
 impl<F: FnOnce() + Send> Observer for AtFirstSave<F> {
@@ -129,7 +129,7 @@ impl<F: FnOnce() + Send> Observer for AtFirstSave<F> {
     }
 }
 
-/// The error of a run whose directory is treated like this while it trains.
+/// The error of a run when `act` disturbs its directory during training.
 fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> TrainError {
     let job = Job {
         config: place.config(&["train.checkpoint_interval=3"]),
@@ -199,7 +199,7 @@ fn a_run_whose_directory_is_removed_stops_and_makes_no_other() {
     assert!(!run.exists());
 }
 
-/// Stops a run as soon as it has begun.
+/// Stops a run as soon as it begins.
 struct StopsAtStart(Interrupter);
 
 impl Observer for StopsAtStart {

@@ -1,4 +1,4 @@
-//! Sweeps as a user makes them, killed on the way.
+//! Sweeps as users run them, killed along the way.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ const SWEEP: [&str; 11] = [
     "--json",
 ];
 
-/// The JSON object without the name of the folder.
+/// The JSON object without the folder's name.
 fn table(stdout: &str) -> serde_json::Value {
     let mut object: serde_json::Value =
         serde_json::from_str(stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
@@ -33,8 +33,8 @@ fn table(stdout: &str) -> serde_json::Value {
     object
 }
 
-/// Lets the sweep in `new` begin with what the one in `old` measured, all that depends on the clock. Returns how many
-/// lines of the log that is.
+/// Lets the sweep in `new` start with the measurements of the one in `old`, everything that depends on the clock.
+/// Returns their number of log lines.
 fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
     let log = folder.read(&format!("{old}/log.jsonl"));
     let is_measured = |line: &&str| line.contains("\"planned\"") || line.contains("\"prepared\"");
@@ -48,7 +48,7 @@ fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
 #[test]
 fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     let folder = Folder::new();
-    // While it measures, within its runs and between them: each time it has done a little more.
+    // Killed while measuring, within runs and between them: each time a little further on.
     let mut n_killed = 0;
     for pause_ms in [0, 0, 10, 40, 5, 80, 20] {
         let mut started = folder.start(&SWEEP);
@@ -122,7 +122,7 @@ fn a_sweep_that_is_killed_twenty_times_is_the_same_sweep() {
     assert_eq!(table(&whole)["course"]["n_rungs"], 3);
     for i in 0..20 {
         let started = folder.start(&sweep("sweep-b"));
-        // Anywhere in a tenth of the sweep; multiples of the golden ratio are spread evenly.
+        // Anywhere in a tenth of the sweep; multiples of the golden ratio are evenly spread.
         let share = (0.618 * f64::from(i)).fract() / 10.0;
         sleep(Duration::from_secs_f64(seconds * share));
         assert!(started.kill(), "it ended before it was killed {} times", i + 1);
@@ -130,7 +130,7 @@ fn a_sweep_that_is_killed_twenty_times_is_the_same_sweep() {
         println!("killed after {:.2} of {seconds:.1} s, {n_lines} lines of its log", seconds * share);
     }
     assert_eq!(table(&folder.succeed(&sweep("sweep-b"))), table(&whole));
-    // The first lines name the folder, whose two names are equally long.
+    // The first lines contain the folder's name; both names have the same length.
     let best = |root: &str| folder.read(&format!("{root}/best.toml")).replace(root, "");
     assert_eq!(best("sweep-b"), best("sweep-a"));
     let (killed, whole) = (kept(&folder, "sweep-b"), kept(&folder, "sweep-a"));

@@ -1,4 +1,4 @@
-//! What comes from a model or a name does not control the terminal that it is shown in.
+//! Output from a model or a name cannot control the terminal that shows it.
 
 use std::io::Read;
 
@@ -6,10 +6,10 @@ use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
 use crate::cli::Folder;
 
-/// Sets the title, the clipboard and the colour of a terminal: as ESC and as C1.
+/// Sets a terminal's title, clipboard and colour: with ESC and with C1 codes.
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
 
-/// Everything that a command writes to a terminal of 60 columns, with these variables set.
+/// Everything that a command writes to a terminal of 60 columns, with these environment variables.
 fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
     let pair = native_pty_system().openpty(PtySize { rows: 30, cols: 60, ..PtySize::default() }).expect("a terminal");
     let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
@@ -26,7 +26,7 @@ fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut child = pair.slave.spawn_command(command).expect("the binary starts");
     drop(pair.slave);
     let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).ok(); // an error is how some systems say that the other side is closed
+    reader.read_to_end(&mut bytes).ok(); // some systems report a closed terminal as an error
     child.wait().expect("ends");
     String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
 }
@@ -46,7 +46,7 @@ fn a_terminal_is_not_controlled_by_texts_and_names() {
     assert!(folder.succeed(&write).starts_with(CODES), "a pipe gets it as it is");
 }
 
-/// The text without the codes that set and end a style, which are the only ones that Tinderbox writes in lines.
+/// The text without the codes that set and end a style, the only ones that Tinderbox writes in lines.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for (index, part) in text.split("\u{1b}[").enumerate() {
@@ -76,7 +76,7 @@ fn colours_are_there_for_a_reader_who_wants_them() {
             assert_eq!(shown(&folder, args, &[variables]), plain(coloured), "{variables:?}");
         }
     }
-    // A pipe has none, whatever is set.
+    // A pipe gets none, whatever is set.
     for args in [&write[..], &list] {
         assert!(!folder.succeed(args).contains('\u{1b}'), "{args:?}");
     }

@@ -1,7 +1,7 @@
-//! Tokenizers: what the `tokenizers` library makes of the same files in Python, what holds for every kind,
-//! and runs with them.
+//! Tokenizers: the results of the `tokenizers` library in Python for the same files, properties of every kind, and runs
+//! with them.
 //!
-//! The files and what is expected of them are written by `scripts/fixtures/tokenizer_files.py`.
+//! `scripts/fixtures/tokenizer_files.py` writes the files and the expected results.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -30,13 +30,13 @@ fn text() -> String {
     text.chars().take(200_000).collect()
 }
 
-/// One of every kind, with a name; read once, since the properties ask often.
+/// One of every kind, with a name; read once, since the property tests use them often.
 fn all() -> &'static [(&'static str, Tokenizer)] {
     static ALL: LazyLock<Vec<(&'static str, Tokenizer)>> = LazyLock::new(read_all);
     &ALL
 }
 
-/// Their files as the library itself has them.
+/// The same files opened by the library itself.
 fn libraries() -> &'static [tokenizers::Tokenizer] {
     static LIBRARIES: LazyLock<Vec<tokenizers::Tokenizer>> = LazyLock::new(|| {
         let library = |(_, tokenizer): &(&str, Tokenizer)| {
@@ -49,7 +49,7 @@ fn libraries() -> &'static [tokenizers::Tokenizer] {
     &LIBRARIES
 }
 
-/// A text of characters and bytes that tokenizers stumble over.
+/// Characters and bytes that tokenizers stumble over.
 const TRICKY: &str = "a\r\n\n\t  b\u{e9}e\u{301}\u{1f525}\0\u{feff}\u{200d}\u{2003}<s>\u{fffd} ";
 
 fn read_all() -> Vec<(&'static str, Tokenizer)> {
@@ -149,7 +149,7 @@ fn a_run_keeps_the_file_beside_a_tokenizer_and_its_prompts_begin_as_that_asks() 
     };
     let (n_tokens, first) = measured();
     assert_eq!(first, "The");
-    folder.write(path, config); // a model that was trained elsewhere, with such a token before each text
+    folder.write(path, config); // a model trained elsewhere, with such a token before each text
     assert_eq!(measured(), (n_tokens + 1, "<|begin_of_text|>".into()));
     folder.succeed(&["generate", "runs/tiny", "--prompt", "", "--max-new-tokens", "3"]);
     folder.succeed(&["train", "tiny.toml", "--overwrite", "--set", "train.max_steps=2"]);
@@ -174,9 +174,9 @@ fn texts_can_be_cut_where_it_is_known_to_be_safe() {
     assert_eq!(cut("trained", "one two. \n"), Some(8));
     assert_eq!(cut("trained", "one"), None);
     assert_eq!(cut("trained", ""), None);
-    // In Llama 3's pattern the full stop takes line breaks along.
+    // In Llama 3's pattern line breaks after a full stop belong to its word.
     assert_eq!(cut("llama3", "one two.\n"), Some(3));
-    // Its token could go on: "<extra space>".
+    // This could become the token "<extra space>".
     assert_eq!(cut("gpt2", "one <extra "), Some(3));
     assert_eq!(cut("gpt2", "one <extre "), Some(10));
     assert_eq!(cut("unigram", "one two\n"), Some(3));
@@ -185,7 +185,7 @@ fn texts_can_be_cut_where_it_is_known_to_be_safe() {
     assert_eq!(Tokenizer::byte().cut("\u{e9}"), Some(2));
 }
 
-/// Texts with what tokenizers stumble over.
+/// Texts that tokenizers stumble over.
 fn any_text() -> impl Strategy<Value = String> {
     let pieces = prop_oneof![
         "[ \n\t\r\u{a0}\u{2003}]{1,4}",
@@ -200,7 +200,7 @@ fn any_text() -> impl Strategy<Value = String> {
     prop::collection::vec(pieces, 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// The ids; none where a character tokenizer lacks one.
+/// The ids; `None` if a character tokenizer lacks a character.
 fn ids(tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
     match tokenizer.encode(text) {
         Ok(ids) => Some(ids),
@@ -247,7 +247,7 @@ proptest! {
             let mut all_ids = ids(tokenizer, &text).unwrap_or_default();
             let vocab_size = tokenizer.vocab_size();
             all_ids.extend(drawn.iter().map(|id| id.index(vocab_size) as u32));
-            // What is known is a text of its own, which ends with a character.
+            // The known text is separate, and ends at a character boundary.
             let known: Vec<u32> = tokenizer.encode("a the end of").unwrap().into_iter().take(n_known).collect();
             let mut stream = DecodeStream::after(tokenizer, &known);
             let mut streamed = tokenizer.decode(&known);
@@ -256,7 +256,7 @@ proptest! {
             }
             streamed.push_str(&stream.finish());
             let whole = tokenizer.decode(&[known, all_ids].concat());
-            // Only an incomplete end may be missing, which `decode` shows as replacements.
+            // Only an incomplete end may be missing, which `decode` shows as replacement characters.
             let rest = whole.strip_prefix(streamed.as_str());
             prop_assert!(
                 rest.is_some_and(|rest| rest.chars().all(|c| c == char::REPLACEMENT_CHARACTER)),
@@ -270,7 +270,7 @@ proptest! {
 fn characters_and_bytes_have_the_ids_of_the_library() {
     for ((name, tokenizer), library) in all().iter().zip(libraries()).skip(FILES.len()) {
         assert_eq!(library.get_vocab_size(true), tokenizer.vocab_size());
-        // More than the library keeps in its cache of words, in one word.
+        // A single word longer than the library's word cache holds.
         for text in [TRICKY, &TRICKY.repeat(500)] {
             let ids = tokenizer.encode(text).unwrap();
             assert_eq!(library.encode(text, false).unwrap().get_ids(), ids, "{name}");
@@ -291,7 +291,7 @@ fn several_threads_encode_at_once() {
     });
 }
 
-/// A run that is over in a moment, on the beginning of the stories.
+/// A run that takes a moment, on the beginning of the stories.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
 model = { context_length = 16, d_model = 16, n_layers = 1, n_heads = 2 }
@@ -308,7 +308,7 @@ sample_prompt = "The girl"
 sample_tokens = 5
 "#;
 
-/// A folder with a text, a config and the tokenizers' files, in which the program is started.
+/// A folder with a text, a config and the tokenizer files, in which the program is started.
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("text.txt", text().chars().take(20_000).collect::<String>());
@@ -319,7 +319,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// Trains with a file, and more arguments.
+/// Trains with a tokenizer file and more arguments.
 fn train_with(folder: &Folder, file: &str, more: &[&str]) -> Ran {
     let path = format!("tokenizer.path={file}");
     let args = ["train", "tiny.toml", "--run-dir", "run", "--set", "tokenizer.kind=file", "--set"];
@@ -337,7 +337,7 @@ fn a_run_with_bpe_is_like_any_other() {
     let tokenizer = Tokenizer::from_file(&folder.path("run/tokenizer.json")).unwrap();
     assert_eq!((tokenizer.kind(), tokenizer.vocab_size()), (TokenizerKind::Bpe, 300));
 
-    // Every evaluation has the bits per byte of its loss, by the length of the validation split.
+    // Every evaluation has bits per byte that match its loss and the validation split's length.
     let text = std::fs::read_to_string(folder.path("text.txt")).unwrap();
     let val = &text[text.floor_char_boundary(text.len() * 9 / 10)..];
     let tokens_per_byte = tokenizer.encode(val).unwrap().len() as f64 / val.len() as f64;
@@ -368,14 +368,14 @@ fn a_run_with_bpe_is_like_any_other() {
     assert!(info.contains("on the last 20"), "{info}");
     assert!(info.contains("\nadded tokens     0 <|endoftext|>\n"), "{info}");
 
-    // The kind is what was changed, and nothing is said of keys that nobody wrote.
+    // Only the changed kind is reported, not keys that nobody set.
     let other = folder.fail(&[&train[..], &["--resume", "--set", "tokenizer.kind=char"]].concat());
     assert!(
         other.contains("tokenizer.kind was \"bpe\" and is now \"char\"") && !other.contains("vocab_size"),
         "{other}"
     );
 
-    // Of records, what is encoded is not what stands in the file.
+    // For records, the encoded text differs from the file's content.
     let config = folder.path("run/config.toml");
     let of_records = std::fs::read_to_string(&config).unwrap() + "\n";
     assert!(of_records.contains("format = \"auto\""), "{of_records}");

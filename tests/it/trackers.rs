@@ -51,7 +51,7 @@ struct Texts {
     texts: Vec<String>,
 }
 
-/// Reads an event file. Unit tests hold the bytes of its records, with their checksums, against Python's.
+/// Reads an event file. Unit tests compare the bytes of its records, checksums included, with Python's.
 fn read_events(path: &Path) -> Vec<Logged> {
     let file = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut rest = &file[..];
@@ -71,7 +71,7 @@ fn read_events(path: &Path) -> Vec<Logged> {
     logged
 }
 
-/// The numbers of `metrics.jsonl` in the order of the events, but for those of the clock.
+/// The numbers of `metrics.jsonl` in the order of the events, except for timings.
 fn expected_numbers(metrics: &str) -> Vec<Logged> {
     let tags = [
         ("train_loss", "loss/train"),
@@ -94,7 +94,7 @@ fn expected_numbers(metrics: &str) -> Vec<Logged> {
     numbers
 }
 
-/// Without what a clock says.
+/// Leaves out the numbers that depend on the clock.
 fn without_speed(events: Vec<Logged>) -> Vec<Logged> {
     let is_speed = |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "tokens_per_s");
     assert!(events.iter().any(is_speed));
@@ -207,8 +207,7 @@ fn facts(ran: &Ran) -> Vec<Value> {
     serde_json::from_str(&ran.stdout).expect("an array")
 }
 
-/// A folder with finished runs, one that stopped, one of an older and one of a newer version, and what else
-/// lies around.
+/// A folder with finished runs, a stopped one, one of an older and one of a newer version, and unrelated entries.
 fn folder_of_runs() -> Folder {
     let folder = Folder::trained();
     for name in ["short", "stopped", "old", "newer"] {
@@ -216,16 +215,16 @@ fn folder_of_runs() -> Folder {
         let short = ["--set", "train.max_steps=20", "--run-dir", &run_dir];
         folder.succeed(&[&["train", "tiny.toml"][..], &short].concat());
     }
-    // As if it had died after its first checkpoint.
+    // As if killed after its first checkpoint.
     let metrics = folder.read("runs/stopped/metrics.jsonl");
     let first_lines: String = metrics.split_inclusive('\n').take(4).collect();
     folder.write("runs/stopped/metrics.jsonl", first_lines);
     folder.write("runs/stopped/last", "step-000010\n");
-    // What versions before this one wrote.
+    // What older versions wrote.
     let metrics = folder.read("runs/old/metrics.jsonl");
     folder.write("runs/old/metrics.jsonl", metrics.replace("\"best_", "\"no_"));
     fs::remove_file(folder.path("runs/old/timings.jsonl")).expect("removed");
-    // And what later ones might.
+    // What later versions might write.
     let newer = folder.read("runs/newer/config.toml") + "novelty = 1\n";
     folder.write("runs/newer/config.toml", newer);
     for other in ["notes", ".cache", "broken"] {

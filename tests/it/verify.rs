@@ -1,5 +1,5 @@
-//! `tinderbox verify` on models that transformers made: the run that was imported from a folder is its model, and one
-//! with a changed number, setting or tensor is not.
+//! `tinderbox verify` on models made by transformers: the run imported from a folder is its model, and one with a
+//! changed number, setting or tensor is not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn fixture(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family)
 }
 
-/// A folder with the imported run `runs/FAMILY`, and a copy of the model that may be changed, `model`.
+/// A folder with the imported run `runs/FAMILY`, and a copy of the model that may be modified, `model`.
 fn imported(family: &str) -> Folder {
     let folder = Folder::new();
     fs::create_dir(folder.path("model")).expect("a folder");
@@ -24,7 +24,7 @@ fn imported(family: &str) -> Folder {
     folder
 }
 
-/// Its output, which must be that the two are not the same.
+/// Its output, which must say that the two are not the same.
 fn differing(folder: &Folder, args: &[&str]) -> Value {
     let ran = folder.run(&[&["verify", "runs/it", "--against", "model", "--json"], args].concat());
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
@@ -34,14 +34,14 @@ fn differing(folder: &Folder, args: &[&str]) -> Value {
     found
 }
 
-/// The tensors that are not equal: their names and results.
+/// The names and results of the tensors that are not equal.
 fn unequal(found: &Value) -> Vec<(&str, &str)> {
     let tensors = found["tensors"].as_array().expect("tensors").iter();
     let named = tensors.map(|it| (it["name"].as_str().expect("a name"), it["result"].as_str().expect("a result")));
     named.filter(|(_, result)| *result != "equal").collect()
 }
 
-/// Rewrites the header of `model/model.safetensors`, whose length may not change.
+/// Edits the header of `model/model.safetensors`, keeping its length.
 fn edit_header(folder: &Folder, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let path = folder.path("model/model.safetensors");
@@ -71,7 +71,7 @@ fn an_imported_run_is_its_model_in_every_family() {
     }
 }
 
-/// A GGUF file of every type that is written: the differences are what the type explains, and no type explains others.
+/// A GGUF file of every writable type: its own type explains the differences, and no other does.
 #[test]
 fn an_export_is_the_run_in_every_type_of_numbers() {
     let folder = Folder::new();

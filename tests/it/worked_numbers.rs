@@ -1,8 +1,8 @@
-//! The worked numbers of five texts on attention, by the library's own functions.
+//! The worked numbers of five texts on attention, computed by the library's own functions.
 //!
-//! What is expected is recomputed in double precision from what a text gives; where the text prints something
-//! else, the test says so. A module here is a text, and a program of the same name in `examples/` prints its
-//! numbers; `docs/worked-numbers.md` has all of it side by side.
+//! Expected values are recomputed in double precision from what a text gives; where the text prints something else, the
+//! test says so. Each module is a text, and a program of the same name in `examples/` prints its numbers;
+//! `docs/worked-numbers.md` has all of them side by side.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -14,7 +14,7 @@ use tinderbox::model::attention::{
 
 use crate::examples::numbers::{matrix, normal, values};
 
-/// The numbers stand with six decimals; this leaves room for the last of them, and for single precision.
+/// The numbers have six decimals; this allows for rounding of the last, and for single precision.
 const TOLERANCE: f32 = 2e-6;
 
 fn expect<const N: usize, const R: usize, const C: usize>(what: &str, got: &Tensor<N>, want: [[f32; C]; R]) {
@@ -39,7 +39,7 @@ fn expect_rows_to_sum_to_one<const N: usize>(weights: Tensor<N>) {
     assert!(sums.iter().all(|sum| (sum - 1.0).abs() < 1e-5), "{sums:?}");
 }
 
-/// The whole formula for matrices: output and weights, each with two dimensions before them.
+/// The complete formula for matrices: output and weights, each with two leading dimensions.
 fn attend(q: &Tensor<2>, k: &Tensor<2>, v: &Tensor<2>) -> (Tensor<4>, Tensor<4>) {
     let [q, k, v] = [q, k, v].map(|x| x.clone().unsqueeze::<4>());
     scaled_dot_product_attention(q, k, v, None)
@@ -71,7 +71,7 @@ mod soft_lookup {
         }
     }
 
-    /// Printed without slips.
+    /// Printed without errors.
     #[test]
     fn three_tokens_of_four_dimensions_attend_to_each_other() {
         let q = matrix([[3.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]]);
@@ -86,8 +86,8 @@ mod soft_lookup {
         expect("output", &output, expected);
     }
 
-    /// The numbers are printed as they are; what the lesson concludes, that scaling makes a model look at
-    /// alignment, does not follow.
+    /// The numbers are printed correctly, but the lesson's conclusion, that scaling makes a model look at alignment,
+    /// does not follow from them.
     #[test]
     fn a_long_misaligned_key_beats_a_short_aligned_one_scaled_or_not() {
         let raw = scores(matrix([[3.0, 1.0]]), matrix([[1.5, 0.5], [4.5, 1.5], [1.0, 4.0]]));
@@ -119,7 +119,7 @@ mod soft_lookup {
 }
 
 mod the_cat_sat {
-    //! The lesson "Self-Attention Deep Dive", whose printed tables have slips.
+    //! The lesson "Self-Attention Deep Dive", whose printed tables have errors.
 
     use super::*;
 
@@ -131,8 +131,8 @@ mod the_cat_sat {
         matrix([[0.6, 0.1], [0.2, 0.9], [0.4, 0.3]])
     }
 
-    /// Of the nine printed scores 0.23, 0.27, 0.38, 0.34 and 0.34 are not the products of these queries and keys;
-    /// the printed weights of cat, 0.28, 0.50 and 0.22, are the softmax of no scores that stand there.
+    /// Of the nine printed scores, 0.23, 0.27, 0.38, 0.34 and 0.34 are not the products of these queries and keys; the
+    /// printed weights of cat, 0.28, 0.50 and 0.22, are not the softmax of any scores there.
     #[test]
     fn scores_and_weights_without_scaling() {
         let scores = scores(q(), k());
@@ -145,7 +145,7 @@ mod the_cat_sat {
         assert_eq!([cat[0].0, cat[1].0], [1, 2], "itself, then sat: {cat:?}");
     }
 
-    /// The lesson prints neither: its example ends with the weights, and leaves its second step out.
+    /// The lesson prints neither: its example ends with the weights and leaves out its second step.
     #[test]
     fn outputs_and_scaled_weights() {
         let v = matrix([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
@@ -238,7 +238,7 @@ mod many_heads {
         }
     }
 
-    /// "The max probability is essentially 1.0", and next to no gradient comes through.
+    /// "The max probability is essentially 1.0", and hardly any gradient gets through.
     #[test]
     fn an_unscaled_softmax_of_512_dimensions_is_saturated() {
         let raw = scores(normal([400, 1, 512], 1), normal([400, 10, 512], 2));
@@ -261,8 +261,8 @@ mod many_heads {
         assert!(largest < 0.5 && gradient > 0.05, "{largest}, {gradient}");
     }
 
-    /// As many outputs as queries, as long as values. Against PyTorch, masks and gradients included:
-    /// `parity::scaled_dot_product_attention_is_pytorchs`.
+    /// As many outputs as queries, each as long as the values. For the comparison with PyTorch, masks and gradients
+    /// included, see `parity::scaled_dot_product_attention_is_pytorchs`.
     #[test]
     fn four_queries_over_six_keys_with_values_of_another_length() {
         let q = normal([2, 1, 4, 32], 1);
@@ -296,8 +296,8 @@ mod many_heads {
         }
     }
 
-    /// One fused projection does what three do, and heads side by side what they do one after another.
-    /// Against PyTorch: `parity::multi_head_attention_is_pytorchs_causal_bidirectional_and_cross`.
+    /// One fused projection equals three separate ones, and parallel heads equal heads computed one by one. For the
+    /// comparison with PyTorch, see `parity::multi_head_attention_is_pytorchs_causal_bidirectional_and_cross`.
     #[test]
     fn several_heads_are_single_ones_with_projections_of_their_own() {
         let x = normal([5, 12], 1);
@@ -337,8 +337,8 @@ mod many_heads {
         expect_same("of itself", itself, attention.attend(x, None).0);
     }
 
-    /// Megabytes of one layer of four heads, as the section's last program computes them; it puts one head over
-    /// 128,000 tokens at about 62 GB, which are 65.5.
+    /// Megabytes of one layer of four heads, as in the section's last program, which puts one head over 128,000 tokens
+    /// at about 62 GB, while it is 65.5.
     #[test]
     fn weights_take_memory_by_the_square_of_the_text() {
         let megabytes = |n_heads, n_tokens| format!("{:.2}", example::megabytes(n_heads, n_tokens));
@@ -369,8 +369,8 @@ mod your_journey {
         all.narrow(0, 1, 1)
     }
 
-    /// The slides print the scores 14.5, 25.1, 24.8, 14.3, 8.6 and 17.6, and the weights of those below; of these
-    /// they cut 0.2264 to 0.22.
+    /// The slides print the scores 14.5, 25.1, 24.8, 14.3, 8.6 and 17.6, and the weights of those below, of which they
+    /// truncate 0.2264 to 0.22.
     #[test]
     fn journey_attends_by_learned_queries_keys_and_values() {
         let w_q = matrix([[0.296112, 0.516562], [0.251671, 0.688557], [0.073972, 0.866522]]);
@@ -411,8 +411,8 @@ mod masks_and_patterns {
 
     use super::*;
 
-    /// Each map is the softmax of its logarithms; with positions as values, attention says where tokens look.
-    /// The uniform one is printed as 0.33, whose rows sum to 0.99.
+    /// Each map is the softmax of its logarithms; with positions as values, the output says where tokens look. The
+    /// uniform map is printed with 0.33, so that its rows sum to 0.99.
     #[test]
     fn four_sample_maps_are_diagonal_uniform_focused_and_local() {
         let look = |map: Tensor<2>| {
@@ -447,7 +447,7 @@ mod masks_and_patterns {
         causal_mask(4, 4, &Device::flex()).reshape([4, 4])
     }
 
-    /// Scaled scores of four random tokens, whose keys from `changed` on are others.
+    /// Scaled scores of four random tokens; keys from `changed` on are different.
     fn four_tokens(changed: usize) -> Tensor<2> {
         let (q, k) = (normal([4, 64], 1), normal([4, 64], 2));
         let mut k = values(k);
@@ -456,7 +456,7 @@ mod masks_and_patterns {
         scaled(scores(q, k), 64)
     }
 
-    /// The tutorial expects "about 0.33" three times in the third row of random scores: that takes equal ones.
+    /// The tutorial expects "about 0.33" three times in the third row of random scores, which requires equal scores.
     #[test]
     fn masked_before_the_softmax_the_future_neither_weighs_nor_matters() {
         let before = |scores| weights(masked(scores, mask()));
@@ -474,7 +474,7 @@ mod masks_and_patterns {
         expect("the third row of equal scores", &third, expected);
     }
 
-    /// What the tutorial warns of, and worse: what is left still depends on what was hidden.
+    /// What the tutorial warns of, and worse: what is left still depends on what was masked.
     #[test]
     fn masked_after_the_softmax_rows_fall_short_of_one_and_the_future_shows() {
         let after = |scores| weights(scores).mask_fill(mask(), 0.0);

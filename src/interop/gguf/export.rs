@@ -12,14 +12,14 @@ use crate::interop::{InteropError, Naming, Outgoing};
 use crate::model::LazyTensor;
 use crate::run::write_atomically;
 
-/// The tensor of learned positions, which llama.cpp keeps in f32.
+/// The position embedding, which llama.cpp keeps in f32.
 const POSITIONS: &str = "position_embd.weight";
 
-/// Writes the file `output`, or one named after the run if it is a folder, in place of an old one if `overwrite`.
+/// Writes the file `output`, or one named after the run if `output` is a folder, replacing an old one if `overwrite`.
 /// Returns its path.
 ///
 /// # Errors
-/// If llama.cpp does not know such a model or such a tokenizer, there is something already, or it cannot be written.
+/// If llama.cpp does not support the model or tokenizer, there is a file already, or it cannot be written.
 pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: bool) -> Result<PathBuf, InteropError> {
     let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
     let path = if is_folder { output.join(format!("{}.gguf", model.name())) } else { output.to_owned() };
@@ -46,8 +46,8 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     Ok(path)
 }
 
-/// The type of a tensor where matrices are of the type `numbers`: vectors are always f32, and rows that are not whole
-/// blocks f16, as llama.cpp chooses them.
+/// The type of a tensor if matrices are of the type `numbers`: vectors are always f32, and rows that are not whole
+/// blocks f16, as in llama.cpp.
 fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorType {
     match shape {
         [_, row] if name != POSITIONS => match row.is_multiple_of(numbers.block_len()) {
@@ -58,7 +58,7 @@ fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorType {
     }
 }
 
-/// The tensor that says Llama 3's scaling.
+/// The tensor that encodes Llama 3's `RoPE` scaling.
 fn rope_freqs(config: &ModelConfig) -> Option<(String, LazyTensor)> {
     let scaling = config.rope_scaling.filter(|_| config.position == PositionKind::Rope)?;
     let factors = rope_freqs::factors(&scaling, config.rope_theta, config.rotary_dim())?;

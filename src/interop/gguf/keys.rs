@@ -1,4 +1,4 @@
-//! The metadata of a GGUF file by key, with the type that a reader expects.
+//! The metadata of a GGUF file by key, with type checks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::value::{Array, Number, Value};
 use crate::interop::InteropError;
 
-/// Named values, and the file that they are from.
+/// Named values, and the file that they come from.
 #[derive(Clone, Debug)]
 pub struct Metadata {
     path: PathBuf,
@@ -23,7 +23,7 @@ impl Metadata {
         &self.path
     }
 
-    /// A text.
+    /// A string.
     pub(super) fn string(&self, key: &str) -> Result<Option<&str>, InteropError> {
         self.get(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
@@ -38,13 +38,13 @@ impl Metadata {
         self.get(key, "a number", Value::float)
     }
 
-    /// A count or an id: an integer from 0 on, below 2^32.
+    /// A count or an id: a non-negative integer below 2^32.
     pub(super) fn count(&self, key: &str) -> Result<Option<usize>, InteropError> {
         let fits = |value: &Value| u32::try_from(value.integer()?).ok().map(|n| n as usize);
         self.get(key, "a count", fits)
     }
 
-    /// As [`Metadata::count`], for each of the layers: a single number that stands for all, or numbers that are equal.
+    /// Like [`Metadata::count`], for a value per layer: a single number for all, or equal numbers.
     pub(super) fn same_count(&self, key: &str) -> Result<Option<usize>, InteropError> {
         let single = |value: &Value| match value.numbers() {
             None => value.integer(),
@@ -56,36 +56,36 @@ impl Metadata {
         self.get(key, "one count for all layers", |value| u32::try_from(single(value)?).ok().map(|n| n as usize))
     }
 
-    /// Texts.
+    /// A list of strings.
     pub(super) fn strings(&self, key: &str) -> Result<Option<&[String]>, InteropError> {
         let strings =
             |value| if let &Value::Array(Array::Strings(ref texts)) = value { Some(&texts[..]) } else { None };
         self.get(key, "a list of texts", strings)
     }
 
-    /// Numbers.
+    /// A list of numbers.
     pub(super) fn floats(&self, key: &str) -> Result<Option<Vec<f64>>, InteropError> {
         let floats = |value: &Value| value.numbers()?.into_iter().map(Number::float).collect();
         self.get(key, "a list of numbers", floats)
     }
 
-    /// Integers.
+    /// A list of integers.
     pub(super) fn integers(&self, key: &str) -> Result<Option<Vec<i128>>, InteropError> {
         let integers = |value: &Value| value.numbers()?.into_iter().map(Number::integer).collect();
         self.get(key, "a list of integers", integers)
     }
 
-    /// A value that must be there.
+    /// A required value.
     pub(super) fn required<T>(&self, key: &str, found: Option<T>) -> Result<T, InteropError> {
         found.ok_or_else(|| self.damaged(format!("`{key}` is missing in its metadata")))
     }
 
-    /// The error for metadata that cannot be.
+    /// The error for invalid metadata.
     pub(super) fn damaged(&self, reason: String) -> InteropError {
         InteropError::Damaged { path: self.path.clone(), reason }
     }
 
-    /// The error for a value that is not supported here.
+    /// The error for an unsupported value.
     pub(super) fn unsupported(&self, key: &str, value: &str, supported: &str) -> InteropError {
         let problem = format!("{key} = {value}: supported are {supported}");
         InteropError::Unsupported { path: self.path.clone(), problems: vec![problem] }

@@ -1,4 +1,4 @@
-//! The settings of a model in GGUF's metadata, from and to `[model]`.
+//! Converts a model's settings between GGUF metadata and `[model]`.
 //!
 //! Sources: llama.cpp, `llama-arch.cpp` for the keys, `src/models/` for what each architecture reads and needs.
 
@@ -12,12 +12,12 @@ use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind, RopeScaling};
 use crate::interop::{Family, InteropError};
 
 const ARCHITECTURE: &str = "general.architecture";
-/// Keys that only we read.
+/// A key that only Tinderbox reads.
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
-/// The version of the quantised blocks.
+/// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// llama.cpp's name of a family; `None` if it does not know it.
+/// llama.cpp's name for a family; `None` if it does not support it.
 fn architecture(family: Family) -> Option<&'static str> {
     match family {
         Family::Gpt2 => Some("gpt2"),
@@ -30,10 +30,10 @@ fn architecture(family: Family) -> Option<&'static str> {
     }
 }
 
-/// The family and the config of a file's model.
+/// The family and the config of the model in a file.
 ///
 /// # Errors
-/// If settings are missing, or are none that a model can have here.
+/// If settings are missing or not supported here.
 pub(super) fn read(
     metadata: &Metadata,
     tensors: &BTreeMap<String, StoredTensor>,
@@ -97,10 +97,10 @@ pub(super) fn read(
     }
 }
 
-/// The metadata of a file with this model, under this name; its tokenizer's is not among them.
+/// The metadata of a file with this model, under this name, without that of the tokenizer.
 ///
 /// # Errors
-/// If llama.cpp has no such model.
+/// If llama.cpp does not support such a model.
 pub(super) fn write(
     family: Family,
     config: &ModelConfig,
@@ -157,7 +157,7 @@ pub(super) fn write(
                           and the model is of the family ";
             return Err(no_gguf(&format!("{reason}{family}")));
         }
-        // llama.cpp reads the tensor of factors; these are to be read here again.
+        // llama.cpp reads the tensor of factors; these keys are for reading the file back.
         Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
             let mut add = |key: &str, value: Value| values.push((format!("{OWN_SCALING}.{key}"), value));
             add("factor", float(factor));
@@ -204,7 +204,7 @@ impl Keys<'_> {
         self.metadata.float(&self.key(name))
     }
 
-    /// Refuses what would change the model and is not known here.
+    /// Rejects unsupported settings that would change the model.
     fn refuse_more(&self) -> Result<(), InteropError> {
         for (name, supported) in [
             ("expert_count", "models without experts"),
@@ -234,12 +234,12 @@ impl Keys<'_> {
         })
     }
 
-    /// The share of a head that rotates.
+    /// The fraction of a head that rotates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as `ModelConfig::rotary_dim` does")]
     fn rotary_fraction(&self, head_dim: usize) -> Result<f64, InteropError> {
         let rotary_dim = self.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
         let fraction = rotary_dim as f64 / head_dim as f64;
-        // The share is rounded; the number of dimensions, which is cut off, is not to be one less.
+        // The fraction is rounded; truncating the number of dimensions must not lose one.
         let is_less = ((head_dim as f64 * fraction) as usize) < rotary_dim;
         Ok(if is_less { fraction.next_up() } else { fraction })
     }

@@ -1,7 +1,7 @@
 //! GGUF files, the format of llama.cpp, ollama and LM Studio: a model, its settings and its vocabulary in one file.
 //!
-//! `docs/gguf.md` describes the format. Here are the container (`read`, `reader`, `write`, `value`, `quant`), the settings of the
-//! model (`metadata`) and the vocabulary (`vocab`).
+//! `docs/gguf.md` describes the format. This module has the container (`read`, `reader`, `write`, `value`, `quant`),
+//! the model's settings (`metadata`) and the vocabulary (`vocab`).
 
 mod export;
 mod keys;

@@ -1,4 +1,4 @@
-//! The `Modelfile` beside a GGUF file, with which ollama takes it: `ollama create NAME -f Modelfile`.
+//! The `Modelfile` beside a GGUF file, from which ollama creates a model: `ollama create NAME -f Modelfile`.
 //!
 //! Source: ollama, `docs/modelfile.md`.
 
@@ -9,16 +9,16 @@ use crate::config::GenerateConfig;
 /// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";
 
-/// Its first line, by which a later export knows that it may replace it.
+/// Its first line, which marks it as replaceable by a later export.
 const FIRST_LINE: &str = "# Written by Tinderbox: ollama create NAME -f Modelfile";
 
-/// Whether a file was written here.
+/// Whether Tinderbox wrote a file with this text.
 pub(super) fn is_ours(text: &str) -> bool {
     text.lines().next() == Some(FIRST_LINE)
 }
 
-/// The file for a model at `gguf`, relative to it, that writes as a run's `[generate]` says. A model with a template
-/// for conversations has it in the GGUF file; any other goes on from a prompt as it is.
+/// The file for the model at `gguf`, a relative path, that generates as a run's `[generate]` says. A model with a chat
+/// template has it in the GGUF file; any other continues prompts verbatim.
 pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, has_chat_template: bool) -> String {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
     let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");
@@ -37,7 +37,7 @@ pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usi
     for (name, value) in parameters {
         writeln!(file, "PARAMETER {name} {value}").expect("writing to a string cannot fail");
     }
-    // Quotes cannot be escaped there: a text that would end early is left out.
+    // Quotes cannot be escaped there: a stop text that would end its quotes is left out.
     for text in stop.iter().filter(|text| !text.contains("\"\"\"") && !text.ends_with('"')) {
         writeln!(file, "PARAMETER stop \"\"\"{text}\"\"\"").expect("writing to a string cannot fail");
     }

@@ -13,17 +13,17 @@ use crate::model::LazyTensor;
 /// Opens the file at `path`. Its tensors are read on demand.
 ///
 /// # Errors
-/// If it is damaged, or holds a model, a vocabulary or a type of tensor that is not known here.
+/// If it is damaged, or holds an unsupported model, vocabulary or tensor type.
 pub fn open(path: &Path) -> Result<Source, InteropError> {
     let Gguf { metadata, mut tensors } = Gguf::open(path)?;
     let (family, config) = metadata::read(&metadata, &tensors)?;
     let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
-    tensors.remove(rope_freqs::TENSOR); // the config has it
+    tensors.remove(rope_freqs::TENSOR); // it is part of the config
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();
     Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
 }
 
-/// The types of the numbers in the file at `path`, by tensor.
+/// The number types of the file at `path`, by tensor.
 ///
 /// # Errors
 /// If its header is damaged.

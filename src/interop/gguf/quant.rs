@@ -1,4 +1,4 @@
-//! The types of tensors in a GGUF file: how numbers become bytes, and bytes numbers.
+//! The tensor types of a GGUF file: how numbers are encoded and decoded.
 //!
 //! Quantised types split a row into blocks of 32 numbers that share a scale d, an f16 (formulas in `docs/gguf.md`).
 //! Source: ggml, `ggml-quants.c`, the functions `quantize_row_q8_0_ref` and `dequantize_row_*`.
@@ -8,10 +8,10 @@ use half::{bf16, f16};
 /// How many numbers share a scale.
 const BLOCK: usize = 32;
 
-/// The type of a tensor's numbers.
+/// The number type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorType {
-    /// As they are.
+    /// Single precision.
     F32,
     /// IEEE half precision.
     F16,
@@ -28,12 +28,12 @@ pub enum TensorType {
 impl TensorType {
     const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0, Self::Q4_1];
 
-    /// The type of a number in a file, if it can be read here.
+    /// The type with a code in a file; `None` if unsupported.
     pub fn of_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Its number in a file.
+    /// Its code in a file.
     pub fn code(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -45,7 +45,7 @@ impl TensorType {
         }
     }
 
-    /// The number of a file most of whose matrices have this type, `general.file_type`.
+    /// The `general.file_type` code of a file whose matrices are mostly of this type.
     pub fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -57,7 +57,7 @@ impl TensorType {
         }
     }
 
-    /// Its name, as ggml writes it.
+    /// Its name in ggml.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -69,7 +69,7 @@ impl TensorType {
         }
     }
 
-    /// How many numbers are encoded together. It divides the length of a row.
+    /// How many numbers are encoded together. It divides the row length.
     pub fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -77,7 +77,7 @@ impl TensorType {
         }
     }
 
-    /// The bytes of [`TensorType::block_len`] numbers.
+    /// The number of bytes that encode [`TensorType::block_len`] numbers.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -120,7 +120,7 @@ impl TensorType {
     /// Appends the bytes of whole blocks to `bytes`.
     ///
     /// # Panics
-    /// For types that are only read.
+    /// For read-only types.
     pub fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => put(numbers, bytes, f32::to_le_bytes),
@@ -143,13 +143,13 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes))
 }
 
-/// The f16 at the start of a block, and the bytes behind it.
+/// The f16 at the start of a block, and the bytes after it.
 fn scale(block: &[u8]) -> (f32, &[u8]) {
     let (bytes, rest) = block.split_first_chunk().expect("a block begins with its scale");
     (f16::from_le_bytes(*bytes).to_f32(), rest)
 }
 
-/// The first half of a block is in the lower four bits of its bytes, the second half in the upper ones.
+/// The first half of a block is in the low nibbles of its bytes, the second half in the high ones.
 fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
 }
@@ -185,7 +185,7 @@ mod tests {
         // The largest is 127 steps of 0.5.
         let mut numbers = [0.0_f32; 64];
         numbers[0] = 63.5;
-        numbers[1] = -0.25; // half a step: away from zero
+        numbers[1] = -0.25; // half a step, rounded away from zero
         numbers[31] = 1.0;
         let bytes = encoded(TensorType::Q8_0, &numbers);
         assert_eq!(bytes[..2], 0x3800_u16.to_le_bytes()); // 0.5

@@ -14,14 +14,14 @@ use crate::interop::InteropError;
 use crate::model::Sink;
 
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
-/// The alignment of tensors in a file that does not give one.
+/// The default alignment of tensors in a file.
 pub(super) const ALIGNMENT: u64 = 32;
-/// The most dimensions of a tensor in ggml.
+/// ggml's limit on the dimensions of a tensor.
 const MAX_DIMENSIONS: u32 = 4;
-/// About how many bytes of a tensor are in memory beside its numbers.
+/// Approximate bytes of a tensor in memory besides its numbers.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// A file, open, its header read.
+/// An open file whose header was read.
 #[derive(Debug)]
 pub struct Gguf {
     /// Its settings.
@@ -30,10 +30,10 @@ pub struct Gguf {
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// A tensor in a file.
+/// A tensor stored in a file.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// The sizes of its dimensions, the outermost first: that of a linear layer is `[out, in]`.
+    /// The sizes of its dimensions, outermost first: a linear layer's is `[out, in]`.
     pub shape: Vec<usize>,
     /// The type of its numbers.
     pub kind: TensorType,
@@ -45,8 +45,7 @@ impl Gguf {
     /// Reads the header of the file at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds types of tensors that cannot be
-    /// read here.
+    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;
@@ -74,10 +73,10 @@ impl Gguf {
 }
 
 impl StoredTensor {
-    /// Passes the numbers on, row-major, in pieces. Other tensors of the file may be read in between.
+    /// Streams the numbers, row-major, in pieces. Other tensors of the file may be read in between.
     ///
     /// # Errors
-    /// If the file cannot be read, or became shorter, or `sink` fails.
+    /// If the file cannot be read or was truncated, or `sink` fails.
     pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
         let n: usize = self.shape.iter().product();
         let n_bytes = n / self.kind.block_len() * self.kind.block_bytes();
@@ -103,7 +102,7 @@ impl StoredTensor {
     /// Reads the numbers, row-major.
     ///
     /// # Errors
-    /// As [`StoredTensor::stream`].
+    /// As for [`StoredTensor::stream`].
     pub fn read(&self) -> io::Result<Vec<f32>> {
         let mut numbers = Vec::new();
         self.stream(&mut |piece| {
@@ -114,7 +113,7 @@ impl StoredTensor {
     }
 }
 
-/// A tensor as the header describes it; the offset is from the start of all tensors.
+/// A tensor as described in the header; the offset is relative to the start of all tensors.
 struct TensorInfo {
     shape: Vec<usize>,
     kind: TensorType,
@@ -148,7 +147,7 @@ fn damaged(path: &Path, reason: String) -> InteropError {
 
 type Header = (BTreeMap<String, Value>, BTreeMap<String, TensorInfo>, u64);
 
-/// Reads everything behind the magic number: the metadata, the tensors, and where their numbers start.
+/// Reads everything after the magic number: the metadata, the tensors, and where their numbers start.
 fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
     let version = reader.u32()?;
     if !(2..=3).contains(&version) {
@@ -210,7 +209,7 @@ impl TensorInfo {
             let size = usize::try_from(n).ok().filter(|n| *n > 0);
             shape.push(size.ok_or_else(|| format!("`{name}` has a dimension of {n}"))?);
         }
-        shape.reverse(); // in the file, the innermost comes first
+        shape.reverse(); // the file has the innermost first
         let code = reader.u32()?;
         let kind = TensorType::of_code(code).ok_or_else(|| Problem::NotAModel {
             reason: format!("the numbers of `{name}` are of the type {}", type_name(code)),
@@ -219,7 +218,7 @@ impl TensorInfo {
         Ok(Self { shape, kind, offset: reader.u64()? })
     }
 
-    /// Whether its numbers lie within the `available` bytes of all tensors.
+    /// Checks that its numbers lie within the `available` bytes of all tensors.
     fn check(&self, alignment: u64, available: u64) -> Result<(), String> {
         let Self { shape, kind, offset } = self;
         let row = shape.last().copied().unwrap_or(1);
@@ -241,7 +240,7 @@ impl TensorInfo {
     }
 }
 
-/// The name of a type of tensor that is not read here, where it is a common one.
+/// The name of an unsupported tensor type, if it is a common one.
 fn type_name(code: u32) -> String {
     let name = match code {
         6 => "Q5_0",
@@ -374,7 +373,7 @@ mod tests {
         write(&path, &[], std::slice::from_ref(&long)).expect("written");
         let stored = &Gguf::open(&path).expect("whole").tensors["long"];
         assert!(stored.read().expect("read") == long.tensor.read().expect("read").values);
-        // In pieces of any length, blocks are whole.
+        // Blocks are complete however the values are split into pieces.
         let numbers: Vec<f32> = (0..320).map(|i| i as f32).collect();
         let pieces = numbers.clone();
         let tensor = LazyTensor::computed(vec![5, 64], move |sink| {
@@ -390,7 +389,7 @@ mod tests {
         assert_eq!(stored.read().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// The file with these bytes from the first occurrence of `before` on.
+    /// The file with the bytes from `skip` after the first `before` replaced by `new`.
     fn patched(before: &[u8], skip: usize, new: &[u8]) -> Vec<u8> {
         let mut bytes = file();
         let at = bytes.windows(before.len()).position(|window| window == before).expect("it is there") + skip;

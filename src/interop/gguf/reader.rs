@@ -1,12 +1,12 @@
-//! Reads the numbers and texts of a header, none of which reaches beyond the end of the file.
+//! Reads the numbers and strings of a header, without going beyond the end of the file.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
 
-/// The longest name of a tensor in ggml is 63 bytes; longer keys than this are refused by llama.cpp, too.
+/// The longest tensor name in ggml is 63 bytes; llama.cpp rejects keys longer than this, too.
 const MAX_NAME: u64 = 1 << 16;
 
-/// A header that is being read.
+/// A header being read.
 pub(super) struct Reader {
     from: Box<dyn Read>,
     at: u64,
@@ -14,7 +14,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Of a file with `length` bytes, from its beginning.
+    /// A reader of a file of `length` bytes, from its start.
     pub(super) fn new(file: File, length: u64) -> Self {
         Self { from: Box::new(BufReader::new(file)), at: 0, length }
     }
@@ -24,12 +24,12 @@ impl Reader {
         Self { from: Box::new(std::io::Cursor::new(bytes.to_vec())), at: 0, length: bytes.len() as u64 }
     }
 
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// How many bytes the file has.
+    /// The number of bytes in the file.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -59,7 +59,7 @@ impl Reader {
         String::from_utf8(self.bytes(n)?).map_err(|_| format!("a text at byte {at} is not UTF-8"))
     }
 
-    /// A text that is not long.
+    /// A string of limited length.
     pub(super) fn name(&mut self, what: &str) -> Result<String, String> {
         let name = self.string()?;
         match name.len() as u64 {

@@ -1,5 +1,5 @@
-//! `rope_freqs.weight`: the factors by which llama.cpp divides the frequencies of `RoPE`, one for each pair. It is how a
-//! file says Llama 3's scaling.
+//! `rope_freqs.weight`: the factors by which llama.cpp divides the frequencies of `RoPE`, one per pair of dimensions.
+//! They encode Llama 3's scaling in a file.
 //!
 //! Source: llama.cpp, `generate_extra_tensors` in `conversion/llama.py`.
 
@@ -10,16 +10,15 @@ use crate::config::RopeScaling;
 /// The name of the tensor.
 pub(super) const TENSOR: &str = "rope_freqs.weight";
 
-/// The settings of Llama 3.1 and later beside the factor.
+/// The settings of Llama 3.1 and later besides the factor.
 const LOW_FREQ_FACTOR: f64 = 1.0;
 const HIGH_FREQ_FACTOR: f64 = 4.0;
 const ORIGINAL_CONTEXT_LENGTH: usize = 8192;
 
-/// How much computed and stored factors may differ, relative to the greater one: they were computed in single
-/// precision.
+/// How much computed and stored factors may differ, relative to the larger: they were computed in single precision.
 const TOLERANCE: f64 = 1e-4;
 
-/// The factors of a scaling, for a head of which `rotary_dim` dimensions rotate; `None` if it has none.
+/// The factors of a scaling, for a head with `rotary_dim` rotated dimensions; `None` if the scaling has none.
 pub(super) fn factors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> Option<Vec<f32>> {
     let &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length } = scaling else {
         return None;
@@ -40,8 +39,8 @@ pub(super) fn factors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> O
     Some((0..rotary_dim / 2).map(|pair| of_pair(pair) as f32).collect())
 }
 
-/// The scaling with these factors: `given`, if a file says more than them, or else Llama 3's with their largest.
-/// `None` if it is another one.
+/// The scaling with these factors: `given`, if it matches, or else Llama 3's with the largest of them. `None` if
+/// neither matches.
 pub(super) fn scaling(factors: &[f32], theta: f64, given: Option<RopeScaling>) -> Option<RopeScaling> {
     let largest = factors.iter().copied().fold(1.0_f32, f32::max);
     let as_llama_3 = RopeScaling::Llama3 {
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn factors_are_those_of_the_published_files() {
         let factors = factors(&llama_3_2(), 500_000.0, 64).expect("it has some");
-        // As convert_hf_to_gguf computes them, in float32 with numpy.
+        // Factors computed by convert_hf_to_gguf, in float32 with numpy.
         assert_eq!(factors.len(), 32);
         assert_eq!(factors[..15], [1.0; 15]);
         assert_eq!(factors[18..], [32.0; 14]);

@@ -1,11 +1,11 @@
-//! A value of GGUF's metadata, and its bytes.
+//! A value of GGUF metadata, and its encoding.
 
 use super::reader::Reader;
 
-/// How deep arrays may lie in each other: a crafted file could otherwise exhaust the stack.
+/// The depth limit of nested arrays: a crafted file could otherwise exhaust the stack.
 const DEEPEST: usize = 8;
 
-/// A type of number, by its code in a file.
+/// A number type, by its code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the names of the types")]
@@ -42,11 +42,11 @@ impl NumberType {
     }
 }
 
-/// A number of any type, true and false among them.
+/// A number of any type, including booleans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
     kind: NumberType,
-    /// Its bytes, little-endian, with zeros behind them.
+    /// Its bytes, little-endian, padded with zeros.
     bytes: [u8; 8],
 }
 
@@ -57,7 +57,7 @@ impl Number {
         Self { kind, bytes }
     }
 
-    /// The value of an integer; `None` for a fraction or a truth value.
+    /// The value of an integer; `None` for a float or a boolean.
     #[allow(clippy::cast_possible_truncation, reason = "the bytes above those of its type are zero")]
     pub fn integer(self) -> Option<i128> {
         let bits = u64::from_le_bytes(self.bytes);
@@ -71,7 +71,7 @@ impl Number {
         }
     }
 
-    /// The value of any number; an f32 is the shortest decimal number that is read as it: 1e-6, not 9.99999997e-7.
+    /// The value of any number; an f32 is read by its shortest decimal form: 1e-6, not 9.99999997e-7.
     pub fn float(self) -> Option<f64> {
         let bits = u64::from_le_bytes(self.bytes);
         match self.kind {
@@ -88,23 +88,23 @@ impl Number {
     }
 }
 
-/// A value of the metadata.
+/// A metadata value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number, or true or false.
+    /// A number or a boolean.
     Number(Number),
-    /// A text.
+    /// A string.
     String(String),
     /// Values of one type.
     Array(Array),
 }
 
-/// Values of one type, as compact as in the file.
+/// Values of one type, stored as compactly as in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Array {
-    /// Numbers, one after the other.
+    /// The bytes of the numbers.
     Numbers(NumberType, Vec<u8>),
-    /// Texts.
+    /// Strings.
     Strings(Vec<String>),
     /// Arrays, each with its own type.
     Arrays(Vec<Array>),
@@ -156,7 +156,7 @@ impl Value {
         Some(bytes.chunks_exact(kind.n_bytes()).map(|bytes| Number::new(*kind, bytes)).collect())
     }
 
-    /// For an error: a number or a short text as it is, of anything else its type.
+    /// The value for an error message: a number or short string verbatim, otherwise its type.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Number(number) => match (number.bool(), number.integer(), number.float()) {
@@ -171,7 +171,7 @@ impl Value {
         }
     }
 
-    /// Reads a type and a value of it.
+    /// Reads a type and a value of that type.
     pub(super) fn read(from: &mut Reader) -> Result<Self, String> {
         match from.u32()? {
             STRING => Ok(Self::String(from.string()?)),

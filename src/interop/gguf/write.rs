@@ -1,4 +1,4 @@
-//! Writes a GGUF file, version 3: whole or not at all, with one tensor in memory at a time.
+//! Writes a GGUF file, version 3: atomically, with one tensor in memory at a time.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::model::LazyTensor;
 use crate::run::files::{partial_name, rename, write_synced};
 
 const VERSION: u32 = 3;
-/// How many numbers are encoded at once: whole blocks of any type.
+/// How many numbers are encoded at once: a multiple of every block length.
 const CHUNK: usize = 1 << 16;
 
 /// A tensor to be written.
@@ -19,7 +19,7 @@ const CHUNK: usize = 1 << 16;
 pub struct NewTensor {
     /// Its name.
     pub name: String,
-    /// The type that its numbers are written as. Its blocks divide the length of a row.
+    /// The type to write its numbers as. Its blocks divide the row length.
     pub kind: TensorType,
     /// Its numbers.
     pub tensor: LazyTensor,
@@ -32,7 +32,7 @@ impl NewTensor {
     }
 }
 
-/// Writes the file `path`, in place of one that is there.
+/// Writes the file `path`, replacing an existing one.
 ///
 /// # Errors
 /// If it cannot be written, or a tensor cannot be read.
@@ -74,7 +74,7 @@ fn header(metadata: &[(String, Value)], tensors: &[NewTensor]) -> Vec<u8> {
         write_string(&tensor.name, &mut header);
         header.extend(u32::try_from(shape.len()).expect("a few dimensions").to_le_bytes());
         for size in shape.iter().rev() {
-            header.extend((*size as u64).to_le_bytes()); // the innermost first
+            header.extend((*size as u64).to_le_bytes()); // innermost first
         }
         header.extend(tensor.kind.code().to_le_bytes());
         header.extend(u64::to_le_bytes(offset));
@@ -88,7 +88,7 @@ fn header(metadata: &[(String, Value)], tensors: &[NewTensor]) -> Vec<u8> {
 fn write_tensor(tensor: &NewTensor, file: &mut impl Write) -> io::Result<()> {
     let block = tensor.kind.block_len();
     let mut bytes = Vec::new();
-    let mut rest = Vec::with_capacity(block); // of a block that goes on in the next piece
+    let mut rest = Vec::with_capacity(block); // of a block that continues in the next piece
     tensor.tensor.stream(&mut |mut numbers| {
         if !rest.is_empty() {
             let (now, later) = numbers.split_at(numbers.len().min(block - rest.len()));

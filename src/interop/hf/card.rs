@@ -1,4 +1,4 @@
-//! The model card: what the model is, what it was trained on and how, for whoever finds the folder.
+//! The model card: what the model is, and how and on what it was trained, for whoever finds the folder.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use crate::format::{compact, grouped};
 use crate::interop::{InteropError, Outgoing};
 use crate::run::{Curves, RunInfo};
 
-/// How many rows the table of losses has at most.
+/// The most rows of the table of losses.
 const MOST_ROWS: usize = 20;
 
-/// The card, in Markdown; `curve` is the file name of a picture of the losses beside it.
+/// The card, in Markdown; `curve` is the file name of a loss plot beside it.
 pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, InteropError> {
     let info = RunInfo::read(&model.run)?;
     let mut card = String::new();

@@ -1,5 +1,5 @@
-//! From the `config.json` of a transformers model to our `[model]`. Whatever changes the numbers and is not known here
-//! is a problem; defaults are those of the transformers library.
+//! Converts the `config.json` of a transformers model to our `[model]`. Unsupported keys that change the numbers are
+//! problems; defaults are those of the transformers library.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use super::rope::Rope;
 use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use crate::interop::Family;
 
-/// The names of activations, the first of which is the default.
+/// The names of activations, the default first.
 const GPT2_ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu_new", MlpKind::GeluTanh),
     ("gelu_pytorch_tanh", MlpKind::GeluTanh),
@@ -27,7 +27,7 @@ const ARCEE_ACTIVATIONS: [(&str, MlpKind); 1] = [("relu2", MlpKind::ReluSquared)
 /// The most layers that are listed one by one.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// The family and the model of a config. `vocab_size` is given.
+/// The family and the model of a config, with `vocab_size` set.
 ///
 /// # Errors
 /// The keys that are not supported here, each as `KEY = VALUE: WHAT IS SUPPORTED`.
@@ -103,12 +103,12 @@ fn gpt_neo(keys: &mut Keys<'_>) -> ModelConfig {
     }
 }
 
-/// The windows of GPT-Neo's layers, as short a list as repeats to all of them.
+/// The windows of GPT-Neo's layers, as the shortest list that is repeated over them.
 fn gpt_neo_windows(keys: &mut Keys<'_>, n_layers: usize) -> Vec<usize> {
     const SUPPORTED: &str = "a list of \"global\" and \"local\", as many as num_layers, is supported";
     let window = keys.size_or("window_size", 256);
     let (key, layers) = match (keys.get("attention_types"), keys.get("attention_layers")) {
-        // `[[["global", "local"], 12]]`: a list, and how often it is there.
+        // `[[["global", "local"], 12]]`: a list, and how often it is repeated.
         (Some(types), _) => ("attention_types", repeated(types, n_layers)),
         (None, Some(Value::Array(layers))) => ("attention_layers", Some(layers.clone())),
         (None, Some(_)) => ("attention_layers", None),
@@ -135,7 +135,7 @@ fn gpt_neo_windows(keys: &mut Keys<'_>, n_layers: usize) -> Vec<usize> {
     }
 }
 
-/// The layers of `attention_types`; `None` if it is none, or not of `n_layers`.
+/// The layers of `attention_types`; `None` if malformed, or not of length `n_layers`.
 fn repeated(types: &Value, n_layers: usize) -> Option<Vec<Value>> {
     let mut layers = Vec::new();
     for group in types.as_array()? {
@@ -176,7 +176,7 @@ fn gpt_neox(keys: &mut Keys<'_>) -> ModelConfig {
     }
 }
 
-/// Llama and what descends from it.
+/// Llama and its descendants.
 fn llama(family: Family, keys: &mut Keys<'_>) -> ModelConfig {
     let (d_model, n_heads) = (keys.size("hidden_size"), keys.size("num_attention_heads"));
     let context_length = keys.size("max_position_embeddings");
@@ -228,7 +228,7 @@ fn llama(family: Family, keys: &mut Keys<'_>) -> ModelConfig {
     }
 }
 
-/// Reports windows that change what a position sees.
+/// Reports windows that restrict attention.
 fn windows(family: Family, keys: &mut Keys<'_>, context_length: usize) {
     if family == Family::Mistral {
         let window = if keys.has("sliding_window") { keys.get("sliding_window").cloned() } else { Some(4096.into()) };
@@ -248,7 +248,7 @@ fn windows(family: Family, keys: &mut Keys<'_>, context_length: usize) {
     }
 }
 
-/// `width / heads`, which must be whole.
+/// `width / heads`, which must be an integer.
 fn head_dim(keys: &mut Keys<'_>, (width_key, width): (&str, usize), (heads_key, heads): (&str, usize)) -> usize {
     if !width.is_multiple_of(heads) {
         keys.problems.push(format!("{width_key} = {width}: it must be divisible by {heads_key} = {heads}"));

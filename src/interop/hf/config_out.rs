@@ -1,5 +1,5 @@
-//! From our `[model]` to the `config.json` and `generation_config.json` of transformers: the inverse of
-//! [`config`](super::config), with every key that has a default there written out.
+//! Converts our `[model]` to the `config.json` and `generation_config.json` of transformers: the inverse of
+//! [`config`](super::config), with all keys that have defaults there written out.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::config::{GenerateConfig, MlpKind, ModelConfig, RopeScaling};
 use crate::interop::{Family, Outgoing};
 use crate::model::Dtype;
 
-/// The ids of the tokens that begin and end a text, `null` if there are none.
+/// The ids of the BOS and EOS tokens, `null` if there are none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) bos: Option<u32>,
@@ -39,7 +39,7 @@ pub(super) fn config(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
     config
 }
 
-/// `generation_config.json`: how the run writes unless told otherwise.
+/// `generation_config.json`: the run's default sampling settings.
 pub(super) fn generation(generate: &GenerateConfig, ends: Ends) -> Value {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, .. } = *generate;
     let mut config = json!({

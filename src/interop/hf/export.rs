@@ -1,4 +1,4 @@
-//! Writes a run's model as a folder that transformers opens: complete under its name, or not at all.
+//! Writes a run's model as a folder that transformers can open, atomically.
 
 use std::fs;
 use std::io::Write;
@@ -15,16 +15,17 @@ use crate::run::files::{write_dir, write_synced};
 use crate::run::layout::LOSS_SVG;
 use crate::run::tensors::write_as;
 
-/// Writes the folder `output`, in place of an old one if `overwrite`.
+/// Writes the folder `output`, replacing an old one if `overwrite`.
 ///
 /// # Errors
-/// If there is something already, or it cannot be written.
+/// If the path is taken, or the folder cannot be written.
 pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     check_new(output, overwrite)?;
     write_dir(output, |path, error| cannot_write(path)(error), |folder| write_files(model, dtype, folder))
 }
 
-/// Checks, changing nothing, that a folder may be written at `output`: there is nothing, or a model and `overwrite`.
+/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or a model and
+/// `overwrite`.
 fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
     if output.file_name().is_none() {
         return Err(InteropError::NoName(output.to_owned())); // `.` or `..`, which cannot be renamed
@@ -62,7 +63,7 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
     write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
 }
 
-/// The run's own, if it has one, with what keeps our ids in `AutoTokenizer`.
+/// The run's own, if it has one, with the settings that make `AutoTokenizer` produce our ids.
 fn tokenizer_config(model: &Outgoing) -> Map<String, Value> {
     let config = model.tokenizer.config_json().and_then(|json| serde_json::from_str(json).ok());
     let mut config: Map<String, Value> = config.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A folder of another's making: only files within it are read, wherever its names and links point.
+//! A folder from someone else: only files within it are read, wherever its names and links point.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Component, Path, PathBuf};
 use crate::interop::InteropError;
 use crate::interop::error::cannot_read;
 
-/// The longest text file that is read. The largest `tokenizer.json` files have some 30 MB.
+/// The longest text file that is read. The largest `tokenizer.json` files are about 30 MB.
 const LONGEST_TEXT: u64 = 1 << 28;
 
-/// A folder, and where files may lie that its links point to.
+/// A folder, and where its links may point.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The folder's real path, and in a cache of the hub that of its blobs.
+    /// The folder's real path, and within a hub cache that of its blobs.
     allowed: Vec<PathBuf>,
 }
 
@@ -34,7 +34,7 @@ impl Folder {
     /// The path of a file in the folder; `None` if there is none.
     ///
     /// # Errors
-    /// If the name leads out of the folder.
+    /// If the name leads outside the folder.
     pub(super) fn file(&self, name: &str) -> Result<Option<PathBuf>, InteropError> {
         let outside = || InteropError::Outside { path: self.path.clone(), name: name.to_owned() };
         let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
@@ -51,7 +51,7 @@ impl Folder {
         }
     }
 
-    /// The names of the files with an extension, in their order.
+    /// The names of the files with an extension, sorted.
     pub(super) fn files_with_extension(&self, extension: &str) -> Result<Vec<String>, InteropError> {
         let entries = fs::read_dir(&self.path).map_err(cannot_read(&self.path))?;
         let names = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
@@ -74,7 +74,7 @@ impl Folder {
         text.map(Some).map_err(|_| InteropError::Damaged { path, reason: "it is not UTF-8".to_owned() })
     }
 
-    /// The content of a JSON file in the folder, an object; `None` if there is none.
+    /// The content of a JSON file in the folder, which must be an object; `None` if there is none.
     pub(super) fn json(&self, name: &str) -> Result<Option<serde_json::Map<String, serde_json::Value>>, InteropError> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let object = serde_json::from_str(&text).map_err(|error| {

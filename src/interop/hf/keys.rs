@@ -1,8 +1,8 @@
-//! The keys of a `config.json`, read with everything that is wrong reported at once.
+//! Reads the keys of a `config.json`, and reports all problems at once.
 
 use serde_json::{Map, Value, json};
 
-/// Reads keys, and collects those that are not supported here, each as `KEY = VALUE: WHAT IS SUPPORTED`.
+/// Reads keys, and collects the unsupported ones, each as `KEY = VALUE: WHAT IS SUPPORTED`.
 pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
     pub(super) problems: Vec<String>,
@@ -18,12 +18,12 @@ impl<'a> Keys<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether a key is there, be it null.
+    /// Whether a key exists, even if null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
-    /// A size that must be there.
+    /// A required size.
     pub(super) fn size(&mut self, key: &str) -> usize {
         if self.get(key).is_none() {
             self.problems.push(format!("{key} is missing"));
@@ -49,7 +49,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(super) fn number(&mut self, key: &str) -> f64 {
         if self.get(key).is_none() {
             self.problems.push(format!("{key} is missing"));
@@ -65,7 +65,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// A key that must be missing, null or as `expected`.
+    /// A key that must be missing, null or equal to `expected`.
     pub(super) fn only(&mut self, key: &str, expected: impl Into<Value>) {
         let expected = expected.into();
         if let Some(value) = self.get(key).filter(|value| **value != expected) {
@@ -73,7 +73,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A switch that must be as another one.
+    /// A switch that must equal another one.
     pub(super) fn as_other(&mut self, key: &str, expected: bool, other: &str) {
         let value = self.flag_or(key, false);
         if value != expected {
@@ -88,7 +88,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A name out of a list, and what it stands for. A missing key is as the first one of the list.
+    /// The meaning of a name from a list. A missing key means the first one.
     pub(super) fn one_of<T: Copy>(&mut self, key: &str, names: &[(&str, T)]) -> T {
         let default = names[0].1;
         let Some(value) = self.get(key) else { return default };

@@ -1,5 +1,5 @@
-//! Models as the Hugging Face hub and the transformers library keep them: a folder with a `config.json`, safetensors
-//! files and a `tokenizer.json`.
+//! Models in the format of the Hugging Face hub and the transformers library: a folder with a `config.json`,
+//! safetensors files and a `tokenizer.json`.
 
 mod card;
 mod config;

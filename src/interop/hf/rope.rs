@@ -1,21 +1,21 @@
-//! The rotary positions of a `config.json`: in a table of their own since transformers 5, beside the other keys before.
+//! `RoPE` settings in a `config.json`: in their own table since transformers 5, previously among the other keys.
 
 use serde_json::{Map, Value};
 
 use super::keys::Keys;
 use crate::config::RopeScaling;
 
-/// Rotary positions.
+/// `RoPE` settings.
 pub(super) struct Rope {
     pub(super) theta: f64,
     pub(super) scaling: Option<RopeScaling>,
-    /// The share of a head that rotates.
+    /// The fraction of a head that rotates.
     pub(super) fraction: f64,
 }
 
 impl Rope {
-    /// Reads `rope_parameters`, as transformers 5 writes it, or `theta_key`, `rope_scaling` and, where a part of a head
-    /// rotates, the key of `fraction` with its default.
+    /// Reads `rope_parameters`, as transformers 5 writes them, or else `theta_key`, `rope_scaling` and, for partial
+    /// rotation, the key of `fraction` with its default.
     pub(super) fn read(keys: &mut Keys<'_>, theta_key: &str, fraction: Option<(&str, f64)>) -> Self {
         let (name, table) = match (keys.get("rope_parameters"), keys.get("rope_scaling")) {
             (Some(table), _) => ("rope_parameters", Some(table)),
@@ -50,7 +50,7 @@ impl Rope {
         Self { theta, scaling, fraction: rotary_fraction }
     }
 
-    /// `original` is where older files have the context before the scaling.
+    /// `original` is the context length before scaling in older files.
     fn scaling(keys: &mut Keys<'_>, original: Option<&Value>) -> Option<RopeScaling> {
         let key = if keys.get("rope_type").is_some() { "rope_type" } else { "type" };
         let kind = keys.get(key)?;

@@ -1,11 +1,11 @@
-//! The tokenizer of a folder: `tokenizer.json` as it is, and what `tokenizer_config.json` and its neighbours say.
+//! The tokenizer of a folder: its `tokenizer.json`, and what `tokenizer_config.json` and related files add.
 
 use serde_json::{Map, Value, json};
 
 use super::folder::Folder;
 use crate::interop::{InteropError, TokenizerFiles};
 
-/// Keys of `tokenizer_config.json` that name a special token.
+/// Keys of `tokenizer_config.json` that name special tokens.
 const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 /// Reads the tokenizer of a model with this `config.json`.
@@ -44,7 +44,7 @@ pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<Tokeni
     Ok(TokenizerFiles { json, config })
 }
 
-/// The token of an id, or of the first of several.
+/// The token with an id, or with the first of several ids.
 fn token_of(tokenizer: &str, id: &Value) -> Option<Value> {
     let id = id.as_array().map_or(Some(id), |ids| ids.first())?;
     let tokenizer: Value = serde_json::from_str(tokenizer).ok()?;
@@ -52,7 +52,7 @@ fn token_of(tokenizer: &str, id: &Value) -> Option<Value> {
     Some(added.iter().find(|token| token["id"] == *id)?["content"].clone())
 }
 
-/// The `tokenizer.json` of GPT-2's two files, byte-level BPE.
+/// Makes a `tokenizer.json` from GPT-2's two files, byte-level BPE.
 fn from_vocab_and_merges(folder: &Folder, vocab: &str, merges: &str) -> Result<String, InteropError> {
     let vocab: Map<String, Value> = serde_json::from_str(vocab).map_err(|error| {
         let reason = format!("it is not a JSON object: {error}");

@@ -15,15 +15,15 @@ use crate::run::tensors::{OpenTensorsError, open_as};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Endings of names that older versions saved although they are no parameters: masks and `RoPE`'s frequencies.
+/// Suffixes of tensors that older versions saved although they are not parameters: masks and `RoPE` frequencies.
 const BUFFERS: [&str; 5] =
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
 
-/// The output layer, which is not in front of the other names' prefix.
+/// The output layer, which never has the prefix.
 const OUTPUT: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
-/// Opens the tensors, named as transformers names those of the whole model. A tied output layer is left out, whether
-/// it was saved or not.
+/// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out, saved
+/// or not.
 pub(super) fn open(folder: &Folder, family: Family, is_tied: bool) -> Result<Tensors, InteropError> {
     let mut tensors = Tensors::new();
     for path in files(folder)? {
@@ -85,7 +85,7 @@ fn open_file(path: &Path) -> Result<Tensors, InteropError> {
     })
 }
 
-/// Adds the prefix of the model within the whole, which is not there if it was saved by itself.
+/// Adds the prefix of the base model within the whole, which is missing if it was saved by itself.
 fn with_prefix(tensors: Tensors, family: Family) -> Tensors {
     let prefix = match family {
         Family::Gpt2 | Family::GptNeo => "transformer.",

@@ -1,4 +1,4 @@
-//! Whether a run is the model of another project's file: tensor by tensor, and by the logits of a text.
+//! Verifies that a run is the model of another project's file: tensor by tensor, and by the logits of a text.
 
 mod tensors;
 
@@ -20,43 +20,43 @@ use crate::model::Gpt;
 use crate::run::{Checkpoint, TrainState, locate};
 use crate::tokenizer::Tokenizer;
 
-/// Read by both models where no text is given; what a tokenizer does not know of it is left out.
+/// Read by both models if no text is given, without characters unknown to a tokenizer.
 pub const TEXT: &str =
     "The quick brown fox jumps over the lazy dog. Then it sat down by the river, and said: \"It is late.\"";
 
-/// Logits of equal tensors differ by less, whatever the order of sums.
+/// Logits of equal tensors differ by less, whatever the order of summation.
 const EQUAL_LOGITS: f32 = 1e-3;
 
 /// The result of the comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verification {
-    /// Whether the two are one model: all tensors are there and equal, but for the rounding of the other's type of
-    /// numbers, and so are the settings and the ids of the text.
+    /// Whether the two are the same model: all tensors exist and are equal, up to rounding to the other's number type,
+    /// and so are the settings and the token ids of the text.
     pub same: bool,
     /// The family of the other model.
     pub family: Family,
-    /// Settings with other values, each on a line.
+    /// Settings with different values, one per line.
     pub settings: Vec<String>,
-    /// All tensors of both, as the other names them.
+    /// All tensors of both, under the other's names.
     pub tensors: Vec<TensorComparison>,
     /// The two models' predictions; `None` if a tensor is missing, extra or misshapen.
     pub logits: Option<LogitComparison>,
 }
 
-/// The predictions of both for each token of a text.
+/// The predictions of both models for each token of a text.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogitComparison {
-    /// How many tokens were read.
+    /// The number of tokens read.
     pub n_tokens: usize,
-    /// Whether both tokenizers make the same ids of the text.
+    /// Whether both tokenizers encode the text to the same ids.
     pub same_ids: bool,
-    /// The largest difference of two logits.
+    /// The largest difference between two logits.
     pub max_difference: f32,
-    /// After how many tokens both have the same likeliest next token.
+    /// After how many tokens both predict the same most probable next token.
     pub n_same_argmax: usize,
 }
 
-/// Compares the run at `run` with the model at `against`, and their predictions for `text`, or for a built-in one.
+/// Compares the run at `run` with the model at `against`, and their predictions for `text` or a built-in one.
 ///
 /// # Errors
 /// If one cannot be read, or the run is of another family.
@@ -98,11 +98,11 @@ pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verifica
     Ok(Verification { same, family: theirs.family, settings, tensors, logits })
 }
 
-/// The settings that change what the same tensors compute, where they differ.
+/// The differing settings that affect what the same tensors compute.
 fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
     let settings = |config: &ModelConfig| -> Map<String, Value> {
         let Ok(Value::Object(mut all)) = serde_json::to_value(config) else { unreachable!("a config is an object") };
-        // Shapes show in tensors; these two are of training; biases of zeros are none.
+        // Shapes show in the tensors; `context_length` and `dropout` concern training; zero biases have no effect.
         for key in ["bias", "qkv_bias", "vocab_size", "tie_embeddings", "context_length", "dropout", "d_ff", "d_model"]
         {
             all.remove(key);
@@ -126,7 +126,7 @@ fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
         .collect()
 }
 
-/// Numbers of a GGUF file have 32 bits.
+/// GGUF files store 32-bit numbers.
 fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
     match (one.and_then(Value::as_f64), other.and_then(Value::as_f64)) {
         (Some(one), Some(other)) => (one - other).abs() <= 1e-6 * one.abs(),
@@ -138,7 +138,7 @@ fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
 struct Ids {
     text: String,
     all: Vec<u32>,
-    /// As many as a context holds.
+    /// As many as fit the context.
     ours: Vec<u32>,
 }
 
@@ -169,7 +169,7 @@ fn logits(model: &Gpt, ids: &[u32]) -> Vec<f32> {
 }
 
 fn compare_logits(ours: &[f32], theirs: &[f32], n_tokens: usize, same_ids: bool) -> LogitComparison {
-    // A vocabulary that is padded in one of them only has more logits there.
+    // If one vocabulary is padded, only that model has more logits.
     let rows = |logits: &[f32]| -> Vec<Vec<f32>> {
         logits.chunks_exact(logits.len() / n_tokens).map(<[f32]>::to_vec).collect()
     };

@@ -1,4 +1,4 @@
-//! Tensors of a run beside those of another project's file: equal, or as far apart as the file's type of numbers
+//! Compares tensors of a run with those of another project's file: equal, or as far apart as the file's number type
 //! explains.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,25 +12,25 @@ use crate::interop::layout::Naming;
 use crate::interop::{InteropError, Source, gguf};
 use crate::model::{Dtype, LazyTensor};
 
-/// One tensor.
+/// The comparison of one tensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorComparison {
-    /// The other's name.
+    /// Its name in the file.
     pub name: String,
     /// How the two compare.
     pub result: TensorResult,
-    /// The shape that the run's tensor has, or the other's if the run has none.
+    /// The shape of the run's tensor, or of the file's if the run has none.
     pub shape: Vec<usize>,
-    /// The shape in the file, if it is another.
+    /// The shape in the file, if different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_shape: Option<Vec<usize>>,
-    /// The type of the numbers in the file.
+    /// The number type in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<&'static str>,
-    /// The largest difference of two numbers.
+    /// The largest difference between two numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_difference: Option<f32>,
-    /// How many numbers differ.
+    /// The number of differing numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_different: Option<usize>,
 }
@@ -41,9 +41,9 @@ pub struct TensorComparison {
 pub enum TensorResult {
     /// Every number is the same, to the bit.
     Equal,
-    /// The differences are no more than the rounding of the file's type of numbers.
+    /// The differences are within the rounding of the file's number type.
     Rounded,
-    /// They are more.
+    /// The differences are larger.
     Different,
     /// The shapes differ.
     Misshapen,
@@ -53,7 +53,7 @@ pub enum TensorResult {
     Extra,
 }
 
-/// Compares every tensor of both, in the order of their names.
+/// Compares all tensors of both, in name order.
 pub(super) fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorComparison>, InteropError> {
     let roundings = roundings(theirs)?;
     let names: BTreeSet<&String> = ours.keys().chain(theirs.tensors.keys()).collect();
@@ -94,7 +94,7 @@ pub(super) fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorC
     compared.map_err(|source| InteropError::Read { path: theirs.path.clone(), source })
 }
 
-/// How the numbers of each tensor of the file are rounded.
+/// The rounding of each tensor of the file.
 fn roundings(source: &Source) -> Result<BTreeMap<String, Rounding>, InteropError> {
     if source.naming == Naming::Gguf {
         let types = gguf::tensor_types(&source.path)?;
@@ -110,7 +110,7 @@ struct Difference {
     is_rounding: bool,
 }
 
-/// Compares number by number; one of the two is in memory at a time.
+/// Compares number by number; only one of the two is in memory at a time.
 fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Result<Difference> {
     let mine = mine.read()?.values;
     let mut difference = Difference { max: 0.0, n_different: 0, is_rounding: true };
@@ -128,7 +128,7 @@ fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Res
             }
             let off = (ours - theirs).abs();
             difference.n_different += 1;
-            // Not a number, or infinite: as different as can be.
+            // NaN or infinite: as different as can be.
             difference.max = if off.is_finite() { difference.max.max(off) } else { f32::INFINITY };
             difference.is_rounding &= off <= allowed;
         }
@@ -137,14 +137,14 @@ fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Res
     Ok(difference)
 }
 
-/// How a type of numbers rounds.
+/// The rounding of a number type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rounding {
     /// The name of the type.
     dtype: &'static str,
     /// How many numbers share a scale.
     block: usize,
-    /// How far a number may be from what was rounded to it, as a share of the largest of its block.
+    /// How far a number may be from its rounded value, relative to the largest of its block.
     share: f32,
 }
 
@@ -164,11 +164,12 @@ impl From<TensorType> for Rounding {
             TensorType::F32 => 0.0,
             TensorType::F16 => 1.0 / 2048.0,
             TensorType::Bf16 => 1.0 / 256.0,
-            // Half a step of the scale, and as much as 127 times the rounding of the scale itself to an f16.
+            // Half a quantization step, plus up to 127 times the rounding of the scale itself to an f16.
             TensorType::Q8_0 => (0.5 + 127.0 / 2048.0) / 127.0,
-            // A step: the end of the scale that is not used by the largest number lacks one. And the scale's rounding.
+            // A step, since the end of the range opposite to the largest number lacks one, plus the rounding of the
+            // scale.
             TensorType::Q4_0 => (1.0 + 8.0 / 2048.0) / 8.0,
-            // Half a step of up to 2/15, and the rounding of scale and offset.
+            // Half a step of up to 2/15, plus the rounding of scale and offset.
             TensorType::Q4_1 => 1.0 / 15.0 + 3.0 / 2048.0,
         };
         Self { dtype: dtype.name(), block: dtype.block_len(), share }
@@ -177,7 +178,7 @@ impl From<TensorType> for Rounding {
 
 impl Rounding {
     fn allowed(&self, largest: f32) -> f32 {
-        // The smallest numbers of an f16 are further apart than their share.
+        // The smallest f16 numbers are further apart than that share.
         let least = if self.share == 0.0 { 0.0 } else { 3e-8 };
         (largest * self.share).max(least) * 1.000_001
     }
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn four_bits_explain_their_steps() {
-        // As ggml makes them: d = largest / -8, and q = x / d + 8; d = (max - min) / 15, and q = (x - min) / d.
+        // As ggml computes them: d = largest / -8, and q = x / d + 8; d = (max - min) / 15, and q = (x - min) / d.
         let numbers: Vec<f32> = (0..32_u8).map(|at| (f32::from(at) * 0.7).sin()).collect();
         let largest = numbers.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).expect("some");
         let d = largest / -8.0;

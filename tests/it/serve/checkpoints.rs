@@ -1,4 +1,4 @@
-//! The checkpoints that a run keeps: each is a model by a name of its own, and the page replays them.
+//! The checkpoints that a run keeps: each is a model with its own name, and the page replays them.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::{Response, http, text};
 use crate::browser::{Browser, Theme};
 use crate::cli::Folder;
 
-/// A run of 40 steps with a checkpoint after each 10.
+/// A run of 40 steps with a checkpoint every 10.
 fn kept() -> Folder {
     let folder = Folder::new();
     folder.succeed(&["train", "tiny.toml", "--set", "train.keep_checkpoints=all"]);
@@ -64,7 +64,7 @@ fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
     ask(port, "/v1/completions", &write).json(200);
     let error = ask(port, "/v1/inspect", &looked).error(409);
     assert_eq!(error["code"], "checkpoint_removed", "{error}");
-    // A folder is followed: the name stands for the checkpoint that there is now.
+    // In a folder the name refers to the current checkpoint.
     ask(other, "/v1/inspect", &looked).json(200);
     named.kill();
     followed.kill();
@@ -92,7 +92,7 @@ fn the_page_replays_the_checkpoints() {
     browser.look((1280, Theme::Light));
     browser.visit(&at("look?prompt=The+cat&step=10"));
     browser.wait_for(&shows(10));
-    // Another tab is at another step, and stays there.
+    // Another tab shows another step, and stays there.
     other.visit(&at("look?prompt=The+cat&step=40"));
     other.wait_for(&shows(40));
     browser.evaluate(&choose(2));
@@ -105,12 +105,12 @@ fn the_page_replays_the_checkpoints() {
     assert_eq!(other.evaluate(step), "40");
     other.reload();
     other.wait_for(&shows(40));
-    // One after the other, to the last.
+    // One after another, to the last.
     browser.evaluate("[...document.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()");
     browser.wait_for(&format!("{step} === '10'"));
     browser.wait_for(&format!("{step} === '40'"));
     browser.wait_for(&shows(40));
-    // The distribution is that of the checkpoint.
+    // The distribution is the checkpoint's.
     browser.visit(&at("write?prompt=The+cat&step=20"));
     browser.wait_for("document.querySelectorAll('.flow .token').length === 7");
     let body = json!({

@@ -1,4 +1,4 @@
-//! `/v1/inspect`: the numbers of `tinderbox inspect`, and texts by a model without some of its heads.
+//! `/v1/inspect`: the numbers of `tinderbox inspect`, and text generated with heads ablated.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use super::program::program;
 use super::{Host, Response, http};
 use crate::cli::Folder;
 
-/// Numbers as the 32-bit floats that they are.
+/// The numbers as 32-bit floats, which they are.
 fn floats(list: &Value) -> Vec<f32> {
     list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
 }
@@ -66,7 +66,7 @@ fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
     let mean = losses.iter().sum::<f64>() / 7.0;
     assert_eq!(losses.len(), 7);
     assert!((whole["loss"].as_f64().expect("a number") - mean).abs() < 1e-12);
-    // The same text and numbers as by the way of requests for text.
+    // The same text and numbers as from a completion request.
     let written = host.complete(&json!({
         "prompt": "abcabcab", "max_tokens": 12, "temperature": 0, "echo": true, "logprobs": 0,
     }));

@@ -1,4 +1,4 @@
-//! The server, over real sockets: a server in a thread, and a client that reads every byte of a response.
+//! The server over real sockets: a server in a thread, and a client that reads every byte of a response.
 
 mod checkpoints;
 mod inside;
@@ -46,7 +46,7 @@ fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
     Model { name: name.to_owned(), model: model.into(), tensors, tokenizer, created_unix_s: 1, run: None }
 }
 
-/// A server in a thread of its own, which is stopped when this is dropped.
+/// A server in its own thread, stopped on drop.
 struct Host {
     address: SocketAddr,
     stop: Stop,
@@ -67,16 +67,16 @@ impl Host {
         Self { address, stop, thread: Some(thread::spawn(|| server.run())) }
     }
 
-    /// A server of the model of letters.
+    /// A server with the letters model.
     fn new(n_places: usize) -> Self {
         Self::of(vec![model("letters", &letters(), tokenizer())], n_places, None)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a time");
-        stream.write_all(bytes).ok(); // it may answer before it has read everything
+        stream.write_all(bytes).ok(); // it may respond before it has read everything
         stream
     }
 
@@ -96,14 +96,14 @@ impl Host {
         self.post("/v1/completions", body).json(200)
     }
 
-    /// The number after a line of `/metrics`.
+    /// The number after `line` in `/metrics`.
     fn metric(&self, line: &str) -> u64 {
         let page = self.get("/metrics").body;
         let line = page.lines().find_map(|found| found.strip_prefix(line)).unwrap_or_else(|| panic!("{line}:\n{page}"));
         line.trim().parse().expect("a number")
     }
 
-    /// Waits until no text is written or waits; fails if that takes far too long.
+    /// Waits until no text is being generated or waiting; fails if that takes far too long.
     fn wait_until_idle(&self) {
         for _ in 0..3000 {
             let [busy, waiting] = ["busy_places", "waiting_texts"]
@@ -135,7 +135,7 @@ fn http(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A response that was read to its end.
+/// A response, read to its end.
 #[derive(Debug)]
 struct Response {
     status: u16,
@@ -169,7 +169,7 @@ impl Response {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The error of a refused request, after its shape was checked.
+    /// The error of a rejected request, after checking its format.
     fn error(&self, status: u16) -> Value {
         let json = self.json(status);
         let error = &json["error"];
@@ -178,7 +178,7 @@ impl Response {
         error.clone()
     }
 
-    /// The events of a stream but the last, which is `[DONE]`.
+    /// The events of a stream except the last, `[DONE]`.
     fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{self:?}");
         assert!(self.headers.contains("content-type: text/event-stream"), "{self:?}");
@@ -204,7 +204,7 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The text that `generate` writes with these settings.
+/// The text that `generate` produces with these settings.
 fn generated(prompt: &str, settings: &GenerateConfig, sample: u64) -> String {
     let writer = Writer::new(&letters(), &tokenizer(), settings, prompt, sample).expect("a prompt");
     writer.collect::<Result<_, _>>().expect("writes")
@@ -214,7 +214,7 @@ fn text(response: &Value, choice: usize) -> &str {
     response["choices"][choice]["text"].as_str().unwrap_or_else(|| panic!("{response}"))
 }
 
-/// Joins the chunks of a stream to a response that is not streamed.
+/// Joins the chunks of a stream into the equivalent unstreamed response.
 fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Value>, Value)> {
     let mut choices = vec![(String::new(), Vec::new(), Value::Null); n_choices];
     for event in events {
@@ -229,7 +229,7 @@ fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Va
     choices
 }
 
-/// The tokenizer of letters, with two tokens and a template for conversations.
+/// The letters tokenizer, with two more tokens and a chat template.
 fn chatting() -> Tokenizer {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mut file: Value =

@@ -1,5 +1,4 @@
-//! The server's page in a browser: what it shows is what the server and the commands say, and its address keeps its
-//! state.
+//! The server's page in a browser: it shows what the server and the commands say, and its address keeps its state.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,7 +13,7 @@ use crate::browser::{Browser, Theme};
 use crate::cli::Folder;
 use crate::inspect::trained;
 
-/// The screens that the page is looked at on.
+/// The screens to check the page on.
 const SCREENS: [(u32, Theme); 6] = [
     (360, Theme::Light),
     (500, Theme::Dark),
@@ -35,7 +34,7 @@ pub(super) fn no_problems(browser: &mut Browser) {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// Looks at the page on every screen.
+/// Checks the page on every screen.
 pub(super) fn look_around(browser: &mut Browser, name: &str) {
     for (width, theme) in SCREENS {
         browser.look((width, theme));
@@ -54,7 +53,7 @@ fn a_text_is_written_scored_and_branched() {
     let prompt = "The <b>cat</b>";
     browser.visit(&at("/run/tiny/write?prompt=The+%3Cb%3Ecat%3C%2Fb%3E&temperature=0&tokens=8"));
     browser.wait_for("document.querySelectorAll('.flow .token').length === 14");
-    // Text is text.
+    // Text is not interpreted as HTML.
     assert_eq!(browser.texts(".flow b"), [""; 0]);
     let shown: Vec<String> = browser.texts(".flow .token");
     assert_eq!(shown.concat().replace('·', " "), prompt);
@@ -77,7 +76,7 @@ fn a_text_is_written_scored_and_branched() {
     let letter = top.iter().position(|(token, _)| token.chars().all(char::is_alphanumeric) && token != "b");
     let letter = letter.expect("a letter");
     assert_eq!(options[letter], top[letter].0);
-    // A click on an alternative goes on from there, and the address keeps it.
+    // Clicking an alternative continues from there, and the address keeps it.
     browser.click(&format!(".others .option:nth-of-type({})", letter + 1));
     let begun = format!("The <{}", top[letter].0);
     let written = post(port, "/v1/completions", &json!({"prompt": begun, "max_tokens": 8, "temperature": 0}));
@@ -108,7 +107,7 @@ fn a_head_is_switched_off_and_on_again() {
     browser.look((1280, Theme::Light));
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/look"));
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 4");
-    // Attention follows what is typed, and is the command's.
+    // Attention follows the typed text, and equals the command's.
     browser.evaluate("document.querySelector('textarea').focus()");
     browser.insert("cat sat");
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 11");
@@ -119,7 +118,7 @@ fn a_head_is_switched_off_and_on_again() {
     strongest.sort_by(|a, b| b.total_cmp(a));
     let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
     assert_eq!(browser.texts(".partners .number"), strongest);
-    // The whole model's text, then that without a head beside it, then again the whole model's.
+    // The whole model's text, then next to it that without a head, then only the whole model's again.
     let written = "[...document.querySelectorAll('.written .text')].map((it) => it.textContent)";
     let text = |read: &Value| format!("{prompt}{}", read["continuation"]["text"].as_str().expect("a text"));
     let without =
@@ -165,7 +164,7 @@ fn runs_appear_and_grow_while_one_looks() {
     let before = browser.evaluate(step).as_f64().expect("a step");
     browser.wait_for(&format!("{step} > {before}"));
     look_around(&mut browser, "runs");
-    // A model that trains is asked for by its name as soon as it has a checkpoint.
+    // A model in training is available by name as soon as it has a checkpoint.
     let answered = (0..600).any(|_| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         let body = json!({"model": "new", "prompt": "The", "max_tokens": 3}).to_string();

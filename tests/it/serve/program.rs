@@ -1,4 +1,4 @@
-//! `tinderbox serve`, with the examples of the docs.
+//! `tinderbox serve`, with the examples from the docs.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -105,7 +105,7 @@ fn what_cannot_be_served_is_said() {
     server.kill();
 }
 
-/// A folder's runs are served as they come, by the checkpoint that they have by then.
+/// A folder's runs are served as they appear, each at its current checkpoint.
 #[test]
 fn a_folder_of_runs_is_followed() {
     let folder = Folder::new();
@@ -149,7 +149,7 @@ fn a_folder_of_runs_is_followed() {
     server.kill();
 }
 
-/// Requests of every kind, wrong ones too, one after the other.
+/// Requests of every kind, including invalid ones, one after another.
 #[test]
 #[cfg(target_os = "linux")]
 fn thousands_of_requests_keep_the_memory() {

@@ -1,4 +1,4 @@
-//! Wrong requests and clients that misbehave: they are told what is wrong, and hurt nobody.
+//! Invalid requests and misbehaving clients: they are told what is wrong, and harm no one else.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -111,7 +111,7 @@ fn only_keys_let_in() {
     }
     ask("Authorization: Bearer second\r\n").json(200);
     host.get("/health").json(200);
-    // The page itself is no secret, but what it shows; its frames have the key in a cookie.
+    // The page itself is public, but what it shows is not; its frames have the key in a cookie.
     assert_eq!([host.get("/").status, host.get("/assets/app.js").status], [200, 200]);
     host.get("/app/runs").error(401);
     ask("Cookie: tinderbox_key=second\r\n").json(200);
@@ -122,7 +122,7 @@ fn too_many_texts_are_told_to_come_back() {
     let host = Host::new(1);
     let long = json!({"prompt": "abc", "n": 1024, "max_tokens": 30_000, "stream": true}).to_string();
     let long = http("POST", "/v1/completions", "", long.as_bytes());
-    // Four of these fit, and the text that has the place.
+    // Four of these fit, in addition to the text that has the place.
     let waiting: Vec<TcpStream> = (0..5).map(|_| host.send(&long)).collect();
     let mut refused = None;
     for _ in 0..1000 {
@@ -148,14 +148,14 @@ fn clients_that_go_away_leave_nothing_behind() {
         let request = http("POST", "/v1/completions", "", body.as_bytes());
         let mut clients: Vec<TcpStream> = (0..200).map(|_| host.send(&request)).collect();
         if stream {
-            // Some have read a part of their text.
+            // Some have read part of their text.
             let mut some = [0; 500];
             clients[..4].iter_mut().for_each(|client| client.read_exact(&mut some).expect("a beginning"));
         }
         drop(clients);
         host.wait_until_idle();
     }
-    // Half a request, and half a body.
+    // Half of a request, and half of a body.
     let half = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
     drop([&half[..30], &half[..half.len() - 5]].map(|half| host.send(half)));
     let settings = GenerateConfig { temperature: 0.0, max_new_tokens: 9, ..GenerateConfig::default() };
@@ -183,7 +183,7 @@ fn a_server_that_is_stopped_finishes_and_takes_nothing_new() {
     TcpStream::connect(address).expect_err("nobody listens");
 }
 
-/// A number below `n`, from a row of numbers that is always the same.
+/// A number below `n`, from a fixed pseudorandom sequence.
 fn draw(state: &mut u64, n: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as usize % n
@@ -214,7 +214,7 @@ fn damaged_requests_are_refused_and_hurt_nobody() {
                 1 => drop(body.remove(at)),
                 2 => body.truncate(at.max(1)),
                 3 => body.insert(at, body[(at * 7) % body.len()]),
-                // A value in the place of another.
+                // Replaces a value with another.
                 _ => {
                     let colon = body[at..].iter().position(|byte| *byte == b':').map_or(at, |n| at + n + 1);
                     let end =
@@ -238,7 +238,7 @@ fn damaged_requests_are_refused_and_hurt_nobody() {
     host.get("/health").json(200);
 }
 
-/// Values that the schema of a field does not allow, next to those that it does.
+/// Values that the schema of a field does not allow, adjacent to those that it does.
 fn refused_by(schema: &Value) -> Vec<Value> {
     let number = |key: &str| schema[key].as_f64();
     let mut refused = Vec::new();
@@ -289,7 +289,7 @@ fn the_document_says_what_is_taken() {
                 body[&field] = value;
                 assert_eq!(host.post(path, &body).error(400)["param"], field, "{body}");
             }
-            // The ends of the range, and what stands for nothing.
+            // The ends of the range, and the values that mean unset.
             let most = schema["maximum"].clone();
             let least = schema.get("minimum").or(schema["enum"].get(0)).cloned().unwrap_or_default();
             let default = schema["default"].clone();
@@ -299,7 +299,7 @@ fn the_document_says_what_is_taken() {
                 if ["n", "max_tokens", "max_completion_tokens"].contains(&field.as_str())
                     && body[&field] != schema["minimum"]
                 {
-                    continue; // which would take long
+                    continue; // it would take too long
                 }
                 assert_eq!(host.post(path, &body).status, 200, "{body}");
             }

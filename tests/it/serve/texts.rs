@@ -1,4 +1,4 @@
-//! Texts are those that `generate` writes, streamed or not, alone or beside others, as a completion or a chat.
+//! Texts equal those of `generate`, streamed or not, alone or with others, as completions or chats.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use tinderbox::tokenizer::Tokenizer;
 
 use super::{ALPHABET, Host, chatting, config, generated, joined, letters, model, text, tokenizer};
 
-/// Requests that have nothing in common, as JSON and as settings.
+/// Dissimilar requests, as JSON and as settings.
 fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
     let settings = |temperature, max_new_tokens| GenerateConfig {
         temperature,
@@ -27,7 +27,7 @@ fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
     };
     vec![
         request("abc", settings(0.0, 40)),
-        request("abcdefgabcdefgabcdefgabcdefgabcd", settings(0.0, 60)), // the context is full, and full again
+        request("abcdefgabcdefgabcdefgabcdefgabcd", settings(0.0, 60)), // fills the context more than once
         request("k", settings(1.3, 25)),
         request("abcd", GenerateConfig { top_k: 3, ..settings(1.0, 30) }),
         request("ab", GenerateConfig { top_p: 0.6, min_p: 0.05, ..settings(1.0, 31) }),
@@ -88,7 +88,7 @@ fn streamed_texts_are_those_that_are_not() {
         json!({"model": "letters", "prompt": "abc", "stop": ["dd", "ka", "b"], "logprobs": 3, "n": 5}),
         json!({"model": "letters", "prompt": "abc", "echo": true, "max_tokens": 0, "logprobs": 1}),
         json!({"model": "letters", "prompt": "abc"}),
-        // Random bytes: some are the beginnings of characters, and most are none.
+        // Random bytes: some are the start of a character, most are invalid.
         json!({"model": "bytes", "prompt": "\u{e9}\u{1f525}", "logprobs": 5, "echo": true, "n": 2}),
         json!({"model": "bytes", "prompt": "a", "temperature": 2.0, "logprobs": 1, "n": 4, "stop": ["\u{fffd}"]}),
     ] {
@@ -101,7 +101,7 @@ fn streamed_texts_are_those_that_are_not() {
         body["stream_options"] = json!({"include_usage": true});
         let mut events = host.post("/v1/completions", &body).events();
         let last = events.pop().expect("the usage");
-        // What a first request has read is known to the second.
+        // What the first request has read is cached for the second.
         for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
             assert_eq!(last["usage"][key], whole["usage"][key], "{body}");
         }
@@ -121,7 +121,7 @@ fn streamed_texts_are_those_that_are_not() {
     }
 }
 
-/// The logarithms of the softmax of each position, `[T][V]`.
+/// The log-softmax of each position, `[T][V]`.
 fn log_softmax(ids: &[i64]) -> Vec<Vec<f64>> {
     let device = Device::flex();
     let data = burn::tensor::TensorData::new(ids.to_vec(), [1, ids.len()]);
@@ -157,7 +157,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     }
     assert_eq!(logprobs["tokens"], json!(["a", "d", "d", "b", "j", "k", "e"]));
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3, 4, 5, 6]));
-    // As lm-eval asks, with a token behind them that it drops.
+    // As sent by lm-eval, which discards the additional token.
     let body = json!({"prompt": ids, "max_tokens": 1, "echo": true, "logprobs": 3, "temperature": 0, "seed": 1234});
     let with_one = host.complete(&body);
     let with_one = with_one["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list").clone();
@@ -187,7 +187,7 @@ fn a_prefix_is_read_once() {
         let response = host.complete(&body);
         response["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
     };
-    // Never the letter that the next prompt goes on with.
+    // Never the letter with which the next prompt continues.
     assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3, "logit_bias": {"0": -100}})), 0);
     assert_eq!(cached(json!({"prompt": format!("{prompt}aa"), "max_tokens": 3, "temperature": 0})), 22);
     assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3})), 21, "the last token is read for its logits");
@@ -204,7 +204,7 @@ fn a_conversation_is_answered_by_the_template() {
         let chat = host.post("/v1/chat/completions", &body).json(200);
         assert_eq!(chat["object"], "chat.completion");
         let (choice, usage) = (&chat["choices"][0], &chat["usage"]);
-        // The prompt is what the template makes of it, and the answer fills the context unless it ends before.
+        // The prompt is rendered by the template, and the answer fills the context unless it ends earlier.
         let prompt = [9, 0, 1, 2, 10, 9, 3, 4, 10, 9];
         let n = 32 - prompt.len() + 1;
         let same = json!({"prompt": prompt, "seed": seed, "max_tokens": n});

@@ -1,6 +1,6 @@
-//! The vocabulary in a GGUF file: tokens, their kinds, and what an engine needs to find them in a text.
+//! The vocabulary in a GGUF file: tokens, their kinds, and what an engine needs to find them in text.
 //!
-//! `to_tokenizer` makes a `tokenizer.json` of it, `of_tokenizer` makes it of one.
+//! `to_tokenizer` makes a `tokenizer.json` from it, `of_tokenizer` the reverse.
 
 mod of_tokenizer;
 mod pre_tokenizer;
@@ -28,65 +28,65 @@ const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// Stands for a space in the tokens of [`Model::Llama`].
 const SPACE: char = '\u{2581}';
 
-/// Tokens, and how a text becomes them.
+/// Tokens, and how text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
-    /// By id.
+    /// The tokens, by id.
     pub tokens: Vec<Token>,
-    /// How a text becomes tokens.
+    /// How text is tokenized.
     pub model: Model,
-    /// The token at the start of a text.
+    /// The BOS token.
     pub bos: Option<u32>,
-    /// The token that ends a text. llama.cpp always has one.
+    /// The EOS token. llama.cpp always has one.
     pub eos: Option<u32>,
-    /// Whether texts begin with `bos`.
+    /// Whether `bos` is put before texts.
     pub add_bos: bool,
-    /// The template, in Jinja, that makes a text of a conversation.
+    /// The chat template, in Jinja, that turns a conversation into text.
     pub chat_template: Option<String>,
 }
 
 /// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// As the vocabulary has it.
+    /// Its spelling in the vocabulary.
     pub text: String,
-    /// Its purpose.
+    /// Its kind.
     pub kind: TokenKind,
 }
 
-/// The purpose of a token, with its number in a file.
+/// The kind of a token, with its code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum TokenKind {
     /// A piece of text.
     Normal = 1,
-    /// Stands for what has no token.
+    /// Stands for text without a token.
     Unknown = 2,
-    /// Special: found in a text as it is, and not shown.
+    /// Special: matched verbatim in text, and not shown.
     Control = 3,
-    /// Found in a text as it is.
+    /// Matched verbatim in text.
     UserDefined = 4,
-    /// Padding: a row of the embedding without a token.
+    /// Padding: an embedding row without a token.
     Unused = 5,
-    /// `<0x0A>` and the like: a byte of a character that has no token.
+    /// A byte of a character without a token, such as `<0x0A>`.
     Byte = 6,
 }
 
-/// How a text becomes tokens.
+/// How text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
-    /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged in the order of a list.
+    /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged by rank.
     Gpt2 {
-        /// Its name for the pre-tokenizer.
+        /// GGUF's name of the pre-tokenizer.
         pre: String,
-        /// Two tokens with a space between, the first merge first.
+        /// Pairs of tokens with a space between, in order of rank.
         merges: Vec<String>,
     },
-    /// SentencePiece's BPE: those two neighbours are merged that make the token with the highest score.
+    /// SentencePiece's BPE: the adjacent pair is merged that makes the token with the highest score.
     Llama {
-        /// By id.
+        /// The scores, by id.
         scores: Vec<f32>,
-        /// Whether a text begins as if there were a space before it.
+        /// Whether text is tokenized as if a space preceded it.
         add_space_prefix: bool,
     },
 }
@@ -102,7 +102,7 @@ impl Vocab {
     /// The vocabulary of a file.
     ///
     /// # Errors
-    /// If it is not whole, or of a kind that is not known here.
+    /// If it is incomplete, or of an unsupported kind.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, InteropError> {
         let texts = metadata.required(TOKENS, metadata.strings(TOKENS)?)?;
         let kinds = match metadata.integers(KINDS)? {
@@ -134,7 +134,7 @@ impl Vocab {
         })
     }
 
-    /// The metadata of a file with this vocabulary.
+    /// The metadata entries for this vocabulary.
     pub(super) fn write(self) -> Vec<(String, Value)> {
         let kinds: Vec<i32> = self.tokens.iter().map(|token| token.kind as i32).collect();
         let unknown = self.tokens.iter().position(|token| token.kind == TokenKind::Unknown);
@@ -193,7 +193,7 @@ impl Model {
         }
     }
 
-    /// Whether texts begin with a token if a file does not say.
+    /// Whether texts begin with a BOS token if the file does not say.
     fn adds_bos(&self) -> bool {
         match self {
             Self::Gpt2 { pre, .. } => pre == "llama-bpe",
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::Tokenizer;
 
-    /// A text of what tokenizers stumble over.
+    /// Text that tokenizers stumble over.
     const HOSTILE: &str = "It's I'll  we've 'twas\n\n \t\r\n 1 22 333 4444 x86 caf\u{e9} cafe\u{301} \u{65e5}\u{672c}\u{8a9e} \
                            \u{1f525}\u{200d} nbsp\u{a0}here<|endoftext|>  </s><s> end.\n\nStart!!!  ";
 
@@ -218,7 +218,7 @@ mod tests {
         Metadata::new(Path::new("model.gguf"), values.into_iter().collect::<BTreeMap<_, _>>())
     }
 
-    /// A tokenizer's vocabulary, written, read, and as a tokenizer again.
+    /// A tokenizer's vocabulary after writing and reading it, and the tokenizer made from that.
     fn back(tokenizer: &Tokenizer, n_rows: usize) -> (Vocab, Tokenizer) {
         let padded = tokenizer.clone().padded_to(Some(n_rows)).expect("no fewer rows");
         let vocab = Vocab::of_tokenizer(&padded).expect("llama.cpp has one like it");
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// SentencePiece's, of the letters of "the" and its bytes.
+    /// A SentencePiece vocabulary of the letters of "the" and all bytes.
     fn sentencepiece(add_space_prefix: bool) -> Vocab {
         let mut tokens = vec![
             Token { text: "<unk>".to_owned(), kind: TokenKind::Unknown },
@@ -297,7 +297,7 @@ mod tests {
             std::fs::write(&path, files.json).expect("written");
             std::fs::write(path.with_file_name("tokenizer_config.json"), &config).expect("written");
             let tokenizer = Tokenizer::from_file(&path).expect("a tokenizer");
-            // First the piece of the highest score, wherever it is; what has no piece is its bytes.
+            // The piece with the highest score comes first, wherever it is; text without a piece becomes its bytes.
             let ids = tokenizer.encode("the the\u{e9}th\u{f1}").expect("any text has ids");
             let start: &[u32] = if add_space_prefix { &[261] } else { &[264, 260] };
             assert_eq!(ids, [start, &[261, 267, 262, 3 + 0xc3, 3 + 0xb1]].concat());

@@ -1,4 +1,4 @@
-//! From a tokenizer to a vocabulary of GGUF.
+//! Converts a tokenizer to a GGUF vocabulary.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use super::{Model, SPACE, Token, TokenKind, Vocab};
 use crate::interop::InteropError;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// Stands where a list of merges must not be empty: tokens begin as single characters, so that nothing is merged by it.
+/// A placeholder where the list of merges must not be empty: tokens start as single characters, so it merges nothing.
 const NO_MERGE: &str = "\u{ff}\u{ff} \u{ff}\u{ff}";
 
 impl Vocab {
     /// The vocabulary of a tokenizer, its padding included.
     ///
     /// # Errors
-    /// If llama.cpp has no tokenizer that does the same.
+    /// If llama.cpp has no equivalent tokenizer.
     pub(crate) fn of_tokenizer(tokenizer: &Tokenizer) -> Result<Self, InteropError> {
         let n_rows = tokenizer.vocab_size();
         let file: Value = serde_json::from_str(&tokenizer.to_json()).expect("it was read before");
@@ -33,8 +33,8 @@ impl Vocab {
             Some(PreTokenizer { name, .. }) if file["decoder"]["type"] == "ByteLevel" => gpt2(name, &merges),
             _ => llama(&file, &mut tokens, &merges)?,
         };
-        // Without one, llama.cpp takes the third token. The last one is the rarest: padding, the byte 0xff, which is
-        // in no text, the last merge, or the highest code point.
+        // Without an EOS token, llama.cpp takes the third token. The last one is the rarest: padding, the byte 0xff,
+        // which is in no text, the last merge, or the highest code point.
         let last = u32::try_from(n_rows - 1).expect("ids are 32 bits");
         Ok(Self {
             bos: tokenizer.bos().or(tokenizer.bos_token()),
@@ -47,7 +47,7 @@ impl Vocab {
     }
 }
 
-/// All tokens by their ids.
+/// All tokens, by id.
 fn tokens(file: &Value, n_rows: usize, is_characters: bool) -> Result<Vec<Token>, InteropError> {
     let padding = |id: usize| Token { text: format!("[PAD{id}]"), kind: TokenKind::Unused };
     let mut tokens: Vec<Token> = (0..n_rows).map(padding).collect();
@@ -76,7 +76,7 @@ fn tokens(file: &Value, n_rows: usize, is_characters: bool) -> Result<Vec<Token>
     Ok(tokens)
 }
 
-/// The merges of a file, in which they are two tokens or a text with a space between.
+/// The merges of a file, each two tokens or a string with a space between them.
 fn merges(model: &Value) -> Result<Vec<Merge>, InteropError> {
     let merge = |merge: &Value| match (merge.as_str(), merge.as_array().map(Vec::as_slice)) {
         (Some(text), _) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
@@ -90,12 +90,12 @@ fn merges(model: &Value) -> Result<Vec<Merge>, InteropError> {
 fn gpt2(pre: &str, merges: &[Merge]) -> Model {
     let mut merges: Vec<String> = merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
     if merges.is_empty() {
-        merges.push(NO_MERGE.to_owned()); // without any, files are refused
+        merges.push(NO_MERGE.to_owned()); // llama.cpp rejects files without any
     }
     Model::Gpt2 { pre: pre.to_owned(), merges }
 }
 
-/// SentencePiece's BPE: spaces become U+2581, words are not cut, bytes stand in for unknown characters.
+/// SentencePiece's BPE: spaces become U+2581, text is not cut into words, bytes stand in for unknown characters.
 fn llama(file: &Value, tokens: &mut [Token], merges: &[Merge]) -> Result<Model, InteropError> {
     let no_pre_tokenizer = || {
         inexpressible(&format!(
@@ -126,7 +126,8 @@ fn llama(file: &Value, tokens: &mut [Token], merges: &[Merge]) -> Result<Model, 
     }
 }
 
-/// Whether a text begins as if there were a space before it; `None` if more, or less, than its spaces changes.
+/// Whether a space is put before a text; `None` unless replacing spaces is all that is done to a text before the
+/// merges.
 fn space_prefix(file: &Value) -> Option<bool> {
     let is_space = |value: &Value| value.as_str().is_some_and(|text| text.chars().eq([SPACE]));
     let normalizers = match &file["normalizer"] {
@@ -150,7 +151,7 @@ fn space_prefix(file: &Value) -> Option<bool> {
     }
 }
 
-/// Whether a token is one such as `<0x0A>`.
+/// Whether a token is a byte, such as `<0x0A>`.
 fn is_byte(token: &str) -> bool {
     let digits = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())

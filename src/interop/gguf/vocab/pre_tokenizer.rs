@@ -1,42 +1,42 @@
-//! GGUF's names of pre-tokenizers, and their parts in a `tokenizer.json`: how a text is cut into the words within which
-//! pairs are merged.
+//! GGUF's names of pre-tokenizers, and their equivalents in a `tokenizer.json`: how a text is cut into the words within
+//! which pairs are merged.
 //!
 //! Sources: llama.cpp, `llama-vocab.cpp`; the `tokenizer.json` of GPT-2, OLMo, SmolLM2, Llama 3 and Qwen2.
 
 use serde_json::{Value, json};
 
-/// The one of a file that names none.
+/// The default of a file that names none.
 pub(super) const DEFAULT: &str = "gpt-2";
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The steps that a text takes before words are merged.
+/// The steps before words are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizer {
     /// Its name in a file.
     pub name: &'static str,
     /// How a text is cut into words.
     pub words: Words,
-    /// Whether characters are composed first, as Unicode's form C has them. llama.cpp does not.
+    /// Whether text is first normalized to Unicode's NFC. llama.cpp does not do so.
     pub nfc: bool,
-    /// Whether a word that is a token is taken as it is.
+    /// Whether a word that is a token is not merged but taken whole.
     pub ignore_merges: bool,
 }
 
 /// How a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
-    /// By GPT-2's pattern, which the library has built in.
+    /// By GPT-2's pattern, which is built into the library.
     Gpt2,
     /// Each digit is a word, and the rest is cut by GPT-2's pattern.
     Digits,
-    /// By a pattern.
+    /// By this pattern.
     Pattern(&'static str),
 }
 
-/// The first of those that do the same is the one that is written.
+/// Of equivalent entries, the first one is written.
 const ALL: [PreTokenizer; 6] = [
     PreTokenizer { name: DEFAULT, words: Words::Gpt2, nfc: false, ignore_merges: false },
     PreTokenizer { name: "olmo", words: Words::Gpt2, nfc: true, ignore_merges: false },
@@ -47,7 +47,7 @@ const ALL: [PreTokenizer; 6] = [
 ];
 
 impl PreTokenizer {
-    /// The one that a file names.
+    /// The pre-tokenizer with this name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let name = match name {
             "default" => DEFAULT,
@@ -57,12 +57,12 @@ impl PreTokenizer {
         ALL.into_iter().find(|it| it.name == name)
     }
 
-    /// The names that are known, for an error.
+    /// The supported names, for error messages.
     pub(super) fn names() -> String {
         ALL.map(|it| format!("{:?}", it.name)).join(", ")
     }
 
-    /// The one that does what a `tokenizer.json` says.
+    /// The pre-tokenizer equivalent to that of a `tokenizer.json`.
     pub(super) fn of_tokenizer(file: &Value) -> Option<Self> {
         let nfc = match &file["normalizer"] {
             Value::Null => false,
@@ -73,7 +73,7 @@ impl PreTokenizer {
         let ignore_merges = file["model"]["ignore_merges"].as_bool().unwrap_or(false);
         let mut same = ALL.into_iter().filter(|it| it.words == words && it.ignore_merges == ignore_merges);
         let first = same.clone().next();
-        same.find(|it| it.nfc == nfc).or(first) // llama.cpp composes characters with none of them
+        same.find(|it| it.nfc == nfc).or(first) // llama.cpp never applies NFC
     }
 
     pub(super) fn normalizer(self) -> Value {
@@ -122,7 +122,7 @@ impl Words {
     }
 }
 
-/// Spells the bytes of words as characters; `use_regex`: after cutting by GPT-2's pattern.
+/// Spells the bytes of words as characters; with `use_regex`, after cutting by GPT-2's pattern.
 pub(super) fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }

@@ -1,12 +1,12 @@
-//! Scores of SentencePiece's BPE, and the list of merges that does the same in the `tokenizers` library.
+//! The scores of SentencePiece's BPE, and the equivalent list of merges in the `tokenizers` library.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Two tokens that become one.
+/// Two tokens that are merged.
 pub(super) type Merge = (String, String);
 
-/// The merges of pieces with scores: every way to make a piece of two others, those of the highest score first.
+/// The merges of scored pieces: every way to make a piece of two others, highest score first.
 ///
 /// Source: transformers, `generate_merges` in `convert_slow_tokenizer.py`, with which Llama's tokenizer.json was made.
 pub(super) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
@@ -19,7 +19,7 @@ pub(super) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
         ways.sort_unstable();
         found.extend(ways.into_iter().map(|(left, right)| (*score, pieces[left].0, pieces[right].0)));
     }
-    // The sort is stable: equals stay in the order of the pieces.
+    // The sort is stable: ties stay in the order of the pieces.
     found.sort_by(|a, b| {
         let length = |(_, left, right): &(f32, &str, &str)| Reverse((left.chars().count(), right.chars().count()));
         b.0.total_cmp(&a.0).then_with(|| length(a).cmp(&length(b)))
@@ -27,8 +27,8 @@ pub(super) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
     found.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect()
 }
 
-/// Scores of pieces by which the same pairs come first as in a list of merges: that of a piece is minus the place of
-/// the first merge that makes it. Pieces that no merge makes have the score 0, which nothing looks at.
+/// Scores that give pieces the precedence of a list of merges: minus the rank of the first merge that makes the piece.
+/// Pieces that no merge makes have the score 0, which is never used.
 pub(super) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
     let mut scores = HashMap::new();
     for (place, (left, right)) in merges.iter().enumerate() {
@@ -37,7 +37,7 @@ pub(super) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
     scores
 }
 
-/// Whether a list of merges has all those of [`merges`] in its order, but for the ways to make one piece.
+/// Whether a list has all of [`merges`] in the same order, up to the order of the ways to make one piece.
 pub(super) fn are_all(list: &[Merge], pieces: &[(&str, f32)]) -> bool {
     let by_piece = |list: &[Merge]| -> Vec<Vec<Merge>> {
         let ways = list.chunk_by(|a, b| format!("{}{}", a.0, a.1) == format!("{}{}", b.0, b.1));
@@ -78,7 +78,7 @@ mod tests {
         let mut swapped = list.clone();
         swapped.swap(0, 1);
         assert!(!are_all(&swapped, &pieces));
-        pieces.push(("\u{2581}th", -9.0)); // and e would be the piece of the last merge, too
+        pieces.push(("\u{2581}th", -9.0)); // with e it would also make the piece of the last merge
         assert!(!are_all(&list, &pieces));
     }
 }

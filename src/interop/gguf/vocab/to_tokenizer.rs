@@ -1,4 +1,4 @@
-//! From a vocabulary of GGUF to the files of the `tokenizers` library.
+//! Converts a GGUF vocabulary to the files of the `tokenizers` library.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,8 +11,7 @@ use crate::interop::gguf::keys::Metadata;
 use crate::interop::{InteropError, TokenizerFiles};
 
 impl Vocab {
-    /// The `tokenizer.json`, and the `tokenizer_config.json` if there is something to say in it. `metadata` is for
-    /// errors.
+    /// The `tokenizer.json`, and the `tokenizer_config.json` if it has content. `metadata` is for errors.
     pub(crate) fn to_tokenizer(&self, metadata: &Metadata) -> Result<TokenizerFiles, InteropError> {
         let mut known = HashSet::new();
         if let Some(twice) = self.tokens.iter().find(|token| !known.insert(token.text.as_str())) {
@@ -33,7 +32,7 @@ impl Vocab {
             "normalizer": parts.normalizer, "pre_tokenizer": parts.pre_tokenizer, "post_processor": null,
             "decoder": parts.decoder, "model": Value::Object(self.bpe(parts.model)),
         });
-        // Through the library: it writes every setting, in its order.
+        // Through the library, which writes every setting, in its own order.
         let library = tokenizers::Tokenizer::from_bytes(file.to_string());
         let library = library.map_err(|error| metadata.damaged(format!("its vocabulary: {error}")))?;
         let json = library.to_string(true).map_err(|error| metadata.damaged(error.to_string()))?;
@@ -49,7 +48,7 @@ impl Vocab {
         })
     }
 
-    /// The tokens that are found in a text as they are.
+    /// The added tokens, which are matched verbatim in text.
     fn added_tokens(&self) -> Vec<Value> {
         let added = (0_u32..).zip(&self.tokens).filter(|(_, token)| token.is_added()).map(|(id, token)| {
             let special = token.kind != TokenKind::UserDefined;
@@ -61,7 +60,7 @@ impl Vocab {
         added.collect()
     }
 
-    /// The settings of a model with its tokens by their ids.
+    /// The settings of a model, with its tokens by id.
     fn bpe(&self, settings: Map<String, Value>) -> Map<String, Value> {
         let mut model = json!({
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
@@ -82,8 +81,8 @@ impl Vocab {
         std::mem::take(model)
     }
 
-    /// How many tokens are in the model's own vocabulary. The library gives added tokens that are not there the ids
-    /// behind it, in their order: those at the end can be left out, if there is no gap before or among them.
+    /// How many tokens are in the model's own vocabulary. The library numbers other added tokens consecutively after
+    /// it: trailing ones can be left out, if there is no gap before or among them.
     fn n_inside(&self) -> usize {
         let is_unused = |token: &Token| token.kind == TokenKind::Unused;
         let last = self.tokens.iter().rposition(|token| !token.is_added() && !is_unused(token));
@@ -92,7 +91,7 @@ impl Vocab {
         if has_gap { self.tokens.len() } else { inside.len() }
     }
 
-    /// As transformers converts Llama's tokenizer.
+    /// The same conversion as that of Llama's tokenizer by transformers.
     fn llama(&self, scores: &[f32], add_space_prefix: bool) -> Parts {
         let normal = self.tokens.iter().zip(scores).filter(|(token, _)| token.kind == TokenKind::Normal);
         let pieces: Vec<(&str, f32)> = normal.map(|(token, score)| (token.text.as_str(), *score)).collect();
@@ -120,7 +119,7 @@ impl Vocab {
         }
     }
 
-    /// The `tokenizer_config.json`. A piece of text that ends texts, because llama.cpp must have one, is not said.
+    /// The `tokenizer_config.json`, without an EOS token that is plain text, set only because llama.cpp needs one.
     fn config(&self) -> Option<String> {
         let special = |id: Option<u32>| Some(&self.tokens[id? as usize]).filter(|token| token.is_added());
         let (bos, eos) = (special(self.bos), special(self.eos));
@@ -145,7 +144,7 @@ impl Token {
     }
 }
 
-/// The parts of a `tokenizer.json` that are not tokens.
+/// The parts of a `tokenizer.json` other than tokens.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -161,7 +160,7 @@ fn characters() -> Parts {
     Parts { normalizer: Value::Null, pre_tokenizer: Value::Null, decoder: json!({"type": "Fuse"}), model: Map::new() }
 }
 
-/// `is_table`: whether it can be a table of bytes, without a word for the end of a text before them.
+/// `is_table`: whether this may be a byte table, without an end-of-text token before the bytes.
 fn gpt2(
     pre_tokenizer: PreTokenizer,
     merges: &[String],
@@ -170,13 +169,13 @@ fn gpt2(
 ) -> Result<Parts, String> {
     let mut pairs = Vec::new();
     for merge in merges {
-        // A token may begin with the space.
+        // The left token may begin with a space.
         let space = merge.char_indices().skip(1).find(|(_, character)| *character == ' ');
         let (left, right) = space.map(|(at, _)| (&merge[..at], &merge[at + 1..])).ok_or_else(|| {
             format!("`{}` has {merge:?}, which is not two tokens with a space between", super::MERGES)
         })?;
         if !tokens.contains(left) || !tokens.contains(right) {
-            continue; // it never happens: it is there where a list must not be empty
+            continue; // a placeholder for an empty list
         }
         if !tokens.contains(format!("{left}{right}").as_str()) {
             return Err(format!("`{}` has {merge:?}, and no token is what they make", super::MERGES));
@@ -184,7 +183,7 @@ fn gpt2(
         pairs.push([left, right]);
     }
     let any = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
-    // Bytes that are never merged need no words.
+    // Bytes that are never merged need no word splitting.
     let (words, decoder) = match pairs.is_empty() && is_table {
         true => (byte_level(false), byte_level(false)),
         false => (pre_tokenizer.pre_tokenizer(), any),
