@@ -7,9 +7,9 @@ use crate::format::grouped;
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;
 
-/// From this length on, in characters, BPE is better: otherwise a run of a few thousand steps would not even see the
-/// whole text.
-const LONG_TEXT: u64 = 4_000_000;
+/// From this length on, in characters, BPE is better: a run of minutes reads more of the text, and does not yet
+/// memorize it (docs/experiments.md, "Pieces instead of characters").
+const LONG_TEXT: u64 = 1_000_000;
 
 /// A token that occurs less often than this is hardly learned.
 const MIN_OCCURRENCES: u64 = 4;
@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn the_text_decides_what_a_token_is() {
         assert_eq!(chosen(500, 40), (TokenizerKind::Char, 40));
-        assert_eq!(chosen(1_000_000, 65), (TokenizerKind::Char, 65));
+        assert_eq!(chosen(900_000, 65), (TokenizerKind::Char, 65));
+        assert_eq!(chosen(1_000_000, 65), (TokenizerKind::Bpe, 1024));
         assert_eq!(chosen(4_000_000, 65), (TokenizerKind::Bpe, 4096));
         assert_eq!(chosen(200_000, 3000), (TokenizerKind::Bpe, 1024)); // 600,000 bytes
         assert_eq!(chosen(5_000, 1000), (TokenizerKind::Byte, 256));
