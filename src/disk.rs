@@ -1,15 +1,15 @@
-//! Files that can be trusted: opened without following links, written under names that no other process uses, and
-//! checked by CRC-32C. Knows nothing of their contents.
+//! Safe file access: files are opened without following links, written under names that no other process uses, and
+//! checked by CRC-32C.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that are in memory at once.
+/// The size of the buffer for reading, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// How often a name is tried that may have been removed: some file systems do not tell files apart.
+/// The most attempts to lock a file that may have been removed: some file systems cannot tell files apart.
 const MOST_ATTEMPTS: usize = 8;
 
 /// Whether `path` is a link, wherever it leads.
@@ -17,7 +17,7 @@ pub(crate) fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
 
-/// Opens a file to read it. A link, a pipe and anything else that is no file is an error.
+/// Opens a file for reading. Anything other than a regular file, such as a link or a pipe, is an error.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     check_file(path)?;
     File::open(path)
@@ -30,8 +30,8 @@ fn check_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file to lock it, and creates an empty one if there is none. A link is not followed, and a file that is there
-/// stays as it is.
+/// Opens a file to lock it, and creates an empty one if there is none. Links are not followed, and an existing file is
+/// not changed.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     match File::options().write(true).create_new(true).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -42,8 +42,8 @@ pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether `path` still names the open file, and not another one that took its place. Always true where the system does
-/// not tell files apart.
+/// Whether `path` still names the open file, and not another one that replaced it. Always true on systems that cannot
+/// tell files apart.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -59,7 +59,7 @@ pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Where an open file is, if the system tells.
+/// The path of an open file, if the system reports it.
 pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
     #[cfg(target_os = "linux")]
     {
@@ -87,7 +87,7 @@ impl Temporary {
         Self::create_with(File::options().write(true).create_new(true), folder, start, end)
     }
 
-    /// The same, readable by its owner alone.
+    /// The same, readable only by its owner.
     pub(crate) fn create_private(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         let mut options = File::options();
         #[cfg(unix)]
@@ -99,14 +99,14 @@ impl Temporary {
         let mut n_attempts = 0;
         loop {
             n_attempts += 1;
-            // Processes in containers that share a folder may have the same number.
+            // Processes in different containers that share a folder may have the same process number.
             let random = RandomState::new().hash_one(std::process::id());
             let path = folder.join(format!("{start}{random:016x}{end}"));
             let file = options.open(&path)?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
                 Ok(()) if n_attempts < MOST_ATTEMPTS && !is_at(&file, &path) => {} // it has
-                // A file system without locks can do without: young files are not removed.
+                // A file system may have no locks; recent files are not removed.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
             }
         }
@@ -128,7 +128,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Removes a file unless it is locked, and says whether it did.
+/// Removes a file unless it is locked; returns whether it was removed.
 pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = open_file(path)?;
     if file.try_lock().is_err() {
@@ -138,7 +138,7 @@ pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Passes bytes on, and computes their checksum.
+/// Passes on bytes, and computes their checksum.
 #[derive(Debug)]
 pub(crate) struct Summed<W> {
     pub to: W,
@@ -164,7 +164,7 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// CRC-32C of everything that is left to read.
+/// The CRC-32C of everything from the current position on.
 pub(crate) fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut crc32c = 0;

@@ -1,4 +1,4 @@
-//! Numbers, sizes and times as people read them, and words as a shell reads them.
+//! Formats numbers, sizes and times for people, and quotes words for a shell.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use unicode_width::UnicodeWidthChar;
 
-/// A number with its thousands apart: `1,115,394`.
+/// A number with thousands separators: `1,115,394`.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> =
@@ -40,7 +40,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", fixed(100.0 * share, 1))
 }
 
-/// A number above 0 in about three digits, its thousands apart: `0.03`, `74.8`, `19,855`.
+/// A positive number in about three digits, with thousands separators: `0.03`, `74.8`, `19,855`.
 pub fn short(x: f64) -> String {
     match x {
         _ if x >= 1000.0 => whole(x),
@@ -50,12 +50,12 @@ pub fn short(x: f64) -> String {
     }
 }
 
-/// A number rounded to a whole one, its thousands apart: `19,855`.
+/// A number rounded to an integer, with thousands separators: `19,855`.
 pub fn whole(x: f64) -> String {
     grouped(rounded(x))
 }
 
-/// The nearest whole number; 0 for one below it.
+/// The nearest integer; 0 for a negative number.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the conversion saturates")]
 fn rounded(x: f64) -> u64 {
     x.round() as u64
@@ -99,7 +99,7 @@ pub fn rough_duration(s: f64) -> String {
 /// A number in three digits: `804K`, `1.23M`.
 pub fn compact(n: u64) -> String {
     let mut units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")].into_iter();
-    // A number that rounds up to the next unit has that unit.
+    // A number that would be rounded up to the next unit uses that unit.
     let Some((size, unit)) = units.find(|(size, _)| n as f64 >= size * 0.9995) else { return n.to_string() };
     match n as f64 / size {
         x if x < 9.995 => format!("{x:.2}{unit}"),
@@ -118,7 +118,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A word, such as a path, as one types it in a shell.
+/// A word, such as a path, quoted for a shell if necessary.
 pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
@@ -129,8 +129,7 @@ pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     }
 }
 
-/// The text without the characters that control a terminal, which become U+FFFD: those of C0 and C1, but for line
-/// breaks and tabs.
+/// The text with terminal control characters (C0 and C1 except line breaks and tabs) replaced by U+FFFD.
 pub fn without_control(text: &str) -> Cow<'_, str> {
     let controls = |c: char| c.is_control() && c != '\n' && c != '\t';
     match text.contains(controls) {
@@ -139,12 +138,12 @@ pub fn without_control(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The first line of what is shown of something: of an error, without its hint.
+/// The first line of a displayed value: an error without its hint.
 pub fn first_line(text: impl Display) -> String {
     text.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// The text in at most `max` characters, without the middle of a longer one.
+/// The text in at most `max` characters; a longer one loses its middle.
 pub fn cut_in_the_middle(text: &str, max: usize) -> String {
     let n = text.chars().count();
     if n <= max {
@@ -156,7 +155,7 @@ pub fn cut_in_the_middle(text: &str, max: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
-/// A line in pieces of at most `n_columns` columns of a terminal, broken after blanks where there are any.
+/// A line wrapped to at most `n_columns` columns of a terminal, at blanks if there are any.
 pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;
@@ -169,7 +168,7 @@ pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
         for c in word.chars().map(|c| if c == '\t' { ' ' } else { c }) {
             let is_over = used + columns_of(c) > n_columns;
             if is_over && c == ' ' {
-                continue; // a blank at the end of a piece is not seen
+                continue; // a blank at the end of a line is invisible
             }
             if is_over {
                 pieces.push(String::new());

@@ -1,4 +1,4 @@
-//! Measurements: the time of repeated trials, and the memory of the process and of the machine.
+//! Measures the time of repeated trials, and the memory of the process and the machine.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// How often something is repeated to measure its time.
+/// The number of repetitions in a measurement of time.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Rounds before the clock starts; the first one allocates memory and tunes kernels.
+    /// Rounds before the measurement; the first one allocates memory and tunes kernels.
     pub warm_up: usize,
-    /// The fewest and the most rounds that are timed.
+    /// The fewest and the most timed rounds.
     pub rounds: RangeInclusive<usize>,
-    /// No more than the fewest rounds after this time.
+    /// After this time, no rounds beyond the fewest are started.
     pub enough: Duration,
 }
 
@@ -22,13 +22,13 @@ pub struct Trial {
 pub struct Times {
     /// The median.
     pub median_ms: f64,
-    /// The fastest: without background load.
+    /// The fastest, which is least affected by background load.
     pub fastest_ms: f64,
     /// The slowest.
     pub slowest_ms: f64,
-    /// The width of the middle half of all rounds, as a share of the median: smaller differences mean nothing.
+    /// The interquartile range as a share of the median: smaller differences mean nothing.
     pub spread: f64,
-    /// Rounds that were timed.
+    /// The number of timed rounds.
     pub rounds: usize,
 }
 
@@ -69,7 +69,7 @@ impl Times {
         }
     }
 
-    /// The rate per second of something of which a round has `n`.
+    /// The rate per second of something that occurs `n` times per round.
     pub fn per_s(&self, n: f64) -> f64 {
         n * 1e3 / self.median_ms
     }
@@ -80,24 +80,24 @@ pub fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The median, of an even number the upper one of the two in the middle; 0 of an empty slice.
+/// The median; the upper one of the two in the middle for an even number, and 0 for an empty slice.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The memory of the machine, in bytes, within the limits of a container.
+/// The memory of the machine, or of the container's limit, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// All memory.
+    /// The total memory.
     pub total: u64,
     /// Free memory.
     pub available: u64,
 }
 
 impl Machine {
-    /// This machine now; `None` if the system does not tell, as Linux without `/proc`.
+    /// The current memory; `None` if the system does not report it, such as Linux without `/proc`.
     pub fn here() -> Option<Self> {
         let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(kinds);
@@ -110,12 +110,12 @@ impl Machine {
     }
 }
 
-/// The memory of this process, MiB; its peak on a system that tells only that, and `None` on one that tells neither.
+/// The memory of this process, MiB; its peak on a system that reports only that, and `None` if it reports neither.
 pub fn rss_mib() -> Option<f64> {
     if cfg!(target_os = "linux") { status_mib("VmRSS:") } else { peak_rss_mib() }
 }
 
-/// The peak memory of this process, MiB; `None` if the system does not tell.
+/// The peak memory of this process, MiB; `None` if the system does not report it.
 pub fn peak_rss_mib() -> Option<f64> {
     #[cfg(all(unix, not(target_os = "linux")))]
     {
@@ -126,7 +126,7 @@ pub fn peak_rss_mib() -> Option<f64> {
     }
     #[cfg(not(all(unix, not(target_os = "linux"))))]
     {
-        // On Linux not `getrusage`, which counts the program that started this one as well.
+        // `getrusage` is not used on Linux: it includes the memory of the program that started this one.
         status_mib("VmHWM:")
     }
 }
@@ -165,7 +165,7 @@ mod tests {
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
         let of_two = Times::of(&[3.0, 6.0]).spread;
         assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
-        // Of an even number it is the upper one.
+        // For an even number it is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
     }

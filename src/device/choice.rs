@@ -1,4 +1,4 @@
-//! The rules that choose among adapters, as functions of what was found, so that tests need no hardware.
+//! The rules that choose among adapters, as functions of the adapters found, so that tests need no hardware.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::spec::Backend;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     Discrete,
     /// A GPU that shares the CPU's memory.
     Integrated,
@@ -19,14 +19,14 @@ pub enum AdapterKind {
     Virtual,
     /// A GPU that its driver does not classify.
     Other,
-    /// A graphics driver that computes on the CPU, such as Mesa's lavapipe.
+    /// A software GPU: a graphics driver that computes on the CPU, such as Mesa's lavapipe.
     Software,
     /// The CPU itself.
     Cpu,
 }
 
 impl AdapterKind {
-    /// Whether it is a GPU, and not a CPU that acts as one.
+    /// Whether it is a GPU in hardware.
     pub fn is_gpu(self) -> bool {
         !matches!(self, Self::Software | Self::Cpu)
     }
@@ -38,7 +38,7 @@ impl fmt::Display for AdapterKind {
     }
 }
 
-/// The interface through which a program reaches an adapter.
+/// The API through which a program uses an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Api {
     /// Vulkan.
@@ -62,18 +62,18 @@ impl fmt::Display for Api {
     }
 }
 
-/// A GPU, or a driver that acts as one.
+/// A GPU in hardware or software.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// The backend that found it.
     pub backend: Backend,
-    /// Its number among that backend's adapters, the best one first: the `n` of `wgpu:n`.
+    /// Its number among that backend's adapters, best first: the `n` of `wgpu:n`.
     pub index: usize,
-    /// Its number among the adapters of its kind, in the driver's order, as burn names it.
+    /// Its number among the adapters of its kind, in the driver's order, by which burn selects it.
     pub(super) index_of_kind: usize,
-    /// Its own name, as its driver tells it.
+    /// Its name, as reported by its driver.
     pub name: String,
-    /// The interface it is reached through.
+    /// The API through which it is used.
     pub api: Api,
     /// The kind of hardware.
     pub kind: AdapterKind,
@@ -92,10 +92,10 @@ impl fmt::Display for Adapter {
     }
 }
 
-/// The backends that `auto` asks, best first. `vulkan` and `metal` find nothing that `wgpu` does not.
+/// The backends that `auto` tries, best first. `vulkan` and `metal` find nothing that `wgpu` does not find.
 pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
 
-/// The adapter that `auto` takes. An integrated GPU is taken only on Metal; elsewhere it is often slower than the CPU.
+/// The adapter that `auto` chooses. It takes an integrated GPU only on Metal; elsewhere the CPU is often faster.
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
         Backend::Cuda => true,
@@ -143,13 +143,13 @@ pub(super) fn hint(backend: Backend) -> &'static str {
     }
 }
 
-/// Numbers one interface's adapters, the best first. `found` is in the driver's order, by which burn numbers a kind.
+/// Numbers the adapters of one API, best first. `found` is in the driver's order, in which burn numbers each kind.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();
     for (name, kind) in found {
         let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
-        // Burn can name only the first software adapter.
+        // Burn can select only the first software adapter.
         if kind != AdapterKind::Software || index_of_kind == 0 {
             adapters.push(Adapter { backend, index: 0, index_of_kind, name, api, kind });
         }

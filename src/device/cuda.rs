@@ -1,4 +1,4 @@
-//! NVIDIA GPUs through CUDA, whose libraries are loaded at run time; a missing one shows as a panic.
+//! NVIDIA GPUs through CUDA. Its libraries are loaded at run time, and a missing one causes a panic.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -8,7 +8,7 @@ use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
 
-/// CUDA's GPUs; empty without NVIDIA's driver.
+/// The CUDA GPUs; empty without NVIDIA's driver.
 pub(super) fn find() -> Vec<Adapter> {
     let count = guarded(|| Device::enumerate(DeviceType::Cuda).len()).unwrap_or(0);
     let model = model();
@@ -17,8 +17,8 @@ pub(super) fn find() -> Vec<Adapter> {
     choice::number(Backend::Cuda, Api::Cuda, named)
 }
 
-/// The name of the GPUs from the driver's files, if all are of one model: CUDA itself names only GPUs that it has
-/// started, and the files are in another order than CUDA's.
+/// The name of the GPUs from the driver's files, if all are the same model: CUDA itself names only initialized GPUs,
+/// and the order of the files differs from CUDA's.
 fn model() -> Option<String> {
     let mut models: Vec<String> = std::fs::read_dir("/proc/driver/nvidia/gpus")
         .ok()?
@@ -31,10 +31,10 @@ fn model() -> Option<String> {
     models.is_empty().then_some(model)
 }
 
-/// Opens a GPU and has it add two numbers, so that a missing compiler or library shows here.
+/// Opens a GPU and adds two numbers on it, so that a missing compiler or library is detected here.
 ///
 /// # Errors
-/// The message of a panic of CUDA's libraries.
+/// The message of a panic in CUDA's libraries.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     kernel_cache::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);
@@ -46,7 +46,7 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     }
 }
 
-/// Runs `f`, and returns the message of a panic without reporting it on standard error.
+/// Runs `f`, and returns the message of a panic without printing it to standard error.
 fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let report = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

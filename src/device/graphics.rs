@@ -1,4 +1,4 @@
-//! Adapters of the graphics interfaces, as wgpu names them; burn's own enumeration gives no names.
+//! The adapters of graphics APIs as wgpu lists them; burn's own list has no names.
 
 use std::fs;
 use std::path::Path;
@@ -15,23 +15,24 @@ use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
 
-/// The interfaces that `wgpu` tries, the fastest first; one that the platform lacks finds nothing.
+/// The APIs that `wgpu` tries, fastest first; one that the platform lacks finds nothing.
 pub(super) const BEST_FIRST: &[Api] =
     if cfg!(target_os = "macos") { &[Api::Metal] } else { &[Api::Vulkan, Api::Dx12, Api::OpenGl] };
 
-/// Whether this machine can have a GPU. Starting an interface takes 0.1 s, and some drivers complain without a GPU.
+/// Whether this machine can have a GPU. Initializing an API takes 0.1 s, and some drivers print warnings without a GPU.
 pub(super) fn may_have_gpu() -> bool {
     !cfg!(target_os = "linux") || has_gpu_node(Path::new("/dev"))
 }
 
-/// Whether there is a device file of a GPU: of the kernel's own drivers, of NVIDIA's, or of Windows below its Linux.
+/// Whether there is a device file of a GPU: from the kernel's own drivers, from NVIDIA's, or in WSL.
 fn has_gpu_node(dev: &Path) -> bool {
     let is_renderer = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("renderD");
     let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|dri| dri.flatten().any(is_renderer));
     has_renderer || ["nvidiactl", "dxg"].iter().any(|name| dev.join(name).exists())
 }
 
-/// The adapters of the first of `apis` with a GPU, or else with any that works: of two, a card would be listed twice.
+/// The adapters of the first of `apis` with a GPU, or else with any adapter; with two APIs a card would be listed
+/// twice.
 pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
     let mut software = Vec::new();
     for &api in apis {
@@ -49,8 +50,8 @@ pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
 /// An adapter as its driver describes it.
 type Named = (String, AdapterKind);
 
-/// The adapters of one interface, in the driver's order. Each interface is asked only once: Vulkan's loader crashes
-/// when instances come and go on several threads.
+/// The adapters of one API, in the driver's order. Each API is initialized only once: Vulkan's loader crashes when
+/// instances are created and destroyed on several threads.
 fn probe(api: Api) -> Vec<Named> {
     static PROBED: Mutex<Vec<(Api, Vec<Named>)>> = Mutex::new(Vec::new());
     let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,7 @@ fn probe(api: Api) -> Vec<Named> {
     found
 }
 
-/// Opens an adapter; the same adapter again gives the same device.
+/// Opens an adapter; opening the same adapter again returns the same device.
 ///
 /// # Errors
 /// The driver's message, if it refuses.
@@ -106,7 +107,7 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     };
     let device = WgpuDevice::new(kind).on(api);
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    // Burn refuses to initialise the same adapter twice.
+    // Burn refuses to initialize the same adapter twice.
     if !opened.contains(&device) {
         kernel_cache::configure(adapter.kind);
         let options = RuntimeOptions::try_default().map_err(|error| error.to_string())?;
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_gpu_has_a_file_among_the_devices() {
-        // A card is a screen, and nothing that computes.
+        // These are display devices, which cannot compute.
         for (name, is_gpu) in [("dri/card0", false), ("dri/renderD128", true), ("nvidiactl", true), ("dxg", true)] {
             let dev = tempfile::tempdir().expect("a temporary directory");
             assert!(!has_gpu_node(dev.path()));

@@ -1,4 +1,4 @@
-//! How GPU kernels are tuned, and where the results are kept between runs.
+//! Configures the tuning of GPU kernels, and where its results are cached between runs.
 
 use burn::cubecl::config::autotune::AutotuneLevel;
 use burn::cubecl::config::cache::CacheConfig;
@@ -6,8 +6,8 @@ use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::choice::AdapterKind;
 
-/// Configures the whole process, before its first kernel; later calls change nothing. Settings in a `cubecl.toml` or
-/// `burn.toml`, or by `CUBECL_AUTOTUNE_LEVEL`, take precedence.
+/// Configures the whole process, before its first kernel; later calls have no effect. Settings in a `cubecl.toml` or
+/// `burn.toml`, or in `CUBECL_AUTOTUNE_LEVEL`, take precedence.
 pub(super) fn configure(kind: AdapterKind) {
     let tuned_by_user = std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_some();
     let config = CubeClRuntimeConfig::from_current_dir().override_from_env();

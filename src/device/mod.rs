@@ -1,7 +1,7 @@
 //! Devices to compute on, from the name that a user gives (`auto`, `cpu`, `wgpu:1`) to an opened burn device.
 //!
-//! [`open`] returns a device that is ready, or an error with a hint; nothing is left to the first tensor, where burn
-//! would panic. `choice` has the rules by which adapters are chosen, `backend` dispatches to the compiled backends.
+//! [`open`] returns a device that is ready to use, or an error with a hint; otherwise burn would panic at the first
+//! tensor. `choice` has the rules for choosing adapters, `backend` dispatches to the compiled backends.
 
 mod backend;
 mod choice;
@@ -34,7 +34,7 @@ pub struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// A warning if the adapter is a program rather than hardware.
+    /// A warning if the adapter is a software GPU.
     #[must_use]
     pub fn caution(&self) -> Option<String> {
         (self.kind == AdapterKind::Software).then(|| {
@@ -46,16 +46,16 @@ impl OpenDevice {
     }
 }
 
-/// A device that this binary can use here, or why it cannot.
+/// A device that this binary can use on this machine, or the reason why it cannot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceListing {
     /// The argument of `--device`: `flex`, `wgpu:1`; the backend's name alone if it cannot be used.
     pub device: String,
     /// The backend.
     pub backend: Backend,
-    /// The adapter's own name, as its driver tells it.
+    /// The adapter's name, as reported by its driver.
     pub name: Option<String>,
-    /// The interface it is reached through; `None` for a CPU.
+    /// The API through which it is used; `None` for a CPU.
     pub api: Option<Api>,
     /// The kind of hardware; `None` if the backend cannot be used.
     pub kind: Option<AdapterKind>,
@@ -63,7 +63,7 @@ pub struct DeviceListing {
     pub unavailable: Option<String>,
 }
 
-/// Opens a device; the same adapter again gives the same device.
+/// Opens a device; opening the same adapter again returns the same device.
 ///
 /// # Errors
 /// If the backend is not compiled in, there is no such adapter, or the driver refuses.
@@ -89,7 +89,7 @@ pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
 pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
     match spec {
         DeviceSpec::AllOfCuda => {
-            let n = backend::find(Backend::Cuda).len().max(1); // to open one that is not there says why
+            let n = backend::find(Backend::Cuda).len().max(1); // opening a missing one reports why
             (0..n).map(|index| DeviceSpec::On(Backend::Cuda, Some(index))).collect()
         }
         one => vec![*one],
@@ -99,7 +99,7 @@ pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
 /// The argument of `--device` that names the device which `spec` would open: what `auto` means here.
 ///
 /// # Errors
-/// As [`open`], except that no driver is asked.
+/// As [`open`], except for errors of drivers, which are not called.
 pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
     Ok(match choose(spec)? {
         Choice::Cpu(backend) => backend.to_string(),
@@ -119,12 +119,13 @@ pub fn is_flex(device: &burn::tensor::Device) -> bool {
 
 /// Runs computations on `device` from the fastest thread.
 ///
-/// For a CPU that is one of rayon's: another would hand over each operation and sleep. A GPU is fed from this thread.
+/// For a CPU that is one of rayon's threads; another one would hand over each operation and sleep. For a GPU it is this
+/// thread.
 pub fn compute<T: Send>(device: &burn::tensor::Device, f: impl FnOnce() -> T + Send) -> T {
     if is_cpu(device) { rayon::scope(|_| f()) } else { f() }
 }
 
-/// Every backend's devices, or why it has none.
+/// The devices of every backend, or the reason why it has none.
 pub fn list() -> Vec<DeviceListing> {
     Backend::ALL.into_iter().flat_map(list_backend).collect()
 }
@@ -189,7 +190,8 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
     }
 }
 
-/// The GPU that `auto` takes. Backends are asked only as far as needed: starting a graphics interface takes 0.1 s.
+/// The GPU that `auto` chooses. Later backends are not tried once one is found: initializing a graphics API takes 0.1
+/// s.
 fn automatic() -> Option<Adapter> {
     let is_candidate = |&backend: &Backend| backend::is_compiled(backend) && backend::may_have_gpu(backend);
     let mut candidates = choice::AUTO_ORDER.into_iter().filter(is_candidate);

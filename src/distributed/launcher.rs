@@ -1,11 +1,11 @@
-//! The settings that launchers give to the processes they start: how many there are, and which cores they may use.
+//! The settings that launchers pass to the processes they start: their number, and the cores they may use.
 
 use std::num::NonZero;
 
-/// Variables with the number of processes: of Open MPI; of MPICH, Intel MPI and Slurm's PMI; of MVAPICH; of `srun`.
+/// Environment variables with the number of processes: Open MPI; MPICH, Intel MPI and Slurm's PMI; MVAPICH; `srun`.
 const SIZES: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
 
-/// How many processes the launcher started; 0 without one.
+/// The number of processes that the launcher started; 0 without a launcher.
 pub(super) fn n_processes() -> usize {
     n_processes_in(|name| std::env::var(name).ok())
 }
@@ -21,15 +21,15 @@ pub(super) fn allowed_cores() -> String {
     lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default().trim().to_owned()
 }
 
-/// Computes on a share of the allowed cores, which are also those of other processes, `n_sharing` in all. A thread more
-/// would wait for theirs in each step. `RAYON_NUM_THREADS` takes precedence.
+/// Limits this process to its share of the allowed cores, which `n_sharing` processes use in all. With more threads
+/// each step would wait for those of other processes. `RAYON_NUM_THREADS` takes precedence.
 pub(super) fn limit_threads(n_sharing: usize) {
     if std::env::var_os("RAYON_NUM_THREADS").is_some() {
         return;
     }
     let n_cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let n_threads = (n_cores / n_sharing.max(1)).max(1);
-    // Fails if something was computed before, which then goes on with the threads that it has.
+    // Fails if the thread pool has been used before, which then keeps its threads.
     rayon::ThreadPoolBuilder::new().num_threads(n_threads).build_global().ok();
 }
 

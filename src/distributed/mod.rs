@@ -1,7 +1,8 @@
-//! The processes that train one run together, and how they exchange numbers.
+//! The processes that train one run together, and their communication.
 //!
-//! A process is alone unless a launcher such as `mpirun` started several, which then exchange through MPI (feature
-//! `mpi`). The threads of a process that trains on several GPUs are ranks as well. Nothing here knows of models or runs.
+//! A process is alone unless a launcher such as `mpirun` started several, which then communicate over MPI (feature
+//! `mpi`). The threads of a process that trains on several GPUs are ranks as well. Nothing here depends on models or
+//! runs.
 
 mod error;
 mod launcher;
@@ -24,32 +25,32 @@ pub use error::DistributedError;
 pub use sum::{Format, MOST_NUMBERS};
 pub use threads::OtherFailed;
 
-/// Exchanges between processes. Each process makes the same calls in the same order, one at a time.
+/// Collective operations. Each process makes the same calls in the same order, one at a time.
 pub trait Collective: Debug + Send + Sync {
-    /// The number of this process, from 0.
+    /// The rank of this process, counted from 0.
     fn rank(&self) -> usize;
-    /// How many processes there are.
+    /// The number of processes.
     fn size(&self) -> usize;
     /// The name of this process's machine.
     fn host(&self) -> String;
-    /// Waits until every process is here.
+    /// A barrier: waits until every process has arrived.
     fn barrier(&self);
-    /// Sends each process its part of `own`, which has one for each in the order of the ranks, and collects the parts
-    /// that they send to this one.
+    /// All-to-all: sends each process its part of `own`, whose equal parts are in the order of the ranks, and collects
+    /// the parts that they send to this one.
     fn all_to_all(&self, own: &[u8], arrived: &mut [u8]);
-    /// Sends all of `own` to every process, and collects what they send.
+    /// All-gather: sends all of `own` to every process, and collects what they send.
     fn all_gather(&self, own: &[u8], arrived: &mut [u8]);
-    /// Replaces the bytes by those of the process `root`.
+    /// Broadcast: replaces the bytes by those of the process `root`.
     fn broadcast(&self, root: usize, bytes: &mut [u8]);
-    /// From now on, ends all processes if an exchange takes too long; `None` waits for as long as it takes.
+    /// From now on, ends all processes if an exchange takes too long; `None` sets no limit.
     fn limit_waiting(&self, limit: Option<Limit>);
-    /// The last call: waits for the others, and says goodbye to the launcher.
+    /// The last call: waits for the others, and shuts MPI down.
     fn leave(&self);
-    /// Ends all processes at once; the launcher's exit code is `code` where it passes codes on.
+    /// Ends all processes at once. The launcher exits with `code` if it passes codes on.
     fn abort(&self, code: u8) -> !;
 }
 
-/// A process without others.
+/// A single process.
 #[derive(Debug)]
 struct Alone;
 
@@ -87,26 +88,26 @@ impl Collective for Alone {
     }
 }
 
-/// Reports ranks that hang, before all processes are ended.
+/// Called with the ranks that hang, before all processes are ended.
 pub type OnHang = fn(&DistributedError);
 
-/// How long an exchange may take.
+/// The longest time that an exchange may take.
 pub struct Limit {
-    /// Then those who do not answer are looked for.
+    /// The time after which processes that do not answer are looked for.
     pub after: Duration,
-    /// Reports their ranks; none if all of them answered.
+    /// Called with their ranks; empty if all of them answered.
     pub report: Report,
 }
 
 /// See [`Limit::report`].
 pub type Report = Box<dyn Fn(&[usize]) + Send + Sync>;
 
-/// How long a process took part in exchanges.
+/// The time that a process spent in exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Until the last process was there.
+    /// Waiting, until the last process had arrived.
     pub waiting: Duration,
-    /// From then on, until the numbers were.
+    /// Communication, from then until the data had arrived.
     pub communicating: Duration,
 }
 
@@ -117,14 +118,15 @@ struct Clocks {
     communicating: AtomicU64,
 }
 
-/// Adds how long `f` takes.
+/// Adds the time that `f` takes.
 fn timed(clock: &AtomicU64, f: impl FnOnce()) {
     let began = Instant::now();
     f();
     clock.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The processes of a run, as one of them sees them. Rank 0 leads: it writes the run, and the others compute with it.
+/// The processes of a run, from the point of view of one of them. Rank 0 leads: it writes the run directory, and the
+/// others compute with it.
 #[derive(Clone, Debug)]
 pub struct Ranks {
     collective: Arc<dyn Collective>,
@@ -133,12 +135,12 @@ pub struct Ranks {
     on_hang: OnHang,
     clocks: Arc<Clocks>,
     turn: Arc<Mutex<()>>,
-    /// Those of all ranks, if they add up tensors among themselves.
+    /// The devices of all ranks, if they can sum tensors directly.
     cards: Arc<[Device]>,
 }
 
 impl Ranks {
-    /// A process without others.
+    /// A single process.
     pub fn alone() -> Self {
         Self::with(Arc::new(Alone), [Alone.host()].into(), |_| ())
     }
@@ -147,8 +149,8 @@ impl Ranks {
         Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default(), cards: [].into() }
     }
 
-    /// Ranks that are threads of this process, in their order, each with one of `devices`. CUDA's add up tensors among
-    /// themselves; numbers of others go through memory.
+    /// Ranks that are threads of this process, in order, each with one of `devices`. CUDA devices sum tensors directly;
+    /// the tensors of others are summed in the host's memory.
     ///
     /// A rank that [aborts](Ranks::abort) unwinds, and so do those that wait for it, with [`OtherFailed`].
     pub fn of_devices(devices: &[OpenDevice]) -> Vec<Self> {
@@ -160,13 +162,13 @@ impl Ranks {
         threads::Thread::all(devices.len()).map(rank).collect()
     }
 
-    /// Joins the processes that the launcher started, and shares the cores of each machine out to those on it.
-    /// Alone without a launcher, or if it started one process. `on_hang` hears of ranks that hang, if there is a
-    /// [limit](Ranks::limit_waiting).
+    /// Joins the processes that the launcher started, and divides the cores of each machine among those on it. Without
+    /// a launcher, or if it started one process, the process is alone. `on_hang` is called with ranks that hang, if
+    /// there is a [limit](Ranks::limit_waiting).
     ///
     /// # Errors
-    /// If the launcher started several processes that cannot find each other: the program was built without MPI, or
-    /// with that of another launcher.
+    /// If the launcher started several processes that cannot find each other, because the program was built without MPI
+    /// or with another MPI than the launcher's.
     pub fn join(on_hang: OnHang) -> Result<Self, DistributedError> {
         let size = launcher::n_processes();
         if size < 2 {
@@ -179,7 +181,7 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// How many processes may use the same cores as this one, itself included.
+    /// The number of processes that may use the same cores as this one, including itself.
     fn n_sharing(&self, cores: &[String]) -> usize {
         let own = self.rank();
         (0..self.size()).filter(|rank| self.hosts[*rank] == self.hosts[own] && cores[*rank] == cores[own]).count()
@@ -190,27 +192,27 @@ impl Ranks {
         self.collective.rank()
     }
 
-    /// How many processes there are, at least 1.
+    /// The number of processes, at least 1.
     pub fn size(&self) -> usize {
         self.collective.size()
     }
 
-    /// The number of this process among those on its machine, from 0.
+    /// The local rank: the number of this process among those on its machine, counted from 0.
     pub fn index_on_host(&self) -> usize {
         self.hosts[..self.rank()].iter().filter(|host| **host == self.hosts[self.rank()]).count()
     }
 
-    /// Whether the devices of all ranks [add up tensors](Ranks::sum_on_cards) among themselves.
+    /// Whether the devices of all ranks can [sum tensors](Ranks::sum_on_cards) directly.
     pub fn has_cards(&self) -> bool {
         !self.cards.is_empty()
     }
 
-    /// Whether there is one process only.
+    /// Whether there is only one process.
     pub fn is_alone(&self) -> bool {
         self.size() == 1
     }
 
-    /// Whether this process leads.
+    /// Whether this is rank 0.
     pub fn is_first(&self) -> bool {
         self.rank() == 0
     }
@@ -225,12 +227,13 @@ impl Ranks {
         self.name_of(self.rank())
     }
 
-    /// Replaces each number by its sum over all processes, the same bits in each of them. `format` is how they travel.
+    /// All-reduce: replaces each number by its sum over all processes, bit for bit the same in each. `format` is that
+    /// of the numbers sent.
     pub fn all_reduce(&self, values: &mut [f32], format: Format) {
         timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, format));
     }
 
-    /// The sums of tensors over all ranks, which call it in the same order, by the devices themselves.
+    /// The sums of tensors over all ranks, computed by the devices directly. All ranks call it in the same order.
     ///
     /// # Panics
     /// If the ranks [have no cards](Ranks::has_cards).
@@ -241,10 +244,10 @@ impl Ranks {
         under_way.into_iter().map(CollectiveTensor::resolve).collect()
     }
 
-    /// Has the devices of all ranks add up ones, if they add up tensors among themselves: a missing library shows.
+    /// Has the devices of all ranks sum ones, if they sum tensors directly, so that a missing library is found early.
     ///
     /// # Errors
-    /// If the sum is another.
+    /// If the sum is wrong.
     pub fn check_cards(&self) -> Result<(), DistributedError> {
         let Some(own) = self.cards.get(self.rank()) else { return Ok(()) };
         let sum = self.sum_on_cards(vec![Tensor::ones([1], own)]).remove(0).try_into_scalar::<f32>();
@@ -254,18 +257,18 @@ impl Ranks {
         }
     }
 
-    /// Waits until every process is here.
+    /// A barrier: waits until every process has arrived.
     pub fn meet(&self) {
         timed(&self.clocks.waiting, || self.collective.barrier());
     }
 
-    /// How long this process has waited for others in [`Ranks::meet`], and summed with them, since it joined.
+    /// The time that this process has spent waiting in [`Ranks::meet`] and in sums since it joined.
     pub fn exchanged(&self) -> Exchanged {
         let read = |clock: &AtomicU64| Duration::from_nanos(clock.load(Ordering::Relaxed));
         Exchanged { waiting: read(&self.clocks.waiting), communicating: read(&self.clocks.communicating) }
     }
 
-    /// From now on, ends all processes if an exchange takes this long; `None` waits for as long as it takes.
+    /// From now on, ends all processes if an exchange takes longer than this; `None` sets no limit.
     pub fn limit_waiting(&self, after: Option<Duration>) {
         let names: Vec<String> = (0..self.size()).map(|rank| self.name_of(rank)).collect();
         let on_hang = self.on_hang;
@@ -279,12 +282,12 @@ impl Ranks {
         self.collective.limit_waiting(after.map(limit));
     }
 
-    /// Keeps other threads of this process from beginning an exchange.
+    /// Keeps other threads of this process from starting an exchange.
     pub fn take_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Ranks::take_turn`]; `None` if another thread has it.
+    /// As [`Ranks::take_turn`]; `None` if another thread has the turn.
     pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
         self.turn.try_lock().ok()
     }
@@ -303,17 +306,17 @@ impl Ranks {
         }
     }
 
-    /// The text of rank 0; that of the others is not looked at.
+    /// The text of rank 0; those of the others are ignored.
     pub fn broadcast_text(&self, text: &str) -> String {
         self.text_of(0, text)
     }
 
-    /// The texts of all ranks, in their order.
+    /// The texts of all ranks, in order.
     fn gather(&self, text: &str) -> Vec<String> {
         (0..self.size()).map(|rank| self.text_of(rank, text)).collect()
     }
 
-    /// The text of a rank, for all of them.
+    /// The text of one rank, broadcast to all.
     fn text_of(&self, rank: usize, text: &str) -> String {
         let mut length = (text.len() as u64).to_le_bytes();
         self.collective.broadcast(rank, &mut length);
@@ -326,18 +329,18 @@ impl Ranks {
     /// Checks that `found` is the same for all ranks.
     ///
     /// # Errors
-    /// On a rank whose `found` is not that of rank 0: both are named.
+    /// On a rank whose `found` differs from that of rank 0; the error names both.
     pub fn check_same(&self, what: &'static str, found: &str) -> Result<(), DistributedError> {
         let expected = self.broadcast_text(found);
         if found == expected { Ok(()) } else { Err(self.differs(what)) }
     }
 
-    /// The error of a rank that has another `what` than rank 0.
+    /// The error of a rank whose `what` differs from that of rank 0.
     pub fn differs(&self, what: &'static str) -> DistributedError {
         DistributedError::Differs { what, this: self.name(), first: self.name_of(0) }
     }
 
-    /// The last call: waits until every process is here, and says goodbye to the launcher.
+    /// The last call: waits until every process has arrived, and shuts MPI down.
     pub fn leave(&self) {
         self.collective.leave();
     }
@@ -348,10 +351,10 @@ impl Ranks {
     }
 }
 
-/// Fails if a launcher started several processes, of which each would do all of the `work`.
+/// Fails if a launcher started several processes, because each would do all of the `work`.
 ///
 /// # Errors
-/// Then.
+/// In that case.
 pub fn refuse_launcher(work: &'static str) -> Result<(), DistributedError> {
     match launcher::n_processes() {
         0 | 1 => Ok(()),

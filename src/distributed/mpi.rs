@@ -1,4 +1,4 @@
-//! The processes that an MPI launcher started.
+//! Communication over MPI between the processes that a launcher started.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,25 +13,26 @@ use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Sour
 
 use super::{Collective, DistributedError, Limit};
 
-/// The most items of one message: MPI counts them with 31 bits.
+/// The most items in one message: MPI counts them with 31 bits.
 const MAX_ITEMS: usize = 1 << 28;
 
-/// The most bytes of a message of an exchange. Longer ones ask the receiver first, and over a network that answer waits
-/// behind the data that travels the other way: in Open MPI over TCP 64 KiB with the message's header.
+/// The most bytes in one message of an exchange. For longer ones MPI uses a handshake with the receiver (the rendezvous
+/// protocol), whose reply waits behind the data that is sent in the other direction. The limit of Open MPI over TCP is
+/// 64 KiB including the header.
 const MAX_MESSAGE: usize = 1 << 15;
 
-/// The tag of such a message, that of a process that asks another whether it is there, and that of the answer.
+/// The tags of these messages, of the question whether a process is alive, and of the answer.
 const PIECE: i32 = 0;
 const ROLL_CALL: i32 = 1;
 const HERE: i32 = 2;
 
-/// How long an answer may take.
+/// The longest time that an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A process that waits looks this often whether another calls the roll.
+/// How often a waiting process checks whether another asks if it is alive.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A process that has waited for so long leaves its core to others between two looks at its messages.
+/// After this time a waiting process yields its core between two checks for messages.
 const AWAKE: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(50);
 
@@ -39,7 +40,7 @@ const NAP: Duration = Duration::from_micros(50);
 pub(super) struct Mpi {
     rank: usize,
     size: usize,
-    /// Until this process leaves.
+    /// `None` once this process has left.
     universe: Mutex<Option<Universe>>,
     limit: Mutex<Option<Arc<Limit>>>,
 }
@@ -51,7 +52,7 @@ impl fmt::Debug for Mpi {
 }
 
 impl Mpi {
-    /// Finds the others, of whom the launcher started `launched` with this one.
+    /// Joins the other processes. The launcher started `launched` in all.
     pub(super) fn connect(launched: usize) -> Result<Self, DistributedError> {
         let (universe, threading) = initialize_with_threading(Threading::Serialized).expect("called once");
         let world = world();
@@ -66,7 +67,7 @@ impl Mpi {
         Ok(connected)
     }
 
-    /// Sends each process its part, and receives the part that each sends to this one.
+    /// All-to-all: sends each process its part, and receives the part that each sends to this one.
     fn exchange<'a>(&self, part_for: impl Fn(usize) -> &'a [u8], arrived: &mut [u8]) {
         let own = part_for(self.rank);
         if own.is_empty() {
@@ -85,7 +86,7 @@ impl Mpi {
             }
             let mut sending = Vec::new();
             for begin in (0..own.len()).step_by(MAX_MESSAGE) {
-                // No two processes begin with the same one.
+                // Each process begins with another one.
                 for rank in (self.rank + 1..self.rank + self.size).map(|rank| rank % self.size) {
                     let piece = &part_for(rank)[begin..own.len().min(begin + MAX_MESSAGE)];
                     let process = world.process_at_rank(index(rank));
@@ -96,8 +97,8 @@ impl Mpi {
         });
     }
 
-    /// Waits until all requests are done, or ends all processes if that takes too long. No exchange blocks by itself:
-    /// while it waits, a process answers the others.
+    /// Waits until all requests are done, or ends all processes if that takes too long. Exchanges do not block: a
+    /// waiting process still answers the others.
     fn finish<'a, D: ?Sized + 'a, S: Scope<'a>>(&self, requests: impl IntoIterator<Item = Request<'a, D, S>>) {
         let limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (began, mut looked) = (Instant::now(), Duration::ZERO);
@@ -108,7 +109,7 @@ impl Mpi {
                 let waited = began.elapsed();
                 if waited > looked + LOOK {
                     looked = waited;
-                    // One who asks finds out for all.
+                    // One process asks on behalf of all.
                     let is_asked = answer().is_some() && patience.is_some();
                     if is_asked {
                         patience = Some(waited + 3 * ANSWER);
@@ -127,7 +128,8 @@ impl Mpi {
         }
     }
 
-    /// Asks all others whether they are there, and ends all processes; returns if one of a lower rank asks as well.
+    /// Asks all others whether they are alive, and ends all processes; returns if a process of a lower rank asks as
+    /// well.
     fn call_the_roll(&self, limit: &Limit) {
         let mut missing: Vec<usize> = (0..self.size).filter(|rank| *rank != self.rank).collect();
         for rank in &missing {
@@ -148,7 +150,7 @@ impl Mpi {
     }
 }
 
-/// Receives a message of this tag, if there is one: from whom.
+/// Receives a message with this tag, if there is one, and returns its sender.
 fn receive(tag: i32) -> Option<usize> {
     let status = world().any_process().immediate_probe_with_tag(tag)?;
     let from = status.source_rank();
@@ -156,7 +158,7 @@ fn receive(tag: i32) -> Option<usize> {
     Some(number(from))
 }
 
-/// Answers a process that asks whether this one is there: the process.
+/// Answers a process that asks whether this one is alive, and returns that process.
 fn answer() -> Option<usize> {
     let from = receive(ROLL_CALL)?;
     world().process_at_rank(index(from)).send_with_tag(&[0_u8], HERE);
@@ -223,8 +225,8 @@ impl Collective for Mpi {
 }
 
 impl Drop for Mpi {
-    /// A process that did not leave failed: to finalize would wait for the others, who wait for it. The launcher ends
-    /// them when it sees this one end.
+    /// A process that is dropped without having left has failed. Finalizing MPI would then deadlock with the others;
+    /// the launcher ends them when this process exits.
     fn drop(&mut self) {
         std::mem::forget(self.universe.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -1,27 +1,27 @@
-//! Sums over all processes. Each adds up one part of the numbers, in the order of the ranks, and all collect all parts:
-//! the result depends on the number of processes, and on no MPI's own choices.
+//! Sums over all processes (all-reduce). Each process adds one part of the numbers, in the order of the ranks, then all
+//! parts are gathered. So the result depends on the number of processes, but not on algorithms that MPI chooses.
 
 use half::bf16;
 
 use super::Collective;
 
-/// The most numbers of one exchange, 16 MiB in f32: what the two copies of them cost is bounded.
+/// The most numbers in one exchange, 16 MiB in f32, which limits the memory for the two copies of them.
 pub const MOST_NUMBERS: usize = 1 << 22;
 
-/// How a number travels. Sums are computed in f32.
+/// The format in which numbers are sent. Sums are computed in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As it is.
+    /// Unchanged.
     F32,
-    /// Rounded to 8 significant bits, as is the sum on its way back: half the bytes.
+    /// Rounded to 8 significant bits, as is the sum on its way back, which halves the bytes.
     ///
-    /// With `u = 2^-8`, a sum `s` of the numbers `x` is off by at most `u (|s| + (1 + u) sum |x|)`, and by what f32
-    /// rounds.
+    /// With `u = 2^-8`, the error of a sum `s` of the numbers `x` is at most `u (|s| + (1 + u) sum |x|)`, plus the
+    /// rounding of f32.
     Bf16,
 }
 
 impl Format {
-    /// Bytes of a number.
+    /// The number of bytes per number.
     #[must_use]
     pub const fn n_bytes(self) -> usize {
         match self {
@@ -38,7 +38,7 @@ impl Format {
         }
     }
 
-    /// Replaces each value by what `combine` makes of it and the number that travelled.
+    /// Replaces each value by the result of `combine` on it and the number received.
     fn unpack(self, bytes: &[u8], values: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
         match self {
             Self::F32 => {
@@ -68,7 +68,7 @@ fn sum_piece(collective: &dyn Collective, values: &mut [f32], format: Format) {
     let bytes_of_part = n_of_part * format.n_bytes();
     let mut own = Vec::with_capacity(bytes_of_part * collective.size());
     format.pack(values, &mut own);
-    own.resize(bytes_of_part * collective.size(), 0); // parts of one length
+    own.resize(bytes_of_part * collective.size(), 0); // so that all parts have the same length
     let mut arrived = vec![0; own.len()];
     collective.all_to_all(&own, &mut arrived);
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::distributed::threads::Thread;
 
-    /// The sums of the rows, as each of as many threads finds them.
+    /// The sums of the rows, as computed by each of as many threads.
     fn sums(rows: &[Vec<f32>], format: Format) -> Vec<Vec<f32>> {
         thread::scope(|scope| {
             let threads: Vec<_> = Thread::all(rows.len())

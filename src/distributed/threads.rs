@@ -1,24 +1,24 @@
-//! Ranks that are threads of one process, each with a device of its own.
+//! Ranks that are threads of one process, each with its own device.
 
 use std::panic;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Collective, Limit};
 
-/// One of the threads.
+/// One of these threads.
 #[derive(Debug)]
 pub(super) struct Thread {
     rank: usize,
     shared: Arc<Shared>,
 }
 
-/// The payload with which a thread unwinds because another one failed.
+/// The panic payload of a thread that unwinds because another one failed.
 #[derive(Debug)]
 pub struct OtherFailed;
 
 #[derive(Debug)]
 struct Shared {
-    /// What each rank shows to the others.
+    /// The data that each rank shows to the others.
     desks: Vec<Mutex<Vec<u8>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
@@ -47,7 +47,7 @@ impl Thread {
         self.shared.desks[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows `own` to all, and reads what each of them shows.
+    /// Shows `own` to all ranks, and reads the data of each.
     fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
         own.clone_into(&mut *self.desk(self.rank));
         self.barrier();
@@ -106,7 +106,7 @@ impl Collective for Thread {
         self.barrier();
     }
 
-    /// A thread ends with its process; nothing else is looked for.
+    /// A thread ends with its process, so there is no limit to check.
     fn limit_waiting(&self, _: Option<Limit>) {}
 
     fn leave(&self) {}

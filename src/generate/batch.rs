@@ -1,34 +1,34 @@
-//! Continuous batching: texts join and leave one decoder between tokens, and start from a prefix that another has read.
+//! Continuous batching: texts join and leave one decoder between tokens, and reuse the prefix of a text already read.
 //!
-//! It knows tokens and logits only. The logits of a text do not depend on the others, nor on where its prefix came
-//! from.
+//! It deals with tokens and logits only. The logits of a text depend neither on the other texts nor on where its prefix
+//! came from.
 
 use burn::tensor::TensorReadError;
 
 use super::language_model::{AnyDecoder, LanguageModel};
 
-/// The most tokens of a text that are read between two tokens of the others.
+/// The most tokens of a prompt that are read between two tokens of the other texts.
 const CHUNK: usize = 128;
 
-/// As [`CHUNK`], of all texts together.
+/// As [`CHUNK`], for all prompts together.
 const CHUNKS: usize = 4 * CHUNK;
 
-/// Texts with a model, each in one of a fixed number of places.
+/// A model with several texts, each in one of a fixed number of slots (here "places").
 #[derive(Debug)]
 pub(crate) struct Batch {
     decoder: AnyDecoder,
     context_length: usize,
     places: Vec<Place>,
-    /// Counts joins and leaves.
+    /// A counter of joins and leaves.
     clock: u64,
 }
 
-/// Which logits of a prompt are of interest.
+/// Which logits of a prompt are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Logits {
     /// Those after the last token.
     Last,
-    /// Those after each token, which have to be computed even if the prefix is known.
+    /// Those after each token, which must be computed even if the prefix is cached.
     Each,
 }
 
@@ -36,19 +36,19 @@ pub(crate) enum Logits {
 struct Place {
     /// The part of the text that is within the context.
     tokens: Vec<u32>,
-    /// How many of the tokens are in the decoder.
+    /// The number of its tokens in the decoder.
     n_read: usize,
-    /// How many of those were taken over from a text that had read them.
+    /// The number of those that were copied from another text.
     n_shared: usize,
     is_taken: bool,
     wants_each: bool,
-    /// When the text joined, or left.
+    /// The count at which the text joined, or left.
     since: u64,
 }
 
 impl Place {
-    /// How many tokens this place has read of those that `prompt` begins with. The last token of a prompt is always
-    /// read anew, for its logits.
+    /// The length of the longest prefix of `prompt` that this place has read. The last token of a prompt is always read
+    /// again, for its logits.
     fn n_common(&self, prompt: &[u32]) -> usize {
         let read = &self.tokens[..self.n_read];
         read.iter().zip(&prompt[..prompt.len() - 1]).take_while(|(a, b)| a == b).count()
@@ -88,15 +88,15 @@ impl Batch {
         Some(place)
     }
 
-    /// The free place that has read most of the prompt, if little else is lost with it.
+    /// The free place that has read the longest prefix of the prompt, unless too much else would be lost with it.
     fn home(&self, prompt: &[u32]) -> Option<usize> {
         let free = (0..).zip(&self.places).filter(|(_, place)| !place.is_taken);
         let (n_common, i) = free.map(|(i, place)| (place.n_common(prompt), i)).max()?;
         (n_common > 0 && n_common >= self.places[i].n_read / 2).then_some(i)
     }
 
-    /// Takes over what another place has read of a text, if it is more than its own has. Texts that wait in turn to
-    /// read the same prefix read each part of it once between them.
+    /// Copies the prefix of a text that another place has read, if it is longer than the place's own. Texts that wait
+    /// to read the same prefix thus read each part of it only once.
     fn catch_up(&mut self, i: usize) {
         let Place { tokens, n_read, .. } = &self.places[i];
         let common = self.places.iter().zip(0..).map(|(place, from)| (place.n_common(tokens), from));
@@ -109,12 +109,12 @@ impl Batch {
         }
     }
 
-    /// How many tokens of a place's text had been read before.
+    /// The number of tokens of a place's text that were reused.
     pub(crate) fn n_shared(&self, place: usize) -> usize {
         self.places[place].n_shared
     }
 
-    /// Frees a place. What it has read stays until the place is taken again.
+    /// Frees a place. Its cache stays until the place is taken again.
     pub(crate) fn leave(&mut self, place: usize) {
         self.clock += 1;
         let place = &mut self.places[place];
@@ -122,7 +122,7 @@ impl Batch {
         place.since = self.clock;
     }
 
-    /// Appends the token that was chosen by a place's logits. When the context is full, its older half is forgotten.
+    /// Appends the token that was chosen from a place's logits. When the context is full, its older half is dropped.
     pub(crate) fn push(&mut self, place: usize, token: u32) {
         let Place { tokens, n_read, .. } = &mut self.places[place];
         tokens.push(token);
@@ -139,8 +139,8 @@ impl Batch {
         (*n_read == tokens.len()).then(|| self.decoder.logits(place))
     }
 
-    /// Reads the last token of each text, and a part of the prompts that are not read yet. `see` gets the logits after
-    /// each token of the places that want them.
+    /// Reads the last token of each text, and a chunk of the prompts that are not read yet. `see` is called with the
+    /// logits after each token, for the places that need them.
     ///
     /// # Errors
     /// If the device fails.
@@ -172,7 +172,7 @@ impl Batch {
                 false => decoder.append(i, chunk)?,
             }
             *n_read += n;
-            *wants_each &= *n_read < tokens.len(); // of what is written, the sampler sees the logits
+            *wants_each &= *n_read < tokens.len(); // logits of generated tokens go to the sampler
             left -= n;
         }
         self.decoder.decode(&next)?;
@@ -204,7 +204,7 @@ mod tests {
         LanguageModel::from(&Gpt::new(&config.with_derived(), 11, 7, &Device::flex()))
     }
 
-    /// The logits after `tokens`, read by nobody before.
+    /// The logits after `tokens`, computed without any cache.
     fn alone(tokens: &[u32]) -> Vec<f32> {
         let mut batch = Batch::new(model(), 1);
         assert_eq!(batch.join(tokens, Logits::Last), Some(0));
@@ -219,7 +219,7 @@ mod tests {
         let first = batch.join(&prompt, Logits::Last).expect("a place");
         batch.step(|_, _| ()).expect("a CPU");
         batch.push(first, 4);
-        // From a place that is taken; of one text all but the last token, which is read for its logits.
+        // From a place that is in use; of a whole text all but the last token, which is read for its logits.
         let mut longer = prompt[..15].to_vec();
         longer.extend([3, 3]);
         let second = batch.join(&longer, Logits::Last).expect("a place");
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(logits(first), alone(&[&prompt[..], &[4]].concat()));
         assert_eq!(logits(second), alone(&longer));
         assert_eq!(logits(third), alone(&prompt));
-        // A free place keeps its text, and is gone on from where it lies.
+        // A free place keeps its text, which is continued in place.
         batch.leave(second);
         longer.push(5);
         assert_eq!(batch.join(&longer, Logits::Last), Some(second));

@@ -1,4 +1,4 @@
-//! Two ways to compute the next token's logits: packed for the CPU, or with tensors on any device.
+//! The two ways to compute the logits of the next token: packed for the CPU, or with tensors on any device.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::config::ModelConfig;
 use crate::model::Gpt;
 use crate::model::attention::KvCache;
 
-/// A model to write with. Cloning one shares its weights.
+/// A model for generation. Clones share its weights.
 #[derive(Clone, Debug)]
 pub enum LanguageModel {
     /// Packed for the CPU.
@@ -25,8 +25,8 @@ impl From<&Gpt> for LanguageModel {
 }
 
 impl LanguageModel {
-    /// The faster way to compute `model`, which has no gradients, on its device: packed on burn's own CPU backend, as
-    /// it is on any other. `None` if that would have to round the weights, and cannot.
+    /// The faster of the two for `model`, which has no gradients, on its device: packed on burn's own CPU backend, with
+    /// tensors on any other. `None` if the weights would have to be rounded, which only a packed model can do.
     pub fn new(model: Gpt, precision: Precision) -> Option<Self> {
         if Engine::is_for(&model) {
             return Some(Self::Engine(Arc::new(Engine::new(model, precision))));
@@ -34,7 +34,7 @@ impl LanguageModel {
         (precision == Precision::F32).then(|| Self::Tensors(Box::new(model)))
     }
 
-    /// The config that the model was made from.
+    /// The config of the model.
     pub fn config(&self) -> &ModelConfig {
         match self {
             Self::Engine(engine) => engine.config(),
@@ -43,14 +43,14 @@ impl LanguageModel {
     }
 }
 
-/// A model with the cache and the logits of several texts.
+/// A model with the KV cache and the logits of several texts.
 #[derive(Debug)]
 pub(super) enum AnyDecoder {
     Engine(Box<Decoder>),
     Tensors { model: Box<Gpt>, texts: Vec<TextState> },
 }
 
-/// The state of one text with a model of tensors.
+/// The state of one text in a model of tensors.
 #[derive(Clone, Debug)]
 pub(super) struct TextState {
     cache: KvCache,
@@ -58,7 +58,7 @@ pub(super) struct TextState {
 }
 
 impl AnyDecoder {
-    /// Room for `n_texts` texts of up to `capacity` tokens.
+    /// A decoder for `n_texts` texts of up to `capacity` tokens.
     pub(super) fn new(model: LanguageModel, n_texts: usize, capacity: usize) -> Self {
         match model {
             LanguageModel::Engine(engine) => Self::Engine(Box::new(Decoder::new(engine, n_texts, capacity))),
@@ -76,7 +76,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Gives a text these tokens in place of those that it had.
+    /// Replaces the tokens of a text.
     pub(super) fn prefill(&mut self, text: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {
@@ -91,7 +91,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Appends tokens to a text; `see` gets the logits after each of them, in their order.
+    /// Appends tokens to a text; `see` is called with the logits after each of them, in order.
     #[cfg(feature = "serve")]
     pub(super) fn append_each(
         &mut self,
@@ -120,7 +120,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Leaves a text the first `n` of its tokens.
+    /// Truncates a text to its first `n` tokens.
     #[cfg(feature = "serve")]
     pub(super) fn truncate(&mut self, text: usize, n: usize) {
         match self {
@@ -129,7 +129,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Gives a text the first `n` tokens of another in place of those that it had.
+    /// Replaces the tokens of a text by the first `n` of another.
     #[cfg(feature = "serve")]
     pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         match self {

@@ -1,6 +1,6 @@
-//! Writing text: the model (on a CPU the [`engine`]) computes logits, the sampler chooses a token, and so on.
+//! Generates text: the model (on a CPU the [`engine`]) computes logits, the sampler chooses a token, and so on.
 //!
-//! It knows a model, a tokenizer and the settings of `[generate]`, and nothing of runs or of output.
+//! It depends on a model, a tokenizer and the settings of `[generate]`, and neither on runs nor on output.
 
 #[cfg(feature = "serve")]
 mod batch;

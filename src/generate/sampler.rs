@@ -1,4 +1,4 @@
-//! Choosing a token from its logits, on the host.
+//! Chooses a token from the logits, on the host.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ pub trait ChooseToken: Debug + Send {
     fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32>;
 }
 
-/// Draws tokens by the settings of `[generate]`, from a seed.
+/// Draws tokens with the settings of `[generate]`, from a seed.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: GenerateConfig,
@@ -32,7 +32,7 @@ impl Sampler {
         Self { config: config.clone(), rng, barred: Arc::default() }
     }
 
-    /// Never draws these tokens, which are in ascending order.
+    /// Bars these tokens, given in ascending order, from being drawn.
     #[must_use]
     pub fn without(self, barred: Arc<[u32]>) -> Self {
         Self { barred, ..self }
@@ -49,7 +49,7 @@ impl ChooseToken for Sampler {
         let mut ranking = candidates(logits, text, &self.config, &self.barred)?;
         let at = self.uniform();
         let mut sum = 0.0;
-        // Rounding may leave the sum below 1: then it is the last one.
+        // Rounding may leave the sum below 1; then the last one is drawn.
         let n_passed = ranking.count_while(|probability| {
             sum += probability;
             sum <= at
@@ -58,10 +58,10 @@ impl ChooseToken for Sampler {
     }
 }
 
-/// The tokens that may come next with their probabilities, the likeliest first; none that is barred. `None` if there
-/// are none, or a logit is not finite.
+/// The candidates for the next token with their probabilities, most likely first, without barred tokens. `None` if
+/// there are none, or a logit is not finite.
 ///
-/// Repetition penalty and top-k apply to the logits; then come temperature, top-p and min-p. Temperature 0 is greedy.
+/// Repetition penalty and top-k are applied to the logits, then temperature, top-p and min-p. Temperature 0 is greedy.
 ///
 /// Source of top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; of
 /// the penalty: Keskar et al. 2019, "CTRL", section 4.1; of min-p: Nguyen et al. 2024, "Turning Up the Heat".
@@ -73,7 +73,7 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     let n_kept = if config.temperature <= 0.0 { 1 } else { config.top_k };
     let floor = match is_penalised || n_kept == 0 {
         true => f32::MIN,
-        // Of one more than are kept, so that the rest is cut off as it would be of all tokens.
+        // One more than top-k keeps, so that the cut is the same as among all tokens.
         false => floor_of_highest(logits, n_kept.saturating_add(barred.len() + 1)),
     };
     let tokens = (0..).zip(logits).filter(|(_, logit)| **logit >= floor);
@@ -111,17 +111,17 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     if config.min_p > 0.0 {
         let least = ranking.first() * config.min_p;
         let n_kept = ranking.count_while(|probability| probability >= least);
-        ranking.truncate(n_kept.max(1)); // the first one always stays
+        ranking.truncate(n_kept.max(1)); // at least one stays
         ranking.normalise();
     }
     Some(ranking)
 }
 
-/// Logits of which only the largest is looked at to find the highest of all.
+/// The number of logits per stretch, of which only the largest is considered.
 const STRETCH: usize = 64;
 
-/// A number that the `n` highest logits are not below, and few others: it is looked for among the largest of each
-/// stretch, in one pass.
+/// A threshold that the `n` highest logits reach, and few others. It is found in one pass, from the largest logit of
+/// each stretch.
 fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     let largest = |stretch: &[f32]| stretch.iter().fold(f32::MIN, |largest, x| if *x > largest { *x } else { largest });
     let mut largest: Vec<f32> = logits.chunks(STRETCH).map(largest).collect();
@@ -131,7 +131,7 @@ fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     *largest.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
 }
 
-/// Makes every token that the text already has less likely, once, however often it occurs.
+/// Makes each token that occurs in the text less likely, once, however often it occurs.
 fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
     let mut seen = vec![false; scored.len()];
     for token in text {
@@ -139,20 +139,20 @@ fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
             *seen = true;
             let logit = &mut scored[*token as usize].1;
             let penalised = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-            *logit = penalised.clamp(f64::MIN, f64::MAX); // differences stay numbers, whatever the penalty
+            *logit = penalised.clamp(f64::MIN, f64::MAX); // so that differences stay finite for any penalty
         }
     }
 }
 
-/// How many tokens are sorted first; each time more are needed, four times as many.
+/// The number of tokens that are sorted first; whenever more are needed, four times as many.
 const SORTED_FIRST: usize = 64;
 
-/// Tokens with their scores, the highest first, sorted only as far as they are looked at: of 50,257 tokens a draw
-/// takes 1.0 ms instead of 1.8 ms. Equal scores are ordered by token.
+/// Tokens with their scores, highest first, sorted only as far as they are read: a draw from 50,257 tokens takes 1.0 ms
+/// instead of 1.8 ms. Equal scores are ordered by token.
 #[derive(Clone, Debug)]
 struct Ranking {
     scored: Vec<(u32, f64)>,
-    /// How many at the beginning are the highest, in order.
+    /// The length of the sorted beginning.
     n_sorted: usize,
 }
 
@@ -184,10 +184,10 @@ impl Ranking {
         }
     }
 
-    /// Changes every score by an increasing function.
+    /// Applies an increasing function to every score.
     fn map(&mut self, f: impl Fn(f64) -> f64) {
         self.scored.iter_mut().for_each(|(_, score)| *score = f(*score));
-        self.n_sorted = 0; // scores that differed may be equal now, and are then ordered by token
+        self.n_sorted = 0; // different scores may have become equal, and are then ordered by token
     }
 
     fn normalise(&mut self) {
@@ -195,7 +195,7 @@ impl Ranking {
         self.map(|score| score / sum);
     }
 
-    /// How many of the highest scores pass the test before the first that does not.
+    /// The number of highest scores that pass the test, up to the first that does not.
     fn count_while(&mut self, mut test: impl FnMut(f64) -> bool) -> usize {
         let mut n = 0;
         while n < self.len() {
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_highest_are_found_as_among_all() {
-        // Many of them equal, and neighbours alike.
+        // Many are equal, also adjacent ones.
         let logits: Vec<f32> = (0..5000_u32).map(|i| (i / 7 * 7919 % 97) as f32 / 10.0 - 4.0).collect();
         let barred = [3, 4, 70, 71];
         let mut all: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|logit| f64::from(*logit))).collect();
@@ -351,7 +351,7 @@ mod tests {
         assert!((probability(&[0, 0, 0], 0) - probability(&[0], 0)).abs() < 1e-12);
     }
 
-    /// The reference of [`Sampler::choose`]: goes through all candidates, the likeliest first.
+    /// The reference for [`Sampler::choose`]: goes through all candidates, most likely first.
     fn walk(candidates: &[(u32, f64)], mut at: f64) -> u32 {
         for (token, probability) in candidates {
             at -= probability;

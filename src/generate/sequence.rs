@@ -1,42 +1,42 @@
-//! One text that is written: it takes logits, chooses tokens, and tells what can be shown and where it ends.
+//! One text being generated: chooses tokens from logits, and determines what can be shown and where the text ends.
 
 use super::sampler::{ChooseToken, Sampler};
 use super::writer::GenerateError;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// Why a text ends.
+/// The reason why a text ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The model ended it.
+    /// The model chose the end-of-text token.
     Model,
-    /// A stop text came.
+    /// A stop text occurred.
     StopText,
-    /// It has as many tokens as were asked for.
+    /// It has the requested number of tokens.
     Length,
 }
 
-/// The result of a further token.
+/// The result of choosing a token.
 #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "the server alone shows tokens"))]
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     /// The token.
     pub(crate) token: u32,
-    /// The characters between the prompt and the token, those that are held back included.
+    /// The number of characters between the prompt and the token, including those held back.
     pub(crate) offset: usize,
-    /// The text that can be shown now; often empty.
+    /// The text that can now be shown; often empty.
     pub(crate) text: Vec<u8>,
-    /// `None` if the text goes on.
+    /// `None` if the text continues.
     pub(crate) end: Option<End>,
 }
 
-/// The text of one sample, which grows by a token at a time.
+/// The text of one sample, which grows one token at a time.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     sampler: Box<dyn ChooseToken>,
-    /// Logits from here on are of padding.
+    /// Logits from this index on are padding.
     n_ids: usize,
-    /// Ends the text, and is not part of it.
+    /// The token that ends the text and is not part of it.
     end_of_text: Option<u32>,
     decoder: DecodeStream,
     tokenizer: Tokenizer,
@@ -44,14 +44,14 @@ pub(crate) struct Sequence {
     is_raw: bool,
     stops: StopTexts,
     tokens: Vec<u32>,
-    /// Characters that were written; only an estimate if it is raw.
+    /// The number of generated characters; an estimate if pieces are bytes.
     n_characters: usize,
     left: usize,
     done: bool,
 }
 
 impl Sequence {
-    /// The text of sample `sample_idx`, so far only its prompt.
+    /// The text of sample `sample_idx`, which so far is only the prompt.
     pub(crate) fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
             sampler: Box::new(Sampler::new(config, sample_idx).without(tokenizer.gaps())),
@@ -68,7 +68,7 @@ impl Sequence {
         }
     }
 
-    /// From now on the bytes of the tokens, also where these are no text.
+    /// Makes pieces the bytes of the tokens, even where these are not valid text.
     pub(super) fn write_bytes(&mut self) -> Result<(), GenerateError> {
         self.is_raw = true;
         self.tokenizer.token_bytes(0).map(drop).ok_or(GenerateError::NoBytes)
@@ -78,17 +78,17 @@ impl Sequence {
         self.sampler = sampler;
     }
 
-    /// The prompt and everything written.
+    /// The tokens of the prompt and of the generated text.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Whether nothing more is written.
+    /// Whether the text has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Chooses a token by these logits.
+    /// Chooses a token from these logits.
     pub(crate) fn write(&mut self, logits: &[f32]) -> Result<Written, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
@@ -121,7 +121,7 @@ impl Sequence {
     }
 }
 
-/// Ends a text before a stop text, and holds back whatever could still become one.
+/// Ends a text before a stop text, and holds back characters that could be the beginning of one.
 #[derive(Clone, Debug)]
 struct StopTexts {
     stops: Vec<Vec<u8>>,
@@ -134,7 +134,7 @@ impl StopTexts {
         Self { stops, held: Vec::new() }
     }
 
-    /// Takes a further piece; returns the text that can be shown, and whether it ends there.
+    /// Takes the next piece; returns the text that can be shown, and whether the text ends there.
     fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(piece);
         let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
@@ -153,7 +153,7 @@ impl StopTexts {
         std::mem::take(&mut self.held)
     }
 
-    /// Length of the longest suffix of the held text that `stop` begins with; whole characters, if the text is.
+    /// The length of the longest suffix of the held text with which `stop` begins; whole characters, if the text is.
     fn longest_start(&self, stop: &[u8]) -> usize {
         (1..stop.len()).rev().find(|n| self.held.ends_with(&stop[..*n])).unwrap_or(0)
     }

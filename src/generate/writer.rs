@@ -1,4 +1,4 @@
-//! Writing: iterators over pieces of text, as they are made, until the model ends the text or it is long enough.
+//! Iterators over pieces of generated text, until the model ends the text or it is long enough.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use super::sequence::{Sequence, Written};
 use crate::config::GenerateConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Why no text can be written.
+/// Why text cannot be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// The prompt is empty.
     #[error("the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \"The\"")]
     EmptyPrompt,
-    /// The prompt has characters that the tokenizer does not know.
+    /// The prompt has characters that are not in the tokenizer's vocabulary.
     #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
-    /// Tokens have no bytes of their own.
+    /// The tokenizer's tokens have no bytes of their own.
     #[error(
         "the tokens of this model are text, and have no bytes of their own\n  hint: leave out --raw, which is for models \
          of bytes"
@@ -37,34 +37,36 @@ pub enum GenerateError {
     NotFinite(usize),
 }
 
-/// A piece of one sample's text, of whole characters unless it is [raw](Writers::raw).
+/// A piece of one sample's text, in whole characters unless it is [raw](Writers::raw).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The sample that it belongs to.
+    /// The index of the sample.
     pub sample_idx: u64,
-    /// The text that can be shown now; often empty.
+    /// The text that can now be shown; often empty.
     pub text: Vec<u8>,
-    /// Whether it is the sample's last one.
+    /// Whether it is the sample's last piece.
     pub is_last: bool,
 }
 
-/// Writes several samples of a prompt at once; an iterator over rounds, each with a piece of every unfinished sample.
+/// Generates several samples from a prompt at once; an iterator over rounds, each with a piece of every unfinished
+/// sample.
 ///
-/// They share the prefill, and on the CPU every pass over the weights. Each is the text that a [`Writer`] writes alone.
+/// They share the prefill, and on the CPU every pass over the weights. Each sample is the text that a [`Writer`] would
+/// generate alone.
 #[derive(Debug)]
 pub struct Writers {
     decoder: AnyDecoder,
     sequences: Vec<Sequence>,
     first_idx: u64,
     context_length: usize,
-    /// How many tokens at the beginning of each text are outside the context.
+    /// The number of tokens at the beginning of each text that are outside the context.
     forgotten: usize,
     has_read: bool,
 }
 
-/// Writes on from a prompt; an iterator over pieces of text, each of whole characters.
+/// Continues a prompt; an iterator over pieces of text, each of whole characters.
 ///
-/// When the context is full, its older half is forgotten and the newer half read anew, at a constant cost per token.
+/// When the context is full, its older half is dropped and the newer half read again, at a constant cost per token.
 #[derive(Debug)]
 pub struct Writer(Writers);
 
@@ -97,16 +99,16 @@ impl Writers {
             sequences,
             first_idx,
             context_length,
-            // Of a prompt that is longer than the context, the model reads the end.
+            // If a prompt is longer than the context, the model reads its end.
             forgotten: prompt.len().saturating_sub(context_length),
             has_read: false,
         })
     }
 
-    /// Writers whose pieces are the bytes of the tokens, also where these are no text.
+    /// Makes pieces the bytes of the tokens, even where these are not valid text.
     ///
     /// # Errors
-    /// If tokens have no bytes of their own.
+    /// If the tokenizer's tokens have no bytes of their own.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
         for sequence in &mut self.sequences {
             sequence.write_bytes()?;
@@ -114,17 +116,17 @@ impl Writers {
         Ok(self)
     }
 
-    /// How many tokens of the prompt the model reads, and how many before these do not fit its context.
+    /// The number of tokens of the prompt that the model reads, and of those before them that do not fit its context.
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
         let n = self.sequences.first().map_or(0, |sequence| sequence.tokens().len());
         (n - self.forgotten, self.forgotten)
     }
 
-    /// Computes the logits of the next token of every sample that goes on.
+    /// Computes the logits of the next token of every unfinished sample.
     fn read(&mut self) -> Result<(), TensorReadError> {
         let Self { decoder, sequences, forgotten, context_length, .. } = self;
-        // Samples that go on have as many tokens as each other, and `next` has seen that one goes on.
+        // Unfinished samples have the same number of tokens, and `next` has checked that there is one.
         let n_tokens =
             sequences.iter().find(|sequence| !sequence.is_done()).map_or(0, |sequence| sequence.tokens().len());
         if !std::mem::replace(&mut self.has_read, true) {
@@ -141,7 +143,7 @@ impl Writers {
         decoder.decode(&sequences.iter().map(next).collect::<Vec<_>>())
     }
 
-    /// Lets every sample that goes on write a token.
+    /// Chooses a token for every unfinished sample.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
         self.read()?;
         let Self { decoder, sequences, first_idx, .. } = self;
@@ -166,7 +168,7 @@ impl Iterator for Writers {
             return None;
         }
         let round = self.round();
-        Some(round.inspect_err(|_| self.sequences.clear())) // nothing is written after an error
+        Some(round.inspect_err(|_| self.sequences.clear())) // nothing is generated after an error
     }
 }
 

@@ -1,4 +1,4 @@
-//! One block: attention moves information between positions, the feed-forward layer works on each.
+//! One block: attention moves information between positions, the feed-forward layer works on each position alone.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -10,8 +10,8 @@ use super::{Mlp, Norm};
 use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
-/// A pre-norm transformer block: both layers read the normed residual stream and add to it, the second one after the
-/// first, or in parallel, both from what comes in.
+/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, one after
+/// the other, or in parallel, when both read the block's input.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
 /// Transformer Architecture", figure 1 b. In parallel: Wang and Komatsuzaki 2021 (GPT-J).
@@ -25,8 +25,8 @@ pub struct Block {
     pub mlp_norm: Norm,
     /// Works on each position by itself.
     pub mlp: Mlp,
-    /// The factors of what comes in and of the embedding, in what the block reads, `[2]`, starting at 1 and 0; `None`
-    /// if it does not read the embedding.
+    /// The factors of the residual stream and of the embedding in the block's input, `[2]`, initialized to 1 and 0;
+    /// `None` if the block does not read the embedding (x0 skip).
     pub skip_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     parallel_residual: bool,
@@ -35,7 +35,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// A block, counted from 0, with its norms at identity and all other weights at zero.
+    /// The block with this index, its norms at identity and all other weights at zero.
     pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
         let ModelConfig { parallel_residual, dropout, embedding_skip, .. } = *config;
         Self {
@@ -49,13 +49,13 @@ impl Block {
         }
     }
 
-    /// The input of the block: what comes in, and the embedding if it reads that too.
+    /// The input of the block: the residual stream, mixed with the embedding if the block reads that too.
     ///
     /// # Shapes
     /// `x, embedding: [B, T, C]` -> `[B, T, C]`
     ///
     /// # Panics
-    /// Without an embedding in a block that reads it.
+    /// If the block reads the embedding and there is none.
     pub fn read(&self, x: Tensor<3>, embedding: Option<Tensor<3>>) -> Tensor<3> {
         match &self.skip_factors {
             Some(factors) => kernels::mix(x, embedding.expect("the embedding"), factors.val()),

@@ -1,4 +1,4 @@
-//! The language model: tokens in, scores for the next token out.
+//! The language model: tokens in, logits for the next token out.
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};
@@ -14,19 +14,19 @@ use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Po
 
 /// A decoder-only transformer.
 ///
-/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); its options
-/// reach the Llama and Qwen3 families.
+/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2). With its options it is
+/// also a model of the Llama and Qwen3 families.
 #[derive(Module, Debug)]
 pub struct Gpt {
     /// One vector per token of the vocabulary, `[V, C]`.
     pub token_embedding: Embedding,
     /// One vector per position, `[context_length, C]`; `None` with rotary positions.
     pub position_embedding: Option<Embedding>,
-    /// The blocks, first to last.
+    /// The blocks, in order.
     pub blocks: Vec<Block>,
     /// Norm before the logits.
     pub norm: Norm,
-    /// The output layer, `[C, V]`; `None` if the token embedding is used for it.
+    /// The output layer, `[C, V]`; `None` if it is tied to the token embedding.
     pub output: Option<Linear>,
     #[module(skip)]
     config: ModelConfig,
@@ -38,7 +38,7 @@ impl Gpt {
         init::initialize(Self::zeros(config, vocab_size, device), seed)
     }
 
-    /// A model with its norms at identity and all other weights at zero, to be loaded into.
+    /// A model with its norms at identity and all other weights at zero, into which weights are loaded.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let embedding = |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
         let learned = config.position == PositionKind::Learned;
@@ -53,7 +53,7 @@ impl Gpt {
         }
     }
 
-    /// The config that the model was made from.
+    /// The config of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -87,14 +87,14 @@ impl Gpt {
         self.forward_with(tokens, &mut NoProbe)
     }
 
-    /// As [`Gpt::forward`], with a probe that sees what passes. See [`super::probe`] for the sites.
+    /// As [`Gpt::forward`], with a probe that sees the values at each [site](super::probe).
     pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
         let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
         pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
-    /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are added.
+    /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are appended.
     ///
     /// # Panics
     /// If the tokens do not fit the cache.
@@ -102,7 +102,7 @@ impl Gpt {
         self.forward_cached_with(tokens, cache, &mut NoProbe)
     }
 
-    /// As [`Gpt::forward_cached`], with a probe that sees what passes: the new tokens' values.
+    /// As [`Gpt::forward_cached`], with a probe that sees the values of the new tokens.
     ///
     /// # Panics
     /// If the tokens do not fit the cache.
@@ -117,16 +117,16 @@ impl Gpt {
         pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
-    /// Mean cross-entropy in nats per token: what training minimises and evaluation reports.
+    /// The mean cross-entropy in nats per token, which training minimizes and evaluation reports.
     ///
-    /// `precision` is that of the products with the blocks' projections, forward and backward, and of those that give
-    /// the gradients of the output layer; logits are f32 in either. Without a `dropout` key nothing is dropped.
+    /// `precision` is that of the products with the blocks' projections, forward and backward, and of those that
+    /// compute the gradients of the output layer; logits are always f32. Without a `dropout` key nothing is dropped.
     ///
     /// # Shapes
     /// `tokens, targets: [B, T]` -> `[1]`
     ///
     /// # Panics
-    /// On bf16 anywhere but on burn's flex backend, the only one that has it.
+    /// On bf16 with any backend other than flex, the only one that supports it.
     pub fn loss(
         &self,
         tokens: Tensor<2, Int>,
@@ -148,7 +148,7 @@ impl Gpt {
         kernels::cross_entropy(hidden, output, targets.reshape([b * t]), self.config.logit_softcap, precision) // [1]
     }
 
-    /// The normed residual stream after the last block, from which the output layer makes the logits.
+    /// The normalized residual stream after the last block, from which the output layer computes the logits.
     ///
     /// # Shapes
     /// `tokens: [B, T]` -> `[B, T, C]`

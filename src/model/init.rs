@@ -1,7 +1,7 @@
-//! The weights that training starts from, drawn on the host.
+//! The initial weights, drawn on the host.
 //!
-//! Every parameter has a generator of its own, keyed by the run's seed and the parameter's path: the weights do not
-//! depend on the device, on other parameters, or on the order in which the model is built.
+//! Every parameter has its own random generator, keyed by the run's seed and the parameter's path, so that the weights
+//! do not depend on the device, on other parameters, or on the order in which the model is built.
 //!
 //! Source: Radford et al. 2019 (GPT-2), section 2.3: normal with standard deviation 0.02, the
 //! projections that write to the residual stream divided by the square root of their number, or all zeros.

@@ -1,4 +1,4 @@
-//! A tensor that stays on its device, in a file or in a formula until it is read: a model is written, read and
+//! A tensor that stays on its device, in a file or as a formula until it is read, so that a model is written, read and
 //! converted with one tensor on the host at a time.
 
 use std::fmt;
@@ -12,16 +12,16 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use super::parameters::HostTensor;
 use tinderbox_kernels as kernels;
 
-/// How many values are converted to bytes, or back, at once.
+/// The number of values converted to bytes, or back, at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// How numbers are written in a file, little-endian. On the host they are f32 in any case.
+/// The format of numbers in a file, little-endian. On the host they are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dtype {
     /// 32 bits.
     #[default]
     F32,
-    /// 16 bits, 10 of them behind the point.
+    /// 16 bits, 10 of them the fraction.
     F16,
     /// 16 bits: the upper half of an f32.
     Bf16,
@@ -37,10 +37,10 @@ impl Dtype {
     }
 }
 
-/// Takes the next values of a tensor.
+/// Receives the next values of a tensor.
 pub type Sink<'a> = &'a mut dyn FnMut(&[f32]) -> io::Result<()>;
 
-/// Passes the values of a tensor on, row-major, in pieces of any length.
+/// Passes on the values of a tensor, row-major, in pieces of any length.
 type Compute = dyn Fn(Sink<'_>) -> io::Result<()> + Send + Sync;
 
 /// An f32 tensor on a device, in a file, or computed. A clone shares its values.
@@ -54,9 +54,9 @@ pub struct LazyTensor {
 enum Place {
     /// Without gradients, as a vector.
     Device(Box<Tensor<1>>),
-    /// From this byte on.
+    /// The offset of the first byte.
     File(Arc<Mutex<File>>, u64, Dtype),
-    /// Each time that it is read.
+    /// Called each time the tensor is read.
     Computed(Arc<Compute>),
 }
 
@@ -78,18 +78,18 @@ impl LazyTensor {
         Self { shape: shape.to_vec(), place }
     }
 
-    /// A tensor whose values are in `file`, row-major and little-endian, from the byte `start` on.
+    /// A tensor whose values are in `file`, row-major and little-endian, starting at byte `start`.
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64, dtype: Dtype) -> Self {
         Self { shape, place: Place::File(file, start, dtype) }
     }
 
-    /// A tensor whose values `compute` passes on each time that they are read: all of them, row-major, in pieces of
-    /// any length.
+    /// A tensor whose values `compute` passes on each time they are read: all of them, row-major, in pieces of any
+    /// length.
     pub fn computed(shape: Vec<usize>, compute: impl Fn(Sink<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { shape, place: Place::Computed(Arc::new(compute)) }
     }
 
-    /// How its numbers are written, if they are in a file.
+    /// The format of its numbers, if they are in a file.
     pub fn dtype(&self) -> Option<Dtype> {
         match &self.place {
             Place::File(_, _, dtype) => Some(*dtype),
@@ -112,7 +112,7 @@ impl LazyTensor {
         Dtype::F32.n_bytes() * self.n_numbers()
     }
 
-    /// Passes the values on, row-major, in pieces of any length.
+    /// Passes on the values, row-major, in pieces of any length.
     ///
     /// # Errors
     /// If the file cannot be read or is too short, the device fails, or `sink` does.
@@ -145,7 +145,7 @@ impl LazyTensor {
         Ok(HostTensor { shape: self.shape.clone(), values })
     }
 
-    /// Writes the values, row-major and little-endian, each rounded to the nearest number that `dtype` has.
+    /// Writes the values, row-major and little-endian, each rounded to the nearest number in `dtype`.
     ///
     /// # Errors
     /// If they cannot be written, or as [`LazyTensor::read`].
@@ -161,7 +161,7 @@ impl LazyTensor {
     }
 }
 
-/// Reads piece by piece. Other tensors of the file may be read in between.
+/// Reads the file piece by piece. Other tensors of the file may be read in between.
 fn read_values(file: &Mutex<File>, start: u64, n: usize, dtype: Dtype, sink: Sink<'_>) -> io::Result<()> {
     let mut bytes = vec![0; dtype.n_bytes() * CHUNK.min(n)];
     let mut values = Vec::with_capacity(CHUNK.min(n));
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn halves_are_the_nearest_numbers_and_come_back_as_they_are() {
         let infinite = f32::INFINITY;
-        // Halfway between two numbers the even one is taken; what is too large becomes infinite.
+        // Ties are rounded to even; numbers that are too large become infinite.
         let cases = [
             (
                 Dtype::F16,

@@ -16,7 +16,7 @@ use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 pub struct Mlp {
     /// `[C, F]`
     pub expand: Linear,
-    /// `[C, F]`, in a SwiGLU only.
+    /// `[C, F]`, only in a SwiGLU.
     pub gate: Option<Linear>,
     /// `[F, C]`
     pub contract: Linear,
@@ -25,7 +25,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// A layer with all weights at zero: they are drawn or loaded by name.
+    /// A layer with all weights at zero, to be initialized or loaded by name.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
@@ -51,7 +51,7 @@ impl Mlp {
     }
 }
 
-/// The kernels' name of a kind.
+/// The name that the kernels have for a kind.
 pub(crate) fn activation(kind: MlpKind) -> Activation {
     match kind {
         MlpKind::Gelu => Activation::Gelu,

@@ -3,7 +3,7 @@
 //! Shapes, here and everywhere: **B** batch, **T** queries (the positions computed), **S** keys (the positions
 //! visible), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`, **V** vocabulary.
 //!
-//! It knows nothing of text, files, optimisers or runs.
+//! Nothing here depends on text, optimizers or runs.
 
 pub mod attention;
 mod block;

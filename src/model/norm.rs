@@ -9,9 +9,9 @@ use tinderbox_kernels as kernels;
 /// Layer norm or RMS norm over the last dimension.
 #[derive(Module, Debug)]
 pub struct Norm {
-    /// The learned scale, `[C]`, starting at 1; `None` in a norm without parameters.
+    /// The learned scale, `[C]`, initialized to 1; `None` in a norm without parameters.
     pub weight: Option<Param<Tensor<1>>>,
-    /// The learned shift, `[C]`, starting at 0; never in an RMS norm.
+    /// The learned shift, `[C]`, initialized to 0; never in an RMS norm.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     dim: usize,
@@ -41,7 +41,7 @@ impl Norm {
         }
     }
 
-    /// How many numbers it normalises together.
+    /// The size of the dimension that it normalizes.
     pub fn dim(&self) -> usize {
         self.dim
     }

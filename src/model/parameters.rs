@@ -1,4 +1,4 @@
-//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to, and assigned from, the host.
+//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to the host, and assigned from it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::{Gpt, LazyTensor};
 use crate::config::ModelConfig;
 use crate::device;
 
-/// The two methods by which a visitor or a mapper of modules keeps the path that it has reached in its field `$path`.
+/// The two methods with which a visitor or mapper of modules keeps the current path in its field `$path`.
 macro_rules! follow_path {
     ($path:tt) => {
         fn enter_module(&mut self, name: &str, _: &str) {
@@ -64,7 +64,7 @@ pub enum AssignError {
     Shape { path: String, expected: Vec<usize>, found: Vec<usize> },
 }
 
-/// All parameters of `module`, left on its device.
+/// All parameters of `module`, still on its device.
 pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
     struct Lister(Vec<String>, BTreeMap<String, LazyTensor>);
     impl ModuleVisitor for Lister {
@@ -104,8 +104,8 @@ pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
     name.starts_with("blocks.") && shape.len() == 2
 }
 
-/// The widths of the matrices that a matrix inside a block consists of: its own, or those of queries, keys and values
-/// in a fused projection. `None` for any other parameter.
+/// The widths of the matrices that make up a matrix inside a block: its own width, or those of queries, keys and values
+/// for a fused projection. `None` for any other parameter.
 pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let of_heads = |n_heads: usize| n_heads * config.head_dim;
     let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
@@ -161,7 +161,8 @@ pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Devic
     }
 }
 
-/// Zeros that will be replaced. On a CPU they take no memory until written to; `Tensor::zeros` writes them, twice.
+/// Zeros that will be replaced. On a CPU they take no memory until they are written to; `Tensor::zeros` would write
+/// them, twice.
 pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     if !device::is_cpu(device) {
         return Tensor::zeros(shape, device);

@@ -1,7 +1,7 @@
-//! Named places in a forward pass, and probes that read or replace the values there.
+//! Named sites in a forward pass, and probes that read or replace the values there.
 //!
-//! Capturing weights, removing a head and patching one run with another's values are probes. The empty probe costs
-//! nothing, and only with it attention takes its fused path, which never holds the weights.
+//! Capturing weights, ablating a head and patching in the values of another pass are done with probes. The empty probe
+//! costs nothing, and only with it does attention take its fused path, which never stores the weights.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision};
 pub enum Point {
     /// `embedding`: token (and position) vectors, `[B, T, C]`.
     Embedding,
-    /// `blocks.i.attention.queries`: normed and rotated, `[B, H, T, D]`.
+    /// `blocks.i.attention.queries`: normalized and rotated, `[B, H, T, D]`.
     Queries,
-    /// `blocks.i.attention.keys`: normed and rotated, those of this pass, `[B, Hkv, T, D]`.
+    /// `blocks.i.attention.keys`: normalized and rotated, those of this pass, `[B, Hkv, T, D]`.
     Keys,
     /// `blocks.i.attention.values`: those of this pass, `[B, Hkv, T, D]`.
     Values,
     /// `blocks.i.attention.weights`: rows summing to 1, `[B, H, T, S]`.
     Weights,
-    /// `blocks.i.attention.heads`: the values that each head gathered, `[B, H, T, D]`.
+    /// `blocks.i.attention.heads`: the output of each head before the output projection, `[B, H, T, D]`.
     Heads,
     /// `blocks.i.attention.output`: added to the residual stream, `[B, T, C]`.
     Attention,
@@ -31,13 +31,13 @@ pub enum Point {
     Mlp,
     /// `blocks.i.residual`: the residual stream after the block, `[B, T, C]`.
     Residual,
-    /// `norm`: the normed residual stream, from which the logits are made, `[B, T, C]`.
+    /// `norm`: the normalized residual stream, from which the logits are computed, `[B, T, C]`.
     Norm,
     /// `logits`: `[B, T, V]`.
     Logits,
 }
 
-/// A named place in a forward pass.
+/// A named site in a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
     /// The block, counted from 0; `None` before and after the blocks.
@@ -68,16 +68,16 @@ impl fmt::Display for Site {
     }
 }
 
-/// Something that looks at a forward pass, or changes it.
+/// Observes a forward pass, or changes it.
 pub trait Probe {
-    /// False only for the probe that does nothing.
+    /// False only for the empty probe.
     const ACTIVE: bool = true;
 
-    /// Sees the value at `site` and returns the one that the pass goes on with: the same, or another of the same shape.
+    /// Sees the value at `site` and returns the one to continue with: the same, or another of the same shape.
     fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D>;
 }
 
-/// The probe that does nothing, at no cost.
+/// The empty probe, which costs nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProbe;
 
@@ -96,15 +96,15 @@ pub struct Pass<'a, P: Probe> {
     dropout: Option<DropoutKey>,
     precision: MatmulPrecision,
     block_idx: Option<usize>,
-    /// The input of the first block, for the others if they read it too, `[B, T, C]`.
+    /// The input of the first block, for later blocks that read it too, `[B, T, C]`.
     pub(super) embedding: Option<Tensor<3>>,
-    /// The values of the first block, for the others if they use them too, `[B, T, Hkv D]`.
+    /// The values of the first block, for later blocks that use them too, `[B, T, Hkv D]`.
     pub(super) first_values: Option<Tensor<3>>,
 }
 
 impl<'a, P: Probe> Pass<'a, P> {
-    /// A pass before the first block. `precision` is that of the products with the blocks' projections. Without a
-    /// `dropout` key nothing is dropped.
+    /// A pass that has not reached the first block. `precision` is that of the products with the blocks' projections.
+    /// Without a `dropout` key nothing is dropped.
     pub fn new(probe: &'a mut P, precision: MatmulPrecision, dropout: Option<DropoutKey>) -> Self {
         Self { probe, dropout, precision, block_idx: None, embedding: None, first_values: None }
     }

@@ -1,13 +1,13 @@
-//! The tensors of a model and their shapes, from its config alone: nothing is allocated for them.
+//! The tensors of a model and their shapes, from its config alone, without allocating anything.
 
 use crate::config::{ModelConfig, NormKind, PositionKind};
 
 /// The name of a tensor in checkpoints, such as `blocks.0.attention.qkv.weight`, and the sizes of its dimensions.
 pub type NamedShape = (String, Vec<usize>);
 
-/// Every tensor of parameters, in the order in which the model holds them.
+/// All parameter tensors, in the order of the model's fields.
 pub fn of_config(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = NamedShape> {
-    // The values of the first block are its own.
+    // The first block has only its own values.
     let is_there = |(name, _): &NamedShape| name != "blocks.0.attention.value_factors";
     let named = |(name, shape): (&str, Vec<usize>)| (name.to_owned(), shape);
     let is_embedding = |(name, _): &(&str, Vec<usize>)| name.contains("embedding");
@@ -39,7 +39,7 @@ pub(crate) fn outer_tensors(
     .flatten()
 }
 
-/// The tensors of one block that is not the first, without `blocks.N.`
+/// The tensors of any block but the first, without `blocks.N.`
 pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
     let (c, f, d) = (config.d_model, config.d_ff, config.head_dim);
     let gathered = config.n_heads * d;
@@ -74,7 +74,7 @@ pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'sta
     .flatten()
 }
 
-/// The numbers of a tensor of this shape.
+/// The number of elements of a tensor of this shape.
 pub(crate) fn numbers(shape: &[usize]) -> u64 {
     shape.iter().map(|size| *size as u64).fold(1, u64::saturating_mul)
 }

@@ -1,4 +1,4 @@
-//! `AdamW`: a step per weight in units of its gradient's size, and decoupled decay.
+//! `AdamW`: steps normalized by the size of each weight's gradients, and decoupled weight decay.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use tinderbox_kernels as kernels;
 
 const EPSILON: f64 = 1e-8;
 
-/// Prefixes of the running means' names in a checkpoint.
+/// The prefixes of the running means' names in a checkpoint.
 const KEYS: [&str; 2] = ["first_moment.", "second_moment."];
 
-/// The rule with its two running means per parameter. Weight decay shrinks matrices only, not norms and biases.
+/// The update rule with its two running means per parameter. Weight decay applies to matrices only, not to norms and
+/// biases.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
 #[derive(Clone, Debug)]
@@ -33,10 +34,10 @@ impl AdamW {
         Self { betas, weight_decay, moments: BTreeMap::new() }
     }
 
-    /// The numbers that all matrices share in step `step`, counted from 0.
+    /// The factors that all matrices share in step `step`, counted from 0.
     pub(super) fn rates(&self, learning_rate: f64, step: usize) -> kernels::AdamW {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // by then the corrections are 1
-        // They correct for running means that start at zero.
+        // Bias corrections, since the running means start at zero.
         let [first_correction, second_correction] = self.betas.map(|beta| 1.0 - beta.powi(t));
         kernels::AdamW {
             betas: self.betas,
@@ -47,8 +48,8 @@ impl AdamW {
         }
     }
 
-    /// The new weights and running means of one parameter, from its gradient and a factor for it, at the rates of a
-    /// matrix.
+    /// The new weights and running means of one parameter, from its gradient and the gradient's factor, with the rates
+    /// of a matrix.
     ///
     /// # Shapes
     /// `weights, gradient: [n]`, factor `[1]` -> `[n]`

@@ -1,4 +1,4 @@
-//! An exponential moving average of the weights: what is evaluated and kept, beside the weights that learn.
+//! An exponential moving average (EMA) of the weights, which is evaluated and saved instead of the trained weights.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{State, StateError, take};
 use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
 
-/// Prefix of the names of the weights that learn in a checkpoint, whose model is the average.
+/// The prefix of the trained weights' names in a checkpoint, whose model is the average.
 pub(super) const KEY: &str = "weights.";
 
 /// The average. It starts as the weights after the first step.
@@ -20,7 +20,7 @@ pub(super) const KEY: &str = "weights.";
 #[derive(Clone, Debug)]
 pub(super) struct Average {
     decay: f64,
-    /// By parameter, flattened; none before the first step.
+    /// The averages by parameter, flattened; empty before the first step.
     pub(super) means: BTreeMap<String, Tensor<1>>,
 }
 
@@ -33,7 +33,7 @@ impl Average {
         !self.means.is_empty()
     }
 
-    /// The average of a parameter's weights after a step, `[n]`, from that before; `None` before the first step.
+    /// The average of a parameter's weights after a step, `[n]`, from the previous one, which is `None` at first.
     pub(super) fn update(&self, mean: Option<Tensor<1>>, weights: Tensor<1>) -> Tensor<1> {
         match mean {
             Some(mean) => kernels::lerp(mean, weights, 1.0 - self.decay),
@@ -41,7 +41,7 @@ impl Average {
         }
     }
 
-    /// `module`, which has no gradients, with the average of each parameter that has one.
+    /// `module`, which has no gradients, with each parameter replaced by its average, if it has one.
     pub(super) fn of<M: Module>(&self, module: M) -> M {
         struct Averager<'a>(Vec<String>, &'a BTreeMap<String, Tensor<1>>);
         impl ModuleMapper for Averager<'_> {
@@ -56,7 +56,7 @@ impl Average {
         module.map(&mut Averager(Vec::new(), &self.means))
     }
 
-    /// Takes the average over from `module`, and gives it the weights that learn, which are moved out of `state`.
+    /// Restores the average from `module`, and gives it the trained weights, which are moved out of `state`.
     pub(super) fn restore<M: Module>(
         &mut self,
         module: M,

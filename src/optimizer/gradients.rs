@@ -10,19 +10,19 @@ use crate::device;
 use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
 
-/// The gradient of a parameter, `[n]`, and the factor to multiply it with, `[1]`.
+/// The gradient of a parameter, `[n]`, and the factor to multiply it by, `[1]`.
 pub(super) type Gradient = (Tensor<1>, Option<Tensor<1>>);
 
-/// Gradients by parameter name, flattened, on the device without its autodiff.
+/// Gradients by parameter name, flattened, on the device without autodiff.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {
     by_name: BTreeMap<String, Tensor<1>>,
-    /// From clipping, `[1]`: the update rules multiply each gradient with it. `None` is 1.
+    /// The factor from clipping, `[1]`, by which the update rules multiply each gradient; `None` means 1.
     factor: Option<Tensor<1>>,
 }
 
 impl Gradients {
-    /// Takes the gradients of `module`'s parameters out of a backward pass.
+    /// Takes the gradients of `module`'s parameters from a backward pass.
     pub fn take<M: Module>(module: &M, backward: Backward) -> Self {
         struct Taker(Vec<String>, Backward, BTreeMap<String, Tensor<1>>);
         impl ModuleVisitor for Taker {
@@ -38,7 +38,7 @@ impl Gradients {
         Self::from_named(taker.2)
     }
 
-    /// Gradients from elsewhere, flattened.
+    /// Gradients from another source, flattened.
     pub fn from_named(by_name: BTreeMap<String, Tensor<1>>) -> Self {
         Self { by_name, factor: None }
     }
@@ -56,7 +56,7 @@ impl Gradients {
         self
     }
 
-    /// The Euclidean norm over all gradients together, `[1]`; stays on the device.
+    /// The Euclidean norm of all gradients together, `[1]`, on the device.
     ///
     /// # Panics
     /// If there are no gradients.
@@ -71,7 +71,7 @@ impl Gradients {
         squares.into_iter().reduce(|sum, square| sum + square).expect("a model has parameters").sqrt() // in the order of names
     }
 
-    /// Scales all gradients down together so that their global `norm` is at most `max_norm`.
+    /// Clips by global norm: scales all gradients so that their common `norm` is at most `max_norm`.
     ///
     /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section
     /// 3.2; the small number prevents a division by zero, as in `PyTorch`.
@@ -86,7 +86,7 @@ impl Gradients {
         self.by_name.iter().map(|(name, gradient)| (name.as_str(), gradient))
     }
 
-    /// Takes out the gradient of one parameter, and the factor to multiply it with.
+    /// Takes out the gradient of one parameter, and the factor to multiply it by.
     pub(super) fn remove(&mut self, name: &str) -> Option<Gradient> {
         Some((self.by_name.remove(name)?, self.factor.clone()))
     }

@@ -1,5 +1,5 @@
-//! Turns gradients into new weights: by AdamW or Muon, at a learning rate that is a pure function of the step.
-//! Parameters are known by name only.
+//! Updates weights from gradients, with AdamW or Muon and a learning rate that is a pure function of the step.
+//! Parameters are identified by name only.
 
 mod adamw;
 mod average;
@@ -27,7 +27,7 @@ use update::Rates;
 
 /// The optimizer of a run with its running means.
 ///
-/// [`OptimizerKind::Muon`] moves the matrices of the blocks by Muon; everything else is moved by `AdamW`.
+/// With [`OptimizerKind::Muon`] the matrices of the blocks are updated by Muon, everything else by `AdamW`.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     peak_learning_rate: f64,
@@ -37,23 +37,24 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer before its first step. `hidden` are the matrices for Muon, as of
-    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is that of its products.
+    /// An optimizer before its first step. `hidden` are the matrices for Muon, from
+    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is that of Muon's products.
     pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>, precision: MatmulPrecision) -> Self {
         let muon = (config.kind == OptimizerKind::Muon).then(|| Muon::new(config, hidden, precision));
         let average = (config.ema_decay > 0.0).then(|| Average::new(config.ema_decay));
         Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon, average }
     }
 
-    /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
-    /// which counts from 0. Muon's learning rate is the same share of its peak.
+    /// Updates every parameter of `module` that has a gradient, with the schedule's `learning_rate` for `step`, counted
+    /// from
+    /// 0. Muon's learning rate is the same share of its peak.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
         let rates =
             Rates { adamw: self.adamw.rates(learning_rate, step), share: learning_rate / self.peak_learning_rate };
         update::update(self, module, gradients, rates)
     }
 
-    /// `module`, without its gradients, with the average of its weights if the config asks for one and there was a step.
+    /// `module` without gradients, with averaged weights if the config enables averaging and there was a step.
     pub fn averaged<M: Module>(&self, module: M) -> M {
         match &self.average {
             Some(average) => average.of(module),
@@ -71,19 +72,19 @@ impl Optimizer {
         state
     }
 
-    /// The weights of `module`, which learn, as `weights.NAME`: for a checkpoint whose model is their average. Empty if
-    /// there is no average.
+    /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is their average. Empty without
+    /// averaging.
     pub fn learning_weights<M: Module>(&self, module: &M) -> BTreeMap<String, LazyTensor> {
         let is_needed = self.average.as_ref().is_some_and(Average::has_started);
         let weights = if is_needed { parameters::lazy(module) } else { BTreeMap::new() };
         weights.into_iter().map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
     }
 
-    /// Restores an average from `module`, the model of a checkpoint, and gives it the weights that learn, which are
-    /// moved out of `state`. Without an average, or before the first step, the module stays as it is.
+    /// Restores an average from `module`, the model of a checkpoint, and gives it the trained weights, which are moved
+    /// out of `state`. Without averaging, or before the first step, the module stays unchanged.
     ///
     /// # Errors
-    /// If a weight is missing, of another size, or cannot be read.
+    /// If a weight is missing, has another size, or cannot be read.
     pub fn restore_average<M: Module>(
         &mut self,
         module: M,
@@ -99,7 +100,7 @@ impl Optimizer {
     /// Restores the result of [`Optimizer::state`], for parameters of these shapes. Before the first step it is empty.
     ///
     /// # Errors
-    /// If another kind of optimizer wrote it, or a running mean is missing, of another size, of no
+    /// If another kind of optimizer wrote it, or if a running mean is missing, has another size, belongs to no
     /// parameter, or cannot be read.
     pub fn restore(
         &mut self,
@@ -146,7 +147,7 @@ pub enum StateError {
     Unreadable { key: String, reason: String },
 }
 
-/// The kind as a config names it.
+/// The name of the kind in a config.
 fn key(kind: OptimizerKind) -> &'static str {
     match kind {
         OptimizerKind::Adamw => "\"adamw\"",

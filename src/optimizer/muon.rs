@@ -1,4 +1,4 @@
-//! Muon: a step of the same size in every direction of a matrix.
+//! Muon: orthogonalized steps for matrices.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::{State, StateError, put, take};
 use crate::config::{NewtonSchulz, OptimizerConfig};
 use tinderbox_kernels::{self as kernels, MatmulPrecision, Part, Polynomials};
 
-/// Prefixes of its running means' names in a checkpoint.
+/// The prefixes of its running means' names in a checkpoint.
 const KEY: &str = "momentum.";
 const NEURON_KEY: &str = "neuron_moment.";
 
-/// The polynomials of some iterations, for singular values of at most 1, and by how much a matrix is made smaller than
-/// its norm says.
+/// The polynomials of the iterations, for singular values of at most 1, and the factor by which the norm is enlarged
+/// before the division.
 fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) {
     match kind {
         NewtonSchulz::Jordan => (vec![JORDAN; n_iterations], 1.0),
@@ -26,13 +26,13 @@ fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) 
     }
 }
 
-/// Steep at 0, so that small singular values grow fast, then between 0.7 and 1.2 instead of converging to 1.
+/// Steep at 0, so that small singular values grow fast; they end between 0.7 and 1.2 instead of converging to 1.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>, section "Tuning the coefficients".
 const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// Each is the closest to 1 over what those before make of singular values from a thousandth to 1.
+/// Each is the closest to 1 over the range to which the earlier ones map singular values from a thousandth to 1.
 ///
 /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
 /// Algorithm", algorithm 1.
@@ -46,24 +46,24 @@ const POLAR_EXPRESS: [[f64; 3]; 7] = [
     [1.875_001_480_853_447_9, -1.250_001_645_399_948_7, 0.375_000_164_547_424_8],
 ];
 
-/// All later ones: where they converge to.
+/// The limit, for all later iterations.
 const LAST: [f64; 3] = [1.875, -1.25, 0.375];
 
 const POLAR_EXPRESS_SAFETY: f64 = 1.01;
 
-/// Added to what the steps of neurons are divided by.
+/// Added to the divisors of neurons' steps.
 const NEURON_EPSILON: f64 = 1e-10;
 
-/// Whether a tensor of a checkpoint is one of Muon's.
+/// Whether a tensor of a checkpoint belongs to Muon.
 pub(super) fn is_key(key: &str) -> bool {
     key.starts_with(KEY)
 }
 
-/// The rule with its running mean per matrix.
+/// The update rule with its running mean per matrix.
 ///
-/// The gradient of a matrix is close to low rank: a few directions are far larger than all others. Muon makes the
-/// step (the running mean with Nesterov's look ahead) orthogonal, and so moves the rare directions as far as the
-/// frequent ones. Decay is decoupled, as in `AdamW`.
+/// The gradient of a matrix is close to low rank: a few directions dominate. Muon orthogonalizes the step (the running
+/// mean with Nesterov momentum), so that rare directions move as far as frequent ones. Weight decay is decoupled, as in
+/// `AdamW`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>, and <https://github.com/KellerJordan/Muon>, `muon_update`.
@@ -73,10 +73,10 @@ pub(super) struct Muon {
     momentum: f64,
     weight_decay: f64,
     polynomials: (Vec<[f64; 3]>, f64),
-    /// The decay rate of the running means of neurons; 0: there are none.
+    /// The decay rate of the running means of neurons (`NorMuon`); 0 turns them off.
     beta2: f64,
     precision: MatmulPrecision,
-    /// The matrices to move, each with the widths of the matrices side by side in it.
+    /// The matrices to update, each with the widths of the matrices side by side in it.
     matrices: BTreeMap<String, Vec<usize>>,
     pub(super) means: BTreeMap<String, Means>,
 }
@@ -84,9 +84,9 @@ pub(super) struct Muon {
 /// The running means of a matrix.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Means {
-    /// Of its gradients, flattened; `None` before the first step.
+    /// The mean of its gradients, flattened; `None` before the first step.
     momentum: Option<Tensor<1>>,
-    /// Of the squares of its orthogonal steps, a number for each column.
+    /// The mean squares of its orthogonal steps, a number for each column.
     neurons: Option<Tensor<1>>,
 }
 
@@ -106,8 +106,8 @@ impl Muon {
         self.matrices.contains_key(name)
     }
 
-    /// The new weights and running means of a matrix, from its gradient and a factor for it, at `share` of the peak
-    /// learning rate.
+    /// The new weights and running means of a matrix, from its gradient and the gradient's factor, at `share` of the
+    /// peak learning rate.
     ///
     /// # Shapes
     /// `weights, gradient: [m n]`, row by row, factor `[1]` -> `[m n]`
@@ -128,8 +128,8 @@ impl Muon {
 
     /// The orthogonal step of the matrices side by side in `x`, and the running means of its columns' squares.
     ///
-    /// Weights are `[in, out]`. A matrix with more outputs than inputs takes a longer step, so that each of its outputs
-    /// changes as much as with any other shape.
+    /// Weights are `[in, out]`. The step of a matrix with more outputs than inputs is larger, so that each output
+    /// changes as much as for any other shape.
     ///
     /// # Shapes
     /// `x: [m n]`, row by row, `n` being the sum of the matrices' widths -> `[m n]`, `[n]`
@@ -193,8 +193,8 @@ impl Muon {
     }
 }
 
-/// The factors of the columns of an orthogonal step, whose mean squares are `squares`: one over the root of what these
-/// were in the past, and so that the whole step keeps its norm.
+/// The factors of the columns of an orthogonal step, whose mean squares are `squares`: one over the root of their
+/// running means, scaled so that the norm of the whole step stays the same.
 ///
 /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1, and `normuon_update` in
 /// <https://github.com/zichongli5/NorMuon>, which keeps the norm.
@@ -225,7 +225,7 @@ mod tests {
         x.into_data().try_to_vec().expect("f32")
     }
 
-    /// An orthogonal matrix: the mirror at the plane across `(1, 2, .., n) + shift`.
+    /// An orthogonal matrix: the reflection across the plane orthogonal to `(1, 2, .., n) + shift`.
     fn mirror(n: usize, shift: f64) -> Vec<Vec<f64>> {
         let v: Vec<f64> = (0..n).map(|i| i as f64 + shift).collect();
         let square: f64 = v.iter().map(|x| x * x).sum();

@@ -31,17 +31,17 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
     }
 }
 
-/// How many rows each batch of a run has, and how many tokens a row.
+/// The number of rows in each batch of a run, and of tokens in a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batches {
-    /// Rows and tokens of a micro-batch, in the first step and after the ramp.
+    /// Rows and tokens of a micro-batch, in the first step and after the warm-up of batch size and length.
     ends: [[usize; 2]; 2],
-    /// Steps of the ramp.
+    /// The number of steps of this warm-up.
     n_growing: usize,
     grad_accumulation_steps: usize,
 }
 
-/// Rows grow by as many tokens at a time: other lengths are no faster to compute.
+/// The length of rows grows by this many tokens at a time: lengths between are no faster to compute.
 const TOKENS: usize = 8;
 
 impl Batches {
@@ -57,7 +57,7 @@ impl Batches {
         Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps }
     }
 
-    /// Rows, and tokens of a row, of each micro-batch of step `step`, counted from 0: both grow on a straight line.
+    /// The rows of each micro-batch of step `step`, counted from 0, and the tokens of a row: both grow linearly.
     ///
     /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training GPT
     /// Models", section 4.
@@ -71,18 +71,18 @@ impl Batches {
         [grown(first_rows, last_rows), tokens.max(first_tokens)]
     }
 
-    /// Tokens that step `step` learns from.
+    /// The number of training tokens in step `step`.
     pub fn tokens_at(&self, step: usize) -> u64 {
         self.at(step)
             .into_iter()
             .fold(self.grad_accumulation_steps as u64, |product, n| product.saturating_mul(n as u64))
     }
 
-    /// Tokens that all steps before `step` learn from.
+    /// The number of training tokens in all steps before `step`.
     pub fn tokens_before(&self, step: usize) -> u64 {
         let mut tokens: u64 = 0;
         let mut first = 0;
-        // Many steps have batches of one size, which only grow: the next larger one is found by halves.
+        // Many steps have batches of the same size, which never shrinks: the next larger one is found by bisection.
         while first < step {
             let size = self.at(first);
             let (mut same, mut next) = (first, step);

@@ -1,4 +1,4 @@
-//! One step of all parameters: on a CPU in one parallel region, since most are too small to keep the cores busy alone.
+//! One step of all parameters: on a CPU in one parallel region, since most are too small to keep all cores busy.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::device;
 use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
 
-/// How far a step goes.
+/// The learning rates of a step.
 #[derive(Clone, Copy)]
 pub(super) struct Rates {
     pub(super) adamw: kernels::AdamW,
@@ -21,7 +21,7 @@ pub(super) struct Rates {
     pub(super) share: f64,
 }
 
-/// Moves every parameter of `module` that has a gradient.
+/// Updates every parameter of `module` that has a gradient.
 pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients: Gradients, rates: Rates) -> M {
     let mut walk = Taker { optimizer, gradients, taken: Vec::new(), path: Vec::new() };
     let module = module.map(&mut walk);
@@ -29,7 +29,7 @@ pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients:
     let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
     let step = |(parameter, gradient): (Parameter, Gradient)| parameter.step(gradient, optimizer, rates);
     let moved: Vec<_> = match on_cpu {
-        // One at a time, so that a core that has nothing left to do finds another.
+        // One at a time, so that idle cores find further ones.
         true => taken.into_par_iter().with_max_len(1).map(step).collect(),
         false => taken.into_iter().map(step).collect(),
     };
@@ -49,20 +49,20 @@ pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients:
     module.map(&mut Giver { weights, path: Vec::new() })
 }
 
-/// A parameter during a step, flattened. Nobody else holds it, so that it is changed in place.
+/// A parameter during a step, flattened. There is no other reference to it, so it is changed in place.
 struct Parameter {
     name: String,
     weights: Tensor<1>,
-    /// As in the module.
+    /// The shape in the module.
     shape: Vec<usize>,
     means: Means,
-    /// The average of its weights, if there is one.
+    /// The average of its weights, if averaging is on.
     average: Option<Tensor<1>>,
 }
 
 /// The running means of a parameter's rule.
 enum Means {
-    /// None before the first step.
+    /// `None` before the first step.
     Adamw(Option<Moments>),
     Muon(muon::Means),
 }
@@ -86,7 +86,7 @@ impl Parameter {
     }
 }
 
-/// Takes the parameters that have gradients out of a module, with what the optimizer keeps for them.
+/// Takes the parameters that have gradients out of a module, with their optimizer state.
 struct Taker<'a> {
     optimizer: &'a mut Optimizer,
     gradients: Gradients,

@@ -1,4 +1,4 @@
-//! How long steps take.
+//! Measures how long steps take.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use super::observer::Exchange;
 use crate::distributed::{Exchanged, Ranks};
 use crate::measure::median;
 
-/// The first steps tune kernels and warm caches: the median of a run leaves them out.
+/// The first steps tune kernels and warm caches, so the median of a run leaves them out.
 const WARM_UP_STEPS: usize = 5;
 
-/// A [`Sample`] keeps fewer times than this: 32 KiB, which the allocator has anyway.
+/// A [`Sample`] keeps fewer times than this, in at most 32 KiB.
 const MAX_TIMES: usize = 1 << 12;
 
 /// Measures steps. The loop waits for a GPU only now and then; the steps between two waits share the time evenly.
@@ -28,7 +28,7 @@ impl StepClock {
         self.steps += 1;
     }
 
-    /// The step that began last is not made.
+    /// Discards the step that began last.
     pub(super) fn cancel(&mut self) {
         self.steps -= 1;
         if self.steps == 0 {
@@ -36,7 +36,7 @@ impl StepClock {
         }
     }
 
-    /// Every step that began is done.
+    /// All steps that have begun are done.
     pub(super) fn done(&mut self) {
         let Some(since) = self.since.take() else { return };
         let elapsed = since.elapsed();
@@ -67,18 +67,18 @@ impl StepClock {
 #[derive(Debug, Default)]
 pub(super) struct ExchangeClock {
     all: Exchanged,
-    /// What there was when the last interval ended, and the time of all steps until then.
+    /// The readings at the end of the last interval, and the time of all steps until then.
     before: (Exchanged, Duration),
 }
 
 impl ExchangeClock {
-    /// A step took part in exchanges between these two readings.
+    /// Adds the exchanges of a step, between these two readings.
     pub(super) fn add(&mut self, before: Exchanged, after: Exchanged) {
         self.all.waiting += after.waiting.saturating_sub(before.waiting);
         self.all.communicating += after.communicating.saturating_sub(before.communicating);
     }
 
-    /// The shares since the last call, of steps that have taken `total` so far; `None` without other ranks.
+    /// The shares since the last call, given the time of all steps so far, `total`; `None` without other ranks.
     pub(super) fn of_interval(&mut self, ranks: &Ranks, total: Duration) -> Option<Exchange> {
         let (exchanged, steps) = std::mem::replace(&mut self.before, (self.all, total));
         Exchange::new(ranks, exchanged, self.all, total.saturating_sub(steps))
@@ -90,7 +90,7 @@ impl ExchangeClock {
     }
 }
 
-/// Every time while there are few, then every second, fourth, ... one: an even sample of the steps of a long run.
+/// All times while there are few, then every second, fourth, and so on: an even sample of the steps of a long run.
 #[derive(Debug, Default)]
 struct Sample {
     times: Vec<f64>,

@@ -1,4 +1,4 @@
-//! Training on several devices of this machine, each of which is a rank.
+//! Trains on several devices of this machine, each of which is a rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
@@ -9,8 +9,8 @@ use crate::distributed::{OtherFailed, Ranks};
 
 /// As [`train`](super::train), on the job's device and on `others`: each computes a share of every batch.
 ///
-/// `on_skipped` hears of steps that did not change the weights of one of the others, where each device makes steps by
-/// itself.
+/// `on_skipped` is called for steps that did not change the weights of one of the others, if each device makes steps by
+/// itself (`sync = "local"`).
 ///
 /// # Errors
 /// As [`train`](super::train), and if one of the others fails.
@@ -57,7 +57,7 @@ pub fn train_on(
     })
 }
 
-/// Runs the work of a rank, and ends the others if it fails.
+/// Runs a rank, and ends the others if it fails.
 fn or_end_others<T>(
     ranks: &Ranks,
     work: impl FnOnce() -> Result<T, TrainError>,
@@ -70,7 +70,7 @@ fn or_end_others<T>(
     done
 }
 
-/// Runs `f` with a share of the cores: on threads of one pool two ranks could wait for each other.
+/// Runs `f` on a thread pool with a share of the cores: two ranks in the same pool could deadlock.
 fn in_own_pool<T: Send>(n_devices: usize, f: impl FnOnce() -> T + Send) -> T {
     let n_threads = (rayon::current_num_threads() / n_devices).max(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("threads");

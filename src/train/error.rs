@@ -1,4 +1,4 @@
-//! Everything that can end a training run early.
+//! The errors that can end a training run early.
 
 use std::path::PathBuf;
 
@@ -87,7 +87,7 @@ pub enum TrainError {
          with --resume --device cpu"
     )]
     Device { step: usize, message: String, kept: String },
-    /// Someone asked to stop while the text was read.
+    /// A stop was requested while the text was being read.
     #[error("interrupted before the first step: no run was made or changed")]
     InterruptedEarly,
     #[error("cannot measure what the heads do at step {step}; {kept}")]
@@ -97,7 +97,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The end of a run whose `what` is no finite number; `kept` is what remains of it.
+    /// The error of a run whose `what` is not finite; `kept` says which checkpoint remains.
     pub(super) fn not_finite(
         config: &Config,
         step: usize,

@@ -14,14 +14,14 @@ use tinderbox_kernels::MatmulPrecision;
 /// A mean loss over some tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// Tokens predicted.
+    /// The number of predicted tokens.
     pub tokens: usize,
     /// Mean cross-entropy, nats per token.
     pub nats_per_token: f64,
 }
 
 impl Loss {
-    /// `exp(loss)`: a uniform choice among this many tokens has the same loss.
+    /// Perplexity, `exp(loss)`: a uniform choice among this many tokens has the same loss.
     pub fn perplexity(&self) -> f64 {
         self.nats_per_token.exp()
     }
@@ -43,10 +43,10 @@ pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
 }
 
-/// Batches that go to the device before their losses are read back, which waits for it.
+/// The number of batches sent to the device before their losses are read back, which waits for the device.
 const BATCHES_AHEAD: usize = 16;
 
-/// Batches that each rank computes before all of them exchange their losses, and whether one is stopped.
+/// The number of batches that each rank computes before all ranks exchange their losses and whether one was stopped.
 const BATCHES_OF_A_RANK: usize = 4;
 
 /// The loss over every token of `text` but the first, in non-overlapping windows of the context, always in f32.
@@ -60,7 +60,7 @@ pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, Tensor
     Ok(loss.expect("not stopped"))
 }
 
-/// As [`full`], for a model that is packed for writing.
+/// As [`full`], for a model that is packed for generation.
 pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     let context_length = engine.config().context_length;
     let mut decoder = Decoder::new(engine, 1, context_length);
@@ -74,8 +74,8 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// As [`full`], shared out over the ranks, which all call it with the same weights; `None` if `is_stopped` returned
-/// true on one of them before some batch.
+/// As [`full`], divided among the ranks, all of which call it with the same weights; `None` if `is_stopped` returned
+/// true on one of them before a batch.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,
@@ -102,7 +102,7 @@ pub fn estimate(
     Ok(loss.expect("not stopped"))
 }
 
-/// As [`estimate`], shared out as [`full_unless`] is.
+/// As [`estimate`], divided among the ranks as in [`full_unless`].
 pub(super) fn estimate_unless(
     model: &Gpt,
     text: &Split,
@@ -116,8 +116,8 @@ pub(super) fn estimate_unless(
     mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, ranks, is_stopped)
 }
 
-/// The mean over all batches, of which each rank computes some. The losses of batches are added up in the order of the
-/// batches whoever computed them: ranks whose CPUs round alike find what one process finds.
+/// The mean over all batches, of which each rank computes some. The losses are added in the order of the batches,
+/// whichever rank computed them: ranks whose CPUs round alike get the same result as one process.
 fn mean_unless(
     model: &Gpt,
     mut batches: impl Iterator<Item = Batch>,
@@ -142,7 +142,7 @@ fn mean_unless(
     Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
 }
 
-/// The losses of these batches, of which each rank computes its own; `None` if one of them is stopped.
+/// The losses of these batches, of which each rank computes its share; `None` if a rank was stopped.
 fn losses_of(
     model: &Gpt,
     batches: Vec<Batch>,
@@ -151,7 +151,7 @@ fn losses_of(
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Vec<f32>>, TensorReadError> {
     let n = batches.len();
-    let mut losses = vec![0.0; n + 1]; // the last one counts ranks that are stopped
+    let mut losses = vec![0.0; n + 1]; // the last one counts stopped ranks
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
         if is_stopped() {

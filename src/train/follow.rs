@@ -1,4 +1,4 @@
-//! The processes that train with rank 0 and do as it orders. They write nothing.
+//! The processes that train under the orders of rank 0. They write no files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::optimizer::StateError;
 use crate::run::{Checkpoint, TrainState};
 use crate::tokenizer::Tokenizer;
 
-/// The part of a rank but the first in a run: everything that it needs, short of the text.
+/// Everything that a rank other than 0 needs to take part in a run, except the text.
 #[derive(Debug)]
 pub struct Assignment {
     /// The config of the run, as rank 0 resolved it.
@@ -28,7 +28,7 @@ pub struct Assignment {
     checkpoint: Checkpoint,
 }
 
-/// The head of an assignment, which tensors follow.
+/// The header of an assignment, followed by tensors.
 #[derive(Serialize, Deserialize)]
 struct Head {
     config: String,
@@ -38,11 +38,11 @@ struct Head {
     tensors: [Vec<(String, Vec<usize>)>; 2],
 }
 
-/// The place of what came from rank 0, in messages.
+/// The name of rank 0's data in error messages.
 const ORIGIN: &str = "rank 0";
 
 impl Assignment {
-    /// Gives every other rank what it needs to make the same steps as this one.
+    /// Sends every other rank what it needs to make the same steps as this one.
     pub(super) fn give(
         ranks: &Ranks,
         config: &Config,
@@ -71,7 +71,7 @@ impl Assignment {
     /// Waits until rank 0 has prepared the run; `None` if it ends before its first step.
     ///
     /// # Errors
-    /// If the programs of the ranks do not fit each other.
+    /// If the ranks run different versions of the program.
     pub fn receive(ranks: &Ranks) -> Result<Option<Self>, TrainError> {
         if Order::wait(ranks) != Order::Begin {
             return Ok(None);
@@ -94,11 +94,11 @@ impl Assignment {
         }))
     }
 
-    /// Reads the text, and does as rank 0 orders until it ends the run. `on_skipped` hears of steps that did not change
-    /// the weights, with their number, where each rank makes steps by itself.
+    /// Reads the text, and follows the orders of rank 0 until it ends the run. `on_skipped` is called with the number
+    /// of each step that did not change the weights, if each rank makes steps by itself.
     ///
     /// # Errors
-    /// If the text cannot be read or is another than that of rank 0, the device fails, or a loss is not finite in a
+    /// If the text cannot be read or differs from that of rank 0, if the device fails, or if a loss is not finite in a
     /// step that this rank made by itself.
     pub fn work(
         self,
@@ -117,14 +117,14 @@ impl Assignment {
         let mut trainer = Trainer::new(model, &config, corpus.train.clone());
         trainer.restore(checkpoint, Path::new(ORIGIN))?;
         trainer.share_with(ranks);
-        ranks.meet(); // however long others read the text
+        ranks.meet(); // others may take long to read the text
         ranks.limit_waiting(config.distributed.time_limit());
         let tolerance = Tolerance::new(&config.train);
         Follower { config, corpus, trainer, ranks, step, tolerance, on_skipped }.work()
     }
 }
 
-/// A rank but the first at work.
+/// A rank other than 0 at work.
 struct Follower<'a, F> {
     config: Config,
     corpus: Corpus,
@@ -135,7 +135,7 @@ struct Follower<'a, F> {
     on_skipped: F,
 }
 
-/// What remains of a run that another rank ends.
+/// The error message's ending for a run that another rank ends.
 const KEPT: &str = "what rank 0 saved is from before";
 
 impl<F: FnMut(usize, &Skipped)> Follower<'_, F> {

@@ -16,21 +16,21 @@ pub(super) struct Logs {
     /// `None` if the config turns them off.
     heads: Option<LogFile>,
     events: Option<LogFile>,
-    /// The time of the processes before this one.
+    /// The time that earlier processes of the run took.
     before: Elapsed,
 }
 
-/// How long a process, or a whole run, has trained.
+/// The training time of a process, or of a whole run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Elapsed {
-    /// Seconds of the steps alone.
+    /// Seconds spent on steps.
     pub train_s: f64,
-    /// Seconds of everything.
+    /// Seconds in all.
     pub wall_s: f64,
 }
 
 impl Logs {
-    /// Cuts the logs of a run back to where it stands and opens them.
+    /// Truncates the logs of a run to its current step and opens them.
     pub(super) fn open(run: &RunDir, state: &TrainState, config: &TrainConfig) -> Result<Self, TrainError> {
         log::cut_back(run, state.step)?;
         if let Some(left) = state.left_undone {
@@ -67,7 +67,7 @@ impl Logs {
         Ok(self.timings.line(&TimingsLine { step, session: Some(Box::new(session)), ..Default::default() })?)
     }
 
-    /// The process ends after `step`; the run may not.
+    /// Logs that the process ends after `step`; the run may not be done.
     pub(super) fn ended(&mut self, step: usize, elapsed: Elapsed, peak_rss_mib: Option<f64>) -> Result<(), TrainError> {
         let line = self.elapsed_line(step, elapsed);
         self.timings.line(&TimingsLine { end: Some(End { peak_rss_mib }), ..line })?;
@@ -133,7 +133,7 @@ impl Logs {
         self.scalars(step, &numbers)
     }
 
-    /// The run ends, with its losses on the whole validation split.
+    /// Logs the end of the run, with its losses on the whole validation split.
     pub(super) fn finished(&mut self, summary: &Summary) -> Result<(), TrainError> {
         self.metrics.line(&MetricsLine {
             step: summary.steps as u64,

@@ -1,4 +1,4 @@
-//! A run's numbers as burn-train's metrics, on the observer's renderer.
+//! Passes the numbers of a run to the observer's renderer as burn-train's metrics.
 
 use std::sync::Arc;
 
@@ -22,13 +22,14 @@ const COLUMNS: [Column; 5] = [
     ("peak memory", Some("MiB"), |_| peak_rss_mib()),
 ];
 
-/// The loop's activities, as names of the renderer's splits.
+/// The activities of the loop, as the renderer's splits.
 pub(crate) const TRAINING: &str = "train";
 pub(crate) const EVALUATING: &str = "valid";
-/// The whole validation split, after the last step.
+/// The evaluation of the whole validation split, after the last step.
 pub(crate) const EVALUATING_FULLY: &str = "valid, whole split";
 
-/// Tells a renderer, if any, what the loop does and measures. burn-train's items are steps, its epochs evaluations.
+/// Tells a renderer, if there is one, what the loop does and measures. Steps are burn-train's items, evaluations its
+/// epochs.
 pub(crate) struct Metrics {
     renderer: Option<Box<dyn MetricsRenderer>>,
     eval_interval: usize,
@@ -52,7 +53,7 @@ impl Metrics {
         Self { renderer, eval_interval, max_steps, split: TRAINING }
     }
 
-    /// The loop turns to another split.
+    /// Announces that the loop changes to another split.
     pub(crate) fn enter(&mut self, split: &'static str) {
         if let Some(renderer) = self.renderer.as_mut().filter(|_| self.split != split) {
             renderer.end_split();
@@ -93,7 +94,7 @@ impl Metrics {
     }
 }
 
-/// Evaluations that are due by `step`: one after each interval, and one after the last step.
+/// The number of evaluations due by `step`: one after each interval, and one after the last step.
 fn evaluations_by(step: usize, eval_interval: usize, max_steps: usize) -> usize {
     let is_last = step >= max_steps;
     match eval_interval {

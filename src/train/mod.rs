@@ -1,7 +1,7 @@
 //! Training: from a config to weights on the disk.
 //!
-//! [`train`] is the loop. `prepare` makes a run ready for its next step, `training` holds the parts that the loop
-//! calls, `trainer` is one step. Nothing here prints: an [`Observer`] hears what happens.
+//! [`train`] is the loop. `prepare` makes a run ready for its next step, `training` has the parts that the loop calls,
+//! and `trainer` makes one step. Nothing here prints: events go to an [`Observer`].
 
 mod clock;
 mod devices;
@@ -40,21 +40,21 @@ use crate::distributed::{DistributedError, Ranks};
 use order::{Heartbeat, Order};
 use training::Training;
 
-/// How a run starts, given what its directory holds.
+/// How a run starts, given the state of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// As a new run, in a directory without one.
+    /// As a new run, in a directory without a run.
     New,
-    /// As a new run, which replaces the one that is there.
+    /// As a new run, which replaces the one in the directory.
     Overwrite,
-    /// From the last checkpoint of the run that is there.
+    /// From the last checkpoint of the run in the directory.
     Resume,
 }
 
-/// A run to make.
+/// A training job.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The model, the text and the course of the run.
+    /// The config: model, text and training.
     pub config: Config,
     /// The run directory.
     pub run_dir: PathBuf,
@@ -62,7 +62,7 @@ pub struct Job {
     pub start: Start,
     /// The run or checkpoint whose weights and tokenizer a new run starts from; `None` draws weights from the seed.
     pub from: Option<PathBuf>,
-    /// The device that computes.
+    /// The device to compute on.
     pub device: OpenDevice,
 }
 
@@ -75,8 +75,8 @@ pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -
     lead(job, &Ranks::alone(), observer, interrupter)
 }
 
-/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. To be called
-/// by rank 0. The others are done when this returns.
+/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. Called by rank
+/// 0; when it returns, the others are done.
 ///
 /// # Errors
 /// As [`train`].

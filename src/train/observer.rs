@@ -12,13 +12,13 @@ use crate::data::{Reading, SourceSummary};
 use crate::distributed::{Exchanged, Ranks};
 use crate::optimizer::Batches;
 
-/// Watches a run, in the run's own thread: slow observers slow the run down.
+/// Watches a run on the thread that trains, so a slow observer slows the run down.
 pub trait Observer: Send {
-    /// Hears of an event.
+    /// Called for each event.
     fn observe(&mut self, event: &Event<'_>);
 
-    /// A burn-train renderer for the run's metrics; asked for once, before the first step. Its items are steps, its
-    /// epochs are evaluations, its splits `train`, `valid` and, after the last step, `valid, whole split`.
+    /// A burn-train renderer for the run's metrics, requested once, before the first step. Its items are steps, its
+    /// epochs are evaluations, and its splits are `train`, `valid` and, after the last step, `valid, whole split`.
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
         None
     }
@@ -28,13 +28,13 @@ pub trait Observer: Send {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Event<'a> {
-    /// A text is being read; comes many times before [`Event::Started`].
+    /// Progress in reading a text; sent many times before [`Event::Started`].
     Reading(&'a Reading<'a>),
     /// The run is ready for its next step.
     Started(&'a Started),
-    /// A step was made. `loss` is the latest that was read back from the device, nats per token.
+    /// A step was made. `loss` is the latest one read back from the device, nats per token.
     Stepped { step: usize, loss: Option<f32> },
-    /// A step did not change the weights, and the run goes on.
+    /// A step did not change the weights, and the run continues.
     Skipped { step: usize, skipped: &'a Skipped },
     /// A log interval ended.
     Logged(&'a Logged),
@@ -46,18 +46,18 @@ pub enum Event<'a> {
     Saved { path: &'a Path, is_best: bool },
     /// The evaluation of the whole validation split begins, after the last step.
     FinalEvaluation,
-    /// The run stops: the last `evaluations` evaluations did not improve on the best.
+    /// Early stopping: the last `evaluations` evaluations did not improve on the best.
     StoppedEarly { step: usize, evaluations: usize },
 }
 
-/// The facts of a run that are known before its next step.
+/// The state of a run before its next step.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Started {
     pub run_dir: PathBuf,
     pub device: String,
     pub matmul_precision: MatmulPrecision,
-    /// As the config has it.
+    /// As in the config.
     pub chosen_precision: PrecisionChoice,
     pub parameters: usize,
     pub train_tokens: usize,
@@ -66,7 +66,7 @@ pub struct Started {
     pub val_bytes: u64,
     pub sources: Vec<SourceSummary>,
     pub vocab_size: usize,
-    /// Updates made before.
+    /// Updates made so far.
     pub step: usize,
     pub max_steps: usize,
     pub batches: Batches,
@@ -74,7 +74,7 @@ pub struct Started {
     pub ranks: usize,
     /// Whether a stopped run continues.
     pub resumed: bool,
-    /// One line for each checkpoint of a resumed run that is damaged and left out.
+    /// One line for each damaged checkpoint that a resumed run skipped.
     pub damaged: Vec<String>,
     /// The checkpoint of another run that the first weights came from; `None` if they were drawn.
     pub from: Option<String>,
@@ -104,14 +104,14 @@ pub struct Logged {
 pub struct Exchange {
     /// How many ranks there are.
     pub ranks: usize,
-    /// Until the last rank has computed its share.
+    /// Waiting, until the last rank has computed its share.
     pub waiting_share: f64,
-    /// From then on, until the sum is there.
+    /// Communication, from then until the sum has arrived.
     pub communication_share: f64,
 }
 
 impl Exchange {
-    /// That of steps which took `total`; `None` without other ranks.
+    /// The shares of steps that took `total`; `None` without other ranks.
     pub(super) fn new(ranks: &Ranks, before: Exchanged, after: Exchanged, total: Duration) -> Option<Self> {
         let share = |before: Duration, after: Duration| {
             after.saturating_sub(before).as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE)

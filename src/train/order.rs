@@ -1,4 +1,4 @@
-//! What rank 0 tells the others to do.
+//! The orders of rank 0 to the other ranks.
 
 use std::sync::MutexGuard;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use crate::distributed::Ranks;
 
-/// The next task that rank 0 gives the others.
+/// The next task of the other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Take an [`Assignment`](super::Assignment).
+    /// Receive an [`Assignment`](super::Assignment).
     Begin,
-    /// Wait on: rank 0 does something by itself.
+    /// Keep waiting: rank 0 is busy by itself.
     Wait,
     /// Make a step.
     Step,
-    /// Average the weights, if each rank made steps by itself.
+    /// Average the weights, after ranks have made steps by themselves.
     Average,
-    /// Average the optimizers' running means, if each rank made steps by itself.
+    /// Average the optimizers' running means, after ranks have made steps by themselves.
     AverageOptimizer,
-    /// Take part in the estimate of the loss on the validation split,
+    /// Take part in the estimate of the loss on the validation split.
     EstimateVal,
-    /// or on the training split.
+    /// Take part in the estimate of the loss on the training split.
     EstimateTrain,
-    /// Take part in the evaluation of the whole validation split,
+    /// Take part in the evaluation of the whole validation split.
     Whole,
-    /// or in that of rank 0's best checkpoint.
+    /// Take part in the evaluation of rank 0's best checkpoint.
     WholeOfBest,
-    /// Stop: the run ends, however it does.
+    /// Stop: the run ends, for whatever reason.
     End,
 }
 
@@ -46,7 +46,7 @@ impl Order {
         Self::End,
     ];
 
-    /// Tells the other ranks, which wait for it. The task lasts for as long as its turn is held.
+    /// Sends the order to the other ranks, which wait for it. The task lasts as long as its turn is held.
     #[must_use = "the task lasts for as long as its turn is held"]
     pub(super) fn give(self, ranks: &Ranks) -> MutexGuard<'_, ()> {
         let turn = ranks.take_turn();
@@ -54,7 +54,7 @@ impl Order {
         turn
     }
 
-    /// The next one but [`Order::Wait`].
+    /// The next order other than [`Order::Wait`].
     pub(super) fn wait(ranks: &Ranks) -> Self {
         loop {
             let mut order = [0];
@@ -67,21 +67,21 @@ impl Order {
     }
 }
 
-/// Orders the other ranks to wait on, again and again, while rank 0 writes samples, checkpoints and reports: without it
-/// they could not tell that from rank 0 hanging.
+/// A heartbeat: orders the other ranks to keep waiting, again and again, while rank 0 writes samples, checkpoints and
+/// reports, so that they can tell this from a rank 0 that hangs.
 pub(super) struct Heartbeat {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Heartbeat {
-    /// Beats a few times within `limit`, until it is dropped.
+    /// Beats several times within `limit`, until it is dropped.
     pub(super) fn start(ranks: &Ranks, limit: Duration) -> Self {
         let (stop, stopped) = mpsc::channel();
         let ranks = ranks.clone();
         let thread = thread::spawn(move || {
             while stopped.recv_timeout(limit / 4) == Err(RecvTimeoutError::Timeout) {
-                // Within a task rank 0 exchanges numbers, or is expected to.
+                // During a task rank 0 itself exchanges data.
                 if let Some(_turn) = ranks.try_turn() {
                     ranks.broadcast(&mut [Order::Wait as u8]);
                 }

@@ -1,4 +1,4 @@
-//! Training with few messages: each rank makes many steps by itself, then all weights are averaged.
+//! `DiLoCo`, training with few messages: each rank makes many steps by itself, then all weights are averaged.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::optimizer::StateError;
 /// Prefix of the names of the outer momentum in a checkpoint.
 const KEY: &str = "outer_momentum.";
 
-/// The weights that all ranks started from the last time, and an optimizer whose gradient is how far they came on
-/// average since: SGD with Nesterov's momentum.
+/// The weights that all ranks last had in common, and the outer optimizer, SGD with Nesterov momentum, whose gradient
+/// is the mean change of the weights since then.
 ///
 /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Outer {
     momentum: f32,
     /// Weights and running mean by parameter.
     state: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
-    /// The step after which the weights were averaged last.
+    /// The step after which the weights were last averaged.
     averaged_step: usize,
 }
 
@@ -49,7 +49,7 @@ impl Outer {
         }
     }
 
-    /// Whether ranks made as many steps by themselves as they may.
+    /// Whether the ranks have made as many steps by themselves as the config allows.
     pub(super) fn is_due(&self, step: usize) -> bool {
         step.is_multiple_of(self.local_steps)
     }
@@ -77,7 +77,7 @@ impl Outer {
         parameters::assign(model, weights).expect("they are those of this model")
     }
 
-    /// The momentum, for a checkpoint.
+    /// The momentum, to be saved in a checkpoint.
     pub(super) fn save(&self, optimizer: &mut BTreeMap<String, LazyTensor>) {
         for (name, (_, momentum)) in &self.state {
             let values = momentum.clone();
@@ -86,7 +86,7 @@ impl Outer {
         }
     }
 
-    /// Takes the momentum out of a checkpoint, by parameter; empty if it has none.
+    /// Moves the momentum out of a checkpoint's state, by parameter; empty if it has none.
     pub(super) fn take(optimizer: &mut BTreeMap<String, LazyTensor>) -> Result<BTreeMap<String, Vec<f32>>, StateError> {
         let saved = optimizer.extract_if(.., |name, _| name.starts_with(KEY));
         let read = |(key, tensor): (String, LazyTensor)| match tensor.read() {

@@ -1,4 +1,4 @@
-//! Which devices train in a config's matmul precision.
+//! Checks whether a device can train in a config's matmul precision.
 
 use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::device::{Backend, OpenDevice};
@@ -14,7 +14,7 @@ pub struct PrecisionError(String);
 /// The precision in which `device` trains.
 ///
 /// # Errors
-/// If it does not train in the chosen one.
+/// If the device does not support the chosen one.
 pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPrecision, PrecisionError> {
     match choice.on(&device.device) {
         MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError(device.name.clone())),
@@ -22,7 +22,7 @@ pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPreci
     }
 }
 
-/// A warning if another precision is faster on a device that [`check`] allows.
+/// A warning if another precision would be faster on the device.
 pub fn warning(precision: MatmulPrecision) -> Option<String> {
     warning_if(!precision.is_native())
 }

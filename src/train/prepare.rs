@@ -23,25 +23,25 @@ pub(super) struct Prepared {
     pub state: TrainState,
     /// Whether the run continues from a checkpoint of its own.
     pub resumed: bool,
-    /// One line for each part of the run that is damaged and left out.
+    /// One line for each damaged part of the run that was skipped.
     pub damaged: Vec<String>,
     pub lock: Lock,
 }
 
 impl Prepared {
-    /// Shares the steps to come out to `ranks`.
+    /// Divides the coming steps among `ranks`.
     pub(super) fn share_with(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
         if !ranks.is_alone() {
             self.trainer.share_with(ranks);
             Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
-            ranks.meet(); // however long others read the text
+            ranks.meet(); // others may take long to read the text
             ranks.limit_waiting(self.config.distributed.time_limit());
         }
         Ok(())
     }
 }
 
-/// Reads the text and makes or reads the run, telling `observer` about the reading.
+/// Reads the text and creates or reads the run, reporting progress to `observer`.
 pub(super) fn prepare(
     job: Job,
     observer: &mut dyn Observer,
@@ -69,11 +69,11 @@ fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Re
         Start::Overwrite => true,
     };
     let parent = from.map(|from| Parent::find(&from, &config, &run_dir)).transpose()?;
-    RunDir::check_new(&run_dir, overwrite)?; // before minutes go into reading a large text
+    RunDir::check_new(&run_dir, overwrite)?; // before a large text is read, which may take minutes
     create(config, &run_dir, overwrite, parent, device, on_progress, interrupter)
 }
 
-/// The last chance to stop before the run directory is made or changed.
+/// The last chance to stop before the run directory is created or changed.
 fn go_on(interrupter: &Interrupter) -> Result<(), TrainError> {
     if interrupter.should_stop() { Err(TrainError::InterruptedEarly) } else { Ok(()) }
 }
@@ -124,8 +124,8 @@ fn create(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), lock })
 }
 
-/// Opens the text of `config`, and replaces a default prompt that the text does not have. Checks now that the sample
-/// prompt can be encoded, not when the first sample is due.
+/// Opens the text of `config`, and replaces a default prompt whose characters do not occur in it. Checks here that the
+/// sample prompt can be encoded, rather than when the first sample is due.
 fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
     let corpus = Corpus::open(config, options)?;
     if config.train.sample_tokens == 0 {
@@ -133,7 +133,7 @@ fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, 
     }
     let prompt = &mut config.train.sample_prompt;
     match corpus.tokenizer.encode(prompt) {
-        // A text without a line break: samples begin as it does.
+        // In a text without a line break samples begin with its first character.
         Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {
             if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
                 let mut id = [0];
@@ -146,7 +146,7 @@ fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, 
     Ok(corpus)
 }
 
-/// The checkpoint that a new run starts from, and the tokenizer that its weights were trained with.
+/// The checkpoint that a new run starts from, and its tokenizer.
 struct Parent {
     located: Located,
     tokenizer: Tokenizer,
@@ -222,13 +222,13 @@ fn resume(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, lock })
 }
 
-/// Whether the last evaluations, as many as the config allows, did not improve on the best.
+/// Early stopping: whether as many evaluations as the config allows did not improve on the best.
 pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     let patience = config.train.early_stopping_patience;
     patience > 0 && state.evaluations_without_improvement >= patience
 }
 
-/// Settings that differ and may not, if the run is to continue.
+/// The settings that differ but must not if the run is to continue.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
     let sources = different_weights(&old.data, &new.data);
     let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
@@ -256,7 +256,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
     fixed.filter_map(difference).chain(sources).collect()
 }
 
-/// The weights of the sources decide which batches are drawn. Their paths may change as long as the text does not.
+/// The weights of the sources determine which batches are drawn. Their paths may change as long as the text does not.
 fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
     let weights = |data: &DataConfig| -> Vec<f64> { data.all_sources().iter().map(|source| source.weight).collect() };
     let (old, new) = (weights(old), weights(new));
@@ -264,7 +264,7 @@ fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
     (old != new && !is_one).then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }
 
-/// A resumed run uses its own copy of the tokenizer; the file that it was copied from may be gone, but not changed.
+/// A resumed run uses its own copy of the tokenizer. The file that it was copied from may be gone, but must not differ.
 fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
     let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
     let path = config.tokenizer.path.as_ref().filter(is_other);

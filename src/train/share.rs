@@ -1,4 +1,4 @@
-//! The share of a process in the steps of a run: its rows of each batch, and the sums over all processes.
+//! The share of a process in each step of a run: its rows of the batch, and the sums over all processes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use crate::model::parameters::HostTensor;
 use crate::model::{Gpt, LazyTensor, parameters};
 use crate::optimizer::Gradients;
 
-/// The name of the loss where tensors have names.
+/// The name of the loss among named tensors.
 const LOSS: &str = "loss";
 
-/// The share of one process; everything if it is alone.
+/// The share of one process; the whole step if it is alone.
 #[derive(Debug)]
 pub(super) struct Share {
     ranks: Ranks,
-    /// How gradients travel.
+    /// The format in which gradients are sent.
     gradient_format: Format,
-    /// Of ranks that make steps by themselves.
+    /// For ranks that make steps by themselves.
     outer: Option<Outer>,
 }
 
@@ -30,8 +30,8 @@ impl Share {
         Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
     }
 
-    /// The share of this one of `ranks`, from a `model` on that is the same for all, as is `step`. `momentum` is that
-    /// of an earlier process, by parameter.
+    /// The share of this process among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
+    /// outer momentum saved by an earlier process, by parameter.
     pub(super) fn of(
         ranks: &Ranks,
         config: &DistributedConfig,
@@ -56,21 +56,21 @@ impl Share {
         self.outer.as_ref()
     }
 
-    /// This process's rows of a micro-batch: as many as another's, or one more or less; at least one where each makes
-    /// steps by itself.
+    /// This process's rows of a micro-batch. The ranks' numbers of rows differ by at most one; if each rank makes steps
+    /// by itself, each has at least one.
     pub(super) fn rows(&self, batch_size: usize) -> Range<usize> {
         let first = |rank: usize| batch_size * rank / self.ranks.size();
         let (first, end) = (first(self.ranks.rank()), first(self.ranks.rank() + 1));
         first..if self.outer.is_some() { end.max(first + 1) } else { end }
     }
 
-    /// The mean over all rows is the sum over the ranks of the mean over their `n_rows` divided by this.
+    /// The divisor of the mean over this rank's `n_rows`, so that the sum over the ranks is the mean over all rows.
     pub(super) fn n_parts(&self, n_rows: usize, batch_size: usize) -> f32 {
         if self.outer.is_some() { 1.0 } else { batch_size as f32 / n_rows as f32 }
     }
 
-    /// The sum over all ranks of their gradients and losses, of which one without rows has none. Those of this process
-    /// where each makes steps by itself.
+    /// The sum of gradients and losses over all ranks; a rank without rows contributes nothing. If each rank makes
+    /// steps by itself, these are its own.
     ///
     /// Each rank gets the same bits, so that all of them make the same update.
     pub(super) fn sum(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
@@ -118,13 +118,13 @@ impl Share {
         (gradients, self.ranks.sum_on_cards(vec![loss]).remove(0))
     }
 
-    /// Whether ranks that make steps by themselves are to average their weights after `step`.
+    /// Whether ranks that make steps by themselves should average their weights after `step`.
     pub(super) fn is_due(&self, step: usize) -> bool {
         self.outer.as_ref().is_some_and(|outer| outer.is_due(step))
     }
 
-    /// The weights that all ranks go on with after `step`: the average of those that each has moved by itself, taken a
-    /// step further.
+    /// The weights with which all ranks continue after `step`: those of the outer step, from the average of the ranks'
+    /// weights.
     pub(super) fn average(&mut self, model: Gpt, step: usize) -> Gpt {
         match &mut self.outer {
             Some(outer) => outer.average(&self.ranks, model, step),
@@ -132,7 +132,7 @@ impl Share {
         }
     }
 
-    /// The averages of what each rank calls by the same names; `None` if one of them has nothing yet.
+    /// The averages over the ranks of tensors with the same names; `None` if a rank has none yet.
     pub(super) fn average_state(&self, own: &BTreeMap<String, LazyTensor>) -> Option<BTreeMap<String, LazyTensor>> {
         let mut n_empty = [if own.is_empty() { 1.0 } else { 0.0 }];
         self.ranks.all_reduce(&mut n_empty, Format::F32);
@@ -168,14 +168,15 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     parameters::assign(model, weights).expect("they are those of this model")
 }
 
-/// The parameters and how many numbers each has.
+/// The parameters and their numbers of elements.
 pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
     parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()))
 }
 
-/// Sums tensors over all ranks, and passes each sum on. A tensor of `lengths` that this process does not have is zero.
+/// Sums tensors over all ranks, and passes on each sum. Tensors of `lengths` that this process does not have count as
+/// zero.
 ///
-/// Tensors travel together until they are as many numbers as one exchange takes: one message for many small ones.
+/// Small tensors are sent together, in buckets of as many numbers as one exchange takes.
 pub(super) fn sum_each(
     ranks: &Ranks,
     format: Format,
@@ -193,7 +194,7 @@ pub(super) fn sum_each(
                 Ok(())
             })
         });
-        // The others must not wait for a device that failed: it says so when the loss is read.
+        // The others must not wait for a failed device; reading the loss reports the failure.
         values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
         names.push((name, length));
         if values.len() < MOST_NUMBERS && lengths.peek().is_some() {

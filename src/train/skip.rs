@@ -1,4 +1,4 @@
-//! Steps that do not change the weights: their loss or gradient is no number, or their loss is a spike.
+//! Skipped steps, which do not change the weights: the loss or gradient is not finite, or the loss is a spike.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use crate::config::TrainConfig;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::Gradients;
 
-/// Spikes are told by the mean and the deviation of this many losses,
+/// Spikes are detected by the mean and standard deviation of this many losses,
 const N_RECENT: usize = 128;
-/// once there are this many.
+/// as soon as there are this many.
 const MIN_RECENT: usize = 64;
 
 /// Why a step did not change the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skipped {
-    /// The wrong number: `loss` or `gradient's norm`.
+    /// The name of the faulty value: `loss` or `gradient's norm`.
     pub what: &'static str,
-    /// Its value.
+    /// The value.
     pub value: f32,
-    /// The mean of the losses before, if the loss is a spike among them; `None` if the value is no finite number.
+    /// The mean of the losses before, if the loss is a spike; `None` if the value is not finite.
     pub usual: Option<f32>,
-    /// Where in the model.
+    /// The norms by layer, which show where the fault is.
     pub norms: LayerNorms,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Skipped {
 pub struct LayerNorms(Vec<(String, Option<f64>, f64)>);
 
 impl LayerNorms {
-    /// Those of a model and of gradients, if these are still there.
+    /// The norms of a model and of gradients, if these still exist.
     pub(super) fn of(model: &Gpt, gradients: Option<&Gradients>) -> Self {
         let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
         let mut add = |name: &str, is_gradient: bool, values: &[f32]| {
@@ -62,7 +62,7 @@ impl LayerNorms {
                 false => layers[at].2 += squares,
             }
         };
-        // One tensor at a time, and of a device that failed none.
+        // One tensor at a time, and none of a failed device.
         for (name, weight) in parameters::lazy(model) {
             if let Ok(weight) = weight.read() {
                 add(&name, false, &weight.values);
@@ -79,7 +79,7 @@ impl LayerNorms {
     }
 }
 
-/// A line of its own below what was wrong; nothing without layers.
+/// A separate line below the fault; empty without layers.
 impl fmt::Display for LayerNorms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((_, gradient, _)) = self.0.first() else { return Ok(()) };
@@ -97,14 +97,15 @@ impl fmt::Display for LayerNorms {
     }
 }
 
-/// Tells steps that should not change the weights, by their losses and those before.
+/// Detects steps that should not change the weights, from their losses and earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Skipping {
-    /// Whether the loss of each step is read before its update: on a CPU that costs nothing.
+    /// Whether the loss of each step is read before its update, which on a CPU costs nothing.
     pub reads: bool,
-    /// How many deviations above the mean a spike is; 0: there are none.
+    /// The number of standard deviations above the mean from which a loss is a spike; 0 turns detection off.
     spikes: f64,
-    /// The latest losses, the oldest first; of spikes too, so that a loss that stays high becomes the usual one.
+    /// The latest losses, oldest first, including those of spikes, so that a loss that stays high becomes the usual
+    /// one.
     pub recent: Vec<f32>,
 }
 
@@ -114,7 +115,7 @@ impl Skipping {
         Self { reads: is_cpu || skip_non_finite || spikes > 0.0, spikes, recent: Vec::new() }
     }
 
-    /// The fault of a step before its update: the number, its value, and the usual one.
+    /// The fault of a step before its update: the value's name, the value, and the usual one.
     pub(super) fn judge(
         &mut self,
         loss: &Tensor<1>,
@@ -123,7 +124,7 @@ impl Skipping {
         if !self.reads {
             return None;
         }
-        // What cannot be read here cannot be read later either, where it is an error.
+        // A value that cannot be read here cannot be read later either, and there it is an error.
         let read = Tensor::cat(vec![loss.clone(), gradient_norm.clone()], 0).try_into_vec_as::<f32>().ok()?;
         let [loss, gradient_norm] = read[..] else { return None };
         for (what, value) in [(LOSS, loss), (GRADIENT_NORM, gradient_norm)] {
@@ -153,14 +154,14 @@ impl Skipping {
     }
 }
 
-/// After this many steps in a row without numbers there is nothing to go on with.
+/// After this many steps in a row that were not finite the run ends.
 const MAX_SKIPPED: usize = 100;
 
-/// Decides whether a run goes on after a step.
+/// Decides whether a run continues after a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tolerance {
     skip_non_finite: bool,
-    /// Steps in a row whose loss or gradient was no number.
+    /// The number of steps in a row whose loss or gradient was not finite.
     n_skipped: usize,
 }
 
@@ -169,7 +170,7 @@ impl Tolerance {
         Self { skip_non_finite: config.skip_non_finite, n_skipped: 0 }
     }
 
-    /// The number of a step that ends the run, with its name.
+    /// The name and value of the number that ends the run.
     pub(super) fn fault(
         &mut self,
         skipped: Option<&Skipped>,

@@ -30,11 +30,11 @@ pub struct Trainer {
     step: usize,
     skipping: Skipping,
     share: Share,
-    /// That of the outer steps before this process, by parameter.
+    /// The outer momentum saved by an earlier process, by parameter.
     outer_momentum: BTreeMap<String, Vec<f32>>,
 }
 
-/// Measurements of a step, still on the device: reading them waits for the step.
+/// Measurements of a step, still on the device; reading them waits for the step.
 #[derive(Clone, Debug)]
 pub struct StepResult {
     /// Mean loss of the step's batch before the update, nats per token, `[1]`.
@@ -84,22 +84,22 @@ impl Trainer {
         }
     }
 
-    /// From the next step on, computes a share of the rows of each batch, as each of `ranks` does of the others, and
-    /// moves the weights as all of them do.
+    /// From the next step on, computes only this rank's share of the rows of each batch, and updates the weights with
+    /// the gradients of all `ranks`.
     pub(super) fn share_with(&mut self, ranks: &Ranks) {
         let model = self.trained().valid();
         self.share = Share::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
     }
 
-    /// The processes that share the rows out.
+    /// The processes that divide the rows among them.
     pub(super) fn ranks(&self) -> &Ranks {
         self.share.ranks()
     }
 
-    /// Draws a batch, and moves the weights against the gradient of its loss.
+    /// Draws a batch, and updates the weights with the gradient of its loss.
     ///
-    /// The weights stay as they are if the loss or the gradient is no finite number, where that is known before the
-    /// update: on a CPU, or if the config asks for it; and if the loss is what the config calls a spike.
+    /// The weights stay unchanged if the loss or the gradient is not finite and that is known before the update (on a
+    /// CPU, or if the config requires it), and if the loss is a spike by the config's definition.
     pub fn step(&mut self) -> StepResult {
         self.step_unless(|| false).expect("not stopped")
     }
@@ -114,14 +114,14 @@ impl Trainer {
         Some(result)
     }
 
-    /// Averages the weights of ranks that made steps by themselves; all of them call it after the same step.
+    /// Averages the weights of ranks that made steps by themselves. All ranks call this after the same step.
     pub(super) fn average(&mut self) {
         let model = self.model.take().expect("the model is here between steps");
         self.model = Some(self.share.average(model, self.step));
     }
 
-    /// Averages the running means of ranks that made steps by themselves, with which all of them go on: then a
-    /// checkpoint holds everything that they do. All of them call it after the same step.
+    /// Averages the running means of ranks that made steps by themselves. All ranks continue with the averages, so that
+    /// a checkpoint holds their whole state. All ranks call this after the same step.
     pub(super) fn average_optimizer(&mut self) {
         if self.share.outer().is_none() {
             return;
@@ -138,7 +138,7 @@ impl Trainer {
         let gradient_norm = gradients.global_norm();
         if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
             let norms = match usual {
-                Some(_) => LayerNorms::default(), // of a spike nothing is wrong with the numbers
+                Some(_) => LayerNorms::default(), // a spike's numbers are finite
                 None => LayerNorms::of(self.trained(), Some(&gradients)),
             };
             self.step += 1;
@@ -156,9 +156,8 @@ impl Trainer {
         Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows, and over all
-    /// ranks;
-    /// `None` if stopped before a micro-batch but the first.
+    /// Gradients and loss of this step's batch, as means over its micro-batches and over all ranks; `None` if stopped
+    /// between two micro-batches.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let n_micro_steps = train.grad_accumulation_steps;
@@ -179,7 +178,7 @@ impl Trainer {
             let batch = if train.with_replacement {
                 data::batch::sample(&self.text, rows, context_length, seed, step)
             } else {
-                // As if the rows before were as long.
+                // As if all earlier rows had the same length.
                 let n_before = batches.tokens_before(self.step) / context_length as u64;
                 let rows = n_before + rows.start as u64..n_before + rows.end as u64;
                 data::batch::shuffled(&self.text, rows, context_length, seed)
@@ -204,15 +203,14 @@ impl Trainer {
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
-    /// The current model for evaluation: without gradients or dropout, and averaged if the config says so.
+    /// The current model for evaluation: without gradients or dropout, and averaged if configured.
     pub fn evaluated(&self) -> Gpt {
         self.optimizer.averaged(self.trained().valid())
     }
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     ///
-    /// Its model is the one that is evaluated. If that is an average, the weights that learn are with the optimizer's
-    /// state.
+    /// Its model is the one that is evaluated. If that is an average, the trained weights are in the optimizer's state.
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
         let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
         let mut optimizer = self.optimizer.state();

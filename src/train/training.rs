@@ -26,7 +26,7 @@ use crate::model::Gpt;
 use crate::optimizer::Batches;
 use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
 
-/// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
+/// The most steps that may be queued on a GPU: enough to keep it busy, and few enough to notice a NaN soon.
 const MAX_STEPS_AHEAD: usize = 16;
 
 pub(super) struct Training {
@@ -97,7 +97,7 @@ impl Training {
         Ok(training)
     }
 
-    /// Whether something is to be done before the next step.
+    /// Whether something is due before the next step.
     pub(super) fn has_left_undone(&self) -> bool {
         self.state.left_undone.is_some()
     }
@@ -106,7 +106,7 @@ impl Training {
         self.state.left_undone = Some(LeftUndone::Evaluation);
     }
 
-    /// Does what is left undone at this step; false if interrupted, and then the rest stays to be done.
+    /// Does what is due at this step; false if interrupted, in which case the rest remains due.
     pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
         if self.has_left_undone() {
             self.average();
@@ -145,7 +145,7 @@ impl Training {
     /// Measures the weights that a new run starts with; false if interrupted.
     fn measure_start(&mut self) -> Result<bool, TrainError> {
         if self.state.started_from.is_some() {
-            // For comparison only: the best weights of this run must be its own.
+            // For comparison only: the best checkpoint must have weights that this run trained.
             let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
             self.logs.evaluated(&inherited, 0)?;
             self.observer.observe(&Event::Evaluated(&inherited));
@@ -185,7 +185,7 @@ impl Training {
         Ok(())
     }
 
-    /// Whether the run made its last step, or stopped early.
+    /// Whether the run has made its last step or stopped early.
     pub(super) fn is_done(&self) -> bool {
         self.is_last_step() || has_stopped_early(&self.state, &self.config)
     }
@@ -194,7 +194,7 @@ impl Training {
         self.state.step >= self.config.train.max_steps
     }
 
-    /// Whether an interval ends with this step; an interval of 0 never does, and none before the first step.
+    /// Whether an interval ends with this step. An interval of 0 never ends, and none ends before the first step.
     pub(super) fn is_due(&self, interval: usize) -> bool {
         interval > 0 && self.state.step > 0 && self.state.step.is_multiple_of(interval)
     }
@@ -204,14 +204,14 @@ impl Training {
         self.state.best.is_some_and(|best| best.step == self.state.step)
     }
 
-    /// Makes a step; false if interrupted, and then it is not made.
+    /// Makes a step; false if interrupted, in which case no step was made.
     pub(super) fn step(&mut self) -> Result<bool, TrainError> {
         self.metrics.enter(TRAINING);
         self.clock.begin();
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
         let turn = Order::Step.give(&ranks);
         let exchanged = ranks.exchanged();
-        // A step that was ordered is made: the others cannot know of a stop.
+        // Once ordered, a step must be made: the other ranks do not know of the stop.
         let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
@@ -288,8 +288,7 @@ impl Training {
         Ok(())
     }
 
-    /// Estimates the losses on both splits, and measures the attention heads if the config says so; false if
-    /// interrupted.
+    /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
     fn evaluate(&mut self) -> Result<bool, TrainError> {
         self.read_back()?;
         self.metrics.enter(EVALUATING);
@@ -330,7 +329,7 @@ impl Training {
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
-    /// The mean of an evaluated loss, which shows the last update: a step's loss is that of the weights before it.
+    /// Checks the last update by an evaluated loss: the loss of a step is that of the weights before its update.
     fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
         match loss.is_finite() {
@@ -349,7 +348,7 @@ impl Training {
         self.logs.heads(step, &heads)
     }
 
-    /// Writes a sample text, if the config says so; false if interrupted.
+    /// Generates a sample, if configured; false if interrupted.
     fn sample(&mut self) -> Result<bool, TrainError> {
         let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
         if n == 0 {
@@ -369,7 +368,7 @@ impl Training {
         Ok(true)
     }
 
-    /// Tells the observer if the run stops before its last step.
+    /// Tells the observer if the run stops early.
     fn report_early_stop(&mut self) {
         if self.is_done() && !self.is_last_step() {
             let evaluations = self.state.evaluations_without_improvement;
@@ -377,7 +376,7 @@ impl Training {
         }
     }
 
-    /// Saves a checkpoint of this step, unless there is one.
+    /// Saves a checkpoint of this step, unless it exists.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
         let step = self.state.step;
@@ -391,14 +390,14 @@ impl Training {
         self.average();
         self.average_optimizer();
         if self.evaluated_step != Some(step) {
-            // One batch shows whether these weights are worth keeping.
+            // One batch shows whether these weights have a finite loss.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
             self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, precision))?;
             self.corpus.val.check()?;
         }
-        self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it
+        self.logs.sync()?; // log lines must reach the disk before the checkpoint that follows them
         let checkpoint = self.trainer.checkpoint(self.state.clone());
         let moved = match self.lock.check() {
             Err(RunError::Moved { root, to }) => {
@@ -413,7 +412,7 @@ impl Training {
         moved.map_or(Ok(()), |moved| Err(moved.into()))
     }
 
-    /// Evaluates the whole validation split, unless the run was interrupted or is meanwhile, and sums up the run.
+    /// Evaluates the whole validation split, unless interrupted before or during that, and summarizes the run.
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary, TrainError> {
         let evaluation = if interrupted { None } else { self.evaluate_fully()? };
         self.metrics.end();
@@ -446,8 +445,8 @@ impl Training {
         Ok(summary)
     }
 
-    /// The loss of the last weights over the whole validation split, and the best one: theirs or that of the best
-    /// checkpoint. `None` if interrupted, which `--resume` makes up for.
+    /// The loss of the last weights over the whole validation split, and the lower of theirs and that of the best
+    /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
     fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.metrics.enter(EVALUATING_FULLY);
         self.observer.observe(&Event::FinalEvaluation);
@@ -463,11 +462,11 @@ impl Training {
             }
         }
         self.lock.check()?;
-        self.run.set_best(best.step)?; // the whole split may judge differently from the estimates
+        self.run.set_best(best.step)?; // the whole split may rank them differently than the estimates
         Ok(Some((val_loss, best)))
     }
 
-    /// The loss over the whole validation split, to which the other ranks contribute as ordered; `None` if interrupted.
+    /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
     fn full_loss(&self, order: Order, mut model: Gpt) -> Result<Option<f64>, TrainError> {
         let (ranks, batch_size) = (self.trainer.ranks(), self.config.train.batch_size);
         let is_stopped = || self.interrupter.should_stop();
@@ -489,7 +488,7 @@ impl Training {
         TrainError::Device { step: self.state.step, message: error.to_string(), kept: self.kept() }
     }
 
-    /// The end of an error's message: which checkpoint remains.
+    /// The ending of an error message that says which checkpoint remains.
     fn kept(&self) -> String {
         match self.run.last() {
             Ok(path) => format!("the checkpoint `{}` is from before", path.display()),

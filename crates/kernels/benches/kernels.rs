@@ -1,5 +1,5 @@
-//! Each kernel by itself on the CPU, in the shapes of three models' activations: forward alone, and with the backward
-//! pass that follows. Beside the times, divan counts what is allocated.
+//! Benchmarks of each kernel on the CPU, with the activation shapes of three models: forward alone, and forward and
+//! backward. Besides times, divan reports allocations.
 //!
 //!     cargo bench -p tinderbox-kernels
 //!     cargo bench -p tinderbox-kernels -- causal_attention --sample-count 500
@@ -14,17 +14,17 @@ use divan::Bencher;
 use tinderbox_kernels::mlp::{Layer, Mlp};
 use tinderbox_kernels::{self as kernels, Activation, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
 
-/// As in the program itself, and counted.
+/// The allocator of the program, with counters.
 #[global_allocator]
 static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> = divan::AllocProfiler::new(mimalloc::MiMalloc);
 
 const DROPOUT: Dropout =
     Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0, first_row: 0 }, site: 1 };
 const EPSILON: f64 = 1e-5;
-/// Characters.
+/// The vocabulary of a character model.
 const VOCAB_SIZE: usize = 65;
 
-/// `b` windows of `t` tokens through a model `c` wide with heads of `c / h`.
+/// `b` windows of `t` tokens through a model of width `c` with heads of width `c / h`.
 #[derive(Clone, Copy)]
 struct Shape {
     b: usize,
@@ -80,7 +80,7 @@ impl Case {
         }
     }
 
-    /// Times `f` of `inputs`; the backward pass is that of its sum.
+    /// Times `f` on `inputs`; the backward pass is that of the sum of its output.
     fn bench<const D: usize, const E: usize, const N: usize>(
         &self,
         bencher: Bencher<'_, '_>,
@@ -96,7 +96,7 @@ impl Case {
         });
     }
 
-    /// As [`Case::bench`], of activations `[B, T, n C]`.
+    /// As [`Case::bench`], with activations `[B, T, n C]` as the input.
     fn of_activations(&self, bencher: Bencher<'_, '_>, n: usize, f: impl Fn(Tensor<3>) -> Tensor<3>) {
         let Shape { b, t, c, .. } = self.1;
         self.bench(bencher, [self.random([b, t, n * c])], |[x]| f(x));
@@ -139,7 +139,7 @@ fn projection(bencher: Bencher<'_, '_>, case: &Case, precision: MatmulPrecision)
     case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None, precision));
 }
 
-/// Of a square matrix, five steps.
+/// Five steps on a square matrix.
 #[divan::bench(args = [MatmulPrecision::F32, MatmulPrecision::Bf16])]
 fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
     let x = Tensor::<2>::random([384, 384], Distribution::Uniform(-0.1, 0.1), &Device::flex());
@@ -220,7 +220,7 @@ fn embed(bencher: Bencher<'_, '_>, case: &Case) {
     case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| kernels::embed(tokens.clone(), weight, None));
 }
 
-/// From hidden states, with the token embedding's weights.
+/// From hidden states, with the weights of the token embedding.
 #[divan::bench(args = cases())]
 fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
     let Shape { b, t, c, .. } = case.1;

@@ -1,4 +1,4 @@
-//! Pointwise non-linearities of the feed-forward layer.
+//! The activation functions of the feed-forward layer.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -14,12 +14,12 @@ use crate::elementary::{fma, phi, phi_by_tanh, sigmoid};
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
 #[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    // Composed by hand: burn 0.22 differentiates the tanh approximation of what it computes exactly, so that
+    // Composed by hand: burn 0.22 computes the exact function but differentiates its tanh approximation, so that
     // gradients are off by up to 7e-4 of the largest.
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
 }
 
-/// The Gaussian error linear unit as GPT-2 has it, `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+/// The Gaussian error linear unit as in GPT-2, `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
 #[must_use]
@@ -43,7 +43,7 @@ pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub enum Activation {
     /// `x Phi(x)`
     Gelu,
-    /// `x Phi(x)` with a tanh for Phi: see [`gelu_tanh`].
+    /// `x Phi(x)` with Phi approximated by a tanh: see [`gelu_tanh`].
     GeluTanh,
     /// `max(x, 0)^2`
     ReluSquared,
@@ -52,14 +52,14 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether it takes a gate for each number.
+    /// Whether it needs a gate for each number.
     #[must_use]
     pub fn is_gated(self) -> bool {
         self == Self::Swiglu
     }
 
-    /// Writes the activation of `x`, and of the gates where it has them, to `out`. Turns both into the derivatives by
-    /// them: all that the backward pass will need.
+    /// Writes the activation of `x`, and of the gates if it has any, to `out`. Replaces both by the derivatives with
+    /// respect to them, which is all that the backward pass needs.
     #[inline(always)]
     pub(crate) fn forward<'a, S: Simd>(
         self,
@@ -86,7 +86,7 @@ impl Activation {
             }
             Self::ReluSquared => {
                 for (out, x) in pairs {
-                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
+                    let positive = if *x < 0.0 { 0.0 } else { *x }; // `max` would hide NaN
                     out.write(positive * positive);
                     *x = 2.0 * positive;
                 }
@@ -101,7 +101,7 @@ impl Activation {
                 }
             }
         }
-        // SAFETY: there are as many numbers of each, and of every one the output was written.
+        // SAFETY: all slices have the same length, and each number of the output was written.
         unsafe { out.assume_init_mut() }
     }
 }

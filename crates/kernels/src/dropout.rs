@@ -1,4 +1,4 @@
-//! Dropout whose choices depend on the run's seed, the step and the place alone.
+//! Dropout whose mask depends only on the run's seed, the step and the position in the tensor.
 
 use std::ops::Range;
 
@@ -8,36 +8,36 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::flex::in_f32;
 
-/// The key of one forward pass's choices; they also depend on the site.
+/// The key of the masks of one forward pass; they also depend on the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
     pub seed: u64,
-    /// The optimiser step, counted from 0.
+    /// The optimizer step, counted from 0.
     pub step: u64,
-    /// Which of the step's micro-batches this pass is for, counted from 0.
+    /// The micro-batch of this pass within the step, counted from 0.
     pub micro_step: u64,
-    /// The row of the micro-batch that the first row of this pass is: not 0 where processes share its rows out.
+    /// The index of this pass's first row in the micro-batch: not 0 if processes divide its rows among them.
     pub first_row: usize,
 }
 
-/// The dropout of one place in one forward pass.
+/// The dropout at one site of one forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Of a number to be dropped, in (0, 1).
+    /// The probability with which a number is dropped, in (0, 1).
     pub probability: f64,
-    /// The key of the choices.
+    /// The key of the pass.
     pub key: DropoutKey,
-    /// The place.
+    /// The site.
     pub site: u64,
 }
 
-/// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
+/// Sets each number to zero with `probability` and multiplies the others by `1 / (1 - probability)`.
 ///
-/// The choice is a pure function of key, site, shape and place, so that a resumed run repeats it, and a backward pass
-/// that computes weights again. The first dimension is that of the rows of the batch. On a CPU it is drawn here, and so
-/// the same on every CPU backend. On a GPU, where masks are too large to send to, it is a hash of each number's place,
-/// made there.
+/// The mask is a pure function of key, site, shape and position, so that a resumed run repeats it, and so does a
+/// backward pass that recomputes weights. The first dimension is the rows of the batch. On a CPU the mask is drawn
+/// here, and is the same on every CPU backend. For a GPU, masks would be too large to send; there it is a hash of each
+/// number's position, computed on the device.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
 #[must_use]
@@ -47,17 +47,17 @@ pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
     dropout.choose(whole, all, &device).apply(x)
 }
 
-/// Which numbers of a tensor, or of a part of one, are dropped.
+/// The mask of a tensor, or of a part of one.
 #[derive(Clone, Debug)]
 pub(super) enum Choice<const D: usize> {
     /// `1 / (1 - probability)` where a number is kept, 0 where it is dropped.
     Factors(Tensor<D>),
-    /// Where a number is dropped, and the probability of it.
+    /// True where a number is dropped, and the probability.
     Dropped(Tensor<D, Bool>, f64),
 }
 
 impl<const D: usize> Choice<D> {
-    /// Drops or scales up numbers of the shape that was chosen for.
+    /// Applies the mask to numbers of its shape.
     pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
         match self.clone() {
             Self::Factors(factors) => x * factors,
@@ -77,8 +77,8 @@ fn is_cpu(device: &Device) -> bool {
 }
 
 impl Dropout {
-    /// Chooses among the numbers of a `part` of a tensor, given the ranges along its dimensions, as they are chosen
-    /// among those of the `whole`.
+    /// The mask of a `part` of a tensor, given as ranges along its dimensions: the same part of the mask of the
+    /// `whole`.
     pub(super) fn choose<const D: usize>(
         &self,
         whole: [usize; D],
@@ -92,11 +92,11 @@ impl Dropout {
         }
     }
 
-    /// The factor of each number of a part, drawn here.
+    /// The factor of each number of a part, drawn on the host.
     fn factors<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D> {
         let sizes = part.each_ref().map(ExactSizeIterator::len);
         let mut factors = vec![1.0; sizes.iter().product()];
-        // A whole is one stretch, of a part each row is.
+        // A whole tensor is one contiguous stretch; of a part, each row is one.
         let stretch = if sizes == whole { factors.len() } else { sizes[D - 1] };
         let rows_before = self.key.first_row * whole[1..].iter().product::<usize>();
         for (i, factors) in factors.chunks_mut(stretch.max(1)).enumerate() {
@@ -111,9 +111,9 @@ impl Dropout {
         Tensor::from_data(TensorData::new(factors, sizes), device)
     }
 
-    /// Where a number of a part is dropped, computed on the device.
+    /// True where a number of a part is dropped, computed on the device.
     fn dropped<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D, Bool> {
-        // A number's place in the whole is a sum over the dimensions, of which each has few different terms.
+        // A number's position in the whole is a sum over the dimensions, each of which has few different terms.
         let mut stride = 1_u32;
         let mut place: Option<Tensor<D, Int>> = None;
         for dim in (0..D).rev() {
@@ -142,21 +142,21 @@ impl Dropout {
         [generator.next_u32(), generator.next_u32()]
     }
 
-    /// Hashes below are dropped.
+    /// Numbers with a hash below this are dropped.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..2^32")]
     fn hashes_below(&self) -> u32 {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// Drops or scales up numbers of which the first stands at `start` of all those at this place.
+    /// Applies the mask to numbers, the first of which is number `start` at this site.
     ///
-    /// Sixteen random bits decide a number: the probability is met to within 2^-17.
+    /// Sixteen random bits decide each number, so the probability is exact to within 2^-17.
     pub(super) fn apply(&self, numbers: &mut [f32], start: usize) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
         let dropped_below = (self.probability * 65_536.0).round().min(65_535.0) as u16;
         let scale = in_f32(1.0 / (1.0 - self.probability));
         let mut generator = generator(self.key, self.site);
-        generator.set_word_pos(start as u128 / 2); // two numbers share a word of the generator
+        generator.set_word_pos(start as u128 / 2); // a word of the generator decides two numbers
         let skipped = start % 2;
         let mut bits = vec![0_u8; 2 * (skipped + numbers.len())];
         generator.fill_bytes(&mut bits);
@@ -308,7 +308,7 @@ mod tests {
             let share = both as f64 / this.len() as f64;
             assert!((share - 0.09).abs() < 0.008, "{share}"); // 0.3 times 0.3
         }
-        // Between four at the corners of a rectangle there is nothing, either.
+        // Nor are the four at the corners of a rectangle correlated.
         let corners = (0..199).flat_map(|row| (0..199).map(move |column| (row, column)));
         let mut n_even = 0;
         for (row, column) in corners {

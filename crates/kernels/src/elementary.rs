@@ -1,10 +1,10 @@
-//! Functions of single numbers, and sums and softmax of many, in a form that compilers turn into SIMD instructions.
+//! Elementary functions, sums and softmax, in a form that compilers vectorize.
 //!
-//! Sums run over a fixed number of lanes in a fixed order, and Rust never reorders floating-point arithmetic.
+//! Sums are over a fixed number of lanes in a fixed order, and Rust never reorders floating-point arithmetic.
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
+/// The number of running sums (lanes) in a sum: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
 
 /// The sum of `f(a, b)` over pairs of numbers from slices of equal length.
@@ -36,7 +36,7 @@ pub(super) fn total<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, |a, b| a + b)
 }
 
-/// `f` of the two halves of the lanes, then of the halves of the result, down to a single number.
+/// Reduces the lanes with `f`: applied to their two halves, then to the halves of the result, down to a single number.
 #[inline(always)]
 pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = L / 2;
@@ -49,7 +49,7 @@ pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32
     lanes[0]
 }
 
-/// Adds numbers to as many sums.
+/// Adds numbers to sums, element by element.
 #[inline(always)]
 pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
     for (sum, x) in sums.iter_mut().zip(x) {
@@ -57,7 +57,7 @@ pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
     }
 }
 
-/// `a b + c`: rounded once where the CPU can, which is twice as fast; else as two operations.
+/// `a b + c`: rounded once if the CPU has fused multiply-adds, which are twice as fast; else in two operations.
 #[inline(always)]
 pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::IS_SCALAR { a * b + c } else { a.mul_add(b, c) }
@@ -67,7 +67,7 @@ pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
-    // Compilers unroll an iterator of unusual steps only after the loop around it could have become SIMD.
+    // Compilers unroll an unusual iterator only after they have tried to vectorize the loop around it.
     let mut i = N - 1;
     while i > 0 {
         i -= 1;
@@ -76,23 +76,23 @@ pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     sum
 }
 
-/// `e^x` for x <= 0, within 2e-7 of its value; from -87 on it stays at the smallest numbers that f32 holds.
+/// `e^x` for x <= 0, with a relative error below 2e-7; below -87 it stays at the smallest normal numbers of f32.
 ///
 /// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(x: f32) -> f32 {
-    // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer: f32 has no bits left for a fraction.
     const ROUND: f32 = 12_582_912.0;
     // ln(2) in two parts: the first has few bits, so that n times it is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     const SERIES: [f32; 7] = [1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0];
-    // Not `max`, which would turn NaN into a number and hide that a run has diverged.
+    // `max` would turn NaN into a number and hide that a run has diverged.
     let x = if x < -87.0 { -87.0 } else { x };
     let shifted = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = fma::<S>(n, -LN_2_LOW, fma::<S>(n, -LN_2_HIGH, x));
-    // The low bits of `shifted` are n: put them where f32 has its exponent.
+    // The low bits of `shifted` are n: shift them to the exponent of an f32.
     polynomial::<S, _>(r, SERIES) * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
@@ -107,11 +107,11 @@ pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
 fn sigmoid_and_slope<S: Simd>(x: f32) -> (f32, f32) {
     let small = exp::<S>(-x.abs());
     let share = 1.0 / (1.0 + small);
-    let tail = small * share; // of the sigmoid, beyond |x|
+    let tail = small * share; // the sigmoid of -|x|
     (if x < 0.0 { tail } else { share }, tail * share)
 }
 
-/// The normal distribution function and its density at `x`, both within 2e-7.
+/// The normal distribution function and its density at `x`, both to within 2e-7.
 ///
 /// Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 7.1.26: for z >= 0,
 /// `erf(z) = 1 - (a1 t + .. + a5 t^5) exp(-z^2)` with `t = 1 / (1 + p z)`, within 1.5e-7. Their `exp(-z^2)`
@@ -125,11 +125,11 @@ pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     let t = 1.0 / fma::<S>(P, z, 1.0);
     let series = t * polynomial::<S, _>(t, A);
     let exp = exp::<S>(-z * z);
-    let tail = 0.5 * series * exp; // of the distribution, beyond |x|
+    let tail = 0.5 * series * exp; // the probability beyond |x|
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
 }
 
-/// An approximation of the normal distribution function by a tanh, and its derivative at `x`, both within 3e-7.
+/// The approximation of the normal distribution function by a tanh, and its derivative at `x`, both to within 3e-7.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2:
 /// `0.5 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is the sigmoid of `2 u`.
@@ -137,15 +137,15 @@ pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
 pub(super) fn phi_by_tanh<S: Simd>(x: f32) -> (f32, f32) {
     const TWICE_ROOT: f32 = 1.595_769; // 2 sqrt(2 / pi)
     const CUBIC: f32 = TWICE_ROOT * 0.044_715;
-    let x = x.clamp(-10.0, 10.0); // beyond, nothing changes but that the cube overflows
+    let x = x.clamp(-10.0, 10.0); // beyond that the result is constant, but the cube would overflow
     let square = x * x;
     let (distribution, slope) = sigmoid_and_slope::<S>(x * fma::<S>(CUBIC, square, TWICE_ROOT));
     (distribution, slope * fma::<S>(3.0 * CUBIC, square, TWICE_ROOT))
 }
 
-/// `tanh(x)`, within 1e-6 of its value.
+/// `tanh(x)`, with a relative error below 1e-6.
 ///
-/// Near 0 by its Taylor series: the quotient of exponentials would be a small difference of large numbers there.
+/// Near 0 it is the Taylor series, since the quotient of exponentials would suffer from cancellation there.
 #[inline(always)]
 pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
     const SERIES: [f32; 5] = [1.0, -1.0 / 3.0, 2.0 / 15.0, -17.0 / 315.0, 62.0 / 2835.0];
@@ -174,7 +174,7 @@ impl WithSimd for Softcap<'_> {
     }
 }
 
-/// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
+/// Replaces numbers by their softmax, and returns the logarithm of the sum of their exponentials.
 #[must_use]
 pub fn log_sum_exp(x: &mut [f32]) -> f32 {
     Arch::new().dispatch(LogSumExp(x))
@@ -191,7 +191,7 @@ impl WithSimd for LogSumExp<'_> {
     }
 }
 
-/// Turns a row's numbers into their softmax. Returns the logarithm of the sum of their exponentials.
+/// Replaces a row by its softmax, and returns the logarithm of the sum of exponentials.
 #[inline(always)]
 pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -208,7 +208,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
         exps::<S, LANES>(block, max, 1.0, &mut sums);
     }
     if !rest.is_empty() {
-        // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
+        // Padded to a whole block, for whole registers; the padding is too small to change the sum.
         exps::<S, LANES>(&mut last, max, 1.0, &mut sums);
         rest.copy_from_slice(&last[..rest.len()]);
     }
@@ -220,7 +220,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     max + sum.ln()
 }
 
-/// Turns scores into unnormalised weights and adds them to the sums.
+/// Replaces scores by unnormalized weights and adds these to the sums.
 #[inline(always)]
 pub(super) fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scale: f32, sums: &mut [f32; L]) {
     for (x, sum) in block.iter_mut().zip(sums) {
@@ -229,7 +229,7 @@ pub(super) fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scal
     }
 }
 
-/// Keeps the larger of each two lanes.
+/// The maximum, lane by lane.
 #[inline(always)]
 pub(super) fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
     for (lane, x) in lanes.iter_mut().zip(block) {
@@ -237,7 +237,7 @@ pub(super) fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
     }
 }
 
-/// The largest of the lanes.
+/// The maximum of the lanes.
 #[inline(always)]
 pub(super) fn max<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, f32::max)

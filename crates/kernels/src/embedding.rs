@@ -1,4 +1,4 @@
-//! The vectors that a model begins with: of tokens and of positions.
+//! Token and position embeddings.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Int, Tensor, module};
@@ -7,7 +7,7 @@ use crate::elementary::add_to;
 use crate::flex::{self, from_vec, matrix, tensor, values};
 use crate::op::{FlexOperation, apply_on_flex};
 
-/// Learned vectors of positions, `[P, C]`, and the position of the first token.
+/// Learned position embeddings, and the position of the first token.
 #[derive(Clone, Debug)]
 pub struct Positions {
     /// `[P, C]`
@@ -16,7 +16,7 @@ pub struct Positions {
     pub first: usize,
 }
 
-/// The vector of each token, plus that of its position where positions have one.
+/// The embedding of each token, plus that of its position if there are position embeddings.
 ///
 /// Source: Vaswani et al. 2017, sections 3.4 and 3.5; learned positions: Gehring et al. 2017, "Convolutional
 /// Sequence to Sequence Learning", section 3.1.
@@ -25,7 +25,7 @@ pub struct Positions {
 /// `tokens: [B, T]` with values in `0..V`, `weight: [V, C]` -> `[B, T, C]`
 ///
 /// # Panics
-/// If a token or a position is past the weights: a bug in the caller, never bad user input.
+/// If a token or a position is out of range, which is a bug in the caller and never bad user input.
 #[must_use]
 pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     if !flex::is_for(&weight) {
@@ -48,10 +48,10 @@ fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<P
     }
 }
 
-/// Inputs: the tokens' vectors `[V, C]`, and the positions' `[P, C]` where they have some.
+/// Inputs: the token embeddings `[V, C]`, and the position embeddings `[P, C]` if there are any.
 #[derive(Debug)]
 struct Embedding {
-    /// Of all rows, one after another.
+    /// The tokens of all rows, one row after another.
     tokens: Vec<usize>,
     seq_len: usize,
     /// Position of the first token of each row.
@@ -59,7 +59,7 @@ struct Embedding {
 }
 
 impl Embedding {
-    /// Of each token its number, and its position.
+    /// The id and the position of each token.
     fn places(&self) -> impl Iterator<Item = [usize; 2]> {
         let positions = (self.first..self.first + self.seq_len).cycle();
         self.tokens.iter().copied().zip(positions).map(<[usize; 2]>::from)
@@ -82,11 +82,11 @@ impl FlexOperation for Embedding {
             }
         }
         let out = from_vec(out, [self.tokens.len() / self.seq_len.max(1), self.seq_len, c]);
-        // Only the inputs' shapes are asked for; nothing is held longer than elsewhere, since these are parameters.
+        // Only the shapes of the inputs are needed; saving them costs nothing, since they are parameters.
         (out, inputs)
     }
 
-    /// Rows of the gradient are added one after another, where they belong.
+    /// Scatter-add: the rows of the gradient are added one after another.
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let c = matrix(&gradient).n_columns();
         let sums = saved.iter().enumerate().map(|(input, weight)| {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
         for [b, t, vocab_size, c] in [[1, 1, 1, 1], [2, 5, 7, 3], [12, 64, 65, 128], [3, 1, 9, 33]] {
-            // Some come often and some never.
+            // Some tokens occur often and some never.
             let tokens: Vec<u64> = (0..b * t).map(|i| ((i * i) % vocab_size) as u64).collect();
             let tokens = Tensor::from_data(TensorData::new(tokens, [b, t]), &Device::flex().autodiff());
             for first in [None, Some(0), Some(2)] {

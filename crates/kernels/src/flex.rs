@@ -1,4 +1,4 @@
-//! Tensors of burn's CPU backend, flex, as slices.
+//! Access to tensors of burn's CPU backend, flex, as slices.
 
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
@@ -6,7 +6,7 @@ use burn::tensor::{Bytes, DType, Device, Int, Shape, Tensor, TensorReadError};
 
 use crate::gemm::Matrix;
 
-/// Whether the operations on slices can take the tensor: f32 on flex, with or without gradients.
+/// Whether the operations on slices support the tensor: f32 on flex, with or without gradients.
 pub(crate) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && x.device() == Device::flex()
 }
@@ -25,8 +25,8 @@ pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
     Matrix::new(values, [values.len() / n_columns, n_columns])
 }
 
-/// The result of `f` on the numbers of `x`. On burn's CPU backend they are in the host's memory and stay where they
-/// are; elsewhere they are read back and dropped again.
+/// The result of `f` on the numbers of `x`. On burn's CPU backend these are used in place; from other devices they are
+/// copied to the host for the call.
 ///
 /// # Errors
 /// If the device fails.
@@ -45,12 +45,12 @@ pub(crate) fn tokens<const D: usize>(x: Tensor<D, Int>) -> Vec<usize> {
     x.into_data().iter::<i64>().map(|token| usize::try_from(token).expect("a token")).collect()
 }
 
-/// A tensor without gradients, as flex has it.
+/// The tensor, which has no gradients, as one of flex.
 pub(crate) fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
     x.try_into_primitive::<Flex>().expect("a tensor of flex, without gradients")
 }
 
-/// A tensor of these numbers, in the shape of another.
+/// A tensor of these numbers with the shape of another.
 pub(crate) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
     from_vec(values, like.layout().shape().clone())
 }
@@ -60,9 +60,9 @@ pub(crate) fn from_vec(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor 
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
 }
 
-/// The numbers of a tensor of f32, to be overwritten: in place if nobody else holds them, else in a copy.
+/// The numbers of a tensor of f32, to be overwritten: in place if this is the only reference to them, else in a copy.
 pub(crate) fn values_mut(x: &mut FlexTensor) -> &mut [f32] {
-    // `to_contiguous` shares what is contiguous already, and what is shared would be copied.
+    // `to_contiguous` shares the buffer of a contiguous tensor, and a shared buffer would be copied.
     if !x.is_contiguous() {
         *x = x.to_contiguous();
     }
@@ -71,7 +71,7 @@ pub(crate) fn values_mut(x: &mut FlexTensor) -> &mut [f32] {
     &mut x.storage_mut::<f32>()[start..end]
 }
 
-/// The number in the precision of the operations.
+/// The number as an f32, the precision of the operations.
 #[allow(clippy::cast_possible_truncation, reason = "the operations compute in f32")]
 pub(crate) fn in_f32(x: f64) -> f32 {
     x as f32

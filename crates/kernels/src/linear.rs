@@ -1,4 +1,4 @@
-//! A linear layer, and the gradient of a bias, which it shares with the feed-forward layer.
+//! The linear layer, and the gradient of a bias, which the feed-forward layer uses as well.
 
 use std::marker::PhantomData;
 
@@ -13,7 +13,7 @@ use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, W
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::run;
 
-/// `x weight + bias` over the last dimension; the product and its gradients in a precision.
+/// `x weight + bias` over the last dimension, with the product and its gradients in the given precision.
 ///
 /// # Shapes
 /// `x: [.., K]`, `weight: [K, M]`, `bias: [M]` -> `[.., M]`
@@ -32,7 +32,7 @@ pub fn linear<const D: usize>(
     Tensor::from_dispatch(fused_linear(inputs, precision))
 }
 
-/// Not generic, so that the products are compiled in this crate, in one unit with what they inline.
+/// Not generic, so that the products are compiled in this crate, in the same codegen unit as the functions they inline.
 fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> DispatchTensor {
     match precision {
         MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32>(PhantomData)),
@@ -40,7 +40,7 @@ fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> Disp
     }
 }
 
-/// Inputs: x, weight, and bias where there is one. Multiplies elements of `E`.
+/// Inputs: x, weight, and bias if there is one. `E` is the element type of the products.
 #[derive(Debug)]
 struct Linear<E>(PhantomData<E>);
 
@@ -146,7 +146,7 @@ mod tests {
     fn in_bfloat16_it_is_nearly_the_same() {
         for shape in SHAPES {
             let [got, want] = [ROUNDED, EXACT].map(|f| run_with(f, shape, true, |x| x));
-            // A factor is off by 2^-9 of itself at most.
+            // The relative error of a factor is at most 2^-9.
             assert_within(&got, &want, 1.0 / 128.0, &format!("{shape:?}"));
             assert_ne!(got[0], want[0], "{shape:?}");
         }

@@ -1,4 +1,4 @@
-//! Sums of two tensors with learned factors.
+//! The weighted sum of two tensors with learned factors.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -9,7 +9,7 @@ use crate::flex::{self, from_vec, values, values_mut};
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
-/// `factors[0] x + factors[1] y` in the last columns of `x`, as many as `y` has; the columns before stay as they are.
+/// `factors[0] x + factors[1] y` in the last columns of `x`, as many as `y` has; earlier columns stay unchanged.
 ///
 /// # Shapes
 /// `x: [.., C]`, `y: [.., D]` with D at most C, `factors: [2]` -> `[.., C]`
@@ -36,7 +36,7 @@ fn composed_mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) 
     Tensor::cat(vec![x.narrow(N - 1, 0, before), sums], N - 1)
 }
 
-/// How many columns there are, and how many of them are sums.
+/// The number of columns, and how many of them are sums.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
     columns: usize,
@@ -44,7 +44,7 @@ struct Mix {
 }
 
 impl Mix {
-    /// Rows that one task takes: a function of the shape alone.
+    /// The rows per task, a function of the shape alone.
     fn rows(self) -> usize {
         (CHUNK / self.columns.max(1)).max(1)
     }
@@ -69,7 +69,7 @@ impl FlexOperation for Mix {
         let factors = [factors[0], factors[1]];
         let mut grad_y = vec![0.0; y.len()];
         let (of_x, of_y) = (self.rows() * self.columns, self.rows() * self.mixed);
-        // Every task sums over its own rows, and the tasks' sums are added in their order.
+        // Each task sums over its own rows, and the tasks' sums are added in order.
         let mut sums = vec![[0.0; 2]; x.len().div_ceil(of_x)];
         let inputs = x.chunks(of_x).zip(y.chunks(of_y));
         let outputs = values_mut(&mut gradient).chunks_mut(of_x).zip(grad_y.chunks_mut(of_y)).zip(&mut sums);
@@ -108,10 +108,10 @@ struct Backward<'a> {
     x: &'a [f32],
     y: &'a [f32],
     factors: [f32; 2],
-    /// That of the output, which becomes that of x.
+    /// The gradient of the output, which becomes that of x.
     gradient: &'a mut [f32],
     grad_y: &'a mut [f32],
-    /// Of the gradients of the factors, over the task's rows.
+    /// The gradients of the factors over the task's rows.
     sums: &'a mut [f32; 2],
     mix: Mix,
 }

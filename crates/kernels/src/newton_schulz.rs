@@ -1,4 +1,4 @@
-//! The iteration of Newton and Schulz, which makes matrices orthogonal.
+//! The Newton-Schulz iteration, which orthogonalizes matrices.
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
@@ -10,10 +10,10 @@ use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
 use crate::optimizer::sum_of_squares;
 
-/// One of the matrices side by side in a tensor.
+/// One of several matrices side by side in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// Its columns.
+    /// The number of its columns.
     pub width: usize,
     /// The factor that the result is multiplied by.
     pub scale: f64,
@@ -24,15 +24,15 @@ pub struct Part {
 pub struct Polynomials<'a> {
     /// `[a, b, c]` of each.
     pub coefficients: &'a [[f64; 3]],
-    /// By how much a matrix is made smaller than its norm says, for numbers that rounding makes larger.
+    /// The factor by which the norm is enlarged before the division, as a margin for rounding.
     pub safety: f64,
 }
 
-/// The least norm that a matrix is divided by.
+/// The least divisor of a matrix.
 const EPSILON: f64 = 1e-7;
 
-/// Divides each matrix by its Frobenius norm and changes its singular values by the polynomials, which leave singular
-/// vectors alone: `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`.
+/// Divides each matrix by its Frobenius norm and applies the polynomials to its singular values; the singular vectors
+/// stay: `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>.
@@ -77,7 +77,7 @@ fn composed_newton_schulz(x: Tensor<2>, parts: &[Part], polynomials: Polynomials
 fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials<'_>) -> Tensor<2> {
     let [m, n] = x.dims();
     let norm = sum_of_squares(x.clone().reshape([m * n])).sqrt() * safety; // [1]
-    // The products below are square in the number of rows: the smaller side.
+    // The cost of the products below grows with the square of the number of rows, which is made the smaller side.
     let x = if m > n { x.transpose() } else { x };
     let mut x = x / norm.clamp_min(EPSILON).unsqueeze();
     for &[a, b, c] in coefficients {
@@ -88,7 +88,7 @@ fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials
     if m > n { x.transpose() } else { x }
 }
 
-/// Where a matrix stands in a slice: rows that begin `row_step` numbers after one another.
+/// The location of a matrix in a slice: its rows begin `row_step` numbers apart.
 #[derive(Clone, Copy)]
 struct Place {
     shape: [usize; 2],
@@ -98,8 +98,8 @@ struct Place {
 /// On flex, in place.
 fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Polynomials<'_>, scale: f32) {
     Arch::new().dispatch(Normalize { x: &mut *x, place, safety: polynomials.safety });
-    // Polynomials of G that follow each other amplify what rounding made of its smallest eigenvalues. In f32 three are
-    // as exact as polynomials of x, five would lose three digits; bf16 has none to lose.
+    // Successive polynomials of G amplify rounding errors in its smallest eigenvalues. In f32 three are as exact as
+    // polynomials of x, and five would lose three digits, which bf16 does not have.
     let at_once = if E::NUMBERS == 1 { 3 } else { 1 };
     let mut rest = polynomials.coefficients.chunks(at_once).peekable();
     while let Some(coefficients) = rest.next() {
@@ -108,8 +108,8 @@ fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Pol
     }
 }
 
-/// Multiplies a matrix by its polynomials, which are computed from `G` alone: all of them are symmetric and commute, so
-/// that half of each product is the whole of it.
+/// Multiplies a matrix by polynomials of its Gram matrix `G`. These are computed from `G` alone; they are symmetric and
+/// commute, so half of each product suffices.
 ///
 /// Source: Zhang et al. 2026, "Gram Newton-Schulz: A Fast, Hardware-Aware Newton-Schulz Algorithm for Muon",
 /// <https://tridao.me/blog/2026/gram-newton-schulz/>.
@@ -138,8 +138,8 @@ fn apply<E: Element>(x: &mut [f32], Place { shape, row_step }: Place, coefficien
     }
 }
 
-/// The product of the polynomials `a + b G + c G^2`, in each of which `G` is what those before make of it: a multiple
-/// of the identity, and a matrix that is added to it.
+/// The product of the polynomials `a + b G + c G^2`, each in the `G` that results from the ones before: as a multiple
+/// of the identity, and a matrix to be added to it.
 fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) -> (f32, Vec<f32>) {
     let pack = |x: &[f32], role| {
         let [packed] = Packed::<E>::all([(Matrix::new(x, [n; 2]), role)]);
@@ -150,11 +150,11 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
         let [a, b, c] = of_step.map(in_f32);
         let is_last = i + 1 == coefficients.len();
         let old = pack(&gram, Role::Both);
-        let mut polynomial = gram.clone(); // without its constant
+        let mut polynomial = gram.clone(); // without the constant term
         store_symmetric(Mode::Blend([b, c]), &mut polynomial, Plain(old.left()), old.right());
         let left = pack(&polynomial, Role::Left);
         if !is_last {
-            // Twice times the polynomial, as both sides of G change.
+            // Multiplied by the polynomial twice, since G changes on both sides.
             store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), old.right());
             let once = pack(&gram, Role::Right);
             store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), once.right());
@@ -186,7 +186,7 @@ impl WithSimd for Normalize<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { x, place: Place { shape: [n_rows, width], row_step }, safety } = self;
-        // Sums of rows are f32, and the sum of them is f64: the norm of a large matrix loses nothing by its size.
+        // Rows are summed in f32 and these sums in f64, so that the norm of a large matrix stays exact.
         let mut squares = 0.0;
         for row in x.chunks(row_step).take(n_rows) {
             let row = &row[..width];
@@ -223,13 +223,13 @@ mod tests {
     #[test]
     fn equals_the_composed_operation_and_nearly_in_bfloat16() {
         for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
-            // The transposed one does not lie in rows.
+            // The transposed one is not contiguous.
             for x in [matrix(shape), matrix(shape).transpose()] {
                 let whole = [Part { width: x.dims()[1], scale: 1.5 }];
                 let want = [numbers(composed_newton_schulz(x.clone(), &whole, POLYNOMIALS))];
                 assert_close(&run(x.clone(), &whole, F32), &want, &format!("{shape:?}"));
                 let rounded = run(x, &whole, Bf16);
-                // Some hundredths of the largest number: what three steps make of factors that are off by 2^-9.
+                // Some hundredths of the largest number, after three steps with factors that are off by 2^-9.
                 assert_within(&rounded, &want, 1.0 / 32.0, &format!("{shape:?}, rounded"));
                 assert!(shape == [1, 1] || rounded != want, "{shape:?}");
             }
@@ -244,15 +244,15 @@ mod tests {
         assert_close(&run(x, &parts, F32), &want, "three");
     }
 
-    /// Polynomials of Gram matrices lose the smallest singular values to rounding sooner than those of the matrix
-    /// itself.
+    /// Polynomials of Gram matrices lose the smallest singular values to rounding earlier than polynomials of the
+    /// matrix itself.
     #[test]
     fn directions_that_are_not_there_stay_small() {
         let polar_express = [[8.2, -22.9, 16.8], [4.06, -2.86, 0.52], [3.9, -2.8, 0.52], [3.28, -2.41, 0.48]];
         let jordan = [[3.4445, -4.7750, 2.0315]; 10];
         for coefficients in [&polar_express[..], &jordan] {
             let polynomials = Polynomials { coefficients, safety: 1.01 };
-            // Of rank 3, and some numbers a ten-millionth as large.
+            // A matrix of rank 3, plus noise a ten-millionth as large.
             let [left, right, rest] = [([150, 3], 1), ([3, 200], 2), ([150, 200], 3)].map(|([m, n], seed)| {
                 Tensor::<2>::from_data(TensorData::new(noise(m * n, seed), [m, n]), &Device::flex())
             });

@@ -1,4 +1,4 @@
-//! Normalisation of every position's vector.
+//! Layer norm and RMS norm.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
@@ -45,8 +45,8 @@ fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
 }
 
-/// [`layer_norm`] or [`rms_norm`] of f32 on flex: forward and backward in one pass each, on all cores. A row is
-/// finished while it is in the cache; the backward pass computes its mean and scale again, which is cheaper than saving
+/// [`layer_norm`] or [`rms_norm`] of f32 on flex, with forward and backward in one pass each, on all cores. A row is
+/// completed while it is in the cache; the backward pass recomputes its mean and scale, which is cheaper than saving
 /// them.
 ///
 /// # Shapes
@@ -59,17 +59,17 @@ fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tens
     Tensor::from_dispatch(apply_on_flex(inputs, norm))
 }
 
-/// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
+/// How rows are normalized: `(x - mean) / sqrt(variance + epsilon)`, or the same with 0 for the mean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
-    /// Whether the mean is taken away first: layer norm does, RMS norm does not.
+    /// Whether the mean is subtracted first, as in layer norm but not in RMS norm.
     pub(crate) centred: bool,
     /// Added to the variance, or to the mean square.
     pub(crate) epsilon: f32,
 }
 
 impl Norm {
-    /// Norms a row and scales it.
+    /// Normalizes a row and scales it.
     #[inline(always)]
     pub(crate) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
         let (mean, scale) = self.mean_and_scale::<LANES>(x);
@@ -78,8 +78,7 @@ impl Norm {
         }
     }
 
-    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with, by L running
-    /// sums.
+    /// A row's mean (0 if it is not subtracted) and the factor of the differences from it, with L running sums.
     #[inline(always)]
     pub(crate) fn mean_and_scale<const L: usize>(self, x: &[f32]) -> (f32, f32) {
         let share = 1.0 / x.len() as f32;
@@ -88,11 +87,11 @@ impl Norm {
         (mean, 1.0 / (variance + self.epsilon).sqrt())
     }
 
-    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias (an empty slice
-    /// where there is none).
+    /// Replaces a row's gradient by that of `x`, and adds to the gradients of weight and bias (empty slices if there
+    /// are none).
     ///
     /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
-    /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
+    /// `scale * (h - mean(h) - y * mean(h * y))`, without `mean(h)` if the mean is not subtracted.
     #[inline(always)]
     pub(crate) fn backward(
         self,
@@ -120,12 +119,12 @@ impl Norm {
     }
 }
 
-/// Numbers of the rows that one task takes, of `c` numbers each: a function of the shape alone.
+/// The amount of numbers per task, in whole rows of `c` numbers: a function of the shape alone.
 fn chunk(c: usize) -> usize {
     (CHUNK / c.max(1)).max(1) * c
 }
 
-/// Inputs: x, weight, and bias where there is one.
+/// Inputs: x, weight, and bias if there is one.
 impl FlexOperation for Norm {
     fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let weight = values(&inputs[1]);
@@ -141,9 +140,9 @@ impl FlexOperation for Norm {
     fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let c = weight.len();
-        let width = (saved.len() - 1) * c; // of the sums: for the weight, and for the bias
+        let width = (saved.len() - 1) * c; // the sums for the weight and for the bias
         let mut sums = vec![0.0; width];
-        // Every task sums over its own rows, and the tasks' sums are added in their order.
+        // Each task sums over its own rows, and the tasks' sums are added in order.
         let mut parts = vec![0.0; x.len().div_ceil(chunk(c)) * width];
         let chunks = values_mut(&mut gradient).chunks_mut(chunk(c)).zip(x.chunks(chunk(c)));
         let tasks = chunks.zip(parts.chunks_mut(width));
@@ -157,7 +156,7 @@ impl FlexOperation for Norm {
 struct Forward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
-    /// Empty where there is none.
+    /// Empty if there is none.
     bias: &'a [f32],
     out: &'a mut [f32],
     norm: Norm,
@@ -182,7 +181,7 @@ struct BackwardPass<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     gradient: &'a mut [f32],
-    /// Of the weight's gradient over the task's rows, then of the bias's where there is one.
+    /// The gradient of the weight over the task's rows, then that of the bias if there is one.
     sums: &'a mut [f32],
     norm: Norm,
 }
@@ -209,7 +208,7 @@ mod tests {
 
     type Operation = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;
 
-    /// Each fused operation and how every other backend computes it. RMS norm ignores its bias.
+    /// Each fused operation and its composition for other backends. RMS norm ignores its bias.
     const PAIRS: [[Operation; 2]; 2] = [
         [
             |x, weight, bias| layer_norm(x, weight, bias, 1e-5),
@@ -274,8 +273,8 @@ mod tests {
         let x = Tensor::<2>::from_data([[1.0, 2.0, 3.0, 4.0]], &device);
         let weight = Tensor::<1>::from_data([1.0, 1.0, 1.0, 2.0], &device);
         let bias = Tensor::<1>::from_data([0.0, 0.0, 0.5, 0.0], &device);
-        let s = 1.25_f32.sqrt(); // of mean 2.5 and variance 1.25
-        let r = 7.5_f32.sqrt(); // of mean square 7.5
+        let s = 1.25_f32.sqrt(); // with mean 2.5 and variance 1.25
+        let r = 7.5_f32.sqrt(); // with mean square 7.5
         for (got, want) in [
             (layer_norm(x.clone(), weight.clone(), Some(bias), 0.0), [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s]),
             (rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]),

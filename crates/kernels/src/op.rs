@@ -1,7 +1,8 @@
-//! Differentiable operations written by hand.
+//! Differentiable operations with handwritten gradients.
 //!
-//! An [`Operation`] is two functions on tensors without gradients: forward, and backward from what forward saved. The
-//! route to each backend and the node of the autodiff graph, which burn asks for once per number of inputs, are here.
+//! An [`Operation`] is two functions on tensors without gradients: forward, and backward, which receives what forward
+//! saved. This module dispatches them to each backend and registers the node of the autodiff graph, which burn requires
+//! separately for each number of inputs.
 
 #![allow(deprecated, reason = "ndarray is kept as a numerical second opinion until burn drops it")]
 
@@ -18,10 +19,10 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
 
-/// A differentiable function of a few tensors on any device, which it sees without gradients.
+/// A differentiable function of a few tensors on any device. It receives them without gradients.
 pub(crate) trait Operation: Debug + Send + Sync + 'static {
-    /// The output, and what the backward pass needs. Nothing else holds the inputs, so one that is not shared may be
-    /// overwritten. `save` is false if no gradient will be asked for.
+    /// The output, and the tensors that the backward pass needs. Inputs are passed by value, so one that is not shared
+    /// may be overwritten. `save` is false if no gradient will be computed.
     fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>);
 
     /// The gradient of each input, given that of the output; `None` for an input that is always a constant.
@@ -37,12 +38,12 @@ pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
 }
 
-/// Applies an operation to its inputs, of which there are one to seven.
+/// Applies an operation to its one to seven inputs.
 pub(crate) fn apply(inputs: Vec<DispatchTensor>, operation: impl Operation) -> DispatchTensor {
     route(inputs, Arc::new(operation))
 }
 
-/// Applies an operation of flex to its inputs.
+/// Applies an operation on flex to its inputs.
 pub(crate) fn apply_on_flex(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> DispatchTensor {
     apply(inputs, OnFlex(operation))
 }
@@ -68,12 +69,12 @@ fn contiguous(tensor: DispatchTensor) -> FlexTensor {
     Flex::unwrap(tensor).to_contiguous()
 }
 
-/// A backend that computes. Its tensors have no gradients.
+/// A backend without autodiff.
 trait Concrete: Backend {
-    /// The tensor as one of any backend.
+    /// Converts a tensor of this backend to one of any backend.
     fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor;
 
-    /// The tensor as one of this backend.
+    /// Converts a tensor to one of this backend.
     ///
     /// # Panics
     /// If it belongs to another backend.
@@ -100,7 +101,7 @@ concrete! { Flex }
 concrete! { #[cfg(feature = "ndarray")] NdArray }
 concrete! { #[cfg(any(feature = "wgpu", feature = "cuda"))] Cube }
 
-/// Writes a function of single tensors for each number of inputs, since burn routes no lists of them to the backends.
+/// Defines a function of single tensors for each number of inputs, since burn cannot dispatch lists of tensors.
 macro_rules! arities {
     ($($n:literal $name:ident($($input:ident),+);)+) => {
         fn route(inputs: Vec<DispatchTensor>, operation: Arc<dyn Operation>) -> DispatchTensor {

@@ -1,4 +1,4 @@
-//! The parts of an optimiser that touch every number: sums of squares, and the update of `AdamW`.
+//! The operations of an optimizer on every number: sums of squares, and the updates of weights and running means.
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
@@ -11,22 +11,23 @@ use crate::tasks::run;
 /// The factors and terms of one update of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
-    /// The decay of the running means of gradients and of their squares.
+    /// The decay rates of the running means of gradients and of their squares.
     pub betas: [f64; 2],
-    /// The learning rate, over what the first mean's start at zero left of it.
+    /// The learning rate divided by the bias correction of the first mean.
     pub step_size: f64,
-    /// One over the square root of what the second mean's start at zero left of it.
+    /// One over the square root of the bias correction of the second mean.
     pub second_scale: f64,
     /// Added to the root of the second mean.
     pub epsilon: f64,
-    /// The share of the weights that is taken away.
+    /// The share by which the weights shrink.
     pub decay: f64,
 }
 
 /// Running means, each `[n]`.
 type Means = [Tensor<1>; 2];
 
-/// New weights and running means from a gradient, which is multiplied with `factor` first. No `means` are zeros.
+/// New weights and running means from a gradient, which is first multiplied with `factor`. Without `means` these are
+/// zeros.
 ///
 /// With `g` the gradient: `m = beta_1 m + (1 - beta_1) g`, `v = beta_2 v + (1 - beta_2) g^2`, and
 /// `w = (1 - decay) w - step_size m / (second_scale sqrt(v) + epsilon)`.
@@ -46,7 +47,7 @@ pub fn adamw(
     if !flex::is_for(&weights) {
         return composed_adamw(weights, gradient, factor, means, update);
     }
-    // In place, unless somebody else holds the weights or means.
+    // In place, unless the weights or means are shared.
     let gradient = primitive(gradient).to_contiguous();
     let gradient = values(&gradient);
     let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
@@ -90,8 +91,8 @@ fn composed_adamw(
     (weights * (1.0 - decay) - change, [first, second])
 }
 
-/// The running mean of gradients after another one, which is multiplied with `factor` first, and before it the mean as
-/// it would be if the same gradient came once more. No `mean` is zeros.
+/// Nesterov's lookahead, which is the running mean as if the same gradient came once more, and the running mean of
+/// gradients after this one, which is first multiplied with `factor`. Without a `mean` it is zeros.
 ///
 /// Source: Nesterov 1983, as in <https://github.com/KellerJordan/Muon>, `muon_update`.
 ///
@@ -102,7 +103,7 @@ pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Ten
     if !flex::is_for(&gradient) {
         return composed_nesterov(gradient, factor, mean, momentum);
     }
-    // In place, unless somebody else holds the gradient or the mean.
+    // In place, unless the gradient or the mean is shared.
     let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
     let mut ahead = primitive(gradient);
     let n = ahead.layout().num_elements();
@@ -139,7 +140,7 @@ pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: 
     if !flex::is_for(&weights) {
         return composed_descend(weights, direction, step_size, decay);
     }
-    // In place, unless somebody else holds the weights.
+    // In place, unless the weights are shared.
     let direction = primitive(direction).to_contiguous();
     let direction = values(&direction);
     let mut weights = primitive(weights);
@@ -156,7 +157,7 @@ fn composed_descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, de
     weights * (1.0 - decay) - direction * step_size
 }
 
-/// `mean + share (x - mean)`: a running mean after another number.
+/// `mean + share (x - mean)`: the update of a running mean.
 ///
 /// # Shapes
 /// `mean, x: [n]` -> `[n]`
@@ -165,7 +166,7 @@ pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     if !flex::is_for(&mean) {
         return composed_lerp(mean, x, share);
     }
-    // In place, unless somebody else holds the mean.
+    // In place, unless the mean is shared.
     let x = primitive(x).to_contiguous();
     let x = values(&x);
     let mut mean = primitive(mean);
@@ -181,8 +182,8 @@ fn composed_lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     mean.clone() + (x - mean) * share
 }
 
-/// Numbers that burn sums in one go: more than these flex shares out among threads as they come, and the sum of
-/// a run would differ from that of the next in its last bits.
+/// The most numbers that burn sums in a fixed order. Flex divides more among threads dynamically, and the last bits of
+/// the sum would differ between runs.
 const MOST_SUMMED: usize = 1 << 20;
 
 /// The sum of all squares, in an order that does not depend on threads.
@@ -197,7 +198,7 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     if !flex::is_for(&x) {
         return composed_sum_of_squares(x);
     }
-    // Sums of chunks are f32, and the sum of them is f64: a norm of many parameters loses nothing by their number.
+    // Chunks are summed in f32 and these sums in f64, so that the norm of many parameters stays exact.
     let x = primitive(x).to_contiguous();
     let x = values(&x);
     assert!(!x.is_empty(), "a parameter has numbers");
@@ -240,10 +241,10 @@ fn composed_mean_squares(x: Tensor<2>) -> Tensor<1> {
     (x.clone() * x).mean_dim(0).reshape([n])
 }
 
-/// Columns that one task takes: some lines of the cache.
+/// The columns per task: several cache lines.
 const COLUMNS: usize = 64;
 
-/// Sums the squares of some columns, row by row.
+/// Sums the squares of a range of columns, row by row.
 struct ColumnSquares<'a> {
     x: &'a [f32],
     n_columns: usize,
@@ -264,7 +265,7 @@ impl WithSimd for ColumnSquares<'_> {
     }
 }
 
-/// Numbers that one task takes.
+/// The numbers per task.
 const CHUNK: usize = 16 * 1024;
 
 struct Squares<'a> {
@@ -303,7 +304,7 @@ struct Nesterov<'a> {
     mean: &'a mut [f32],
     factor: f32,
     momentum: f32,
-    /// That of the gradient in the mean.
+    /// The weight of the gradient in the mean.
     share: f32,
 }
 
@@ -383,7 +384,7 @@ mod tests {
 
     const UPDATE: AdamW = AdamW { betas: [0.9, 0.99], step_size: 0.02, second_scale: 3.0, epsilon: 1e-8, decay: 0.01 };
 
-    /// Weights and means after two steps, of which the second is clipped.
+    /// Weights and means after two steps, the second with clipping.
     fn two_steps(
         f: impl Fn(Tensor<1>, Tensor<1>, Option<Tensor<1>>, Option<Means>, AdamW) -> (Tensor<1>, Means),
         n: usize,

@@ -1,22 +1,22 @@
-//! The precision in which matrices are multiplied.
+//! The precision of matrix products.
 
-/// The precision to which matrices are rounded before products: with weights, forward and backward, and in Muon's
-/// steps. Sums are in f32 either way, and so is everything else but the gradients of biases, which are sums of rounded
-/// numbers.
+/// The precision to which matrices are rounded before they are multiplied: in products with weights, forward and
+/// backward, and in Muon's steps. Sums are always f32, and so is everything else except the gradients of biases, which
+/// are sums of rounded numbers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum MatmulPrecision {
     /// 24 significant bits: nothing is rounded.
     #[default]
     F32,
-    /// 8 significant bits, with the range of f32: `bfloat16`. On burn's CPU backend, flex; others compute in f32. On a
-    /// CPU that has instructions for it products take half the time, see [`MatmulPrecision::is_native`].
+    /// `bfloat16`: 8 significant bits, with the range of f32. Only on burn's CPU backend, flex; others compute in f32.
+    /// On a CPU with instructions for it products take half the time, see [`MatmulPrecision::is_native`].
     Bf16,
 }
 
 impl MatmulPrecision {
-    /// Whether this CPU has instructions for products of such numbers. One that has none widens the numbers first,
-    /// which takes longer than products of f32.
+    /// Whether this CPU has instructions for products in this precision. Without them numbers are widened first, which
+    /// takes longer than products of f32.
     #[must_use]
     pub fn is_native(self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Tasks on all cores, and memory that they fill.
+//! Runs tasks on all cores, and allocates the memory that they fill.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -7,11 +7,11 @@ use std::mem::MaybeUninit;
 use pulp::{Arch, WithSimd};
 use rayon::prelude::*;
 
-/// Numbers that one task takes: enough to be worth waking a core for.
+/// The numbers per task: enough to be worth waking a core for.
 pub(crate) const CHUNK: usize = 8 * 1024;
 
-/// Runs every task with the widest SIMD instructions that this CPU has: on all cores if the tasks cover many
-/// `numbers`, here and now if waking them would take longer than the work.
+/// Runs every task with the widest SIMD instructions of this CPU: on all cores, or in this thread if the tasks cover so
+/// few `numbers` that waking the cores would take longer than the work.
 ///
 /// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
 /// does not inline is compiled for the oldest CPU, and several times slower.
@@ -33,7 +33,7 @@ pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + S
     }
 }
 
-/// `n` uninitialised numbers: zeroing them first would take as long as a tenth of a product.
+/// `n` uninitialized numbers: zeroing them first would take a tenth of the time of a product.
 pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     let mut out = Vec::with_capacity(n);
     // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
@@ -46,10 +46,10 @@ pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
 /// The numbers, once all are initialised.
 ///
 /// # Safety
-/// Every one of them was written.
+/// All of them must have been written.
 pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let mut numbers = std::mem::ManuallyDrop::new(numbers);
     let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
-    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
+    // SAFETY: the same allocation, which nothing else frees; `MaybeUninit<T>` has the layout of `T`.
     unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
 }

@@ -1,14 +1,14 @@
-//! Inputs and comparisons that the tests of the operations share.
+//! Inputs and comparisons for the tests of the operations.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::dropout::{Dropout, DropoutKey};
 
-/// Of three of ten numbers.
+/// Drops three of ten numbers.
 pub(crate) const DROPOUT: Dropout =
     Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
-/// Numbers without a pattern, between -2 and 2: the same in every run.
+/// Pseudo-random numbers between -2 and 2, the same in every run.
 pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
     (0..n)
         .map(|i| {
@@ -25,12 +25,12 @@ pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D
     Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
 }
 
-/// Inputs of an operation that gradients are asked of.
+/// Inputs of an operation whose gradients are computed.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Tensor<1>>);
 
 impl Leaves {
-    /// Another one, of [`noise`].
+    /// Adds another one, of [`noise`].
     pub(crate) fn next<const D: usize>(&mut self, shape: [usize; D], seed: u32) -> Tensor<D> {
         let leaf = constant([shape.iter().product()], seed).require_grad();
         self.0.push(leaf.clone());
@@ -38,7 +38,7 @@ impl Leaves {
     }
 }
 
-/// The output of `f`, and the gradients of its leaves when its numbers count as much as [`noise`] of this seed says.
+/// The output of `f`, and the gradients of its leaves given [`noise`] of this seed as the output's gradient.
 pub(crate) fn output_and_gradients<const D: usize>(
     seed: u32,
     f: impl FnOnce(&mut Leaves) -> Tensor<D>,
@@ -46,7 +46,7 @@ pub(crate) fn output_and_gradients<const D: usize>(
     output_and_gradients_by(f, |out| (out.clone() * constant(out.dims(), seed)).sum())
 }
 
-/// The output of `f`, and the gradients of its leaves by a loss that is made of it; of one that has none, nothing.
+/// The output of `f`, and the gradients of its leaves by a loss computed from it; without a loss, no gradients.
 pub(crate) fn output_and_gradients_by<const D: usize>(
     f: impl FnOnce(&mut Leaves) -> Tensor<D>,
     loss: impl FnOnce(Tensor<D>) -> Tensor<1>,
@@ -63,12 +63,12 @@ pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().try_to_vec().expect("f32")
 }
 
-/// Numbers that agree within 2e-6 of the largest of them.
+/// Asserts that numbers agree to within 2e-6 of the largest of them.
 pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
     assert_within(got, want, 2e-6, what);
 }
 
-/// Numbers that agree within so much of the largest of them.
+/// Asserts that numbers agree to within this share of the largest of them.
 pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (part, (got, want)) in got.iter().zip(want).enumerate() {
@@ -80,7 +80,7 @@ pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, wha
     }
 }
 
-/// The same bytes with one thread as with two.
+/// Asserts that one thread and two give the same bytes.
 pub(crate) fn assert_threads_change_nothing(f: impl Fn() -> Vec<Vec<f32>> + Sync) {
     let [one, two] = [1, 2].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();

@@ -1,4 +1,4 @@
-//! Reads the tokens of some samples with an engine, and tells which token comes next.
+//! Reads the tokens of several samples with an engine, and computes the logits of their next tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,30 +9,32 @@ use super::Engine;
 use super::layer::Work;
 use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
-/// Tokens of one sample in a pass: enough that reading the weights costs little beside computing with them.
+/// The tokens of one sample in a pass: enough that reading the weights costs little compared with the arithmetic.
 const TOKENS_AT_ONCE: usize = 128;
 
-/// The cache and the logits of some samples, each a text of its own. Memory is allocated once, and none while decoding.
+/// The KV cache and the logits of several samples, each a separate text. All memory is allocated at the beginning, and
+/// none while decoding.
 ///
-/// The logits of a sample depend neither on the others nor on how its tokens are split: equal tokens give equal bytes.
+/// The logits of a sample depend neither on the others nor on how its tokens are divided among calls: equal tokens give
+/// equal bytes.
 #[derive(Debug)]
 pub struct Decoder {
     engine: Arc<Engine>,
     cache: Cache,
     work: Work,
-    /// Where each sample's rows begin in the pass at hand.
+    /// The first row of each sample in the current pass.
     first_rows: Vec<Option<usize>>,
-    /// The logits of the rows at hand, `[n, V]`.
+    /// The logits of the current rows, `[n, V]`.
     scores: Rows,
     /// The logits of each sample, `[n_samples, V]`.
     logits: Vec<f32>,
 }
 
 impl Decoder {
-    /// Room for `n_samples` texts of up to `capacity` tokens.
+    /// A decoder for `n_samples` texts of up to `capacity` tokens.
     ///
     /// # Panics
-    /// If there are no samples, no room, or more than the model's context.
+    /// If there are no samples, or the capacity is 0 or larger than the model's context.
     pub fn new(engine: Arc<Engine>, n_samples: usize, capacity: usize) -> Self {
         let config = engine.config();
         assert!(
@@ -52,22 +54,22 @@ impl Decoder {
         }
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub(in crate::generate) fn n_samples(&self) -> usize {
         self.cache.n_samples()
     }
 
-    /// How many tokens a sample has.
+    /// The number of tokens of a sample.
     pub fn len(&self, sample: usize) -> usize {
         self.cache.len(sample)
     }
 
-    /// Forgets the tokens of a sample.
+    /// Drops the tokens of a sample.
     pub fn clear(&mut self, sample: usize) {
         self.truncate(sample, 0);
     }
 
-    /// Forgets the tokens of a sample but the first `n`. Its logits are those of the next token that is read.
+    /// Drops the tokens of a sample but the first `n`. Its logits are undefined until the next token is read.
     ///
     /// # Panics
     /// If it has fewer.
@@ -75,7 +77,7 @@ impl Decoder {
         self.cache.truncate(sample, n);
     }
 
-    /// Gives sample `to` the first `n` tokens of sample `from`, in place of those that it had, without logits.
+    /// Replaces the tokens of sample `to` by the first `n` of sample `from`, without logits.
     ///
     /// # Panics
     /// If there are fewer.
@@ -83,7 +85,7 @@ impl Decoder {
         self.cache.copy(from, to, n);
     }
 
-    /// Gives sample `to` the tokens and the logits of sample `from`.
+    /// Copies the tokens and the logits of sample `from` to sample `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.cache.copy(from, to, self.cache.len(from));
         let logits = self.range(from);
@@ -102,7 +104,7 @@ impl Decoder {
     /// If there are no tokens, or no room for them, or one is not in the vocabulary.
     pub fn prefill(&mut self, sample: usize, tokens: &[u32]) {
         assert!(!tokens.is_empty(), "no tokens");
-        // Inside of rayon's threads, which hand each other work without going to sleep in between.
+        // On rayon's threads, which hand work to each other without going to sleep in between.
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
                 self.pass_one(sample, tokens);
@@ -114,7 +116,7 @@ impl Decoder {
         });
     }
 
-    /// As [`Decoder::prefill`], with the logits after each of the tokens given to `see`, in their order.
+    /// As [`Decoder::prefill`], and calls `see` with the logits after each of the tokens, in order.
     ///
     /// # Panics
     /// As [`Decoder::prefill`].
@@ -133,7 +135,7 @@ impl Decoder {
         });
     }
 
-    /// Appends a token to each sample that has one here, and computes the logits of the token after it.
+    /// Appends a token to each sample for which `tokens` has one, and computes the logits of the token after it.
     ///
     /// # Panics
     /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
@@ -189,7 +191,7 @@ impl Decoder {
         token_losses
     }
 
-    /// Takes further tokens of one sample through all layers.
+    /// Passes further tokens of one sample through all layers.
     fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
         let (start, n_rows) = (self.cache.len(sample), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
@@ -199,7 +201,7 @@ impl Decoder {
         self.layers(sample..sample + 1, n_rows, n_rows);
     }
 
-    /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
+    /// Passes the embedded rows, `t` for each sample that has any, through all layers.
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
@@ -213,14 +215,14 @@ impl Decoder {
         }
     }
 
-    /// Where a sample's logits stand.
+    /// The range of a sample's logits.
     fn range(&self, sample: usize) -> Range<usize> {
         let vocab_size = self.engine.vocab_size();
         sample * vocab_size..(sample + 1) * vocab_size
     }
 }
 
-/// The logits after some rows of the residual stream.
+/// The logits from rows of the residual stream.
 fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
     let n_rows = rows.len();
     engine.norm.apply(&work.x, rows, &mut work.normed);

@@ -1,4 +1,4 @@
-//! One block: what `model::Block` computes, on packed weights.
+//! One block: the computation of `model::Block` on packed weights.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -13,14 +13,14 @@ use tinderbox_kernels::decode::{
 #[derive(Debug)]
 pub(super) struct Layer {
     attention_norm: RowNorm,
-    /// The factors of what comes in and of the embedding, if the layer reads both.
+    /// The factors of the residual stream and of the embedding, if the layer reads both.
     skip_factors: Option<[f32; 2]>,
     qkv: PackedLinear,
-    /// The factors of its own values and of the first layer's, in any other layer that uses both.
+    /// The factors of its own values and of the first layer's, in later layers with a value residual.
     value_factors: Option<[f32; 2]>,
     is_first: bool,
     qk_norm: Option<[Vec<f32>; 2]>,
-    /// How many positions a query sees.
+    /// The number of positions that a query sees.
     window: Option<usize>,
     output: PackedLinear,
     mlp_norm: RowNorm,
@@ -30,14 +30,14 @@ pub(super) struct Layer {
     contract: PackedLinear,
 }
 
-/// Memory for what a pass computes: rows of the samples at hand.
+/// Memory for the intermediate results of a pass: rows of the current samples.
 #[derive(Debug)]
 pub(super) struct Work {
     /// The residual stream, `[n, C]`.
     pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
-    /// The input of the first layer, `[n, C]`, and its values, `[n, Hkv D]`, if the others use them.
+    /// The input of the first layer, `[n, C]`, and its values, `[n, Hkv D]`, if later layers use them.
     embedding: Rows,
     first_values: Rows,
     qkv: Rows,
@@ -74,7 +74,7 @@ impl Layer {
         always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
     }
 
-    /// Takes the residual stream in `work` through the block.
+    /// Passes the residual stream in `work` through the block.
     pub(super) fn forward(
         &self,
         config: &ModelConfig,
@@ -92,7 +92,7 @@ impl Layer {
         self.mix(qkv, first_values, self.value_factors, stream.n_rows);
         attend(heads, stream, cache, qkv, buffers, context);
         if config.parallel_residual {
-            self.mlp_norm.apply(x, 0..stream.n_rows, normed); // what came in
+            self.mlp_norm.apply(x, 0..stream.n_rows, normed); // the block's input
             self.output.add(context, x);
         } else {
             self.output.add(context, x);
@@ -107,7 +107,8 @@ impl Layer {
 }
 
 impl Layer {
-    /// Adds what the first layer had to the last columns of `rows`, or keeps it there.
+    /// The value residual: adds the first layer's values to the last columns of `rows`, or saves them in the first
+    /// layer.
     fn mix(&self, rows: &mut Rows, first: &mut Rows, factors: Option<[f32; 2]>, n_rows: usize) {
         for row in 0..n_rows {
             let first = first.row_mut(row);
@@ -129,7 +130,7 @@ fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
     host(factors).try_into().expect("two")
 }
 
-/// The heads of a layer without norms, rotation and window.
+/// The heads of a layer, without norms, rotation and window.
 fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
     #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
     let epsilon = config.qk_norm_eps() as f32;

@@ -1,5 +1,5 @@
-//! A trained model on the CPU without tensors: its weights packed once, to be read from the first number to the last
-//! for each new token. The model of tensors is the reference for every number here.
+//! A trained model on the CPU without tensors: its weights are packed once, and read from first to last for each new
+//! token. The tests compare every result with the model of tensors.
 
 mod decoder;
 mod layer;
@@ -42,7 +42,7 @@ impl Engine {
     /// # Panics
     /// If the model's device fails.
     pub fn new(model: Gpt, precision: Precision) -> Self {
-        // Taken apart in full: a new option does not compile until it is computed here as well.
+        // Destructured in full: with a new option this does not compile until the option is supported here as well.
         let ModelConfig {
             context_length,
             d_model,
@@ -99,12 +99,12 @@ impl Engine {
         }
     }
 
-    /// Whether the engine is the faster way to compute `model` on its device, which is so on burn's own CPU backend.
+    /// Whether the engine is faster than tensors on the device of `model`, as it is on burn's own CPU backend.
     pub fn is_for(model: &Gpt) -> bool {
         device::is_flex(&model.device())
     }
 
-    /// The config that the model was made from.
+    /// The config of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -114,17 +114,17 @@ impl Engine {
         self.vocab_size
     }
 
-    /// How the matrices are kept.
+    /// The precision of the matrices.
     pub fn precision(&self) -> Precision {
         self.output.precision()
     }
 
-    /// Bytes that are read for each new token: those of all matrices.
+    /// The bytes read for each new token: those of all matrices.
     pub fn bytes_per_token(&self) -> usize {
         self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
 
-    /// Writes the sum of a token's and a position's embedding.
+    /// Writes the sum of the embeddings of a token and a position.
     fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
         let (token, width) = (token as usize, self.config.d_model);
         assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
@@ -143,7 +143,7 @@ fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
     with_values(param, <[f32]>::to_vec)
 }
 
-/// The result of `f` for the numbers of a parameter.
+/// The result of `f` on the values of a parameter.
 fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
     let flat = param.val().inner().reshape([param.shape().num_elements()]);
     kernels::with_values(&flat, f).expect("the model's device works")

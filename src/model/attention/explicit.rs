@@ -1,14 +1,14 @@
-//! Attention with its weights in the open, for lessons and for cross-attention.
+//! Attention that returns its weights, for lessons and for cross-attention.
 
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use super::{MultiHeadAttention, linear};
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
-/// Attention of any number of queries over any number of keys: the gathered values and the weights.
+/// Attention of any number of queries over any number of keys: the weighted sums of values, and the weights.
 ///
-/// `mask` is true for a query that may *not* see a key; it is applied before the softmax, so that each
-/// row of weights still sums to 1. Queries and keys share their last dimension, values may have another.
+/// `mask` is true where a query must *not* see a key. It is applied before the softmax, so that each row of weights
+/// still sums to 1. Queries and keys have the same last dimension; that of the values may differ.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
 ///
@@ -17,7 +17,7 @@ use tinderbox_kernels::{self as kernels, MatmulPrecision};
 /// output `[B, H, T, Dv]`, weights `[B, H, T, S]`
 ///
 /// # Panics
-/// On any other shape: a bug in the caller, never bad user input.
+/// On any other shape, which is a bug in the caller and never bad user input.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -40,7 +40,7 @@ pub fn scaled_dot_product_attention(
     attention_with_scale(q, k, v, mask, kernels::attention_scale(d))
 }
 
-/// [`scaled_dot_product_attention`] with another factor of scores.
+/// [`scaled_dot_product_attention`] with a given `scale` instead of `1 / sqrt(D)`.
 fn attention_with_scale(
     q: Tensor<4>,
     k: Tensor<4>,
@@ -56,7 +56,7 @@ fn attention_with_scale(
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
-/// True for every key in the future of query `t`, one of the last T of S positions.
+/// The causal mask of queries at the last T of S positions: true for every key after the query.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
@@ -69,8 +69,8 @@ pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
 }
 
 impl MultiHeadAttention {
-    /// Attention with its weights, in f32 and without positions. With a `context`, cross-attention: the queries are
-    /// those of `x`, the keys and values those of `context`, all of which are visible.
+    /// Returns the output and the weights, computed in f32 and without positions. With a `context`, this is
+    /// cross-attention: queries come from `x`, keys and values from `context`, all of which is visible.
     ///
     /// # Shapes
     /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1

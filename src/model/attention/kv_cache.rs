@@ -1,4 +1,4 @@
-//! The keys and values of earlier positions, saved so that a new token costs one position.
+//! The KV cache: keys and values of earlier positions, saved so that a new token costs a pass over one position.
 
 use burn::tensor::{Device, Tensor, assert_shape};
 
@@ -11,13 +11,13 @@ pub struct LayerCache {
 }
 
 impl LayerCache {
-    /// Adds the newest positions and returns all, oldest first.
+    /// Appends the newest positions and returns all of them, oldest first.
     ///
     /// # Shapes
     /// `k, v: [B, Hkv, T, D]` -> each `[B, Hkv, len + T, D]`
     ///
     /// # Panics
-    /// If the cache is full: the caller knows the capacity.
+    /// If they do not fit the capacity.
     pub fn append(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [b, h_kv, capacity, d] = self.keys.dims();
         let [_, _, t, _] = k.dims();
@@ -26,7 +26,7 @@ impl LayerCache {
         let end = self.len + t;
         assert!(end <= capacity, "{end} positions do not fit a cache of {capacity}");
         let at = [0..b, 0..h_kv, self.len..end, 0..d];
-        // Assigning writes in place only if nobody else holds the tensor, so the cache must let go of it.
+        // Assigning writes in place only if this is the last reference to the tensor, so the cache gives up its own.
         let empty = || Tensor::empty([0, 0, 0, 0], &k.device());
         let (keys, values) = (std::mem::replace(&mut self.keys, empty()), std::mem::replace(&mut self.values, empty()));
         self.keys = keys.slice_assign(at.clone(), k);
@@ -45,14 +45,14 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache of `capacity` positions in each of `n_layers` layers.
     ///
-    /// The shape is batch size, key/value heads, and dimensions of a head.
+    /// The last array is the batch size, the number of key/value heads, and the dimensions of a head.
     pub fn new(n_layers: usize, capacity: usize, [b, h_kv, d]: [usize; 3], device: &Device) -> Self {
         let buffer = || Tensor::zeros([b, h_kv, capacity, d], device);
         let layer = || LayerCache { keys: buffer(), values: buffer(), len: 0 };
         Self { layers: (0..n_layers).map(|_| layer()).collect() }
     }
 
-    /// How many positions are cached.
+    /// The number of cached positions.
     pub fn len(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.len)
     }
@@ -62,12 +62,12 @@ impl KvCache {
         self.len() == 0
     }
 
-    /// Forgets all positions and keeps the buffers.
+    /// Drops all positions and keeps the buffers.
     pub fn clear(&mut self) {
         self.truncate(0);
     }
 
-    /// Forgets all positions but the first `n` and keeps the buffers.
+    /// Drops all positions but the first `n` and keeps the buffers.
     pub fn truncate(&mut self, n: usize) {
         self.layers.iter_mut().for_each(|layer| layer.len = layer.len.min(n));
     }

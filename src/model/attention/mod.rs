@@ -1,8 +1,8 @@
 //! Attention: each position's query is compared with the keys of the positions it may see, and reads most from the
 //! values whose keys match best.
 //!
-//! [`MultiHeadAttention`] is the layer of the model. [`scaled_dot_product_attention`] is its formula with the weights
-//! in the open, and [`steps`] takes that apart.
+//! [`MultiHeadAttention`] is the layer of the model. [`scaled_dot_product_attention`] is its formula, which also
+//! returns the weights, and [`steps`] has a function for each step of it.
 
 mod explicit;
 mod kv_cache;
@@ -27,7 +27,7 @@ pub use rope::Rotation;
 #[allow(clippy::struct_excessive_bools, reason = "independent choices")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiHeadAttentionConfig {
-    /// Width of the vectors that come in and go out.
+    /// Width of the input and output vectors.
     pub d_model: usize,
     /// Number of query heads.
     pub n_heads: usize,
@@ -39,17 +39,17 @@ pub struct MultiHeadAttentionConfig {
     pub bias: bool,
     /// Whether the projections to queries, keys and values add a bias.
     pub qkv_bias: bool,
-    /// Added to the mean square by the RMS norms of each head's queries and keys; `None` without these norms.
+    /// The epsilon of the RMS norms of each head's queries and keys; `None` without these norms.
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
     pub qk_norm: Option<f64>,
     /// Whether these norms have learned scales.
     pub norm_weights: bool,
-    /// The values of the first block in the values; `None` without it.
+    /// The block's part in a value residual; `None` without one.
     pub value_residual: Option<ValueResidual>,
     /// Whether a position sees only itself and the positions before it.
     pub causal: bool,
-    /// The factor of scores.
+    /// The factor by which scores are multiplied.
     pub scale: f64,
     /// How many positions a query of a causal attention sees, its own included; `None` for all before it.
     ///
@@ -60,7 +60,7 @@ pub struct MultiHeadAttentionConfig {
 }
 
 impl MultiHeadAttentionConfig {
-    /// A causal attention with as many key as query heads, biases, and neither dropout nor `qk_norm`.
+    /// Causal attention with as many key heads as query heads, with biases, and without dropout or `qk_norm`.
     ///
     /// # Panics
     /// If the heads do not divide the width.
@@ -91,7 +91,7 @@ impl MultiHeadAttentionConfig {
         }
     }
 
-    /// The module with all projections at zero: they are drawn or loaded by name.
+    /// The module with all projections at zero, to be initialized or loaded by name.
     ///
     /// # Panics
     /// If the key heads do not divide the query heads.
@@ -112,12 +112,12 @@ impl MultiHeadAttentionConfig {
     }
 }
 
-/// The part of a block in a value residual.
+/// A block's part in a value residual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueResidual {
-    /// The first block, whose values the others use too.
+    /// The first block, whose values the others mix into their own.
     First,
-    /// Any other.
+    /// Any later block.
     Later,
 }
 
@@ -134,8 +134,8 @@ pub struct MultiHeadAttention {
     pub q_norm: Option<Norm>,
     /// Norm of each head's keys, if configured.
     pub k_norm: Option<Norm>,
-    /// The factors of the block's own values and of the first block's, `[2]`, starting at a half each; `None` in the
-    /// first block, and if the values are the block's own.
+    /// The factors of the block's own values and of the first block's, `[2]`, initialized to a half each; `None` in the
+    /// first block, and without a value residual.
     pub value_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     config: MultiHeadAttentionConfig,
@@ -164,7 +164,7 @@ impl MultiHeadAttention {
         pass.visit(Point::Attention, output)
     }
 
-    /// The same with the values of the first block in the values, which that block leaves in `pass`.
+    /// The same with a value residual: the first block leaves its values in `pass`, later ones mix them in.
     fn with_first_values<P: Probe>(&self, qkv: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         match (self.config.value_residual, &self.value_factors) {
             (Some(ValueResidual::First), _) => {
@@ -197,7 +197,7 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The same step by step, with a cache and an active probe: the values that each head gathered, `[B, H, T, D]`.
+    /// The same step by step, for a cache or an active probe: the output of each head, `[B, H, T, D]`.
     fn gather<P: Probe>(
         &self,
         qkv: Tensor<3>,
@@ -229,7 +229,7 @@ impl MultiHeadAttention {
         pass.visit(Point::Heads, heads)
     }
 
-    /// Queries, keys and values of each head, normed if configured: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
+    /// Queries, keys and values of each head, normalized if configured: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
     fn split(&self, qkv: Tensor<3>) -> [Tensor<4>; 3] {
         let [q, k, v] = kernels::split_heads(qkv, self.config.n_heads, self.config.n_kv_heads);
         let normed = |norm: &Option<Norm>, x: Tensor<4>| match norm {

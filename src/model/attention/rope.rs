@@ -1,4 +1,4 @@
-//! Rotary position embedding: positions as angles of queries and keys.
+//! Rotary position embedding (`RoPE`): positions as angles by which queries and keys are rotated.
 
 use std::f64::consts::TAU;
 use std::ops::Range;
@@ -8,11 +8,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::config::{ModelConfig, RopeScaling};
 use tinderbox_kernels as kernels;
 
-/// The rotation of a range of positions: after it, the product of a query and a key depends on their distance alone.
+/// The rotation for a range of positions. The dot product of a rotated query and key depends on position only through
+/// their distance.
 ///
-/// Of the first R dimensions of a head, dimension `i` turns together with dimension `i + R / 2` (halves, as in Llama
-/// and Qwen checkpoints; the paper pairs neighbours, which is the same up to a fixed permutation of the dimensions).
-/// R is D, or less as in GPT-NeoX.
+/// Of the first R dimensions of a head, dimension `i` is paired with dimension `i + R / 2` (halves, as in Llama and
+/// Qwen checkpoints; the paper pairs adjacent dimensions, which is the same up to a fixed permutation). R is D, or less
+/// as in GPT-NeoX.
 ///
 /// Source: Su et al. 2021, "RoFormer", eq. 34; Black et al. 2022, "GPT-NeoX-20B", section 2.1.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl Rotation {
         [table(f64::cos), table(f64::sin)]
     }
 
-    /// Turns each head's vector by the angle of its position.
+    /// Rotates each head's vector by the angles of its position.
     ///
     /// # Shapes
     /// `x: [B, H, T, D]` -> `[B, H, T, D]`
@@ -64,7 +65,7 @@ impl Rotation {
     }
 }
 
-/// Angles from one position to the next, in radians, of each pair of dimensions: `[R / 2]`.
+/// The angle between adjacent positions, in radians, of each pair of dimensions: `[R / 2]`.
 fn frequencies(config: &ModelConfig) -> Vec<f64> {
     let n = config.rotary_dim();
     assert!(n.is_multiple_of(2), "pairs are rotated, not {n} dimensions");
@@ -72,13 +73,13 @@ fn frequencies(config: &ModelConfig) -> Vec<f64> {
     (0..n / 2).map(frequency).map(|frequency| scaled(frequency, config.rope_scaling)).collect()
 }
 
-/// A frequency after the context was made longer.
+/// A frequency as scaled for a longer context.
 fn scaled(frequency: f64, scaling: Option<RopeScaling>) -> f64 {
     match scaling {
         None => frequency,
         Some(RopeScaling::Linear { factor }) => frequency / factor,
         Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
-            // How often the wavelength fits the original context: seldom is stretched, often stays.
+            // The number of wavelengths in the original context: with few the frequency is scaled, with many it stays.
             let n_turns = original_context_length as f64 * frequency / TAU;
             let kept = ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             (1.0 - kept) * frequency / factor + kept * frequency

@@ -1,8 +1,8 @@
-//! Attention taken apart: a function for each step from queries and keys to weights.
+//! Attention step by step: a function for each step from queries and keys to weights.
 //!
-//! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) takes the same steps at once. These show the
-//! intermediate results, and make other kinds of attention: unscaled, masked otherwise, without learned projections.
-//! They take tensors of any rank, plain matrices too.
+//! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) does all steps at once. These functions show
+//! the intermediate results, and are parts for other kinds of attention: unscaled, masked in another way, without
+//! learned projections. They take tensors of any rank, plain matrices too.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -30,10 +30,10 @@ pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
     q.matmul(k.transpose())
 }
 
-/// The scores divided by `sqrt(head_dim)`, so that they spread alike whatever the dimension.
+/// The scores divided by `sqrt(head_dim)`, so that their spread does not depend on the dimension.
 ///
-/// `head_dim` is D, the length of a query and of a key. The order of the scores stays, and so do their ratios; their
-/// differences shrink, on which the softmax depends.
+/// `head_dim` is D, the length of a query and of a key. The order of the scores and their ratios stay the same; their
+/// differences, on which the softmax depends, shrink.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
 pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
@@ -41,13 +41,13 @@ pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
     scores / root
 }
 
-/// The scores with minus infinity wherever `blocked` is true: pairs that may not see each other.
+/// The scores with minus infinity wherever `blocked` is true: the query must not see that key.
 ///
-/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and the others still
-/// depend on the hidden keys.
+/// Apply it before [`weights`]. If weights were set to zero afterwards, they would no longer sum to 1, and the others
+/// would still depend on the hidden keys.
 ///
 /// # Shapes
-/// `scores: [.., T, S]`, `blocked`: the same, or 1 in a dimension that shares it -> `[.., T, S]`
+/// `scores: [.., T, S]`, `blocked`: the same, or 1 in a dimension along which it is broadcast -> `[.., T, S]`
 pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Tensor<N> {
     let blocked = blocked.expand(scores.dims());
     scores.mask_fill(blocked, f32::NEG_INFINITY)
@@ -68,8 +68,8 @@ pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
 
 /// Self-attention without parameters: the vectors are queries, keys and values themselves, unscaled.
 ///
-/// Each becomes a mixture of all, mostly of those that resemble it: `softmax(x x^T) x`. The projections of
-/// [`MultiHeadAttention`](super::MultiHeadAttention) make that learnable.
+/// Each vector becomes a weighted mean of all, in which similar ones weigh most: `softmax(x x^T) x`. The projections of
+/// [`MultiHeadAttention`](super::MultiHeadAttention) make this learnable.
 ///
 /// # Shapes
 /// `x: [.., T, C]` -> context `[.., T, C]`, weights `[.., T, T]`

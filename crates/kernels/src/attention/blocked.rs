@@ -1,9 +1,9 @@
-//! Causal attention in memory that grows with T, by burn's own operations on any backend.
+//! Causal attention with memory linear in T, from burn's own operations, on any backend.
 //!
-//! Queries are taken in blocks, and only the scores of one block are there at a time, with the keys up to its
-//! last query. The forward pass keeps of each row the largest score and the sum behind the softmax, from which
-//! the backward pass computes the weights again. At usual sizes one block or a few take all queries, so that a
-//! GPU is given no more to do than by an attention that keeps its weights.
+//! Queries are processed in blocks, and only the scores of one block, with the keys up to its last query, are in memory
+//! at a time. The forward pass saves the maximum and the sum of each row's softmax, from which the backward pass
+//! recomputes the weights. At usual sizes one block or a few contain all queries, so that a GPU has no more to do than
+//! with attention that saves its weights.
 //!
 //! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys.
 
@@ -16,32 +16,34 @@ use super::{BLOCKED, unseen, visible};
 use crate::dropout::{Choice, Dropout};
 use crate::op::{Operation, apply};
 
-/// Bytes of the scores of one block, at most: the largest buffer that every WebGPU device can bind.
+/// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
 pub const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
 
-/// Queries of a block are a multiple of this, where there are as many: products of whole tiles are the fastest.
+/// The number of queries in a block is a multiple of this if there are that many, because products of whole tiles are
+/// fastest.
 const TILE: usize = 32;
 
-/// Queries of a block in a window, at most, or as many as the window is long: a block sees that much before it.
+/// The most queries in a block with a sliding window, or the length of the window if that is more, since a block also
+/// reads that many keys before it.
 const WINDOWED: usize = 256;
 
 /// The options of causal attention.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalAttention {
-    /// The factor of scores, positive: usually [`attention_scale`](crate::attention_scale).
+    /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
-    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
-    /// Of the weights: it takes away whole links between positions while training.
+    /// Dropout of the weights, which removes whole connections between positions in training.
     pub dropout: Option<Dropout>,
 }
 
-/// Lets every query gather values from the keys up to its own position.
+/// Causal attention: each query attends to the keys up to its own position.
 ///
-/// Queries are the last T of the S positions, as in decoding with a cache: query `t` sees keys
-/// `0..=S - T + t`, or the last of these in a window. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`.
+/// Queries are the last T of the S positions, as in decoding with a cache: query `t` sees keys `0..=S - T + t`, or the
+/// last of these with a window. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`.
 ///
-/// Neither pass holds a tensor `[B, H, T, S]` of more than 128 MiB, and none is kept between them.
+/// Neither pass allocates a tensor `[B, H, T, S]` of more than 128 MiB, and none is saved between them.
 ///
 /// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
 ///
@@ -49,13 +51,13 @@ pub struct CausalAttention {
 /// `q: [B, H, T, D]`, `k, v: [B, Hkv, S, D]` with S >= T -> `[B, H, T, D]`
 ///
 /// # Panics
-/// On any other shape: a bug in the caller, never bad user input.
+/// On any other shape, which is a bug in the caller and never bad user input.
 #[must_use]
 pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
     causal_attention_in_blocks(q, k, v, attention, MAX_SCORE_BYTES)
 }
 
-/// [`causal_attention`] with at most so many bytes of scores at a time, and at least one query's.
+/// [`causal_attention`] with at most this many bytes of scores at a time, but at least one query's.
 ///
 /// # Panics
 /// As [`causal_attention`].
@@ -120,7 +122,7 @@ impl Operation for InBlocks {
         let scale = self.attention.scale;
         let mut grad_q = Vec::new();
         let [mut grad_k, mut grad_v] = [None, None];
-        // From the last block, which without a window sees all keys: what the others see is a part of it.
+        // Begins with the last block, which without a window sees all keys; the others see a part of them.
         for block in self.blocks(sizes).into_iter().rev() {
             let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
             let mut weights = (self.scores(&block, &q, &k) - max).exp() / sum; // [B, H, R, S]
@@ -144,7 +146,7 @@ impl Operation for InBlocks {
 }
 
 impl InBlocks {
-    /// All queries, in blocks of about the same size, each with at most so many bytes of scores.
+    /// All queries, in blocks of about the same size, each with at most this many bytes of scores.
     fn blocks(&self, [b, h, _, t, s, _]: Sizes) -> Vec<QueryBlock> {
         let window = self.attention.window;
         let fitting = (self.max_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
@@ -158,8 +160,8 @@ impl InBlocks {
         blocks.collect()
     }
 
-    /// How well the queries of a block match each key that one of them sees, with a floor where they may not look:
-    /// `[B, H, R, S]`.
+    /// The scores of a block's queries with each key that one of them sees, and a floor where a query must not see the
+    /// key: `[B, H, R, S]`.
     fn scores(&self, block: &QueryBlock, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
         let q = block.rows(q) * self.attention.scale; // fewer numbers than the scores
         let device = q.device();
@@ -167,13 +169,13 @@ impl InBlocks {
         if block.queries.len() == 1 {
             return scores; // a single query sees all of its keys
         }
-        // Where the queries stand among these keys.
+        // The positions of the queries among these keys.
         let n_keys = block.keys.len();
         let unseen = unseen(n_keys - block.queries.len()..n_keys, n_keys, self.attention.window, &device); // [1, 1, R, S]
         scores + Tensor::zeros(unseen.dims(), &device).mask_fill(unseen, BLOCKED)
     }
 
-    /// Which weights of a block are dropped, if any are. It is the same in both passes.
+    /// The dropout mask of a block's weights, if there is dropout. It is the same in both passes.
     fn choose(&self, [b, h, _, t, s, _]: Sizes, block: &QueryBlock, q: &Tensor<4>) -> Option<Choice<4>> {
         let part = [0..b, 0..h, block.queries.clone(), block.keys.clone()];
         let dropout = self.attention.dropout.as_ref()?;
@@ -189,7 +191,7 @@ fn sizes(q: &Tensor<4>, k: &Tensor<4>) -> Sizes {
     [b, h, h_kv, t, s, d]
 }
 
-/// A few queries in a row, and the keys that they see.
+/// Consecutive queries, and the keys that they see.
 #[derive(Debug)]
 struct QueryBlock {
     queries: Range<usize>,
@@ -197,18 +199,18 @@ struct QueryBlock {
 }
 
 impl QueryBlock {
-    /// Its rows of `x: [B, H, T, X]` -> `[B, H, R, X]`
+    /// The block's rows of `x: [B, H, T, X]` -> `[B, H, R, X]`
     fn rows(&self, x: &Tensor<4>) -> Tensor<4> {
         narrow(x, self.queries.clone())
     }
 
-    /// The keys of `x: [B, Hkv, S, X]` that it sees.
+    /// The keys of `x: [B, Hkv, S, X]` that the block sees.
     fn seen(&self, x: &Tensor<4>) -> Tensor<4> {
         narrow(x, self.keys.clone())
     }
 }
 
-/// The product of each head of `x: [B, H, R, X]` with the matrix that its group shares, `[B, Hkv, X, Y]`
+/// The product of each head of `x: [B, H, R, X]` with the matrix shared by its group, `[B, Hkv, X, Y]`
 /// -> `[B, H, R, Y]`
 fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
     let ([b, h, r, _], [_, h_kv, _, y]) = (x.dims(), shared.dims());
@@ -222,13 +224,14 @@ fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
 /// The products of each head of `x: [B, H, R, X]`, transposed, with that of `y: [B, H, R, Y]`, summed over the heads of
 /// a group -> `[B, Hkv, X, Y]`
 ///
-/// It turns `y` and what comes out: here `x` is by far the largest, and a transposed tensor is slow to write.
+/// Transposes `y` and the result instead of `x`, which is by far the largest here: a transposed tensor is slow to
+/// write.
 fn transposed_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
     let product = grouped(y, h_kv).swap_dims(2, 3).matmul(grouped(x, h_kv)); // [B, Hkv, Y, X]
     product.swap_dims(2, 3)
 }
 
-/// The rows of the heads that share keys below each other: `[B, H, R, X]` -> `[B, Hkv, G R, X]`
+/// Stacks the rows of heads that share keys: `[B, H, R, X]` -> `[B, Hkv, G R, X]`
 fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
     let [b, h, r, width] = x.dims();
     match h == h_kv {
@@ -237,7 +240,7 @@ fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
     }
 }
 
-/// The sum so far, `[B, Hkv, S, D]`, and a part for some of its keys.
+/// Adds a part for some of the keys to the sum so far, `[B, Hkv, S, D]`.
 fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>, keys: &Range<usize>, s: usize) -> Tensor<4> {
     let [b, h, n, d] = part.dims();
     if so_far.is_none() && n == s {
@@ -248,7 +251,7 @@ fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>, keys: &Range<usize>, s: us
     so_far.slice_assign([0..b, 0..h, keys.clone(), 0..d], sum)
 }
 
-/// Some rows of `x: [B, H, T, X]`. All of them are the tensor itself.
+/// A range of rows of `x: [B, H, T, X]`; the full range is the tensor itself.
 fn narrow(x: &Tensor<4>, rows: Range<usize>) -> Tensor<4> {
     let [_, _, t, _] = x.dims();
     match rows.len() == t {
@@ -257,7 +260,7 @@ fn narrow(x: &Tensor<4>, rows: Range<usize>) -> Tensor<4> {
     }
 }
 
-/// The rows of all blocks. Those of a single one are copied nowhere.
+/// Concatenates the rows of all blocks. Those of a single block are not copied.
 fn joined(mut blocks: Vec<Tensor<4>>) -> Tensor<4> {
     match blocks.len() {
         1 => blocks.remove(0),
@@ -290,14 +293,14 @@ mod tests {
         [1, 1, 1, 200, 200, 16],
     ];
 
-    /// Windows of one key, of less than a block, of a few blocks, and of all keys.
+    /// Windows of one key, of less than a block, of several blocks, and of all keys.
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(40), Some(1000)];
 
     fn attention(window: Option<usize>, dropout: Option<Dropout>) -> CausalAttention {
         CausalAttention { scale: 0.3, window, dropout }
     }
 
-    /// Bytes of the scores of so many queries.
+    /// The bytes of scores of this many queries.
     fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: Sizes) -> usize {
         n_queries * b * h * s * size_of::<f32>()
     }
@@ -306,7 +309,7 @@ mod tests {
         InBlocks { attention: attention(window, None), max_bytes }.blocks(shape)
     }
 
-    /// Output, and gradients of queries, keys and values; the queries are `size` times as large as usual.
+    /// The output, and the gradients of queries, keys and values; queries are multiplied by `size`.
     fn run(
         f: impl Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>,
         [b, h, h_kv, t, s, d]: Sizes,
@@ -326,8 +329,8 @@ mod tests {
             SHAPES.into_iter().flat_map(|shape| attentions.as_flattened().iter().map(move |x| (shape, *x)))
         {
             let [_, _, _, t, ..] = shape;
-            // Where a query sees itself alone, gradients of its weight are differences of equal numbers, of the size of
-            // the other parts.
+            // If a query sees only itself, the gradient of its score is a difference of equal numbers, which are as
+            // large as the other parts.
             let parts = |parts: Vec<Vec<f32>>| match attention.window {
                 Some(1) => vec![parts.concat()],
                 _ => parts,
@@ -350,7 +353,7 @@ mod tests {
                 let got = run(ours, shape, size);
                 assert!(got.iter().flatten().all(|x| x.is_finite()), "{size}");
                 let explicit = |q, k, v| explicit_causal_attention(q, k, v, attention(None, None));
-                // Gradients of weights that are 0 or 1 are differences of nearly equal numbers.
+                // For weights near 0 or 1 the gradients of scores are differences of nearly equal numbers.
                 let want = run(explicit, shape, size);
                 assert_within(&got[..1], &want[..1], 4e-6, "huge scores");
             }
@@ -371,7 +374,7 @@ mod tests {
                 let saved = Tensor::<4>::from_dispatch(saved);
                 saved.dims().iter().product::<usize>()
             });
-            // Queries and outputs, keys and values, and of each row the largest score and a sum.
+            // Queries and outputs, keys and values, and the maximum and the sum of each row.
             let linear = 2 * b * h * t * d + 2 * b * h_kv * s * d + 2 * b * h * t;
             assert_eq!(sizes.sum::<usize>(), linear, "{shape:?}");
         }
@@ -405,7 +408,7 @@ mod tests {
         assert_eq!(n_blocks([4, 12, 12, 512, 512, 64]), 1);
         assert_eq!(n_blocks([12, 12, 12, 1024, 1024, 64]), 5); // GPT-2 small
         assert_eq!(n_blocks([1, 1, 1, 8192, 8192, 128]), 2);
-        // GPT-Neo: half of the products.
+        // GPT-Neo's window: half of the products.
         assert_eq!(blocks([1, 12, 12, 2048, 2048, 64], Some(256), MAX_SCORE_BYTES).len(), 8);
     }
 }

@@ -1,7 +1,7 @@
-//! Causal attention of new positions over those in the cache.
+//! Causal attention of new positions over the KV cache.
 //!
-//! One task computes the heads that share a key head, of one sample: it norms and rotates keys and queries, adds
-//! keys and values to the cache, and sums values by the softmax of the scores.
+//! One task computes the heads that share a key head, for one sample: it normalizes and rotates keys and queries,
+//! appends keys and values to the cache, and computes the weighted sums of values.
 //!
 //! Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; grouped queries: Ainslie et al. 2023, "GQA".
 
@@ -20,20 +20,20 @@ use crate::decode::packed_rows::{PackedRows, Rows};
 use crate::decode::pages::Pages;
 use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels};
 
-/// Which samples go on, and by how many positions.
+/// The samples that get new positions, and how many.
 #[derive(Clone, Debug)]
 pub struct Stream<'a> {
     /// The samples.
     pub samples: Range<usize>,
-    /// Where in a matrix of all rows each sample's new positions begin; `None` where it has none.
+    /// The first row of each sample's new positions in the matrix of all rows; `None` for a sample without any.
     pub first_rows: &'a [Option<usize>],
-    /// How many new positions each of them has.
+    /// The number of new positions of each of them.
     pub t: usize,
-    /// Rows of all samples together.
+    /// The number of rows of all samples together.
     pub n_rows: usize,
 }
 
-/// Memory for what the tasks compute on the way.
+/// Memory for the intermediate results of the tasks.
 #[derive(Debug)]
 pub struct Buffers {
     queries: Pages,
@@ -42,7 +42,8 @@ pub struct Buffers {
 }
 
 impl Heads<'_> {
-    /// Rows of panels that a task needs for `t` positions' queries, and for some queries' scores; numbers of a head.
+    /// The rows of panels that a task needs for the queries of `t` positions and for the scores of a block of queries,
+    /// and the numbers of a head.
     fn sizes(&self, t: usize, capacity: usize) -> [usize; 3] {
         let n_queries = t * self.group();
         [n_queries * n_panels(self.head_dim), n_queries.min(QUERIES) * n_panels(capacity), t * self.head_dim]
@@ -50,7 +51,8 @@ impl Heads<'_> {
 }
 
 impl Buffers {
-    /// For any of these pairs of numbers of samples and of new positions, and a cache of this capacity.
+    /// Allocates for any of these pairs of a number of samples and a number of new positions, and a cache of this
+    /// capacity.
     #[must_use]
     pub fn new(heads: Heads<'_>, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let most = |i: usize| {
@@ -61,7 +63,7 @@ impl Buffers {
     }
 }
 
-/// Adds the keys and values of new positions to the cache, and sums for each query the values that it sees.
+/// Appends the keys and values of new positions to the cache, and computes the weighted sum of values for each query.
 ///
 /// # Shapes
 /// `qkv: [n_rows, (H + 2 Hkv) D]` -> `out: [n_rows, H D]`
@@ -104,7 +106,7 @@ pub fn attend(
             };
             let start = lens[sample];
             let rotation = heads.rotation.map(|angles| angles.from(start));
-            // SAFETY: each sample has rows of its own, and each head columns.
+            // SAFETY: samples have disjoint rows, and heads disjoint columns.
             let out = unsafe {
                 let columns = kv_head * width..(kv_head + 1) * width;
                 out.block(first_row..first_row + t, columns)
@@ -125,21 +127,21 @@ pub fn attend(
         });
 }
 
-/// The heads that share one key head, of one sample.
+/// The heads of one sample that share a key head.
 struct Task<'a> {
     prepared: Prepared<'a>,
     kv_head: usize,
-    /// From the sample's first new position on.
+    /// The rows from the sample's first new position on.
     qkv: &'a [f32],
-    /// Positions in the cache before.
+    /// The number of positions in the cache before.
     start: usize,
     shape: HeadShape,
     keys: &'a mut [Row],
     values: &'a mut [Row],
-    /// In panels `[T G, D]`, the heads of a position after one another.
+    /// Panels `[T G, D]`, with the heads of a position next to each other.
     queries: &'a mut [Row],
     scores: &'a mut [Row],
-    /// For a head's queries or keys, `[T, D]`.
+    /// A buffer for the queries or keys of a head, `[T, D]`.
     buffer: &'a mut [f32],
     /// `[T, G D]`
     out: MatrixMut<'a>,
@@ -193,10 +195,10 @@ impl WithSimd for Task<'_> {
     }
 }
 
-/// Writes the sums of a query's values to its position and head.
+/// Stores the weighted sum of values of each query at its position and head.
 struct Sums<'a, 'b> {
     out: &'a mut MatrixMut<'b>,
-    /// The first of the queries.
+    /// The index of the first query.
     first: usize,
     group: usize,
     head_dim: usize,
@@ -221,7 +223,7 @@ mod tests {
     use crate::attention::{QkNorm, SelfAttention, composed_self_attention};
     use crate::testing::{assert_close, noise, numbers};
 
-    /// The values that each position gathers, `[T, H D]`, where passes bring so many positions each.
+    /// The output at each position, `[T, H D]`, if passes have these numbers of positions.
     fn gathered(heads: Heads<'_>, qkv: &[f32], passes: &[usize]) -> Vec<f32> {
         let (row, width) = (heads.row(), heads.n_heads * heads.head_dim);
         let most = passes.iter().copied().max().unwrap_or(0);
@@ -252,7 +254,7 @@ mod tests {
             let qkv = noise(T * (n_heads + 2 * n_kv_heads) * head_dim, 3);
             for (i, window) in [None, Some(1), Some(2), Some(32), Some(33), Some(70), Some(500)].into_iter().enumerate()
             {
-                // All dimensions, some, or none.
+                // All dimensions are rotated, some, or none.
                 let n_pairs = [head_dim / 2, head_dim / 4, 0][i % 3];
                 let angles = noise(T * n_pairs, 4);
                 let tables = [f32::cos, f32::sin].map(|f| angles.iter().copied().map(f).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Heads in the fused projection, normed and rotated as they are read, and their gradients as they are written.
+//! Heads in the fused projection: normalized and rotated as they are read, and the reverse for gradients.
 
 use std::ops::Range;
 
@@ -7,25 +7,25 @@ use crate::flex::in_f32;
 use crate::gemm::{Matrix, MatrixMut, WIDTH};
 use crate::norm::Norm;
 
-/// The heads of a layer, and what happens to queries and keys before they meet. In a row of the projection are H heads
-/// of queries, Hkv of keys and Hkv of values, D numbers each.
+/// The heads of a layer, and the norms and rotation of their queries and keys. A row of the projection has H heads of
+/// queries, Hkv of keys and Hkv of values, with D numbers each.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
-    /// Heads of queries.
+    /// The number of query heads.
     pub n_heads: usize,
-    /// Heads of keys and values; divides `n_heads`.
+    /// The number of key and value heads; divides `n_heads`.
     pub n_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Weights of the RMS norms of queries and of keys, each of `head_dim` numbers.
+    /// The weights of the RMS norms of queries and of keys, `head_dim` numbers each.
     pub norms: Option<[&'a [f32]; 2]>,
-    /// Added to the mean square by these norms.
+    /// The epsilon of these norms.
     pub epsilon: f32,
-    /// By which queries and keys are rotated.
+    /// The rotation of queries and keys.
     pub rotation: Option<Angles<'a>>,
-    /// The factor of scores, positive: usually [`attention_scale`](crate::attention_scale).
+    /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
-    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
 }
 
@@ -34,50 +34,49 @@ pub struct Heads<'a> {
 pub struct Angles<'a> {
     /// Cosines and sines, each `[capacity, n_pairs]`.
     pub tables: [&'a [f32]; 2],
-    /// Half of the dimensions that turn.
+    /// Half of the number of rotated dimensions.
     pub n_pairs: usize,
 }
 
 impl<'a> Angles<'a> {
-    /// Those of the positions from `first` on.
+    /// The angles of the positions from `first` on.
     pub(super) fn from(self, first: usize) -> Self {
         Self { tables: self.tables.map(|table| &table[first * self.n_pairs..]), ..self }
     }
 
-    /// Cosines and sines of a position.
+    /// The cosines and sines of a position.
     fn at(self, position: usize) -> [&'a [f32]; 2] {
         self.tables.map(|table| &table[position * self.n_pairs..][..self.n_pairs])
     }
 }
 
 impl Heads<'_> {
-    /// Numbers in a row of the projection.
+    /// The length of a row of the projection.
     pub(super) fn row(self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
 
-    /// Query heads that share a key head.
+    /// The number of query heads that share a key head.
     pub(super) fn group(self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 
-    /// Where among all heads the keys of a key head are.
+    /// The index, among all heads, of the keys of a key head.
     pub(super) fn keys(self, kv_head: usize) -> usize {
         self.n_heads + kv_head
     }
 
-    /// Where among all heads the values of a key head are.
+    /// The index, among all heads, of the values of a key head.
     pub(super) fn values(self, kv_head: usize) -> usize {
         self.n_heads + self.n_kv_heads + kv_head
     }
 
-    /// The factor of scores. It is rounded as what scores are divided by: `1 / sqrt(D)` is that of the square root in
-    /// f32.
+    /// The factor of scores. It is the reciprocal of a divisor rounded to f32, as `sqrt(D)` is in `1 / sqrt(D)`.
     pub(super) fn scale(self) -> f32 {
         1.0 / in_f32(1.0 / self.scale)
     }
 
-    /// The keys that some queries see, and before them those in the same panel.
+    /// The keys that a range of queries sees, extended down to the beginning of a panel.
     pub(super) fn seen_by(self, queries: Range<usize>) -> Range<usize> {
         let first = visible(queries.start, self.window).start;
         first - first % WIDTH..queries.end
@@ -90,18 +89,18 @@ impl Heads<'_> {
     }
 }
 
-/// Positions whose queries and keys are read out of a projection.
+/// Positions whose queries and keys are read from a projection.
 #[derive(Clone, Copy)]
 pub(super) struct Prepared<'a> {
     pub(super) heads: Heads<'a>,
-    /// How many positions, from the first of the rotation on.
+    /// The number of positions, counted from the first of the rotation.
     pub(super) t: usize,
-    /// Numbers from one row of the projection to the next.
+    /// The stride between rows of the projection.
     pub(super) row_step: usize,
 }
 
 impl<'a> Prepared<'a> {
-    /// Whether nothing is done to them.
+    /// Whether they are neither normalized nor rotated.
     fn is_as_it_lies(&self) -> bool {
         self.heads.rotation.is_none() && self.heads.norms.is_none()
     }
@@ -111,8 +110,8 @@ impl<'a> Prepared<'a> {
         vec![0.0; if self.is_as_it_lies() { 0 } else { self.t * self.heads.head_dim }]
     }
 
-    /// The queries of a head, or the keys of a [key head](Heads::keys), `[T, D]`: as they lie if there is nothing to
-    /// do, else in `buffer`.
+    /// The queries of a head, or the keys of a [key head](Heads::keys), `[T, D]`: in place if there is nothing to
+    /// compute, else in `buffer`.
     #[inline(always)]
     pub(super) fn read<'b>(&self, qkv: &'b [f32], head: usize, buffer: &'b mut [f32]) -> Matrix<'b> {
         let x = self.projected(qkv, head);
@@ -133,8 +132,8 @@ impl<'a> Prepared<'a> {
         Matrix::new(buffer, [self.t, self.heads.head_dim])
     }
 
-    /// Turns the gradient of what [`Prepared::read`] gives into that of the projection, and adds to that of the norm's
-    /// weight.
+    /// Replaces the gradient of the result of [`Prepared::read`] by that of the projection, and adds to that of the
+    /// norm's weight.
     #[inline(always)]
     pub(super) fn backward(&self, qkv: &[f32], head: usize, gradient: &mut MatrixMut<'_>, grad_weight: &mut [f32]) {
         if self.is_as_it_lies() {
@@ -168,7 +167,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Turns the pairs `(i, i + R / 2)` of a vector's first R numbers.
+/// Rotates the pairs `(i, i + R / 2)` of a vector's first R numbers.
 ///
 /// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`rotate`](super::rotate).
 #[inline(always)]

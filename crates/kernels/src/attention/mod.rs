@@ -1,4 +1,4 @@
-//! The arithmetic of attention on queries, keys and values that are already projected.
+//! Attention on queries, keys and values that are already projected.
 
 mod blocked;
 pub(crate) mod decode;
@@ -15,11 +15,11 @@ pub use blocked::{CausalAttention, MAX_SCORE_BYTES, causal_attention, causal_att
 use crate::dropout::Dropout;
 use crate::{flex, rms_norm};
 
-/// Queries whose scores a task of the CPU holds at once: fewer see less of a future that is computed in vain, more make
-/// larger products.
+/// The number of queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in
+/// vain; with more, products are larger.
 const QUERIES: usize = 32;
 
-/// Norms of each head's queries and keys.
+/// The norms of each head's queries and keys.
 ///
 /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct QkNorm {
     pub q: Tensor<1>,
     /// Scale of the keys, `[D]`.
     pub k: Tensor<1>,
-    /// Added to the mean square.
+    /// The epsilon, which is added to the mean square.
     pub epsilon: f64,
 }
 
@@ -41,17 +41,17 @@ pub struct SelfAttention {
     pub n_kv_heads: usize,
     /// RMS norm of queries and keys.
     pub norm: Option<QkNorm>,
-    /// Cosines and sines by which the first R dimensions of queries and keys are turned, each `[1, 1, T, R / 2]`.
+    /// Cosines and sines of the rotation of queries' and keys' first R dimensions, each `[1, 1, T, R / 2]`.
     pub rotation: Option<[Tensor<4>; 2]>,
-    /// The factor of scores, positive: usually [`attention_scale`].
+    /// The factor of scores, which must be positive: usually [`attention_scale`].
     pub scale: f64,
-    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
-    /// Of the weights.
+    /// Dropout of the weights.
     pub dropout: Option<Dropout>,
 }
 
-/// Causal self-attention from the projection of queries, keys and values to what each head gathered.
+/// Causal self-attention, from the fused projection of queries, keys and values to the outputs of the heads.
 ///
 /// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA"; window: Beltagy et
 /// al. 2020, "Longformer", section 3.1.
@@ -60,7 +60,7 @@ pub struct SelfAttention {
 /// `qkv: [B, T, (H + 2 Hkv) D]`, queries, then keys, then values -> `[B, T, H D]`
 ///
 /// # Panics
-/// On any other shape: a bug in the caller, never bad user input.
+/// On any other shape, which is a bug in the caller and never bad user input.
 #[must_use]
 pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     if flex::is_for(&qkv) {
@@ -69,13 +69,13 @@ pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     self_attention_by(causal_attention, qkv, attention)
 }
 
-/// [`self_attention`] with its weights in the open, which burn differentiates: the reference.
+/// The reference for [`self_attention`]: computes all weights, and burn differentiates it.
 #[cfg(test)]
 fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     self_attention_by(explicit_causal_attention, qkv, attention)
 }
 
-/// [`causal_attention`] with its weights in the open.
+/// The reference for [`causal_attention`], which computes all weights.
 #[cfg(test)]
 fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
     let CausalAttention { scale, window, dropout } = attention;
@@ -108,11 +108,11 @@ fn self_attention_by(
     merge_heads(causal_attention(q, k, v, CausalAttention { scale, window, dropout }))
 }
 
-/// Rotary positions: turns the pairs `(i, i + R / 2)` of each vector's first R dimensions by angles. Dimensions beyond
-/// R stay as they are.
+/// Rotary position embedding (`RoPE`): rotates the pairs `(i, i + R / 2)` of each vector's first R dimensions by
+/// angles. Dimensions beyond R stay unchanged.
 ///
-/// Source: Su et al. 2021, "RoFormer", eq. 34, with halves for its pairs of neighbours; of some dimensions only: Black
-/// et al. 2022, "GPT-NeoX-20B", section 2.1.1.
+/// Source: Su et al. 2021, "RoFormer", eq. 34, with halves in place of adjacent pairs; partial rotation: Black et al.
+/// 2022, "GPT-NeoX-20B", section 2.1.1.
 ///
 /// # Shapes
 /// `x: [B, H, T, D]`, `cos, sin: [1, 1, T, R / 2]` -> `[B, H, T, D]`
@@ -131,7 +131,7 @@ pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     Tensor::cat([first, second].into_iter().chain(rest).collect(), 3) // [B, H, T, D]
 }
 
-/// Queries, keys and values of each head, out of their projection.
+/// Splits a projection into queries, keys and values of each head.
 ///
 /// # Shapes
 /// `qkv: [B, T, (H + 2 Hkv) D]` -> `[B, H, T, D]` and twice `[B, Hkv, T, D]`
@@ -146,7 +146,7 @@ pub fn split_heads(qkv: Tensor<3>, n_heads: usize, n_kv_heads: usize) -> [Tensor
     [part(0, n_heads), part(n_heads, n_kv_heads), part(n_heads + n_kv_heads, n_kv_heads)]
 }
 
-/// The heads' vectors side by side.
+/// Concatenates the vectors of the heads.
 ///
 /// # Shapes
 /// `[B, H, T, D]` -> `[B, T, H D]`
@@ -156,8 +156,7 @@ pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
     heads.swap_dims(1, 2).reshape([b, t, h * d])
 }
 
-/// The score of a pair that may not see each other. It is finite, as the softmax of nothing but minus infinities is
-/// 0/0.
+/// The score of a masked pair. It is finite, since a softmax of only minus infinities is 0/0.
 const BLOCKED: f32 = f32::MIN / 2.0;
 
 /// The usual factor of scores, `1 / sqrt(D)`.
@@ -168,10 +167,10 @@ pub fn attention_scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
-/// How strongly every query attends to every key: `softmax(q k^T scale)`, with `scale` usually [`attention_scale`].
+/// The attention weights of every query and key: `softmax(q k^T scale)`, with `scale` usually [`attention_scale`].
 ///
-/// `blocked` marks pairs that may not see each other. They are taken out before the softmax, so
-/// that every row still sums to 1; a row in which everything is blocked is all zeros.
+/// `blocked` is true for masked pairs. They are masked before the softmax, so that every row still sums to 1; a row in
+/// which all pairs are masked is all zeros.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
 ///
@@ -188,10 +187,10 @@ pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, B
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)
 }
 
-/// True where a query does not see a key, which stands behind it, in its future, or before its window. The positions of
-/// the queries are given; keys stand from 0.
+/// The causal mask: true where a query does not see a key, because that is in its future or before its window. The
+/// positions of the queries are given; those of the keys are counted from 0.
 ///
-/// It is made on the device, of short vectors: as a whole it would be much to send to a GPU.
+/// It is computed on the device from short vectors; the whole mask would be slow to send to a GPU.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
@@ -214,13 +213,13 @@ pub fn unseen(queries: Range<usize>, n_keys: usize, window: Option<usize>, devic
     }
 }
 
-/// The positions that the query at a position sees.
+/// The range of positions that the query at a position sees.
 fn visible(position: usize, window: Option<usize>) -> Range<usize> {
     let end = position + 1;
     window.map_or(0, |window| end.saturating_sub(window))..end
 }
 
-/// Repeats each of the Hkv heads for the queries that share it: head `i` serves query heads
+/// Repeats each of the Hkv heads for the query heads that share it: head `i` for query heads
 /// `i * H / Hkv .. (i + 1) * H / Hkv`.
 ///
 /// # Shapes

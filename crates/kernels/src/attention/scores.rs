@@ -1,4 +1,4 @@
-//! Scores of some queries in panels, which become weights, and their gradients.
+//! The scores of a block of queries in panels, their softmax, and their gradients.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use pulp::Simd;
 use crate::elementary::{exp, exps, larger, max, total};
 use crate::gemm::{Arithmetic, Epilogue, Row, WIDTH};
 
-/// Some queries' scores, or their gradients: panels of as many rows.
+/// The scores of queries, or their gradients: panels with a row for each query.
 pub(super) struct Scores<'a> {
     pub(super) rows: &'a mut [Row],
-    /// Rows from one panel to the next.
+    /// The number of rows from one panel to the next.
     pub(super) step: usize,
 }
 
@@ -20,7 +20,7 @@ impl Scores<'_> {
         &mut self.rows[panel * self.step + row]
     }
 
-    /// Fills what is not `visible` of a row in the panels that some of it is in.
+    /// Fills the numbers of a row that are not `visible`, in the panels that contain visible ones.
     #[inline(always)]
     fn fill_beside(&mut self, row: usize, visible: &Range<usize>, value: f32) {
         let (before, end) = (visible.start % WIDTH, visible.end % WIDTH);
@@ -32,8 +32,8 @@ impl Scores<'_> {
         }
     }
 
-    /// Writes zeros before what is `visible` of a row, and behind it to the end of the last panel that some of it is
-    /// in.
+    /// Writes zeros before the `visible` part of a row, and after it to the end of the last panel with a visible
+    /// number.
     #[inline(always)]
     fn clear_beside(&mut self, row: usize, visible: &Range<usize>) {
         self.fill_beside(row, visible, 0.0);
@@ -42,7 +42,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Multiplies the first numbers of a row.
+    /// Scales the first numbers of a row.
     #[inline(always)]
     pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
         for (panel, factors) in factors.chunks(WIDTH).enumerate() {
@@ -61,8 +61,8 @@ impl Epilogue<f32> for Scores<'_> {
     }
 }
 
-/// Turns a row of scores, of which these are `visible`, into weights: softmax of the scores times `scale`, and zeros
-/// before and behind them in all panels. Sums in L lanes, and returns the logarithm of the sum.
+/// Replaces the `visible` part of a row of scores by weights, the softmax of the scores times `scale`, and everything
+/// before and after it, in all panels, by zeros. Sums in L lanes, and returns the logarithm of the sum of exponentials.
 #[inline(always)]
 pub(super) fn softmax<S: Simd, const L: usize>(
     scores: &mut Scores<'_>,
@@ -99,23 +99,22 @@ pub(super) fn softmax<S: Simd, const L: usize>(
     max * scale + sum.ln()
 }
 
-/// The saved values that a query's gradient needs.
+/// The saved values for the gradient of a query's scores.
 pub(super) struct Query<'a> {
-    /// The keys that it sees.
+    /// The keys that the query sees.
     pub(super) visible: Range<usize>,
-    /// The factor of its scores.
+    /// The factor of the scores.
     pub(super) scale: f32,
-    /// The logarithm of its sum.
+    /// The logarithm of the sum of exponentials.
     pub(super) lse: f32,
-    /// The sum of its output times the output's gradient.
+    /// The dot product of the output and its gradient.
     pub(super) delta: f32,
-    /// Dropout's factors of its weights.
+    /// The factors by which dropout multiplied the weights.
     pub(super) mask: Option<&'a [f32]>,
 }
 
-/// Turns a query's scores into its weights (those of the dropout, where there is one), and the gradient of these
-/// into that of the scores; writes zeros before what it sees, and behind it to the end of the last panel that it sees
-/// any of.
+/// Replaces a query's scores by its weights (after dropout, if there is any), and the gradient of these by that of the
+/// scores. Writes zeros before the visible part, and after it to the end of the last panel with a visible key.
 ///
 /// With weights `p = exp(scale * score - lse)` and `delta`, the gradient of a score is
 /// `scale * p * (mask * gradient - delta)`.

@@ -1,14 +1,14 @@
-//! Keys and values of the positions already read, as matrices to multiply with.
+//! The KV cache: keys and values of the positions already read, as packed matrices.
 
 use std::ops::Range;
 
 use super::pages::Pages;
 use crate::gemm::{PackedRef, Row, WIDTH, n_panels};
 
-/// The keys and values of all layers, for some samples, in memory that is allocated once.
+/// The keys and values of all layers, for several samples, in memory that is allocated once.
 ///
-/// Of each head, positions are columns of the keys and rows of the values: a product with queries gives scores,
-/// and one with weights the sums of values.
+/// For each head, positions are columns of the matrix of keys and rows of the matrix of values: the product of queries
+/// with the former gives scores, and that of weights with the latter gives weighted sums of values.
 #[derive(Debug)]
 pub struct Cache {
     keys: Pages,
@@ -19,7 +19,7 @@ pub struct Cache {
     n_kv_heads: usize,
 }
 
-/// How the keys, or the values, of a head lie in rows of panels.
+/// The layout of a head's keys, or values, in rows of panels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadShape {
     pub(crate) capacity: usize,
@@ -27,17 +27,17 @@ pub(crate) struct HeadShape {
 }
 
 impl HeadShape {
-    /// Rows of a panel of keys: one for each dimension.
+    /// The rows in a panel of keys: one for each dimension.
     fn key_rows(self) -> usize {
         n_panels(self.head_dim) * WIDTH
     }
 
-    /// Rows of a panel of values: one for each position.
+    /// The rows in a panel of values: one for each position.
     fn value_rows(self) -> usize {
         n_panels(self.capacity) * WIDTH
     }
 
-    /// Rows of a head: as many for keys as for values.
+    /// The rows of a head, the same number for keys and for values.
     pub(crate) fn rows(self) -> usize {
         n_panels(self.capacity) * self.key_rows()
     }
@@ -67,8 +67,8 @@ impl HeadShape {
 }
 
 impl Cache {
-    /// Memory for `capacity` positions of `n_samples` samples in `n_layers` layers of `n_kv_heads` heads that are
-    /// `head_dim` wide.
+    /// A cache for `capacity` positions of `n_samples` samples in `n_layers` layers with `n_kv_heads` heads of width
+    /// `head_dim`.
     #[must_use]
     pub fn new([n_layers, n_samples]: [usize; 2], capacity: usize, [n_kv_heads, head_dim]: [usize; 2]) -> Self {
         let shape = HeadShape { capacity, head_dim };
@@ -77,25 +77,25 @@ impl Cache {
         Self { keys: zeros(), values: zeros(), lens, shape, n_layers, n_kv_heads }
     }
 
-    /// How many positions a sample may have.
+    /// The most positions of a sample.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shape.capacity
     }
 
-    /// How many positions sample `sample` has.
+    /// The number of positions of sample `sample`.
     #[must_use]
     pub fn len(&self, sample: usize) -> usize {
         self.lens[sample]
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     #[must_use]
     pub fn n_samples(&self) -> usize {
         self.lens.len()
     }
 
-    /// Forgets all positions of a sample but the first `n`.
+    /// Drops all positions of a sample but the first `n`.
     ///
     /// # Panics
     /// If it has fewer.
@@ -104,12 +104,12 @@ impl Cache {
         self.lens[sample] = n;
     }
 
-    /// Notes that every layer has got `n` more positions of a sample.
+    /// Records that `n` positions of a sample were appended in every layer.
     pub fn advance(&mut self, sample: usize, n: usize) {
         self.lens[sample] += n;
     }
 
-    /// Gives sample `to` the first `len` positions of sample `from`, in place of those that it had.
+    /// Replaces the positions of sample `to` by the first `len` of sample `from`.
     ///
     /// # Panics
     /// If there are fewer.
@@ -135,8 +135,8 @@ impl Cache {
         self.shape
     }
 
-    /// The keys and the values that a layer has of some samples, head after head and sample after sample; and how many
-    /// positions each sample has.
+    /// The keys and values of a layer for a range of samples, by sample and head, and the number of positions of each
+    /// sample.
     pub(crate) fn layer(&mut self, layer: usize, samples: Range<usize>) -> ([&mut [Row]; 2], &[usize]) {
         let sample_rows = self.n_kv_heads * self.shape.rows();
         let start = layer * self.lens.len();

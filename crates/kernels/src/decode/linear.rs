@@ -1,4 +1,4 @@
-//! The weights of a projection, packed once to be multiplied many times.
+//! Projections whose weights are packed once and multiplied many times.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use crate::gemm::{
     WIDTH, Weight, multiply_all, n_panels,
 };
 
-/// How the numbers of a weight are kept.
+/// The storage format of weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// As they were trained, 4 bytes each.
+    /// As trained, 4 bytes per weight.
     #[default]
     F32,
-    /// With 8 bits of precision instead of 24 over the same range, 2 bytes each.
+    /// 8 significant bits instead of 24 over the same range, 2 bytes per weight.
     Bf16,
-    /// As whole numbers from -127 to 127 and a scale for each 32 of them, 1.125 bytes each.
+    /// Integers from -127 to 127 with a scale for each 32 of them, 1.125 bytes per weight.
     Int8,
 }
 
 impl Precision {
-    /// All of them, the most exact first.
+    /// All formats, the most exact first.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
 
-    /// As one writes it.
+    /// Its name in arguments and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl fmt::Display for Precision {
 pub struct PackedLinear {
     weights: Weights,
     shape: [usize; 2],
-    /// For whole panels; empty for none.
+    /// Padded to whole panels; empty if there is none.
     bias: Vec<f32>,
 }
 
@@ -63,10 +63,10 @@ enum Weights {
 }
 
 impl PackedLinear {
-    /// Packs a matrix of `[inputs, outputs]`, whose numbers `at(input, output)` tells.
+    /// Packs the matrix `[inputs, outputs]` of the numbers `at(input, output)`.
     ///
     /// # Panics
-    /// If there is not a bias for each output.
+    /// If the length of a bias is not the number of outputs.
     #[must_use]
     pub fn pack(
         precision: Precision,
@@ -85,7 +85,7 @@ impl PackedLinear {
         Self { weights, shape, bias }
     }
 
-    /// How the weights are kept.
+    /// The storage format of the weights.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self.weights {
@@ -95,7 +95,7 @@ impl PackedLinear {
         }
     }
 
-    /// Bytes that a product reads.
+    /// The number of bytes that a product reads.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.weights {
@@ -105,10 +105,10 @@ impl PackedLinear {
         }
     }
 
-    /// The number that input `input` is multiplied with for output `output`.
+    /// The weight from input `input` to output `output`, as stored.
     ///
     /// # Panics
-    /// If there is no such number.
+    /// If an index is out of range.
     #[must_use]
     pub fn value(&self, input: usize, output: usize) -> f32 {
         let [inputs, outputs] = self.shape;
@@ -123,7 +123,7 @@ impl PackedLinear {
     /// `out = x weights + bias`, row by row.
     ///
     /// # Panics
-    /// If the sizes do not fit, here and below.
+    /// If sizes do not match, as in the functions below.
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
         self.multiply(x, self.written(Mode::Put, out.whole_panels(x.n_rows())));
@@ -141,12 +141,12 @@ impl PackedLinear {
         self.multiply(x, self.written(Mode::Put, out.resize(x.n_rows())));
     }
 
-    /// `out = activation(x weights + bias)`, packed; with a gate for each number where the activation has them, whose
-    /// numbers are lost.
+    /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` has a number for each output,
+    /// and is overwritten.
     pub fn activate(&self, x: &PackedRows, activation: Activation, gate: &mut PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
         let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
-        // SAFETY: of no numbers.
+        // SAFETY: it has no numbers.
         let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
         self.multiply(x, Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
     }
@@ -197,7 +197,7 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
     W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
 }
 
-/// The epilogue of every output, so that the products of each precision are compiled once.
+/// One epilogue for all kinds of output, so that the products of each precision are compiled only once.
 enum Output<'a> {
     Store(Store<'a>),
     Activate(Activate<'a, f32>),

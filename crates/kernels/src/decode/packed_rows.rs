@@ -1,4 +1,4 @@
-//! Rows of activations, as they are and packed to be multiplied with weights, and norms from the ones to the others.
+//! Rows of activations, plain or packed for products with weights, and norms from plain rows to packed ones.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use crate::flex::in_f32;
 use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
 use crate::norm::Norm;
 
-/// Some rows of numbers, each with space for whole panels, and a line of the cache more: rows that begin a power of two
-/// after each other would push each other out of it.
+/// Plain rows, each padded to whole panels plus one cache line: rows whose distance is a power of two would evict each
+/// other from the cache.
 #[derive(Debug)]
 pub struct Rows {
     values: Vec<f32>,
@@ -33,12 +33,12 @@ impl Rows {
         &self.values[row * self.row_step..][..self.n_columns]
     }
 
-    /// The numbers of a row, to be written.
+    /// The numbers of a row, mutably.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.values[row * self.row_step..][..self.n_columns]
     }
 
-    /// The first `n` rows, to be written by many threads.
+    /// The first `n` rows, to be written by several threads.
     pub fn par_rows_mut(&mut self, n: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         let n_columns = self.n_columns;
         let rows = self.values.par_chunks_exact_mut(self.row_step).take(n);
@@ -49,7 +49,7 @@ impl Rows {
         self.n_columns
     }
 
-    /// All rows from `first` on, and what is behind their last columns.
+    /// All rows from `first` on, including their padding.
     pub(crate) fn from(&self, first: usize) -> &[f32] {
         &self.values[first * self.row_step..]
     }
@@ -65,7 +65,7 @@ impl Rows {
     }
 }
 
-/// Some rows of numbers, packed as the left matrix of products, in memory that is allocated once.
+/// Rows packed as the left matrix of products, in memory that is allocated once.
 #[derive(Debug)]
 pub struct PackedRows {
     rows: Pages,
@@ -92,8 +92,8 @@ impl PackedRows {
         PackedRef::new(&self.rows, [self.n_rows, self.n_columns])
     }
 
-    /// `n_rows` rows to be written, in whole panels. What is behind the last column meets weights of zero, and must be
-    /// numbers: it is zero where only columns are written.
+    /// `n_rows` rows to be written, in whole panels. The padding behind the last column is multiplied with weights of
+    /// zero, and must be finite: it is zero if only columns are written.
     pub(crate) fn resize(&mut self, n_rows: usize) -> MatrixMut<'_> {
         self.n_rows = n_rows;
         let n_panels = n_panels(self.n_columns);
@@ -107,7 +107,7 @@ impl PackedRows {
     }
 }
 
-/// A norm of rows with its learned numbers: see [`crate::layer_norm`] and [`crate::rms_norm`].
+/// A norm with its learned parameters: see [`crate::layer_norm`] and [`crate::rms_norm`].
 #[derive(Clone, Debug)]
 pub struct RowNorm {
     weight: Vec<f32>,
@@ -116,20 +116,20 @@ pub struct RowNorm {
 }
 
 impl RowNorm {
-    /// A norm over as many numbers as it has weights; about their mean if it is `centred`, as a layer norm is.
+    /// A norm over as many numbers as it has weights. It subtracts their mean if it is `centred`, as a layer norm does.
     ///
     /// # Panics
-    /// If there are not as many biases as weights.
+    /// If the numbers of biases and weights differ.
     #[must_use]
     pub fn new(weight: Vec<f32>, bias: Option<Vec<f32>>, centred: bool, epsilon: f64) -> Self {
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == weight.len()), "a bias for each weight");
         Self { weight, bias, norm: Norm { centred, epsilon: in_f32(epsilon) } }
     }
 
-    /// Normalises some rows of `x`.
+    /// Normalizes a range of rows of `x`.
     ///
     /// # Panics
-    /// If they have other sizes, or `out` no memory for them.
+    /// If the sizes do not match, or `out` is too small.
     pub fn apply(&self, x: &Rows, rows: Range<usize>, out: &mut PackedRows) {
         let c = self.weight.len();
         assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
@@ -172,7 +172,7 @@ impl WithSimd for Normalise<'_> {
 mod tests {
     use super::*;
 
-    /// In double precision.
+    /// The norm in double precision.
     fn reference(x: &[f32], centred: bool) -> Vec<f64> {
         let n = x.len() as f64;
         let mean = if centred { x.iter().map(|x| f64::from(*x)).sum::<f64>() / n } else { 0.0 };
@@ -194,7 +194,7 @@ mod tests {
                 let mut out = PackedRows::new(1, columns);
                 let norm = RowNorm::new(vec![1.0; columns], None, true, 1e-5);
                 norm.apply(&rows(&[vec![x; columns]]), 0..1, &mut out);
-                // The mean of equal numbers is rounded, and their deviation is that alone.
+                // The mean of equal numbers is rounded, and their deviation is only this rounding error.
                 let got = out.rows.as_flattened();
                 assert!(got.iter().all(|y| y.abs() < 0.1), "{columns} of {x}: {got:?}");
             }
@@ -207,7 +207,7 @@ mod tests {
             let x = |row: usize| -> Vec<f32> { (0..columns).map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0).collect() };
             let weight: Vec<f32> = (0..columns).map(|i| 1.0 + i as f32 / 10.0).collect();
             let mut out = PackedRows::new(4, columns);
-            out.rows.as_flattened_mut().fill(f32::NAN); // of more rows before
+            out.rows.as_flattened_mut().fill(f32::NAN); // as if left by a pass with more rows
             let norm = RowNorm::new(weight.clone(), Some(vec![0.5; columns]), centred, 1e-5);
             norm.apply(&rows(&[x(9), x(0), x(1), x(2)]), 1..4, &mut out);
             for row in 0..3 {

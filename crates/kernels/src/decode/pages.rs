@@ -1,6 +1,6 @@
-//! Memory that is read from one end to the other, in pages as large as the system gives.
+//! Memory for sequential reading, in pages as large as the system allows.
 //!
-//! With pages of 4 KiB a core spends a third of such a reading on finding the next page; with 2 MiB next to nothing.
+//! With pages of 4 KiB a core spends a third of the time on address translation; with 2 MiB next to nothing.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use memmap2::MmapMut;
 
 use crate::gemm::{Row, Word};
 
-/// Rows of panels, all zeros at first, whose memory is there once it is touched.
+/// Zeroed rows of panels, whose memory is allocated when it is first touched.
 pub(crate) struct Pages<W = f32> {
     map: MmapMut,
     n_rows: usize,
@@ -22,11 +22,11 @@ impl<W: Word> Pages<W> {
     /// If the system has no memory left.
     pub(crate) fn zeros(n_rows: usize) -> Self {
         let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("no machine has so much memory");
-        // An empty mapping is refused.
+        // The system refuses an empty mapping.
         let map =
             MmapMut::map_anon(n_bytes.max(1)).unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
         #[cfg(target_os = "linux")]
-        map.advise(memmap2::Advice::HugePage).ok(); // only slower where the system refuses
+        map.advise(memmap2::Advice::HugePage).ok(); // if the system refuses, reading is only slower
         Self { map, n_rows, elements: PhantomData }
     }
 }
@@ -35,15 +35,15 @@ impl<W: Word> Deref for Pages<W> {
     type Target = [Row<W>];
 
     fn deref(&self) -> &[Row<W>] {
-        // SAFETY: the mapping is as long as the rows and aligned to a page, all bits are elements, and it lives as
-        // long as `self`, which is borrowed.
+        // SAFETY: the mapping is as long as the rows and aligned to a page, every bit pattern is a valid element, and
+        // it lives as long as `self`, which is borrowed.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.n_rows) }
     }
 }
 
 impl<W: Word> DerefMut for Pages<W> {
     fn deref_mut(&mut self) -> &mut [Row<W>] {
-        // SAFETY: as above, and `self` is borrowed mutably: the mapping is nobody else's.
+        // SAFETY: as above, and `self` is borrowed mutably, so there is no other reference to the mapping.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.n_rows) }
     }
 }

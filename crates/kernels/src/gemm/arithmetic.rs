@@ -1,4 +1,4 @@
-//! Arithmetic on elements by the instructions of a SIMD level.
+//! Arithmetic on elements with the instructions of a SIMD level.
 
 use pulp::Simd;
 
@@ -6,7 +6,7 @@ use super::element::{Bf16x2, Element, load_bits};
 use super::packed::{Row, WIDTH};
 use super::weight::Weight;
 
-/// Products of elements, summed in registers of f32, and elements made of numbers.
+/// Multiplies elements with sums in registers of f32, and makes elements of numbers.
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     type Simd: Simd;
@@ -15,27 +15,27 @@ pub(crate) trait Arithmetic: Copy {
 
     fn simd(self) -> Self::Simd;
 
-    /// The same element everywhere.
+    /// Broadcasts an element to a register.
     fn spread(self, element: Self::Element) -> Self::Factors;
 
-    /// V registers of a row, from element `column` on.
+    /// Loads V registers from a row, from element `column` on.
     fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
 
     /// `left right + sum`
     fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>) -> Sums<Self>;
 
-    /// Elements of numbers that follow each other in a row, no more than a panel has: as many as [`Element::count`]
-    /// says; where the last one is not full, with zeros.
+    /// Elements of consecutive numbers of a row, at most as many as a panel has: as many as [`Element::count`] says,
+    /// the last one padded with zeros.
     fn round(self, numbers: &[f32], out: &mut Row<Self::Element>);
 
-    /// Elements of numbers that stand one above the other, in as many rows as an element has numbers.
+    /// Elements of numbers in the same column, from as many rows as an element has numbers.
     fn stack(self, above: &Row, below: &Row) -> Row<Self::Element>;
 }
 
 /// A register of sums.
 pub(crate) type Sums<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
-/// An operation that some arithmetic runs.
+/// An operation that is generic over the arithmetic.
 pub(crate) trait WithArithmetic {
     type Element: Element;
 
@@ -70,7 +70,7 @@ impl<S: Simd> Arithmetic for Exact<S> {
     #[inline(always)]
     fn multiply_add(self, left: S::f32s, right: S::f32s, sum: S::f32s) -> S::f32s {
         let Self(simd) = self;
-        // A CPU without fused multiply-adds would call a function for each.
+        // On a CPU without fused multiply-adds each would be a function call.
         if S::IS_SCALAR { simd.add_f32s(simd.mul_f32s(left, right), sum) } else { simd.mul_add_f32s(left, right, sum) }
     }
 
@@ -85,9 +85,9 @@ impl<S: Simd> Arithmetic for Exact<S> {
     }
 }
 
-// No closures below: one has no instructions but those of every CPU, and would call a function for each of these.
+// No closures below: a closure is compiled for the baseline CPU, so that each of these would be a function call.
 
-/// Pairs, on a CPU that has no instructions for them: they are widened to f32 before they are multiplied.
+/// Pairs of bfloat16 on a CPU without instructions for them: they are widened to f32 before they are multiplied.
 #[derive(Clone, Copy)]
 pub(super) struct Widened<S>(pub(super) S);
 

@@ -1,4 +1,4 @@
-//! Pairs, by AVX-512's instructions for bfloat16, which take numbers below 2^-126 for zero.
+//! Pairs of bfloat16 with the instructions of AVX512-BF16, which treat subnormal numbers (below 2^-126) as zero.
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
@@ -14,11 +14,11 @@ use super::element::Bf16x2;
 use super::packed::{Row, WIDTH};
 use crate::MatmulPrecision;
 
-/// Pairs, on a CPU that has the instructions. There is none outside of what [`run`] runs.
+/// The arithmetic on a CPU with the instructions. Only [`run`] creates it.
 #[derive(Clone, Copy)]
 struct Avx512Bf16(V4);
 
-/// Runs what is to be done if this CPU has the instructions and the level is AVX-512; else hands it back.
+/// Runs the operation if this CPU has the instructions and the level is AVX-512; else returns it.
 #[inline(always)]
 pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation: O) -> Option<O> {
     let simd = match S::F32_LANES {
@@ -28,26 +28,26 @@ pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation:
     let Some(simd) = simd else {
         return Some(operation);
     };
-    // SAFETY: the CPU has the instructions of the level, as `simd` shows, and those for bfloat16.
+    // SAFETY: the CPU has the instructions of the level, which `simd` proves, and those for bfloat16.
     unsafe {
         compiled(Avx512Bf16(simd), operation);
     }
     None
 }
 
-/// Code that uses the instructions must be compiled for CPUs that have them: those of the level, and bfloat16's.
+/// Compiled for CPUs with the instructions of the level and those for bfloat16.
 #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma")]
 #[target_feature(enable = "lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
 fn compiled<O: WithArithmetic<Element = Bf16x2>>(native: Avx512Bf16, operation: O) {
     operation.with(native);
 }
 
-// No closures below: one has no instructions but those of every CPU, and would call a function for each of these.
+// No closures below: a closure is compiled for the baseline CPU, so that each of these would be a function call.
 
-/// Numbers of a register.
+/// The number of f32 in a register.
 const LANES: usize = 16;
 
-/// Where the numbers of pairs stand among sixteen first and then sixteen second ones.
+/// The permutation that interleaves sixteen first and sixteen second numbers to pairs.
 const IN_PAIRS: [u16; 2 * LANES] = [
     0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, //
     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31,
@@ -65,14 +65,15 @@ impl Arithmetic for Avx512Bf16 {
 
     #[inline(always)]
     fn spread(self, element: Bf16x2) -> __m512bh {
-        // SAFETY: there are the instructions; both are the same 64 bytes.
+        // SAFETY: the CPU has the instructions; both types are the same 64 bytes.
         unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(element.bits().cast_signed())) }
     }
 
     #[inline(always)]
     fn load<const V: usize>(self, row: &Row<Bf16x2>, column: usize) -> [__m512bh; V] {
         let (registers, _) = row[column..column + V * LANES].as_chunks::<LANES>();
-        // SAFETY: there are the instructions, registers of elements are as long, and both kinds are the same 64 bytes.
+        // SAFETY: the CPU has the instructions, registers of elements have this length, and both types are the same 64
+        // bytes.
         unsafe {
             let mut factors = [transmute::<__m512, __m512bh>(_mm512_setzero_ps()); V];
             for (factors, register) in factors.iter_mut().zip(registers) {
@@ -85,7 +86,7 @@ impl Arithmetic for Avx512Bf16 {
 
     #[inline(always)]
     fn multiply_add(self, left: __m512bh, right: __m512bh, sum: f32x16) -> f32x16 {
-        // SAFETY: there are the instructions; both kinds of sums are the same 64 bytes.
+        // SAFETY: the CPU has the instructions; both types of sums are the same 64 bytes.
         unsafe { transmute(_mm512_dpbf16_ps(transmute::<f32x16, __m512>(sum), left, right)) }
     }
 
@@ -110,7 +111,7 @@ impl Arithmetic for Avx512Bf16 {
         let (below, _) = below.as_chunks::<LANES>();
         let (out, _) = pairs.as_chunks_mut::<LANES>();
         for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
-            // SAFETY: there are the instructions; registers are as long as what they are read from and written to.
+            // SAFETY: the CPU has the instructions; sources and destinations are as long as registers.
             unsafe {
                 let above = _mm512_loadu_ps(above.as_ptr());
                 let below = _mm512_loadu_ps(below.as_ptr());
@@ -125,7 +126,7 @@ impl Arithmetic for Avx512Bf16 {
 }
 
 impl Avx512Bf16 {
-    /// Pairs of numbers that follow each other.
+    /// Pairs of consecutive numbers.
     #[inline(always)]
     #[allow(clippy::unused_self, reason = "holding one proves that the CPU has the instructions")]
     fn round_register(self, numbers: &Row) -> [Bf16x2; LANES] {
@@ -147,7 +148,7 @@ mod tests {
     use super::super::arithmetic::Widened;
     use super::*;
 
-    /// Elements of the first `n` numbers, which follow each other, and of one half stacked on the other.
+    /// Elements of the first `n` numbers: of consecutive ones, and of one half stacked on the other.
     struct Round<'a> {
         numbers: &'a [f32; 2 * WIDTH],
         n: usize,

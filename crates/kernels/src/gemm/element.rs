@@ -10,43 +10,43 @@ use super::packed::{PackedRef, Row, WIDTH};
 use super::scratch::Scratch;
 use super::transpose::SIDE;
 
-/// Some numbers that follow each other in the depth of a product, in four bytes.
+/// One or more numbers that are adjacent along the depth of a product, in four bytes.
 ///
 /// # Safety
-/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Word::count`] stays as
-/// it is.
+/// The type has four bytes without padding and the alignment of an f32, and every bit pattern is a valid value.
+/// [`Word::count`] keeps its default.
 pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
-    /// How many numbers.
+    /// The number of numbers.
     const NUMBERS: usize;
 
-    /// How many elements `numbers` are, the last of which may not be full.
+    /// The number of elements for `numbers`, the last of which may be partial.
     fn count(numbers: usize) -> usize {
         numbers.div_ceil(Self::NUMBERS)
     }
 }
 
-/// Elements that both matrices of a product may have.
+/// Elements that both factors of a product may have.
 pub(crate) trait Element: Word {
-    /// Whether a left matrix is a right one too, since its elements are single numbers.
+    /// Whether elements are single numbers, so that a packed left matrix is also a right one.
     const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
 
-    /// Numbers of a row that are transposed at once: as many elements as a square is wide, or twice as many.
+    /// The number of columns transposed at a time: as many elements as a square is wide, or twice as many.
     const STRIP: usize;
 
-    /// The element of the first of these numbers; where it is not full, with zeros.
+    /// The element of the first of these numbers, padded with zeros.
     fn first(numbers: &[f32]) -> Self;
 
-    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    /// Runs an operation with the fastest instructions for these elements that the CPU has at a SIMD level, or above.
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
 
-    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; `None` if it is one already.
+    /// A packed left matrix, `n_columns` numbers wide, repacked as a right one; `None` if it is one already.
     fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
 
-    /// Adds the numbers of a right matrix's row to the sums of their columns.
+    /// Adds a row of a right matrix to the sums of the columns.
     fn add_to(row: &Row<Self>, sums: &mut Row);
 }
 
-// SAFETY: an f32 is as large as itself, and all bits are one.
+// SAFETY: the size and alignment are those of an f32, and every bit pattern is valid.
 unsafe impl Word for f32 {
     const NUMBERS: usize = 1;
 }
@@ -75,12 +75,12 @@ impl Element for f32 {
     }
 }
 
-/// Two numbers of bfloat16, the upper halves of f32: the first one in the lower half of the bits.
+/// Two numbers in bfloat16, the upper half of an f32, with the first in the lower 16 bits.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Bf16x2(u32);
 
-// SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
+// SAFETY: a u32 has the size and alignment of an f32, and every bit pattern is valid.
 unsafe impl Word for Bf16x2 {
     const NUMBERS: usize = 2;
 }
@@ -116,13 +116,13 @@ impl Element for Bf16x2 {
 }
 
 impl Bf16x2 {
-    /// The nearest numbers to these.
+    /// The numbers rounded to nearest.
     #[inline(always)]
     pub(super) fn new(first: f32, second: f32) -> Self {
         Self(upper(first) >> 16 | upper(second) & 0xFFFF_0000)
     }
 
-    /// The first numbers of this pair and of the one below, and their second numbers.
+    /// Regroups this pair and the one below it: the first number of each, and the second number of each.
     #[inline(always)]
     pub(super) fn crossed(self, below: Self) -> [Self; 2] {
         [Self(self.0 & 0xFFFF | below.0 << 16), Self(self.0 >> 16 | below.0 & 0xFFFF_0000)]
@@ -150,15 +150,15 @@ impl Bf16x2 {
     }
 }
 
-/// The bits whose upper half is the nearest bfloat16, of two equally near ones the even one. What is not a number
-/// stays so.
+/// The bits whose upper half is the nearest bfloat16, with ties to even. NaN stays NaN.
 #[inline(always)]
 fn upper(x: f32) -> u32 {
     let bits = x.to_bits();
     if x.is_nan() {
         bits | 0x0040_0000
     } else {
-        // Carries into the upper half from just above the middle on, or from the middle on if that is odd.
+        // Carries into the upper half if the lower half is above the middle, or at the middle and the upper half is
+        // odd.
         bits.wrapping_add(0x7FFF + (bits >> 16 & 1))
     }
 }
@@ -166,7 +166,7 @@ fn upper(x: f32) -> u32 {
 /// The same bytes as elements.
 pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
     let rows = bits.as_chunks::<WIDTH>().0;
-    // SAFETY: elements have the size and the alignment of an f32, and any bits.
+    // SAFETY: elements have the size and alignment of an f32, and every bit pattern is valid.
     unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()) }
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
 #[inline(always)]
 pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(row: &Row<W>, column: usize) -> [S::u32s; V] {
     let elements = &row[column..column + V * S::U32_LANES];
-    // SAFETY: an element has the size and the alignment of a u32, and no padding.
+    // SAFETY: an element has the size and alignment of a u32, and no padding.
     let bits = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) };
     S::as_simd_u32s(bits).0.try_into().expect("V registers")
 }

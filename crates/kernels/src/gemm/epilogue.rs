@@ -1,4 +1,4 @@
-//! Epilogues: how the sums of a product are stored.
+//! Epilogues: what happens to the sums of a product before they are stored.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,47 +9,47 @@ use super::matrix::MatrixMut;
 use super::packed::{PackedRef, WIDTH};
 use crate::activation::Activation;
 
-/// Takes the sums of a product as they come out of the registers.
+/// Receives the sums of a product from the registers.
 pub(crate) trait Epilogue<E> {
-    /// Whether sums behind the last column are taken too, so that it always gets those of whole panels.
+    /// Whether it also takes the sums behind the last column, and so always receives those of whole panels.
     const WHOLE_PANELS: bool = false;
 
-    /// Whether the right matrix comes from memory and should be read once.
+    /// Whether the right matrix is read from memory, and should be read only once.
     const READS_ONCE: bool = false;
 
-    /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
+    /// Called before the sums of a row are computed, to prefetch the data that they will be combined with.
     #[inline(always)]
     fn prefetch(&self, _row: usize, _column: usize) {}
 
-    /// Takes the sums of row `at[0]` from column `at[1]` on: no more columns than a panel has, all of one panel.
+    /// Receives the sums of row `at[0]` from column `at[1]` on, all of which are in one panel.
     fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]);
 }
 
-/// An epilogue of a whole product, which is applied in blocks.
+/// The epilogue of a whole product, which is applied in blocks.
 pub(crate) trait Divisible<E>: Epilogue<E> + Sync {
-    /// The epilogue of a block, whose rows and columns are counted from its first.
+    /// The epilogue of a block, with rows and columns counted from the block's first.
     ///
     /// # Safety
-    /// Nobody else uses the block's outputs as long as it lives.
+    /// Nothing else accesses the block's outputs during its lifetime.
     unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self;
 }
 
-/// Writes the sums, with the bias.
+/// Stores the sums, plus the bias.
 pub(crate) struct Store<'a> {
     pub(crate) mode: Mode,
     pub(crate) out: MatrixMut<'a>,
-    /// Added to every row; empty for none.
+    /// Added to every row; empty if there is none.
     pub(crate) bias: &'a [f32],
 }
 
-/// How sums combine with the numbers that are there.
+/// How sums are combined with the output's previous values (alpha and beta of a BLAS GEMM).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mode {
-    /// They replace them.
+    /// The sums replace them.
     Put,
-    /// They are added to them.
+    /// The sums are added to them.
     Add,
-    /// Both are multiplied, what is there and the sums, and added.
+    /// Both the previous values and the sums are scaled, then added.
     Blend([f32; 2]),
 }
 
@@ -62,7 +62,7 @@ impl<E> Epilogue<E> for Store<'_> {
     #[inline(always)]
     fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
         if self.bias.is_empty() {
-            self.store(at, sums); // of known length
+            self.store(at, sums); // with a constant length
         } else {
             let mut values = [0.0; WIDTH];
             let values = biased(&mut values, sums, self.bias, at[1]);
@@ -94,12 +94,12 @@ impl Store<'_> {
     }
 }
 
-/// Some columns of a bias; of an empty one nothing.
+/// A range of a bias; empty if the bias is.
 fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
     if bias.is_empty() { bias } else { &bias[columns] }
 }
 
-/// Sums and bias; an empty bias is none.
+/// Sums plus bias, which may be empty.
 #[inline(always)]
 fn biased<'a>(out: &'a mut [f32; WIDTH], sums: &[f32], bias: &[f32], column: usize) -> &'a mut [f32] {
     let values = &mut out[..sums.len()];
@@ -112,14 +112,14 @@ fn biased<'a>(out: &'a mut [f32; WIDTH], sums: &[f32], bias: &[f32], column: usi
     values
 }
 
-/// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
+/// Stores the activation of sums plus bias in panels, and the derivatives with respect to them and to the gate.
 pub(crate) struct Activate<'a, E> {
     pub(crate) activation: Activation,
     pub(crate) bias: &'a [f32],
-    /// The activated numbers.
+    /// The activations.
     pub(crate) active: MatrixMut<'a, E>,
-    /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
-    /// there, of no numbers.
+    /// The derivative, and the gate, which is replaced by the derivative with respect to it; empty if not needed or if
+    /// there is no gate.
     pub(crate) derivatives: [MatrixMut<'a>; 2],
 }
 
@@ -159,9 +159,9 @@ impl<E: Element> Divisible<E> for Activate<'_, E> {
     }
 }
 
-/// Writes to panels the sums times the derivatives of the activation.
+/// Stores the sums times the derivatives of the activation in panels.
 pub(crate) struct Slopes<'a, E> {
-    /// By what went into it, and by the gate.
+    /// The derivatives with respect to the input, and to the gate.
     pub(crate) slopes: [Option<PackedRef<'a>>; 2],
     pub(crate) outs: [MatrixMut<'a, E>; 2],
 }

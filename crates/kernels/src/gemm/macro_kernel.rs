@@ -1,4 +1,5 @@
-//! A product in blocks of rows and columns, one task each, and a block in tiles of a few rows and two registers.
+//! Divides a product into blocks of rows and columns, one task each, and a block into tiles of a few rows and two
+//! registers.
 
 use std::ops::Range;
 
@@ -10,30 +11,30 @@ use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
 
-/// How the output of a product is shared out among tasks: one row of blocks after another.
+/// The division of a product's output into tasks: one row of blocks after another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     shape: [usize; 2],
     block: [usize; 2],
 }
 
-/// Multiplications of elements of a block at least: some tens of microseconds.
+/// The fewest multiplications in a block: some tens of microseconds.
 const PRODUCTS: usize = 1 << 19;
 
-/// Rows that could be multiplied in the time that reading the right matrix takes.
+/// The number of rows that take as long to multiply as the right matrix to read from memory.
 const READING: usize = 15;
 
-/// Elements of the left matrix that a block reads again for each of its panels: they fit the second cache.
+/// The most elements of the left matrix in a block, which reads them for each of its panels: they fit the L2 cache.
 const LEFT: usize = 1 << 16;
 
 impl Blocks {
-    /// The blocks of a product: a function of its sizes alone. Where the right matrix is to be `read_once`, since it
-    /// comes from memory, they have all rows.
+    /// The blocks of a product, a function of its sizes alone. If the right matrix is to be `read_once`, because it
+    /// comes from memory, each block has all rows.
     pub(super) fn new<L: Left>(left: L, right: PackedRef<'_, L::Right>, read_once: bool) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
         let units = rows.div_ceil(L::UNIT).max(1);
-        // Blocks of about as many rows each.
+        // Blocks with about the same number of rows.
         let blocks = match read_once {
             true => 1,
             false => units.div_ceil((LEFT / (depth * L::UNIT)).max(1)),
@@ -43,7 +44,7 @@ impl Blocks {
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub(super) fn len(self) -> usize {
         self.n_in_row() * self.shape[0].div_ceil(self.block[0])
     }
@@ -62,7 +63,7 @@ impl Blocks {
     }
 }
 
-/// Multiplies in this thread, and hands every sum on once.
+/// Multiplies in this thread, and passes each sum to the epilogue once.
 #[inline(always)]
 pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     arithmetic: A,
@@ -71,7 +72,7 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     assert_eq!(left.depth(), right.n_rows(), "columns and rows");
-    // As many rows at once as leave registers for a row of the right matrix.
+    // As many rows at a time as leave registers for a row of the right matrix.
     match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
         (true, false) => panels::<A, L, _, 6>(arithmetic, left, right, epilogue),
         (true, true) => panels::<A, L, _, 4>(arithmetic, left, right, epilogue),
@@ -80,8 +81,8 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     }
 }
 
-/// As many rows of the left matrix wait for the right one to come from memory, and not for sums: on AVX2, where two
-/// rows of a whole panel are as many sums as four of half of it.
+/// With this many rows of the left matrix or fewer, memory is the bottleneck rather than arithmetic. On AVX2 two rows
+/// of a whole panel take as many registers for sums as four rows of half a panel.
 const READ_WHOLE: usize = 16;
 
 /// Panel after panel, in tiles of R rows.
@@ -94,7 +95,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        // All of a panel's columns fill the registers, and it is read from one end to the other.
+        // The columns of a whole panel fill the registers, and the panel is read sequentially.
         if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= READ_WHOLE {
             let at = Place { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
             for row in (0..left.n_rows()).step_by(2) {
@@ -124,13 +125,13 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 /// Columns of the right matrix.
 #[derive(Clone, Copy)]
 struct Place<'a, W> {
-    /// Of the panel.
+    /// The index of the panel.
     rows: &'a [Row<W>],
-    /// Of all columns, the panel's first.
+    /// The index of the panel's first column among all columns.
     first_column: usize,
-    /// Within the panel.
+    /// The first column within the panel.
     column: usize,
-    /// From there to the last one of the panel.
+    /// The number of columns from there to the last one of the panel.
     n_columns: usize,
 }
 
@@ -183,7 +184,7 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
     let n = at.n_columns.min(V * A::Simd::F32_LANES);
     for (i, sums) in sums.iter().enumerate() {
         let sums: &[f32] = cast_slice(sums);
-        // A whole tile apart: what is done with numbers of known length is made of registers.
+        // Whole tiles are handled separately: loops of constant length stay in registers.
         if n == sums.len() {
             epilogue.apply(arithmetic, [row + i, column], sums);
         } else {

@@ -1,4 +1,4 @@
-//! Matrices to read, in any order of rows and columns, and matrices to write, in rows or in panels.
+//! Views of matrices: to read, with any strides, and to write, in rows or in panels.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -8,7 +8,7 @@ use super::arithmetic::Arithmetic;
 use super::element::Word;
 use super::packed::{Row, WIDTH, n_panels};
 
-/// A matrix in a slice: number `(row, column)` stands at `row * row_step + column * column_step`.
+/// A matrix in a slice: number `(row, column)` is at `row * row_step + column * column_step`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -19,12 +19,12 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Rows that follow one another.
+    /// Contiguous rows.
     pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
 
-    /// Rows that begin `row_step` numbers after one another.
+    /// Rows that begin `row_step` numbers apart.
     pub(crate) fn within(values: &'a [f32], [rows, columns]: [usize; 2], row_step: usize) -> Self {
         let end = last(rows, columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
@@ -44,12 +44,12 @@ impl<'a> Matrix<'a> {
         transposed.transposed()
     }
 
-    /// Whether each row lies in one stretch.
+    /// Whether each row is contiguous.
     pub(crate) fn has_rows(self) -> bool {
         self.column_step == 1
     }
 
-    /// `rows` rows from `first` on.
+    /// `rows` rows, starting with row `first`.
     pub(crate) fn rows(self, first: usize, rows: usize) -> Self {
         assert!(first + rows <= self.rows, "rows {first}..{}", first + rows);
         let start = (first * self.row_step).min(self.values.len());
@@ -61,31 +61,32 @@ impl<'a> Matrix<'a> {
         &self.values[row * self.row_step..][..self.columns]
     }
 
-    /// Rows as columns.
+    /// The transposed view.
     pub(crate) fn transposed(self) -> Self {
         Self { rows: self.columns, columns: self.rows, row_step: self.column_step, column_step: self.row_step, ..self }
     }
 }
 
-/// A matrix that can be written, its rows and columns counted in numbers. In panels its elements are of columns, as the
-/// left matrix of a product has them; in rows it is a single panel that is as wide as need be.
+/// A matrix to write, with rows and columns counted in numbers. In panels, its elements are of adjacent columns, as in
+/// the left matrix of a product; in rows, it is a single panel as wide as the matrix.
 #[derive(Debug)]
 pub(crate) struct MatrixMut<'a, E = f32> {
-    /// The first row of the first panel; a pointer, since tasks write between each other's rows.
+    /// The first row of the first panel; a pointer, because the rows of different tasks are interleaved.
     elements: *mut E,
     n_rows: usize,
     n_columns: usize,
-    /// Elements from one row of a panel to the next, and from one panel to the next.
+    /// The number of elements from one row of a panel to the next, and from one panel to the next.
     steps: [usize; 2],
-    /// Where in the first panel the first column stands, in elements.
+    /// The offset of the first column in the first panel, in elements.
     first: usize,
     borrowed: PhantomData<&'a mut [E]>,
 }
 
-// SAFETY: as the mutable slice that it stands for; blocks that are handed out do not overlap.
+// SAFETY: as for the mutable slice that it was made from; the blocks taken from it do not overlap.
 unsafe impl<E: Word> Send for MatrixMut<'_, E> {}
 
-// SAFETY: through a shared reference only blocks are written, whose makers see to it that they do not overlap.
+// SAFETY: through a shared reference only blocks are written, and the callers of `block` ensure that these do not
+// overlap.
 unsafe impl<E: Word> Sync for MatrixMut<'_, E> {}
 
 impl<'a, E: Word> MatrixMut<'a, E> {
@@ -94,10 +95,10 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         n_rows * n_panels(E::count(n_columns)) * WIDTH
     }
 
-    /// Panels that nobody has written yet; an empty slice is a matrix without rows.
+    /// Uninitialized panels; an empty slice is a matrix without rows.
     ///
     /// # Safety
-    /// No number is read before it was written.
+    /// No number may be read before it is written.
     pub(crate) unsafe fn packed_uninit(
         out: &'a mut [MaybeUninit<f32>],
         shape @ [n_rows, n_columns]: [usize; 2],
@@ -114,8 +115,8 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     /// Panels of rows.
     pub(crate) fn packed(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
-        // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
-        // written to them.
+        // SAFETY: all of them are initialized, and only elements, which have the size of numbers, are ever written to
+        // them.
         unsafe {
             let out = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
             Self::packed_uninit(out, shape)
@@ -127,10 +128,10 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         self.n_rows == 0
     }
 
-    /// Some rows and columns, these of whole elements.
+    /// A block of rows and columns; the columns are those of whole elements.
     ///
     /// # Safety
-    /// Nobody else uses the elements of the block as long as it lives.
+    /// Nothing else accesses the elements of the block during its lifetime.
     pub(crate) unsafe fn block<'b>(&self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'b, E>
     where
         'a: 'b,
@@ -150,13 +151,13 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         MatrixMut { elements, first: column % WIDTH, ..block }
     }
 
-    /// Lets as many numbers of a row as a panel has, from `column` on, come into the cache.
+    /// Prefetches as many numbers of a row as a panel has, from `column` on.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: usize, column: usize) {
         prefetch(self.elements.wrapping_add(self.at(row, column)).cast());
     }
 
-    /// Writes elements of some numbers of a row from `column` on.
+    /// Writes numbers to a row as elements, from `column` on.
     #[inline(always)]
     pub(crate) fn put_elements<A: Arithmetic<Element = E>>(
         &mut self,
@@ -170,29 +171,29 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         self.write(row, column, values.len(), &out);
     }
 
-    /// Writes the first of these elements, as many as `n` numbers are.
+    /// Writes the first of these elements, as many as `n` numbers need.
     #[inline(always)]
     fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
         let elements = &elements[..E::count(n)];
         let out = self.start(row, column, n);
-        // SAFETY: `n` numbers stand there, which are borrowed mutably.
+        // SAFETY: `n` numbers are there, which are borrowed mutably.
         unsafe {
             std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
         }
     }
 
-    /// Where `n` numbers of a row begin, in panels all in one.
+    /// A pointer to `n` numbers of a row, which in panels are all in one panel.
     #[inline(always)]
     fn start(&self, row: usize, column: usize, n: usize) -> *mut E {
         assert!(row < self.n_rows && column + n <= self.n_columns, "columns of row {row}");
         debug_assert_eq!(column % E::NUMBERS, 0, "an element is written whole");
         let in_panel = (self.first + column / E::NUMBERS) % WIDTH;
         assert!(self.steps[1] == WIDTH || in_panel + E::count(n) <= WIDTH, "one panel");
-        // Within the elements, as row and columns are.
+        // In bounds, because row and columns are.
         self.elements.wrapping_add(self.at(row, column))
     }
 
-    /// Where a number's element stands.
+    /// The index of a number's element.
     #[inline(always)]
     fn at(&self, row: usize, column: usize) -> usize {
         let column = self.first + column / E::NUMBERS;
@@ -214,7 +215,7 @@ impl<'a> MatrixMut<'a> {
         Self::over(values.as_mut_ptr(), [n_rows, n_columns], [row_step, WIDTH])
     }
 
-    /// Rows that nobody has written yet.
+    /// Uninitialized rows.
     ///
     /// # Safety
     /// No number is read before it was written.
@@ -224,26 +225,26 @@ impl<'a> MatrixMut<'a> {
         Self::over(out.as_mut_ptr().cast(), shape, [n_columns, WIDTH])
     }
 
-    /// The matrix cut between columns, into parts of this width from the left.
+    /// The matrix split along its columns into parts of this width, from the left.
     pub(crate) fn split_columns(self, width: usize) -> impl Iterator<Item = Self> {
         (0..self.n_columns / width).map(move |i| {
-            // SAFETY: columns that follow each other do not overlap, and the whole is gone.
+            // SAFETY: the ranges of columns do not overlap, and the whole is consumed.
             unsafe { self.block(0..self.n_rows, i * width..(i + 1) * width) }
         })
     }
 
     pub(crate) fn columns(self, range: Range<usize>) -> Self {
-        // SAFETY: the whole is gone.
+        // SAFETY: the whole is consumed.
         unsafe { self.block(0..self.n_rows, range) }
     }
 
-    /// `n` rows from `first` on, for as long as the whole is not used.
+    /// `n` rows from `first` on, which borrow the whole.
     pub(crate) fn rows(&mut self, first: usize, n: usize) -> MatrixMut<'_> {
         // SAFETY: the whole is borrowed mutably.
         unsafe { self.block(first..first + n, 0..self.n_columns) }
     }
 
-    /// `n` numbers of a row from `column` on, in panels all in one, that have been written.
+    /// `n` initialized numbers of a row from `column` on, which in panels are all in one panel.
     #[inline(always)]
     pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
         let start = self.start(row, column, n);
@@ -251,18 +252,18 @@ impl<'a> MatrixMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(start, n) }
     }
 
-    /// One row, of a matrix in rows.
+    /// A row of a matrix in rows.
     pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
         self.get(row, 0, self.n_columns)
     }
 
-    /// Writes some numbers of a row from `column` on, in panels all in one.
+    /// Writes numbers to a row from `column` on, in panels all to one panel.
     #[inline(always)]
     pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
         self.write(row, column, values.len(), values);
     }
 
-    /// Writes some numbers of a row from `column` on, in as many panels as they reach into.
+    /// Writes numbers to a row from `column` on, in panels to as many as they span.
     #[inline(always)]
     pub(crate) fn put_across(&mut self, row: usize, column: usize, values: &[f32]) {
         let in_first = WIDTH - (self.first + column) % WIDTH;
@@ -274,13 +275,13 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// Lets the numbers of a row of a panel, which stand there or will, come into the cache. Any address will do.
+/// Prefetches a row of a panel, to be read or written. Any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch(row: *const f32) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..2 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: nothing is read that the program could notice, and every x86-64 has the instruction.
+        // SAFETY: a prefetch has no visible effect, and every x86-64 has the instruction.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());
         }
@@ -289,7 +290,7 @@ pub(super) fn prefetch(row: *const f32) {
     let _ = row;
 }
 
-/// How many numbers a slice must have to hold the last one of a matrix.
+/// The least length of a slice that contains the last number of a matrix.
 fn last(rows: usize, columns: usize, row_step: usize) -> usize {
     match rows.min(columns) {
         0 => 0,

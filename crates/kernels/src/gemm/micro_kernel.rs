@@ -1,8 +1,8 @@
-//! The inner loops: as many sums as fit the registers, over the whole depth of a product.
+//! The micro-kernels, or inner loops: as many sums as fit the registers, over the whole depth of a product.
 //!
-//! Two registers of columns and up to twelve rows: each element of the left matrix is spread over a register and
-//! meets both, each register of the right matrix meets all rows. On AVX-512 the multiply-adds are the bottleneck, not
-//! the loads.
+//! A tile has two registers of columns and up to twelve rows: each element of the left matrix is broadcast to a
+//! register and multiplied with both, and each register of the right matrix is used for all rows. On AVX-512 the
+//! multiply-adds are the bottleneck, not the loads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,24 +16,24 @@ use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
 pub(crate) trait Left: Copy + Send + Sync {
-    /// Elements that the arithmetic of the product takes.
+    /// The elements of the product's arithmetic.
     type Element: Element;
 
-    /// Elements of the right matrix.
+    /// The elements of the right matrix.
     type Right: Word;
 
-    /// Whether the registers hold fewer of its rows at once.
+    /// Whether fewer of its rows fit the registers.
     const FEW_ROWS: bool;
 
-    /// Rows that are never parted.
+    /// The number of rows in a unit, which is never split.
     const UNIT: usize;
 
     fn n_rows(self) -> usize;
 
-    /// How many rows of elements the right matrix has.
+    /// The number of rows of elements in the right matrix.
     fn depth(self) -> usize;
 
-    /// Some of the rows, from a whole number of units on.
+    /// A range of rows that begins with a whole unit.
     fn part(self, rows: Range<usize>) -> Self;
 
     /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
@@ -46,15 +46,15 @@ pub(crate) trait Left: Copy + Send + Sync {
     ) -> [[Sums<A>; V]; R];
 }
 
-/// A matrix as it is.
+/// A matrix that is not transposed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
-/// A matrix whose columns are the rows.
+/// A transposed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
-/// A matrix of f32 that weights of other elements are multiplied with. Behind its last column are finite numbers.
+/// A matrix of f32 to be multiplied with weights of other elements. The numbers behind its last column are finite.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixed<'a, W>(PackedRef<'a>, PhantomData<W>);
 
@@ -88,7 +88,7 @@ impl<E: Element> Left for Plain<'_, E> {
         let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         for (panel, right) in right.chunks(WIDTH).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
-            // A whole panel apart: a loop of known length is unrolled.
+            // Whole panels are handled separately: a loop of constant length is unrolled.
             match right.first_chunk::<WIDTH>() {
                 Some(right) => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
                 None => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
@@ -208,7 +208,7 @@ impl<W: Weight> Left for Mixed<'_, W> {
     }
 }
 
-/// Adds the products of the first columns of R rows and as many rows of the right matrix.
+/// Adds the products of the first columns of R rows with as many rows of the right matrix.
 #[inline(always)]
 fn steps<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,
@@ -229,7 +229,7 @@ fn steps<A: Arithmetic, const R: usize, const V: usize>(
     }
 }
 
-/// Adds the products of a column of the left matrix and a row of the right one.
+/// Adds the outer product of a column of the left matrix and a row of the right one.
 #[inline(always)]
 fn step<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,

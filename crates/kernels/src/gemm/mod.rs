@@ -1,9 +1,9 @@
-//! Products of matrices, for training and for writing: both matrices are packed, and each number is one sum in the
-//! order of the left matrix's columns, the same byte for byte for any number of threads, and in f32 on every CPU with
+//! Matrix products (GEMM), for training and for generation. Both factors are packed, and each number is one sum in the
+//! order of the left matrix's columns: byte for byte the same with any number of threads, and in f32 on every CPU with
 //! fused multiply-adds.
 //!
-//! Two things stay apart: weights in bf16 and int8 have a micro-kernel of their own ([`Mixed`]), as activations that
-//! are written with are never rounded; and blocks of products with weights that come from memory have all rows, so that
+//! Two cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
+//! generation never rounds activations. In products with weights that come from memory a block has all rows, so that
 //! each weight is read once.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
@@ -73,31 +73,31 @@ pub(crate) fn multiply_all<L: Left, F: Divisible<L::Element>>(left: L, right: Pa
         Arch::new().dispatch(Block {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
-            // SAFETY: blocks do not overlap, and nobody else uses what the epilogue holds before all are done.
+            // SAFETY: blocks do not overlap, and nothing else accesses the epilogue's outputs until all are done.
             epilogue: unsafe { epilogue.block(rows, columns) },
         });
     });
 }
 
-/// `left right + bias` on all cores; an empty bias is none.
+/// `left right + bias` on all cores; the bias may be empty.
 pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
     let mut out = uninit(shape[0] * shape[1]);
-    // SAFETY: nothing reads the output before it is written, and all of it is.
+    // SAFETY: the output is not read before it is written, and all of it is written.
     unsafe {
         store(Mode::Put, MatrixMut::from_uninit(&mut out, shape), left, right, bias);
         assume_init(out)
     }
 }
 
-/// `left right + bias` into `out` on all cores, in one of the [`Mode`]s; an empty bias is none.
+/// Stores `left right + bias` to `out` on all cores, in one of the [`Mode`]s; the bias may be empty.
 pub(crate) fn store<L: Left>(mode: Mode, out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, Store { mode, out, bias });
 }
 
-/// As [`store`] without a bias, of a square product that is symmetric but for rounding, as are the numbers that it
-/// meets: computes the part above the diagonal and mirrors it.
+/// As [`store`] without a bias, for a square product that is symmetric except for rounding, as are the previous values:
+/// computes the part above the diagonal and mirrors it (as BLAS's SYRK).
 pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, right: PackedRef<'_, L::Right>) {
     let n = left.n_rows();
     assert_eq!(right.n_columns(), n, "a square");
@@ -112,14 +112,14 @@ pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, 
         Arch::new().dispatch(Block {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
-            // SAFETY: as parts of blocks these do not overlap, and nobody else uses the values before all are done.
+            // SAFETY: parts of blocks do not overlap, and nothing else accesses the values until all are done.
             epilogue: unsafe { Divisible::<L::Element>::block(&epilogue, rows, columns) },
         });
     });
     Arch::new().dispatch(Mirror { values, n });
 }
 
-/// Writes the panels of columns above the diagonal of a square matrix to the rows below it.
+/// Mirrors the panels of columns above the diagonal of a square matrix to the rows below it.
 struct Mirror<'a> {
     values: &'a mut [f32],
     n: usize,
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::testing::{assert_threads_change_nothing, noise};
 
-    /// Rows, depth and columns of products that end within tiles, registers and panels, and that do not.
+    /// Rows, depth and columns of products, some of which are multiples of tiles, registers and panels, and some not.
     const SHAPES: [[usize; 3]; 10] = [
         [1, 1, 1],
         [3, 5, 2],
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Numbers as elements hold them.
+    /// The numbers rounded as in elements.
     fn rounded<E: Element>(x: &[f32]) -> Vec<f32> {
         let rounded = |x: &f32| match E::NUMBERS {
             1 => *x,
@@ -220,7 +220,7 @@ mod tests {
             Self([a, b, a_transposed, b_transposed])
         }
 
-        /// The left matrix as it is, and to be transposed; the right matrix in rows and in columns.
+        /// The left matrix plain and transposed; the right matrix in rows and in columns.
         fn matrices(&self, [m, k, n]: [usize; 3]) -> [Matrix<'_>; 4] {
             let Self([a, b, a_transposed, b_transposed]) = self;
             let b_transposed = Matrix::new(b_transposed, [n, k]).transposed();
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// The result of a check by each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
+    /// The result of a check at each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
     fn by_every_level<C: WithSimd<Output = Vec<f32>>>(check: impl Fn() -> C, is_exact: bool) -> Vec<Vec<f32>> {
         let native = Arch::new().dispatch(check());
         let mut all = vec![Simd::vectorize(pulp::Scalar, check())];
@@ -277,7 +277,7 @@ mod tests {
         all
     }
 
-    /// A product by the instructions of one SIMD level.
+    /// A product with the instructions of one SIMD level.
     struct Check<E> {
         shape: [usize; 3],
         transposed: bool,
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Rows of f32 times weights, by the instructions of one SIMD level.
+    /// Rows of f32 times weights, with the instructions of one SIMD level.
     struct MixedCheck<W> {
         n_rows: usize,
         elements: PhantomData<W>,

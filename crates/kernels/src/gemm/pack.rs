@@ -1,4 +1,4 @@
-//! Copies of matrices in panels.
+//! Packing: copies of matrices in panels.
 
 use pulp::{Simd, WithSimd};
 
@@ -10,29 +10,29 @@ use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
 use crate::tasks::run;
 
-/// The role of a packed copy: in f32 one copy serves for all.
+/// The role of a packed copy. In f32 one copy serves for all roles.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     /// The left matrix of products.
     Left,
-    /// The right matrix of products, or the left one transposed.
+    /// The right matrix of products, or the left one, transposed.
     Right,
     Both,
 }
 
-/// On which side of a product a copy stands.
+/// The side of a product on which a copy is used.
 #[derive(Clone, Copy)]
 enum Side {
-    /// As the left matrix: an element is of columns that follow each other.
+    /// The left matrix: an element has adjacent columns.
     Left,
-    /// As the right matrix, or as the left one transposed: an element is of rows that follow each other.
+    /// The right matrix, or the left one, transposed: an element has adjacent rows.
     Right,
 }
 
 impl Side {
     const BOTH: [Self; 2] = [Self::Left, Self::Right];
 
-    /// Rows and columns of a matrix in elements, given those in numbers.
+    /// The numbers of rows and columns in elements, given those in numbers.
     fn shape<E: Word>(self, [n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Left => [n_rows, E::count(n_columns)],
@@ -41,29 +41,29 @@ impl Side {
     }
 }
 
-/// Copies of a matrix in panels, for one side of products or for both.
+/// A packed matrix: copies in panels for one side of products or for both.
 #[derive(Debug)]
 pub(crate) struct Packed<E = f32> {
     copies: [Option<Scratch<E>>; 2],
-    /// In numbers.
+    /// The size, in numbers.
     shape: [usize; 2],
 }
 
 impl Packed {
-    /// Copies a matrix of f32, in this thread.
+    /// Packs a matrix of f32 in this thread.
     #[inline(always)]
     pub(crate) fn here<S: Simd>(simd: S, matrix: Matrix<'_>) -> Self {
         Self::by(simd, matrix, Role::Both)
     }
 
-    /// As the left or the right matrix of products.
+    /// Packs a matrix as the left or the right one of products.
     pub(crate) fn view(&self) -> PackedRef<'_> {
         self.left()
     }
 }
 
 impl<E: Element> Packed<E> {
-    /// Room for copies.
+    /// Uninitialized copies.
     fn new(matrix: Matrix<'_>, role: Role) -> Self {
         let shape = [matrix.n_rows(), matrix.n_columns()];
         let copies = Side::BOTH.map(|side| {
@@ -77,13 +77,13 @@ impl<E: Element> Packed<E> {
         Self { copies, shape }
     }
 
-    /// The tasks that copy the matrix.
+    /// The tasks that pack the matrix.
     fn tasks<'a>(&'a mut self, matrix: Matrix<'a>) -> impl Iterator<Item = Pack<'a, E>> {
         let copies = Side::BOTH.into_iter().zip(&mut self.copies);
         copies.flat_map(move |(side, out)| out.iter_mut().flat_map(move |out| Pack::tasks(matrix, out, side)))
     }
 
-    /// Copies a matrix by the instructions of a SIMD level, in this thread.
+    /// Packs a matrix in this thread with the instructions of a SIMD level.
     #[inline(always)]
     pub(super) fn by<S: Simd>(simd: S, matrix: Matrix<'_>, role: Role) -> Self {
         let mut packed = Self::new(matrix, role);
@@ -93,7 +93,7 @@ impl<E: Element> Packed<E> {
         packed
     }
 
-    /// Copies some matrices, on all cores.
+    /// Packs matrices on all cores.
     pub(crate) fn all<const N: usize>(matrices: [(Matrix<'_>, Role); N]) -> [Self; N] {
         let packed = Self::all_of(&matrices);
         packed.try_into().expect("as many as there are matrices")
@@ -111,18 +111,18 @@ impl<E: Element> Packed<E> {
         packed
     }
 
-    /// As the left matrix of products.
+    /// The copy for the left side of products.
     ///
     /// # Panics
-    /// If it was not copied for that.
+    /// If the matrix was not packed for that.
     pub(crate) fn left(&self) -> PackedRef<'_, E> {
         self.copy(Side::Left)
     }
 
-    /// As the right matrix of products, or as the left one transposed.
+    /// The copy for the right side of products, or for the left, transposed.
     ///
     /// # Panics
-    /// If it was not copied for that.
+    /// If the matrix was not packed for that.
     pub(crate) fn right(&self) -> PackedRef<'_, E> {
         self.copy(if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right })
     }
@@ -133,7 +133,7 @@ impl<E: Element> Packed<E> {
     }
 }
 
-/// Copies some panels of a matrix.
+/// A task that packs some panels of a matrix.
 struct Pack<'a, E> {
     matrix: Matrix<'a>,
     out: &'a mut [Row<E>],
@@ -141,10 +141,10 @@ struct Pack<'a, E> {
 }
 
 impl<'a, E: Element> Pack<'a, E> {
-    /// The tasks that copy a whole matrix.
+    /// The tasks that pack a whole matrix.
     fn tasks(matrix: Matrix<'a>, out: &'a mut [Row<E>], side: Side) -> impl Iterator<Item = Self> {
         let [n_rows, _] = side.shape::<E>([matrix.n_rows(), matrix.n_columns()]).map(|n| n.max(1));
-        // Numbers of a row of a panel.
+        // The numbers in a row of a panel.
         let width = match side {
             Side::Left => WIDTH * E::NUMBERS,
             Side::Right => WIDTH,
@@ -173,13 +173,13 @@ impl<E: Element> WithSimd for Pack<'_, E> {
     }
 }
 
-/// Elements that one task copies at least.
+/// The fewest elements per task.
 const ELEMENTS: usize = 1 << 15;
 
-/// Tasks of one matrix at most: the wider its part, the longer the stretches that a task reads.
+/// The most tasks per matrix: the wider a task's part, the longer its contiguous reads.
 const TASKS: usize = 8;
 
-/// Rows of numbers that are copied side by side.
+/// The number of rows copied side by side.
 const ROWS: usize = 8;
 
 impl<E: Element> WithArithmetic for Pack<'_, E> {
@@ -199,7 +199,7 @@ impl<E: Element> WithArithmetic for Pack<'_, E> {
     }
 }
 
-/// Elements of columns that follow each other.
+/// Packs elements of adjacent columns.
 #[inline(always)]
 fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
     let (n_rows, width) = (matrix.n_rows(), WIDTH * A::Element::NUMBERS);
@@ -211,7 +211,7 @@ fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A:
         }
         for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
             for (row, out) in rows.iter().zip(&mut out[first..first + n]) {
-                // A whole panel apart: a copy of known length is made of registers.
+                // Whole panels are handled separately: a copy of constant length stays in registers.
                 match row.get(panel * width..(panel + 1) * width) {
                     Some(numbers) => arithmetic.round(numbers, out),
                     None => arithmetic.round(&row[panel * width..], out),
@@ -221,7 +221,7 @@ fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A:
     }
 }
 
-/// Elements of two rows that follow each other; the last of an odd number with zeros.
+/// Packs elements of two adjacent rows; an odd last row is padded with zeros.
 #[inline(always)]
 fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
     let n_stacks = A::Element::count(matrix.n_rows());
@@ -250,7 +250,7 @@ fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<
     }
 }
 
-/// The numbers of a panel, with zeros behind them.
+/// The numbers of a panel, padded with zeros.
 #[inline(always)]
 fn padded(row: &[f32], panel: usize) -> Row {
     let mut out = [0.0; WIDTH];
@@ -260,7 +260,7 @@ fn padded(row: &[f32], panel: usize) -> Row {
     out
 }
 
-/// Elements of columns of `matrix` that follow each other, one below another, its rows side by side.
+/// Packs the transpose: elements of adjacent columns of `matrix`, one below another, with its rows side by side.
 #[inline(always)]
 fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
     let (strip, numbers) = (A::Element::STRIP, A::Element::NUMBERS);
@@ -296,7 +296,7 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
     }
 }
 
-/// A matrix that was packed as the left one of products, as the right one too.
+/// Repacks a matrix that was packed as the left one of products, as the right one.
 pub(crate) struct Operand<'a, E> {
     left: PackedRef<'a, E>,
     right: Option<Scratch<E>>,
@@ -321,7 +321,7 @@ impl<'a, E: Element> Operand<'a, E> {
     }
 }
 
-/// A matrix of `n_columns` numbers a row, from pairs of columns to pairs of rows; the last of an odd number of rows
+/// Repacks a matrix with `n_columns` numbers per row from pairs of columns to pairs of rows; an odd last row is padded
 /// with zeros.
 pub(super) fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
     let n_pairs = columns.n_rows().div_ceil(2);

@@ -1,4 +1,4 @@
-//! Memory for panels that is used again and again: what is fresh from the system costs as much as a product of it.
+//! Reused memory for panels: fresh pages from the system cost as much time as a product on them.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -7,15 +7,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Row, WIDTH, Word};
 
-/// A row that begins where a line of the cache does.
+/// A row that is aligned to a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Aligned([f32; WIDTH]);
 
-/// Buffers that are kept at most, of a thread or of all.
+/// The most buffers kept, per thread and shared.
 const KEPT: usize = 16;
 
-/// Rows from which on a buffer is everybody's: 1 MiB. Otherwise each thread would have its own in the end.
+/// The number of rows from which a buffer is shared by all threads, 1 MiB; otherwise each thread would end up with its
+/// own.
 const LARGE: usize = 1 << 13;
 
 thread_local! {
@@ -24,7 +25,7 @@ thread_local! {
 
 static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
 
-/// Rows of panels that hold whatever they held before.
+/// Rows of panels with arbitrary content.
 #[derive(Debug)]
 pub(crate) struct Scratch<E = f32> {
     buffer: Vec<Aligned>,
@@ -33,7 +34,7 @@ pub(crate) struct Scratch<E = f32> {
 }
 
 impl<E> Scratch<E> {
-    /// Room for `n_rows` rows: the smallest that was given back and holds them, or new.
+    /// A buffer of `n_rows` rows: the smallest returned one that is large enough, or a new one.
     pub(crate) fn new(n_rows: usize) -> Self {
         let fitting = match n_rows {
             0 => None,
@@ -45,10 +46,10 @@ impl<E> Scratch<E> {
     }
 }
 
-/// The content of new rows: in tests a value that shows in every result that it reaches.
+/// The content of new rows: in tests a value that spoils every result that it reaches.
 const FRESH: f32 = if cfg!(test) { f32::NAN } else { 0.0 };
 
-/// A thread that panicked left buffers as good as any.
+/// Locks the list, also after a panic: buffers have no invariants.
 fn shared() -> MutexGuard<'static, Vec<Vec<Aligned>>> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -74,7 +75,7 @@ impl<E> Drop for Scratch<E> {
         match buffer.len() {
             0 => {}
             LARGE.. => give_back(&mut shared(), buffer),
-            // A thread that ends has no list any more, and lets the buffer go.
+            // A thread that is ending has no list any more; the buffer is freed.
             _ => {
                 let _ = SMALL.try_with(|free| give_back(&mut free.borrow_mut(), buffer));
             }
@@ -86,8 +87,8 @@ impl<E: Word> Deref for Scratch<E> {
     type Target = [Row<E>];
 
     fn deref(&self) -> &[Row<E>] {
-        // SAFETY: the buffer has at least so many rows, one that is aligned is as large as the row alone, and an
-        // element as an f32 whose bits it may have.
+        // SAFETY: the buffer has at least this many rows, an aligned row has the size of a row, and an element has the
+        // size of an f32 and may have any bits.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.n_rows) }
     }
 }

@@ -1,19 +1,19 @@
-//! Small squares of numbers, transposed in the registers.
+//! Transposes small squares of numbers in registers.
 
 use pulp::Simd;
 
 use super::element::Element;
 
-/// Side of a square.
+/// The width of a square.
 pub(super) const SIDE: usize = 8;
 
-/// Rows as columns.
+/// The transposed square.
 #[inline(always)]
 pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
-        // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and
-        // more are AVX2 and AVX-512, which have AVX.
+        // SAFETY: the token of a level proves that the CPU has its instructions, and the levels with registers of eight
+        // numbers or more are AVX2 and AVX-512, which include AVX.
         return unsafe { avx(x) };
     }
     let mut out = [[E::default(); SIDE]; SIDE];
@@ -25,7 +25,8 @@ pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E
     out
 }
 
-/// Compilers do not find these instructions by themselves, and a number at a time takes ten times as long.
+/// Written with intrinsics, because compilers do not find these instructions, and copying number by number takes ten
+/// times as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
@@ -34,9 +35,9 @@ fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps,
         _mm256_unpacklo_ps,
     };
-    // SAFETY: each row has eight elements, which are as large as an f32.
+    // SAFETY: each row has eight elements, which have the size of an f32.
     let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr().cast()) };
-    // Within each half of the registers: pairs of rows, then fours of them.
+    // Within each half of the registers: pairs of rows, then groups of four.
     let pairs = |a: __m256, b: __m256| [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
     let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] =
         [pairs(load(0), load(1)), pairs(load(2), load(3)), pairs(load(4), load(5)), pairs(load(6), load(7))];

@@ -1,22 +1,22 @@
-//! The elements of weights, which rows of f32 are multiplied with: their numbers are widened in the registers.
+//! The elements of weights for products with rows of f32: they are widened in the registers.
 
 use pulp::{Scalar, Simd};
 
 use super::element::{Bf16x2, Word, load_bits};
 use super::packed::{Row, WIDTH};
 
-/// Elements of a right matrix whose left one has numbers of f32. They come in blocks of 32 rows of numbers.
+/// Elements of a right matrix whose left one has numbers of f32, in blocks of 32 rows of numbers.
 pub(crate) trait Weight: Word {
-    /// Whether a block has a scale for each column, in a row behind those of the numbers.
+    /// Whether a block has a scale for each column, in a row after those of the numbers.
     const SCALED: bool = false;
 
-    /// Rows of elements in a block.
+    /// The number of rows of elements in a block.
     const ROWS: usize = WIDTH / Self::NUMBERS + Self::SCALED as usize;
 
-    /// Writes the block that is closest to these numbers.
+    /// Quantizes these numbers to a block.
     fn pack(numbers: &[Row; WIDTH], out: &mut [Row<Self>]);
 
-    /// Number `i` of each element from `column` on, in V registers; unscaled.
+    /// Number `i` of each element from `column` on, in V registers, not yet scaled.
     fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V];
 
     /// One number of a block.
@@ -41,7 +41,7 @@ pub(super) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W
     scales
 }
 
-/// Numbers as they are.
+/// Plain f32.
 impl Weight for f32 {
     fn pack(numbers: &[Row; WIDTH], out: &mut [Row]) {
         out.copy_from_slice(numbers);
@@ -71,13 +71,13 @@ impl Weight for Bf16x2 {
     }
 }
 
-/// Four whole numbers from -127 to 127, each stored 128 higher in a byte, the first in the lowest one. The largest
-/// number of a block's column is 127 times its scale.
+/// Four integers from -127 to 127, each stored in a byte with 128 added, the first in the lowest byte. The number of
+/// the largest magnitude in a block's column is 127 times its scale.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Int8x4(u32);
 
-// SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
+// SAFETY: a u32 has the size and alignment of an f32, and every bit pattern is valid.
 unsafe impl Word for Int8x4 {
     const NUMBERS: usize = 4;
 }
@@ -90,13 +90,13 @@ impl Weight for Int8x4 {
             let sizes = numbers.iter().map(|row| row[column].abs());
             match sizes.clone().all(f32::is_finite) {
                 true => sizes.fold(0.0, f32::max) / 127.0,
-                false => f32::NAN, // of the whole column: a damaged model must not look sound
+                false => f32::NAN, // so that the column of a damaged model does not look intact
             }
         });
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 255, and 0 for NaN")]
         let byte = |number: f32, scale: f32| match scale {
             0.0 => 128,
-            // Clamped, since a scale among the smallest numbers is itself rounded.
+            // Clamped, because a subnormal scale is itself rounded.
             scale => ((number / scale).round().clamp(-127.0, 127.0) + 128.0) as u8,
         };
         let (scale_row, rows) = out.split_last_mut().expect("a row of scales");
@@ -111,7 +111,7 @@ impl Weight for Int8x4 {
 
     #[inline(always)]
     fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V] {
-        // A byte in the lowest bits of 2^23 is a number by itself: no conversion is needed.
+        // A byte in the lowest bits of 2^23 already is that number plus 2^23: no conversion is needed.
         let exponent = simd.splat_u32s(0x4B00_0000);
         let offset = simd.splat_f32s(8_388_608.0 + 128.0);
         #[allow(clippy::cast_possible_truncation, reason = "one of four")]

@@ -1,7 +1,7 @@
-//! Cross-entropy straight from hidden states: the logits of a few rows at a time, never all of them.
+//! Cross-entropy directly from hidden states, with the logits of a few rows at a time and never all of them.
 //!
-//! The gradient of a mean of losses is known but for one factor, which the backward pass brings: it is computed
-//! here along with the loss, while the logits are at hand.
+//! The gradient of the mean loss is known except for one factor, which the backward pass provides. It is therefore
+//! computed together with the loss, while the logits are available.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role,
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
-/// How much is worked on at once.
+/// The sizes of the chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Logits, and as many of their gradients in panels.
+    /// The number of logits, and of their gradients in panels.
     logits: usize,
-    /// Weights that are copied into panels.
+    /// The number of weights packed at a time.
     weights: usize,
 }
 
@@ -34,14 +34,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The vocabulary in blocks whose weights are copied at once.
+    /// The blocks of the vocabulary whose weights are packed together.
     fn blocks(self, vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
         let block = (self.weights / c).next_multiple_of(WIDTH).max(WIDTH);
         (0..vocab_size).step_by(block).map(move |first| first..vocab_size.min(first + block))
     }
 }
 
-/// As [`crate::cross_entropy`], of f32 on flex.
+/// [`crate::cross_entropy`] for f32 on flex.
 pub(super) fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
@@ -65,13 +65,13 @@ pub(super) fn cross_entropy(
 
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
 ///
-/// Gradients are products of elements of `E`. Logits are always products of f32: nothing comes after them that would
-/// even out what rounding does to them, and alone they move the loss more than all other products of a model.
+/// `E` is the element type of the products for gradients. Logits are always computed in f32: no later operation would
+/// even out their rounding errors, which alone would change the loss more than those of all other products of a model.
 #[derive(Debug)]
 struct CrossEntropy<E> {
     targets: Vec<usize>,
     by_token: bool,
-    /// That of [`crate::softcap`].
+    /// The cap of [`crate::softcap`].
     cap: Option<f32>,
     limits: Limits,
     elements: PhantomData<E>,
@@ -118,11 +118,11 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             if !save {
                 continue;
             }
-            // Again: for what follows it may be in pairs.
+            // Packed again, since the products for gradients may use pairs of bfloat16.
             let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
             let grad_logits = Matrix::new(logits, [rows, vocab_size]);
             let grad_hidden = &mut grad_hidden[first * c..][..rows * c];
-            // Each chunk of rows and each block of tokens adds its part, in their order.
+            // Each chunk of rows and each block of tokens adds its part, in order.
             for tokens in blocks() {
                 let weights = projection.columns(tokens.clone()).transposed();
                 let [grad_logits, weights] =
@@ -150,7 +150,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let factor = values(&gradient)[0];
         let scaled = saved.into_iter().map(|mut part| {
-            // A loss that nothing was done to has the gradient 1.
+            // If the loss is the root of the backward pass its gradient is 1.
             if factor.to_bits() != 1.0_f32.to_bits() {
                 let part = values_mut(&mut part);
                 run(part.len(), part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
@@ -161,13 +161,13 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     }
 }
 
-/// The mean of losses, one after another.
+/// The mean of losses, summed in order.
 fn mean(losses: &[f32]) -> f32 {
     let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
     in_f32(sum / losses.len() as f64)
 }
 
-/// Turns some rows of logits into their gradient, and writes the losses.
+/// Replaces rows of logits by their gradient, and writes the losses.
 struct RowLosses<'a> {
     /// `[n, V]`
     logits: &'a mut [f32],
@@ -185,7 +185,7 @@ impl WithSimd for RowLosses<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         let vocab_size = self.logits.len() / self.losses.len();
         let rows = self.logits.chunks_exact_mut(vocab_size);
-        let mut slopes = vec![0.0; if self.cap.is_some() { vocab_size } else { 0 }]; // of the cap
+        let mut slopes = vec![0.0; if self.cap.is_some() { vocab_size } else { 0 }]; // derivatives of the cap
         for ((logits, loss), target) in rows.zip(self.losses).zip(self.targets) {
             if let Some(cap) = self.cap {
                 for (logit, slope) in logits.iter_mut().zip(&mut slopes) {
@@ -261,7 +261,7 @@ mod tests {
         run_with(f, shape, tied, factor)
     }
 
-    /// A loss is a small difference of large logits: it loses digits that its gradients keep.
+    /// A loss is a small difference of large logits, and so less exact than its gradients.
     const SHARE: f32 = 1e-5;
 
     /// Rows, width, vocabulary.
@@ -277,7 +277,7 @@ mod tests {
                 assert_within(&exact, &run_with(composed, shape, tied, factor), SHARE, &what);
                 let rounded = fused(cap, Bf16, shape, tied, factor);
                 assert_eq!(rounded[0][0].to_bits(), exact[0][0].to_bits(), "{what}");
-                // A factor is off by 2^-9 of itself at most.
+                // The relative error of a factor is at most 2^-9.
                 assert_within(&rounded, &exact, 1.0 / 128.0, &what);
                 assert!(shape == [1, 1, 1] || rounded[1..] != exact[1..], "{what}");
             }

@@ -9,23 +9,23 @@ use crate::{MatmulPrecision, flex};
 /// The most logits that the fused [`cross_entropy`] holds at once.
 pub const MAX_LOSS_LOGITS: usize = 1 << 22;
 
-/// The weights that turn hidden states into logits.
+/// The weights of the output layer.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// The token embedding's, `[V, C]`.
+    /// Those of the token embedding, `[V, C]` (tied).
     Tied(Tensor<2>),
-    /// Its own, `[C, V]`.
+    /// Separate ones, `[C, V]`.
     Own(Tensor<2>),
 }
 
-/// Mean cross-entropy between what hidden states predict and the tokens that came, in nats per token. Its gradients are
-/// products in a precision, logits are always of f32. A `cap` is that of [`softcap`], for the logits.
+/// The mean cross-entropy of the targets under the logits of hidden states, in nats per token. Gradients are computed
+/// in the given precision, logits always in f32. A `cap` is applied to the logits, see [`softcap`].
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
 ///
 /// # Panics
-/// If there are not as many targets as rows.
+/// If the numbers of targets and rows differ.
 #[must_use]
 pub fn cross_entropy(
     hidden: Tensor<2>,
@@ -55,7 +55,7 @@ fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, 
     cross_entropy_of_logits(logits, targets)
 }
 
-/// `cap tanh(logits / cap)`: small logits stay, and none goes beyond the cap.
+/// `cap tanh(logits / cap)`: small logits hardly change, and none exceeds the cap.
 ///
 /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2, "Logit
 /// soft-capping"; Bello et al. 2017, "Neural Combinatorial Optimization with Reinforcement Learning", appendix A.1.
@@ -67,7 +67,7 @@ pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
     (logits / cap).tanh() * cap
 }
 
-/// Mean cross-entropy between logits and the tokens that came, in nats per token.
+/// The mean cross-entropy of the targets under the logits, in nats per token.
 ///
 /// # Shapes
 /// `logits: [N, V]`, `targets: [N]` with values in `0..V` -> `[1]`
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn equals_minus_the_mean_log_probability() {
         let device = Device::flex();
-        // The hidden states are the logits.
+        // Here the hidden states are the logits.
         let hidden = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
         let targets = Tensor::<1, Int>::from_data([1, 0], &device);
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.

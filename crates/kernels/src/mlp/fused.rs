@@ -1,7 +1,7 @@
 //! The feed-forward layer as one operation.
 //!
-//! The activation and its derivative are computed together, once, from sums that are still in registers: both are
-//! made of the same exponential. What lies between the two projections stays in panels.
+//! The activation and its derivative are computed together, from sums that are still in registers, because both use the
+//! same exponential. The values between the two projections stay in panels.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -23,7 +23,7 @@ use crate::linear::column_sums;
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{assume_init, uninit};
 
-/// As [`crate::mlp`], of f32 on flex.
+/// [`crate::mlp`] for f32 on flex.
 pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { expand, gate, contract, activation, precision } = mlp;
     let has_bias = expand.bias.is_some();
@@ -45,9 +45,9 @@ pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     })
 }
 
-/// Inputs: x; the weights of expand, contract, and gate where there is one; then their biases if they have them.
+/// Inputs: x; the weights of expand, contract, and gate if there is one; then their biases, if any.
 ///
-/// Multiplies elements of `E`.
+/// `E` is the element type of the products.
 #[derive(Debug)]
 struct FeedForward<E> {
     activation: Activation,
@@ -56,12 +56,12 @@ struct FeedForward<E> {
 }
 
 impl<E: Element> FeedForward<E> {
-    /// How many weights there are.
+    /// The number of weights.
     fn n_weights(&self) -> usize {
         if self.activation.is_gated() { 3 } else { 2 }
     }
 
-    /// The bias of a weight; an empty one is none.
+    /// The bias of a weight; empty if there is none.
     fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
         match self.has_bias {
             true => values(&inputs[1 + self.n_weights() + weight]),
@@ -70,13 +70,13 @@ impl<E: Element> FeedForward<E> {
     }
 }
 
-/// Which of the weights is which.
+/// The indices of the weights.
 const EXPAND: usize = 0;
 const CONTRACT: usize = 1;
 const GATE: usize = 2;
 
 impl<E: Element> FlexOperation for FeedForward<E> {
-    /// Saves the inputs, and in panels what the activation gave, and its derivatives by what went into it.
+    /// Saves the inputs, and in panels the activations and the derivatives of the activation function.
     fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let weights = inputs[1..=self.n_weights()].iter().map(|weight| (matrix(weight), Role::Right));
         let matrices: Vec<_> = std::iter::once((matrix(&inputs[0]), Role::Left)).chain(weights).collect();
@@ -89,11 +89,11 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let [mut slope, mut gate] =
             [save, is_gated].map(|is_kept| uninit(if is_kept { MatrixMut::<f32>::n_packed(shape) } else { 0 }));
         if is_gated {
-            // SAFETY: it is written before it is read.
+            // SAFETY: written before it is read.
             let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
             store(Mode::Put, out, x, weight(GATE), self.bias(&inputs, GATE));
         }
-        // SAFETY: all but the gate, which was written above, are only written.
+        // SAFETY: only the gate is read, which was written above.
         let epilogue = unsafe {
             Activate {
                 activation: self.activation,
@@ -153,7 +153,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
             grad_x
         };
         let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
-        // Of a weight and its bias.
+        // The gradients of a weight and its bias.
         let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
             rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
         };
@@ -178,16 +178,16 @@ impl<E: Element> FlexOperation for FeedForward<E> {
     }
 }
 
-/// The numbers written to panels, with zeros behind the last column.
+/// The panels once all numbers are written, padded with zeros behind the last column.
 fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
     let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
-    let last = panels.get_mut(beyond..).unwrap_or_default(); // of no room, nothing
+    let last = panels.get_mut(beyond..).unwrap_or_default(); // empty if there are no panels
     for row in last.as_chunks_mut::<WIDTH>().0 {
         for x in row.iter_mut().skip((n_columns - 1) % WIDTH + 1) {
             x.write(0.0);
         }
     }
-    // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
+    // SAFETY: the products wrote all columns of every row, and the loop wrote the padding.
     unsafe { assume_init(panels) }
 }
 
@@ -232,8 +232,8 @@ mod tests {
                 assert_close(&got, &want, &what);
                 if is_biased {
                     let rounded = run_with(mlp, shape, activation, is_biased, Bf16);
-                    // A factor is off by 2^-9 of itself at most; a product of products has some, and a sum with a
-                    // bias may be smaller than its parts.
+                    // The relative error of a factor is at most 2^-9; a product of products has several factors, and
+                    // the sum with a bias may be smaller than its terms.
                     assert_within(&rounded, &got, 1.0 / 32.0, &what);
                     assert_ne!(rounded[0], got[0], "{what}");
                 }

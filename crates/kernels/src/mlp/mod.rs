@@ -25,9 +25,9 @@ pub struct Mlp {
     pub gate: Option<Layer>,
     /// `[F, C]`
     pub contract: Layer,
-    /// Between the projections.
+    /// The activation between the projections.
     pub activation: Activation,
-    /// Of the products with the projections.
+    /// The precision of the products with the projections.
     pub precision: MatmulPrecision,
 }
 

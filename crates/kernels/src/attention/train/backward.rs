@@ -1,4 +1,4 @@
-//! The gradients of queries, keys and values, from weights that are computed again.
+//! The backward pass of attention, with recomputed weights.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ use crate::gemm::{
     Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Store, Transposed, WIDTH, multiply, n_panels,
 };
 
-/// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
-/// summed over them in the registers. A multiple of a panel's width.
+/// The number of queries whose weights the backward pass holds at a time: their contributions to the gradients of keys
+/// and values are summed in the registers. A multiple of a panel's width.
 const BLOCK: usize = 128;
 
-// What a query does not see is zero only to the end of the last panel that it sees any of.
+// Weights of keys that a query does not see are zero only up to the end of the last panel with a visible key.
 const _: () = assert!(WIDTH.is_multiple_of(QUERIES) && BLOCK.is_multiple_of(WIDTH));
 
-/// The backward pass of some heads.
+/// The backward pass of the heads of a task.
 pub(super) struct BackwardPass<'a> {
     pub(super) heads: HeadGroup<'a>,
     /// `[T, H D]`
@@ -29,9 +29,9 @@ pub(super) struct BackwardPass<'a> {
     pub(super) gradient: &'a [f32],
     /// `[G, T]`
     pub(super) lse: &'a [f32],
-    /// Of queries `[T, G D]`, keys and values `[T, D]`: not written yet.
+    /// The gradients of queries `[T, G D]`, keys and values `[T, D]`, uninitialized.
     pub(super) grad_qkv: [MatrixMut<'a>; 3],
-    /// Of the weights of the queries' and the keys' norm, `[2, D]`.
+    /// The gradients of the weights of the norms of queries and keys, `[2, D]`.
     pub(super) grad_norms: &'a mut [f32],
 }
 
@@ -69,7 +69,7 @@ impl WithSimd for BackwardPass<'_> {
                     let rows = QUERIES.min(block - first);
                     let queries = start + first..start + first + rows;
                     let keys = heads.seen_by(queries.clone());
-                    // The first of these queries, in the panel of the first key that they see.
+                    // The first of these queries, aligned down to the panel of the first key that they see.
                     let first = (keys.start - seen.start) / WIDTH * block + first;
                     let left = [&q, &grad_out_packed];
                     let left = left.map(|left| Plain(left.view().rows(queries.clone())));
@@ -118,8 +118,8 @@ impl WithSimd for BackwardPass<'_> {
     }
 }
 
-/// Adds to the gradient of each key, or value, what some queries that see it contribute: their column of `tile`
-/// times their rows of `right`. The first head's first queries to see it write it.
+/// Adds the contributions of a block of queries to the gradient of each key, or value, that they see: their columns of
+/// `tile` times their rows of `right`. The first queries of the first head to see a key store it instead.
 #[inline(always)]
 fn add_key_gradients<S: Simd>(
     simd: S,
@@ -133,7 +133,7 @@ fn add_key_gradients<S: Simd>(
     let seen = heads.seen_by(queries.clone());
     for first in seen.clone().step_by(WIDTH) {
         let keys = first..queries.end.min(first + WIDTH);
-        // Queries before these see none of the keys yet, those behind none any more.
+        // Earlier queries do not see any of these keys yet, and later ones do not see them any more.
         let last = heads.window.map_or(queries.end, |window| queries.end.min(keys.end - 1 + window));
         let seeing = queries.start.max(first)..last;
         let left = tile.rows(seeing.start - queries.start..seeing.end - queries.start);

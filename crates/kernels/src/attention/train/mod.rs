@@ -1,11 +1,11 @@
-//! Causal self-attention from the fused projection to the gathered values, in memory that grows with T.
+//! Causal self-attention from the fused projection to the outputs of the heads, with memory linear in T.
 //!
-//! One task computes the heads that share a key head, of one row of the batch: it norms and rotates queries and
-//! keys as it reads them, holds the scores of a few queries at a time, and keeps of them only the logarithm of
-//! each row's sum, from which the backward pass computes the weights again.
+//! One task computes the heads that share a key head, for one row of the batch. It normalizes and rotates queries and
+//! keys as it reads them, holds the scores of a block of queries at a time, and saves only the logarithm of each row's
+//! sum of exponentials (`lse`), from which the backward pass recomputes the weights.
 //!
-//! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
-//! CPU's cache holds them.
+//! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys, since
+//! these fit a CPU's cache.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -26,7 +26,7 @@ use crate::gemm::{Exact, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Sto
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{assume_init, run, uninit};
 
-/// As [`crate::self_attention`], of f32 on flex.
+/// [`crate::self_attention`] for f32 on flex.
 pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout } = attention;
     let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
@@ -37,19 +37,19 @@ pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
     Tensor::from_dispatch(apply_on_flex(inputs, operation))
 }
 
-/// The heads that share one key head, of one row of the batch.
+/// The heads of one row of the batch that share a key head.
 struct HeadGroup<'a> {
     prepared: Prepared<'a>,
     dropout: Option<Dropout>,
-    /// Which of all B H maps of weights is the first one of these heads'.
+    /// The index of the first of these heads among the B H maps of weights.
     first_map: usize,
     kv_head: usize,
     /// `[T, (H + 2 Hkv) D]`
     qkv: &'a [f32],
 }
 
-/// Inputs: the projection `[B, T, (H + 2 Hkv) D]`; cosines and sines `[.., T, R / 2]` if `rotated`; the weights
-/// of the queries' and the keys' norm `[D]` if there is an `epsilon`.
+/// Inputs: the projection `[B, T, (H + 2 Hkv) D]`; cosines and sines `[.., T, R / 2]` if `rotated`; the weights of the
+/// norms of queries and keys `[D]` if there is an `epsilon`.
 #[derive(Debug)]
 struct Attention {
     n_heads: usize,
@@ -80,7 +80,7 @@ impl Attention {
         }
     }
 
-    /// The heads of a task: of each row of the batch in turn, those of one key head after another.
+    /// The tasks: for each row of the batch, one for each key head.
     fn head_group<'a>(&self, inputs: &'a [FlexTensor], t: usize, task: usize) -> HeadGroup<'a> {
         let heads = self.heads(inputs);
         let size = t * heads.row();
@@ -104,18 +104,18 @@ impl FlexOperation for Attention {
         let mut out = uninit(batch_size * t * width);
         let mut lse = vec![0.0; batch_size * n_heads * t];
         {
-            // SAFETY: tasks write before they read, and nobody reads before all are done.
+            // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let out = unsafe { MatrixMut::from_uninit(&mut out, [batch_size * t, width]) };
             let tasks = lse.chunks_mut((heads.group() * t).max(1)).enumerate().map(|(task, lse)| {
                 let heads = self.head_group(&inputs, t, task);
                 let rows = task / n_kv_heads * t..(task / n_kv_heads + 1) * t;
                 let columns = heads.kv_head * group_width..(heads.kv_head + 1) * group_width;
-                // SAFETY: each task has rows or columns of its own.
+                // SAFETY: tasks have disjoint rows or columns.
                 Forward { heads, out: unsafe { out.block(rows, columns) }, lse }
             });
             run(batch_size * t * t * width, tasks);
         }
-        // SAFETY: each task wrote the outputs of its heads, at every position.
+        // SAFETY: each task wrote the outputs of its heads at every position.
         let out = from_vec(unsafe { assume_init(out) }, [batch_size, t, width]);
         if !save {
             return (out, Vec::new());
@@ -132,10 +132,10 @@ impl FlexOperation for Attention {
         let (group, width, row) = (heads.group(), n_heads * head_dim, heads.row());
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
         let mut grad_qkv = uninit(batch_size * t * row);
-        // Of the norms' weights, from each task; added up in the tasks' order.
+        // The gradients of the norms' weights from each task, added in the order of the tasks.
         let mut grad_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
         {
-            // SAFETY: tasks write before they read, and nobody reads before all are done.
+            // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let grad_qkv = unsafe { MatrixMut::from_uninit(&mut grad_qkv, [batch_size * t, row]) };
             let lse = values(&outputs[1]).chunks((group * t).max(1));
             let tasks = lse.zip(grad_norms.chunks_mut(2 * head_dim)).enumerate().map(|(task, (lse, grad_norms))| {
@@ -143,7 +143,7 @@ impl FlexOperation for Attention {
                 let parts = [(kv_head * group, group), (heads.keys(kv_head), 1), (heads.values(kv_head), 1)];
                 let grad_qkv = parts.map(|(head, n)| {
                     let columns = head * head_dim..(head + n) * head_dim;
-                    // SAFETY: each task has rows or columns of its own.
+                    // SAFETY: tasks have disjoint rows or columns.
                     unsafe { grad_qkv.block(first..first + t, columns) }
                 });
                 let heads = self.head_group(inputs, t, task);
@@ -152,7 +152,7 @@ impl FlexOperation for Attention {
             });
             run(batch_size * t * t * width, tasks);
         }
-        // SAFETY: each task wrote the gradients of its heads, at every position.
+        // SAFETY: each task wrote the gradients of its heads at every position.
         let grad_qkv = unsafe { assume_init(grad_qkv) };
         let mut parts = vec![Some(tensor(grad_qkv, &inputs[0]))];
         if self.rotated {
@@ -167,10 +167,10 @@ impl FlexOperation for Attention {
     }
 }
 
-/// The forward pass of some heads.
+/// The forward pass of the heads of a task.
 struct Forward<'a> {
     heads: HeadGroup<'a>,
-    /// `[T, G D]`, between the other heads' columns.
+    /// `[T, G D]`, columns of a matrix with all heads.
     out: MatrixMut<'a>,
     /// `[G, T]`
     lse: &'a mut [f32],
@@ -240,7 +240,7 @@ mod tests {
         [1, 1, 16, 1, 200],
     ];
 
-    /// How much of a head is rotated, how many times the usual scale scores have, and the rest of the options.
+    /// The rotated share of a head, the scale as a multiple of the usual one, and the other options.
     #[derive(Clone, Copy, Debug)]
     struct Parts {
         norm: bool,
@@ -250,7 +250,7 @@ mod tests {
         dropout: bool,
     }
 
-    /// Every norm, rotation and dropout, in a window and without; the scale is another in each.
+    /// All combinations of norm, rotation, dropout and window, each with another scale.
     fn all_parts(window: Option<usize>) -> impl Iterator<Item = Parts> {
         let rotations = [None, Some(1.0), Some(0.25)];
         (0..12).map(move |i| Parts {
@@ -290,14 +290,14 @@ mod tests {
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
-        // Windows of one key, up to and over the borders of blocks and panels, and of more than all keys.
+        // Windows of one key, up to and beyond the borders of blocks and panels, and of more than all keys.
         let windows = [None, Some(1), Some(2), Some(31), Some(32), Some(33), Some(63), Some(100), Some(128), Some(500)];
         let parts = windows.map(|window| all_parts(window).collect::<Vec<_>>()).concat();
         for (shape, parts) in SHAPES.iter().flat_map(|shape| parts.iter().map(move |parts| (*shape, *parts))) {
             let [got, want] = [self_attention, composed_self_attention].map(|f| run_with(f, shape, parts));
             let what = format!("{shape:?}, {parts:?}");
             match parts.window {
-                // As where attention in blocks is tested, and summed over all positions.
+                // As in the tests of blocked attention, and summed over all positions.
                 Some(1) => assert_within(&[got.concat()], &[want.concat()], 1e-5, &what),
                 _ => assert_within(&got, &want, 4e-6, &what),
             }
