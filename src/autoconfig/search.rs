@@ -6,8 +6,8 @@ use crate::config::{Config, TokenizerKind};
 /// it was requested.
 ///
 /// The model family stays, so that other programs can read the result; sizes vary within the available time, in which a
-/// larger model makes fewer steps. Settings that matter only late in a run, such as the final learning rate, do not
-/// vary: the first rungs would choose them by chance.
+/// larger model makes fewer steps. Settings that matter only late in a run do not vary: the first rungs would choose the
+/// final learning rate by chance, and always less dropout, with which runs start better even where they end worse.
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
@@ -33,10 +33,6 @@ pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     if length > 1 {
         space.push(format!("model.context_length={},{length},{}", length / 2, 2 * length));
     }
-    // Runs with less dropout always start better.
-    if model.dropout > 0.0 {
-        space.push(format!("model.dropout={:.1},{:.1}", model.dropout - 0.1, model.dropout));
-    }
     space
 }
 
@@ -56,7 +52,7 @@ mod tests {
         for preset in PRESETS {
             let config = preset.config();
             let space = search_space(&config, true);
-            assert!(space.len() >= 7, "{space:?}");
+            assert!(space.len() >= 7 && space.iter().all(|text| !text.starts_with("model.dropout")), "{space:?}");
             for text in &space {
                 Dimension::parse(text).unwrap_or_else(|error| panic!("{error}"));
             }
