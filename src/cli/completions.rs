@@ -18,7 +18,7 @@ pub(super) struct Args {
 /// Prints the script for `command`, the whole program.
 pub(super) fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<()> {
     let name = command.get_name().to_owned();
-    let mut script = Vec::new(); // clap_complete panics where nobody reads standard output any more
+    let mut script = Vec::new(); // clap_complete panics if standard output was closed
     clap_complete::generate(args.shell, &mut command, name, &mut script);
     Ok(io::stdout().lock().write_all(&script)?)
 }

@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (name, split)
     };
     let loss = match args.weights {
-        // As the losses of training are computed, on any device.
+        // The way the losses of training are computed, on any device.
         WeightFormat::F32 => {
             evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
         }

@@ -22,7 +22,7 @@ With a GGUF file comes a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
-    /// Who is to open it
+    /// The kind of program that will read it
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
     /// The type of the numbers
@@ -48,7 +48,7 @@ enum Format {
 enum Numbers {
     /// 32 bits, exactly as trained
     F32,
-    /// 16 bits, with 10 bits behind the point
+    /// 16 bits, 10 of them the fraction
     F16,
     /// 16 bits, the upper half of 32
     Bf16,
@@ -57,7 +57,7 @@ enum Numbers {
     Q8_0,
 }
 
-/// Exports, and says where to.
+/// Exports, and prints the path.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
     let output = |folder: &str| args.output.clone().unwrap_or_else(|| model.run.join(folder));

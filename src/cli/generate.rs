@@ -18,11 +18,11 @@ use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
 
-/// Stands before each text but the first.
+/// The line before each text but the first.
 const SEPARATOR: &str = "---\n";
 const RAW_SEPARATOR: &str = "\n---\n";
 
-/// How many texts are written at once.
+/// The number of texts written at once.
 const AT_ONCE: u64 = 16;
 
 #[derive(Debug, clap::Args)]
@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
-    /// Write the bytes of the tokens as they are, also those that are no text, with no line break after the text
+    /// Write the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
     #[arg(long)]
     raw: bool,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
@@ -82,7 +82,7 @@ pub(super) struct Args {
     subject: Subject,
 }
 
-/// Writes the samples in their order, each piece as soon as possible.
+/// Writes the samples in order, each piece as soon as possible.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let located = run::locate(&args.subject.run)?;
     let config = located.run.config()?;
@@ -148,11 +148,11 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
 /// How texts are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Byte for byte, and nothing else.
+    /// Byte for byte, and nothing added.
     Raw,
     /// As text.
     Text,
-    /// As text without what would control a terminal, with the prompt dimmed where that can be seen.
+    /// As text without control characters, with the prompt dimmed if that is visible.
     Terminal { has_colors: bool },
 }
 
@@ -171,7 +171,7 @@ impl Form {
         }
     }
 
-    /// Whole characters that the model wrote.
+    /// Whole characters from the model.
     fn text(self, text: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Raw | Self::Text => text,
@@ -180,8 +180,8 @@ impl Form {
     }
 }
 
-/// Prints the texts of `samples` in their order, each with its prompt as `form` has it: the first that is not finished
-/// is shown as it is written, the others wait.
+/// Prints the texts of `samples` in order, each with its prompt in the given `form`: the first unfinished one is shown
+/// as it is written, the others wait.
 fn print_in_order(
     out: &mut impl Write,
     samples: Range<u64>,
@@ -203,7 +203,7 @@ fn print_in_order(
             waiting.pop_front();
             turn += 1;
         }
-        out.flush()?; // a reader sees every token as it is made
+        out.flush()?; // so that a reader sees every token at once
         let Some(round) = rounds.next() else { return Ok(()) };
         for Piece { sample_idx, text: more, is_last } in round? {
             let (text, is_finished) = &mut waiting[usize::try_from(sample_idx - turn).expect("a few texts")];
@@ -219,7 +219,7 @@ fn print_in_order(
 }
 
 impl Args {
-    /// The run's settings, with those of the arguments in their place.
+    /// The run's settings, overridden by the arguments.
     fn settings(&self, run: &GenerateConfig) -> GenerateConfig {
         GenerateConfig {
             max_new_tokens: self.max_new_tokens.unwrap_or(run.max_new_tokens),

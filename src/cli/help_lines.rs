@@ -1,5 +1,5 @@
-//! Every command has examples, and every option says what it is for, in which unit, and what holds without
-//! it: what `--help`, the manual and completions are made of.
+//! Tests of the texts from which `--help`, the manual and completions are made: every command has examples, and every
+//! option names its meaning, unit and default.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 

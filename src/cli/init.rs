@@ -79,7 +79,7 @@ enum Kind {
 }
 
 fn preset_names() -> PossibleValuesParser {
-    // The files' own names are taken as well, and not listed: one name for each is enough to choose from.
+    // The names of the files are accepted as well, but not listed: one name for each is enough to choose from.
     PRESETS.map(|preset| PossibleValue::new(preset.name).alias(preset.stem)).into()
 }
 
@@ -99,12 +99,12 @@ impl Args {
 /// Prints or writes the config, and then the commands that come next. Returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(path) = &args.output {
-        output::check_file(path)?; // before seconds go into measuring
+        output::check_file(path)?; // before the measurement, which takes seconds
         if !args.overwrite && path.symlink_metadata().is_ok() {
             return Err(already_there(path));
         }
     }
-    // A script that takes the config has no use for advice.
+    // A script that reads the config has no use for advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
         let toml = match args.search {
@@ -131,8 +131,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// The best config of a sweep around the one that is made for the text; `None` if Ctrl-C stopped it. A sweep that was
-/// stopped goes on with its own base, since another measurement would make another one.
+/// The best config of a sweep around the one made for the text; `None` if Ctrl-C stopped it. A stopped sweep continues
+/// with its own base, since another measurement would give a different one.
 fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<String>> {
     let name = config_name(args, text);
     let root = sweep::default_dir(Path::new(&name));
@@ -183,7 +183,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     Ok(config.toml)
 }
 
-/// The config's name in its own comments: that of its file, or of the text.
+/// The config's name in its comments: that of its file, or of the text.
 fn config_name(args: &Args, text: &Path) -> String {
     if let Some(path) = &args.output {
         return path.to_string_lossy().into_owned();

@@ -52,13 +52,13 @@ use crate::format::{cut_in_the_middle, shell_word, without_control};
 use crate::run::log::ERROR;
 use crate::run::{self, Trained};
 
-/// Everything was done.
+/// Success.
 const DONE: u8 = 0;
-/// Something failed, and was said on standard error.
+/// Something failed, and was reported on standard error.
 const FAILED: u8 = 1;
-/// The arguments make no sense, as clap counts.
+/// Misuse: the arguments are wrong. The same code as clap's.
 const MISUSE: u8 = 2;
-/// Stopped by Ctrl-C, after saving: 128 and the number of the signal, as shells count.
+/// Stopped by Ctrl-C, after saving: 128 plus the number of the signal, as in shells.
 const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Parser)]
@@ -96,7 +96,7 @@ enum Command {
     Eval(eval::Args),
     /// Look inside a trained model
     Inspect(inspect::Args),
-    /// Make a run of a model from elsewhere
+    /// Turn a model of another project into a run
     Import(import::Args),
     /// Write a run's model for other projects
     Export(export::Args),
@@ -120,7 +120,7 @@ enum Command {
     Man(man::Args),
 }
 
-/// Arguments that clap took and that make no sense.
+/// Arguments that clap accepted but that are wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -138,7 +138,7 @@ struct Subject {
 impl Subject {
     fn open(&self) -> anyhow::Result<Trained> {
         if let Some(device) = &self.device {
-            open_device(device)?; // which says that it will be slow, if so
+            open_device(device)?; // warns if it will be slow
         }
         Ok(Trained::open(&self.run, self.device.as_ref())?)
     }
@@ -156,14 +156,14 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     }
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
         if is_broken_pipe(&error) {
-            return DONE; // whoever read the output had enough of it
+            return DONE; // the reader of the output has closed it
         }
         note(describe(&error));
         if is_misuse(&error) { MISUSE } else { FAILED }
     }))
 }
 
-/// A bug ends the program as any failure does, after what was panicked about was said.
+/// Ends the program after a bug as after any failure, once the panic's message has been printed.
 fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyhow::Result<u8> {
     panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         bail!("this is a bug in tinderbox\n  hint: please report what stands above, and how it came to it")
@@ -195,8 +195,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Writes a line to standard error, without what would control a terminal there. That nobody reads there any more is
-/// no reason to stop what is done.
+/// Writes a line to standard error, without control characters if that is a terminal. A closed standard error is no
+/// reason to stop the program's work.
 fn note(line: impl Display) {
     let line = line.to_string();
     let mut stderr = io::stderr().lock();
@@ -208,7 +208,8 @@ fn note(line: impl Display) {
     written.ok();
 }
 
-/// Prints a result, without what would control a terminal there: names and texts may come from anywhere.
+/// Prints a result, without control characters if standard output is a terminal: names and texts may come from
+/// anywhere.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().is_terminal() {
         true => print_styled(&without_control(text)),
@@ -216,7 +217,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a table, with colours where they are seen.
+/// Prints a table, with colours if they are visible.
 fn print_table(text: &str) -> anyhow::Result<()> {
     match paint::has_colors(&io::stdout()) {
         true => print_styled(&paint::table(&without_control(text))),
@@ -224,7 +225,7 @@ fn print_table(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a result with its colours, within which no text comes from elsewhere as it is.
+/// Prints a result with its colours; texts from elsewhere within it are free of control characters.
 fn print_styled(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -236,7 +237,7 @@ fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// The longest line of an error, in characters: a file may have a line without an end.
+/// The longest line of an error, in characters: a line of a file may be very long.
 const MAX_LINE: usize = 1000;
 /// The most lines of an error, most of them at its beginning.
 const MAX_LINES: usize = 60;
@@ -248,7 +249,7 @@ fn describe(error: &anyhow::Error) -> String {
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         if !text.contains(&cause) {
-            // What follows a hint would read as a part of it.
+            // A cause after a hint would read as part of the hint.
             let link = if text.contains('\n') { "\n  cause: " } else { ": " };
             text.push_str(link);
             text.push_str(&cause);
@@ -263,7 +264,7 @@ fn describe(error: &anyhow::Error) -> String {
     lines.join("\n")
 }
 
-/// Whether an error is one of the arguments alone.
+/// Whether an error is only about the arguments.
 fn is_misuse(error: &anyhow::Error) -> bool {
     let is_malformed = |problems: &Vec<String>| problems.iter().all(|problem| problem.starts_with("--set "));
     match error.downcast_ref() {
@@ -286,13 +287,12 @@ fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
     Ok(device)
 }
 
-/// How this program was called, for commands that a user can paste.
+/// The name by which this program was called, for commands that a user can paste.
 fn program() -> String {
     std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
 }
 
-/// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of
-/// another.
+/// The config of a new run, which may omit the model's keys if it starts `from` the weights of another run.
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
     let base = from.map(|from| run::locate(from)?.run.config()).transpose()?;
     Ok(Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?)

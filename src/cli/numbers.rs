@@ -1,4 +1,4 @@
-//! Numbers as arguments: says in words what is wrong with one.
+//! Parses numbers in arguments, with error messages in plain words.
 
 use std::ops::RangeInclusive;
 

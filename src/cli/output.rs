@@ -21,10 +21,10 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file atomically, replacing one that is there.
+/// Writes a file atomically, replacing an existing one.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let result = match fs::canonicalize(path) {
-        // A pipe or a device is written to; a file, also behind a link, is replaced.
+        // Pipes and devices are written to; a file, even behind a link, is replaced.
         Ok(target) if !target.is_file() => fs::write(target, text),
         Ok(target) => write_atomically(&target, text.as_bytes()),
         Err(_) => write_atomically(path, text.as_bytes()),

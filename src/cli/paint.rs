@@ -1,6 +1,6 @@
-//! Colours of messages, tables and texts, for a terminal whose reader has not switched them off.
+//! Colours of messages, tables and texts, for terminals, unless switched off.
 //!
-//! Text is painted after it was rid of control characters: no code in it comes from a model or a name.
+//! Control characters are removed before text is coloured, so that no escape code comes from a model or a name.
 
 use std::fmt::Write as _;
 

@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
-    /// Plan for N processes, each on a machine of its own like this one, which train together under MPI [default: one
+    /// Plan for N processes, each on its own machine, all like this one, which train together under MPI [default: one
     /// process]
     #[arg(long, value_name = "N", requires = "network", value_parser = clap::value_parser!(u32).range(2..))]
     ranks: Option<u32>,

@@ -23,13 +23,13 @@ use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 
 const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
-/// The same in amber, number 166 of the 256 colours, which is seen on black and on white.
+/// The same in amber, number 166 of the 256 colours, which is visible on black and on white.
 const AMBER_BAR: &str = "{wide_bar:.166/dim} step {pos}/{len}  {msg}  {eta} left";
 
 /// The columns of the loss's curve beside the bar.
 const CURVE_COLUMNS: usize = 8;
 
-/// The columns of a terminal that does not say how many it has.
+/// The columns of a terminal that does not report its width.
 const DEFAULT_COLUMNS: usize = 80;
 
 /// Reading that takes less time than this is not reported.
@@ -41,7 +41,7 @@ pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
     display: Display,
-    /// Lines to repeat when the dashboard is gone.
+    /// Lines to repeat after the dashboard has closed.
     lines_to_come: Vec<String>,
     log: Option<File>,
     /// `None` once the first step can begin.
@@ -80,7 +80,7 @@ struct TextProgress {
 }
 
 impl Progress {
-    /// On the dashboard if there is one, else as suits standard error.
+    /// Shows the run on the dashboard if there is one, else on standard error, with a bar if that is a terminal.
     pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
         let display = match dashboard {
             Some(dashboard) => Display::Dashboard(dashboard),
@@ -136,7 +136,7 @@ impl Progress {
         }
     }
 
-    /// Whether the first step cannot begin yet.
+    /// Whether the first step cannot start yet.
     pub(super) fn is_reading(&self) -> bool {
         let screen = self.screen();
         screen.reading.is_some() && !screen.is_over
@@ -265,8 +265,8 @@ impl Screen {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
             let style = ProgressStyle::with_template(template).expect("a valid template");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
-            bar.tick(); // the estimate of the time left begins at this position,
-            bar.reset_eta(); // as if no time was needed to get there
+            bar.tick(); // the estimate of the remaining time starts at this position,
+            bar.reset_eta(); // as if reaching it had taken no time
             self.display = Display::Bar(bar);
         }
     }
@@ -324,7 +324,7 @@ impl Screen {
         self.losses.push(logged.train_loss);
         self.curve = sparkline(&self.losses, CURVE_COLUMNS);
         if let Display::Lines = self.display {
-            note(line); // a bar and a dashboard show these numbers all the time
+            note(line); // a bar and a dashboard show these numbers continuously
         }
     }
 
@@ -387,7 +387,7 @@ impl Screen {
         self.show_line(line);
     }
 
-    /// As [`Screen::line`], and again when the dashboard is gone.
+    /// As [`Screen::line`], and again after the dashboard has closed.
     fn lasting_line(&mut self, line: String) {
         self.line(&line);
         if let Display::Dashboard(_) = self.display {
@@ -404,12 +404,12 @@ impl Screen {
         }
     }
 
-    /// Removes the bar or the dashboard: from here on there are only lines.
+    /// Removes the bar or the dashboard; from here on there are only lines.
     fn clear(&mut self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
         }
-        self.display = Display::Lines; // a dashboard gives the terminal back when it is dropped
+        self.display = Display::Lines; // a dashboard restores the terminal when it is dropped
         for line in self.lines_to_come.drain(..) {
             note(line);
         }
@@ -432,7 +432,7 @@ impl Screen {
     }
 }
 
-/// How much of the time of `ranks` is not spent computing.
+/// The share of time that `ranks` do not spend computing.
 fn described(exchange: &Exchange) -> String {
     let Exchange { ranks, waiting_share, communication_share } = exchange;
     let percent = |share: &f64| 100.0 * share;
@@ -443,7 +443,7 @@ fn described(exchange: &Exchange) -> String {
     )
 }
 
-/// How much of a text was read: `35 %`, or `120 MB` if its length is not known.
+/// The amount of a text read so far: `35 %`, or `120 MB` if its length is unknown.
 fn amount(bytes: u64, of: Option<u64>) -> String {
     match of {
         Some(of) => format!("{} %", 100 * bytes / of.max(1)),

@@ -19,7 +19,7 @@ Examples:
   tinderbox report runs/quickstart --output quickstart.html
   tinderbox report runs/quickstart runs/deeper --output both.html")]
 pub(super) struct Args {
-    /// A run directory; the run may still be in progress. Of several, the curves are drawn over each other
+    /// A run directory; the run may still be in progress. The curves of several runs share their charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write; an existing one is replaced [default: report.html in the run, with the curves as SVG beside
@@ -67,8 +67,8 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the report of a run that has just ended, and returns a line that names it or says why there is none. A
-/// missing report is no reason to fail: everything else was saved before.
+/// Writes the report of a run that has just ended, and returns a line with its path or the reason why there is none. A
+/// missing report is not a failure: everything else has been saved.
 pub(super) fn at_end(run_dir: &Path) -> String {
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;

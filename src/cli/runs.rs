@@ -18,7 +18,7 @@ pub(super) struct Args {
     /// A folder of runs, or one or more run directories to compare
     #[arg(default_value = "runs", value_name = "DIR")]
     paths: Vec<PathBuf>,
-    /// The run to list first: the one with the lowest validation loss in bits per byte, or the one that began last
+    /// The order: by validation loss in bits per byte, lowest first, or by start time, latest first
     #[arg(long, value_enum, default_value_t = Order::Loss)]
     sort: Order,
     /// Print a JSON array with an object for each run
@@ -26,7 +26,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Lists or compares.
+/// Lists or compares runs.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.paths[..] {
         [folder] if RunDir::open(folder).is_err() => list(folder, args),

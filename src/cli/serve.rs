@@ -28,8 +28,8 @@ pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder, also those that appear later; each is opened when it is first asked for
-    /// [default: those that are named]
+    /// Serve every run in this folder, including later ones; each is opened at its first request
+    /// [default: only the runs named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
     /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
@@ -38,16 +38,16 @@ pub(super) struct Args {
     /// The port to listen on; 0 takes any that is free
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// How many texts each model writes at once
+    /// The number of texts that each model writes at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// A file with the keys that requests may have, one a line [default: none, for programs of this machine alone]
+    /// A file of API keys, one per line, of which each request must have one [default: no key]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let everybody who reaches the address use the models
+    /// Require no key, even from other machines
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
@@ -58,7 +58,7 @@ pub(super) struct Args {
     force: bool,
 }
 
-/// Answers until it is stopped.
+/// Serves until it is stopped.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.parallel == 0 {
         return Err(Misuse("--parallel must be at least 1".to_owned()).into());
@@ -127,7 +127,7 @@ impl Args {
     }
 }
 
-/// Says if there is nothing in a folder of runs yet, and refuses one that cannot be read.
+/// Reports a folder of runs that is still empty, and refuses one that cannot be read.
 fn check_folder(folder: &Path) -> anyhow::Result<()> {
     match run::list(folder) {
         Err(error @ RunError::NoRuns { .. }) => note(format!("note: {}", first_line(&error))),
@@ -137,7 +137,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 impl Opening {
-    /// Opens runs and checkpoints when they are asked for.
+    /// Opens runs and checkpoints on their first request.
     fn later(self) -> OpenModel {
         OpenModel::new(move |run| {
             let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_places) };

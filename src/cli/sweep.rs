@@ -20,7 +20,7 @@ Examples:
   tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
   tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
 pub(super) struct Args {
-    /// The base config, whose run says how long a whole run takes
+    /// The base config; its run sets the length of a whole run
     config: PathBuf,
     /// A key and the values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
     #[arg(long, value_name = "KEY=VALUES", required = true)]
@@ -28,11 +28,11 @@ pub(super) struct Args {
     /// How long all training steps may take together, such as 90s, 30m or 2h
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     budget: f64,
-    /// How many seeds the runs of the last rung have; their mean counts
+    /// The number of seeds for each setting of the last rung, which is ranked by their mean
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     seeds: u32,
-    /// Which settings are tried: every one of lists, random ones, or random ones of which the best third goes on, again
-    /// and again (asha is taken for it, too)
+    /// The settings to try: grid takes every combination of lists, random draws them, and halving draws them and
+    /// repeatedly continues only the best third (asha is another name for it)
     #[arg(long, value_enum, default_value_t = Method::Halving)]
     method: Method,
     /// The most parameters of a model, a whole number [default: as many as fit the memory]
@@ -44,8 +44,7 @@ pub(super) struct Args {
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// The folder of the sweep; the same command goes on with one that was stopped [default: sweeps/ and the config's
-    /// name]
+    /// The folder of the sweep; the same command continues a stopped one [default: sweeps/ and the config's name]
     #[arg(long, value_name = "DIR")]
     sweep_dir: Option<PathBuf>,
     /// Replace another sweep in the same folder
@@ -56,7 +55,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Makes the sweep, or goes on with it, and returns the exit code.
+/// Runs the sweep, or continues it, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     refuse_launcher("search all by itself")?;
     let mut overrides = args.overrides.clone();
@@ -91,7 +90,7 @@ pub(super) fn default_dir(config: &Path) -> PathBuf {
     Path::new("sweeps").join(config.file_stem().unwrap_or(config.as_os_str()))
 }
 
-/// Makes a sweep and says on standard error how it comes along; `None` if Ctrl-C stopped it.
+/// Runs a sweep and reports its progress on standard error; `None` if Ctrl-C stopped it.
 pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow::Result<Option<Outcome>> {
     let interrupter = Interrupter::new();
     let handler = interrupter.clone();
@@ -106,7 +105,7 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     }
 }
 
-/// An event, in a line.
+/// An event as a line of text.
 fn line(entry: &Entry) -> String {
     match entry {
         Entry::Planned(course) => {

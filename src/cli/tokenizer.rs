@@ -12,7 +12,7 @@ use crate::data;
 use crate::run::{self, RunDir};
 use crate::tokenizer::{Tokenizer, visible};
 
-/// Tokens that `info` shows in each list.
+/// The number of tokens that `info` shows in each list.
 const N_SHOWN: usize = 8;
 
 /// The most text that `info` measures, in bytes.
@@ -141,7 +141,7 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
         bail!("there are no ids to decode\n  hint: give at least one, such as 0");
     }
     let text = tokenizer.decode(&ids);
-    // A line break for the prompt; into a pipe goes the text alone.
+    // A line break for the terminal's prompt; a pipe gets only the text.
     let is_unfinished = io::stdout().is_terminal() && !text.ends_with('\n');
     print(&(text + if is_unfinished { "\n" } else { "" }))
 }
@@ -224,7 +224,7 @@ fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<(f64, usize, PathBuf)> {
     let located = run::locate(run).map(|located| located.run);
     let data = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?.data;
     if data::is_jsonl(data.format, &data.path) {
-        return None; // whose lines are not what is encoded
+        return None; // its lines are not the text that is encoded
     }
     let text = end_of_file(&data.path, data.val_fraction)?;
     let ids = tokenizer.encode(&text).ok().filter(|ids| !ids.is_empty())?;
@@ -259,7 +259,7 @@ fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     ids
 }
 
-/// A few tokens from all over the vocabulary.
+/// A few tokens spread over the vocabulary.
 fn samples(tokenizer: &Tokenizer) -> Vec<u32> {
     let step = tokenizer.vocab_size().div_ceil(N_SHOWN);
     ids(tokenizer).skip(step / 2).step_by(step).collect()

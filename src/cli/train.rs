@@ -32,8 +32,8 @@ pub(super) struct Args {
     /// Replace the value of a key of the config, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The device to compute on: auto, cpu, a name that `tinderbox devices` lists, or cuda:all for each of NVIDIA's GPUs
-    /// [default: train.device]
+    /// The device to compute on: auto, cpu, a name that `tinderbox devices` lists, or cuda:all for each of NVIDIA's
+    /// GPUs [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// The run directory [default: runs/ and the config's name]
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             ranks.leave();
             Ok(code)
         }
-        // The others wait for this one, and nothing else would end them.
+        // The other ranks wait for this one, and nothing else would end them.
         Err(error) => {
             note(format!("{}: {}", ranks.name(), describe(&error)));
             ranks.abort(FAILED)
@@ -93,7 +93,7 @@ fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
 
 /// Computes with rank 0, which writes the run and decides when it ends.
 fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
-    // A launcher that is told to stop tells every process: rank 0 saves first.
+    // A stopped launcher signals every process; only rank 0 reacts, and saves first.
     ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
@@ -215,8 +215,8 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
 
 const NO_HANDLER: &str = "cannot install the Ctrl-C handler";
 
-/// Before the first step there is nothing to save. Reading a text notices by itself that it should stop, unless a long
-/// piece of work is under way, such as finding merges.
+/// Before the first step there is nothing to save. The reading of a text checks for a stop, except during long pieces
+/// of work such as finding merges.
 fn exit_while_reading(progress: &Progress) {
     thread::sleep(READING_STOPS);
     if progress.is_reading() {
@@ -228,7 +228,7 @@ fn exit_while_reading(progress: &Progress) {
 
 const READING_STOPS: Duration = Duration::from_millis(150);
 
-/// Signals closer together than this count as one: both the shell and the system announce a closing terminal.
+/// Signals closer together than this count as one: both the shell and the system signal that a terminal is closing.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
 /// The first Ctrl-C ends the step and saves the run; a second one exits at once.

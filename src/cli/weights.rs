@@ -7,15 +7,15 @@ use crate::generate::LanguageModel;
 use crate::generate::engine::Precision;
 use crate::model::Gpt;
 
-/// How weights are kept.
+/// The storage format of weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum WeightFormat {
-    /// As they were trained
+    /// As trained
     #[default]
     F32,
     /// Rounded to 8 bits of precision: half as many bytes
     Bf16,
-    /// Rounded to whole numbers from -127 to 127, with a scale for each 32 of them: a quarter as many bytes
+    /// Rounded to integers from -127 to 127, with a scale for each 32 of them: a quarter as many bytes
     Int8,
 }
 
@@ -23,7 +23,7 @@ impl WeightFormat {
     /// The model with these weights on its device, of this name.
     ///
     /// # Errors
-    /// If its device would have to round them, and cannot.
+    /// If the weights would have to be rounded and the device does not support that.
     pub(super) fn of(self, model: Gpt, device: &str) -> anyhow::Result<LanguageModel> {
         let precision = match self {
             Self::F32 => Precision::F32,

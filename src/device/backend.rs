@@ -1,4 +1,4 @@
-//! Dispatch to the backends that are compiled in.
+//! Dispatches to the backends that are compiled in.
 
 use burn::tensor::Device;
 
@@ -20,7 +20,7 @@ pub(super) fn is_compiled(backend: Backend) -> bool {
     }
 }
 
-/// The device of a CPU backend; `None` if it is not compiled in.
+/// The device of a CPU backend, or `None` if the backend is not compiled in.
 pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
     match backend {
         #[cfg(feature = "flex")]
@@ -32,7 +32,7 @@ pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
     }
 }
 
-/// The adapters of a backend, the best one first; empty if it is not compiled in.
+/// The adapters of a backend, best first; empty if the backend is not compiled in.
 pub(super) fn find(backend: Backend) -> Vec<Adapter> {
     match backend {
         #[cfg(feature = "wgpu")]
@@ -47,7 +47,7 @@ pub(super) fn find(backend: Backend) -> Vec<Adapter> {
     }
 }
 
-/// Whether this machine may have a GPU for `backend`, as far as that is known without starting it.
+/// Whether this machine may have a GPU for `backend`, as far as that can be told without initializing the backend.
 pub(super) fn may_have_gpu(backend: Backend) -> bool {
     match backend {
         #[cfg(feature = "wgpu")]
@@ -59,7 +59,7 @@ pub(super) fn may_have_gpu(backend: Backend) -> bool {
 /// Opens an adapter that [`find`] returned.
 ///
 /// # Errors
-/// The driver's message, if it refuses.
+/// If the driver refuses, with its message.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     match adapter.api {
         #[cfg(feature = "cuda")]
@@ -71,8 +71,8 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     }
 }
 
-/// Whether this adapter's driver would crash the program. With the `vulkan` feature burn compiles kernels to SPIR-V for
-/// every driver that claims to take it, with no switch to turn that off, and Mesa's lavapipe then segfaults.
+/// Whether this adapter's driver would crash the program. With the `vulkan` feature, burn compiles kernels to SPIR-V
+/// for every driver that claims to accept it and has no switch to turn that off; Mesa's lavapipe then segfaults.
 pub(super) fn crashes(adapter: &Adapter) -> bool {
     cfg!(feature = "vulkan") && adapter.kind == AdapterKind::Software && adapter.api == Api::Vulkan
 }

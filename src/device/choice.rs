@@ -1,4 +1,4 @@
-//! The rules that choose among adapters, as functions of the adapters found, so that tests need no hardware.
+//! The rules for choosing an adapter. They are functions of the adapters found, so that their tests need no hardware.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::spec::Backend;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
-    /// A GPU with its own memory.
+    /// A GPU with dedicated memory.
     Discrete,
     /// A GPU that shares the CPU's memory.
     Integrated,
@@ -26,7 +26,7 @@ pub enum AdapterKind {
 }
 
 impl AdapterKind {
-    /// Whether it is a GPU in hardware.
+    /// Whether this is a hardware GPU.
     pub fn is_gpu(self) -> bool {
         !matches!(self, Self::Software | Self::Cpu)
     }
@@ -62,25 +62,25 @@ impl fmt::Display for Api {
     }
 }
 
-/// A GPU in hardware or software.
+/// A hardware or software GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
-    /// The backend that found it.
+    /// The backend that found the adapter.
     pub backend: Backend,
-    /// Its number among that backend's adapters, best first: the `n` of `wgpu:n`.
+    /// The index among that backend's adapters, best first: the `n` of `wgpu:n`.
     pub index: usize,
-    /// Its number among the adapters of its kind, in the driver's order, by which burn selects it.
+    /// The index among the adapters of the same kind, in the driver's order, by which burn selects the adapter.
     pub(super) index_of_kind: usize,
-    /// Its name, as reported by its driver.
+    /// The name reported by the driver.
     pub name: String,
-    /// The API through which it is used.
+    /// The API through which the adapter is used.
     pub api: Api,
     /// The kind of hardware.
     pub kind: AdapterKind,
 }
 
 impl Adapter {
-    /// Its name as an argument of `--device`.
+    /// The adapter as an argument of `--device`.
     pub fn spec(&self) -> String {
         format!("{}:{}", self.backend, self.index)
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Adapter {
 /// The backends that `auto` tries, best first. `vulkan` and `metal` find nothing that `wgpu` does not find.
 pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
 
-/// The adapter that `auto` chooses. It takes an integrated GPU only on Metal; elsewhere the CPU is often faster.
+/// The adapter that `auto` chooses. It takes an integrated GPU only on Metal; on other APIs the CPU is often faster.
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
         Backend::Cuda => true,
@@ -107,7 +107,7 @@ pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
     [Backend::Flex, Backend::Ndarray].into_iter().find(|backend| compiled.contains(backend))
 }
 
-/// The adapter of this number, or the first, which is the best.
+/// The adapter with this index; without an index the first one, which is the best.
 ///
 /// # Errors
 /// If there is no such adapter.
@@ -143,7 +143,8 @@ pub(super) fn hint(backend: Backend) -> &'static str {
     }
 }
 
-/// Numbers the adapters of one API, best first. `found` is in the driver's order, in which burn numbers each kind.
+/// Numbers the adapters of one API, best first. `found` is in the driver's order, the order in which burn numbers each
+/// kind.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();

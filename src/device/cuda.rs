@@ -1,4 +1,4 @@
-//! NVIDIA GPUs through CUDA. Its libraries are loaded at run time, and a missing one causes a panic.
+//! NVIDIA GPUs through CUDA, whose libraries are loaded at run time: a missing library causes a panic.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -17,8 +17,8 @@ pub(super) fn find() -> Vec<Adapter> {
     choice::number(Backend::Cuda, Api::Cuda, named)
 }
 
-/// The name of the GPUs from the driver's files, if all are the same model: CUDA itself names only initialized GPUs,
-/// and the order of the files differs from CUDA's.
+/// The name of the GPUs from the driver's files, if all are the same model: CUDA names only initialized GPUs, and the
+/// order of the files differs from CUDA's.
 fn model() -> Option<String> {
     let mut models: Vec<String> = std::fs::read_dir("/proc/driver/nvidia/gpus")
         .ok()?
@@ -34,7 +34,7 @@ fn model() -> Option<String> {
 /// Opens a GPU and adds two numbers on it, so that a missing compiler or library is detected here.
 ///
 /// # Errors
-/// The message of a panic in CUDA's libraries.
+/// If CUDA's libraries panic, with the message of the panic, or if the sum is wrong.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     kernel_cache::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);
@@ -46,7 +46,7 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     }
 }
 
-/// Runs `f`, and returns the message of a panic without printing it to standard error.
+/// Runs `f`; if it panics, returns the message without printing it to standard error.
 fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let report = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

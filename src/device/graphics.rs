@@ -1,4 +1,4 @@
-//! The adapters of graphics APIs as wgpu lists them; burn's own list has no names.
+//! The adapters of graphics APIs, as listed by wgpu; burn's list has no names.
 
 use std::fs;
 use std::path::Path;
@@ -15,24 +15,24 @@ use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
 
-/// The APIs that `wgpu` tries, fastest first; one that the platform lacks finds nothing.
+/// The APIs that the `wgpu` backend tries, fastest first; no adapters are found for one that the platform lacks.
 pub(super) const BEST_FIRST: &[Api] =
     if cfg!(target_os = "macos") { &[Api::Metal] } else { &[Api::Vulkan, Api::Dx12, Api::OpenGl] };
 
-/// Whether this machine can have a GPU. Initializing an API takes 0.1 s, and some drivers print warnings without a GPU.
+/// Whether this machine may have a GPU. Initializing an API takes 0.1 s, and some drivers print warnings without a GPU.
 pub(super) fn may_have_gpu() -> bool {
     !cfg!(target_os = "linux") || has_gpu_node(Path::new("/dev"))
 }
 
-/// Whether there is a device file of a GPU: from the kernel's own drivers, from NVIDIA's, or in WSL.
+/// Whether there is a device file of a GPU: from a driver in the kernel, from NVIDIA's driver, or in WSL.
 fn has_gpu_node(dev: &Path) -> bool {
     let is_renderer = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("renderD");
     let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|dri| dri.flatten().any(is_renderer));
     has_renderer || ["nvidiactl", "dxg"].iter().any(|name| dev.join(name).exists())
 }
 
-/// The adapters of the first of `apis` with a GPU, or else with any adapter; with two APIs a card would be listed
-/// twice.
+/// The adapters of the first of `apis` that has a GPU, or else of the first that has any adapter; with two APIs a GPU
+/// would be listed twice.
 pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
     let mut software = Vec::new();
     for &api in apis {
@@ -47,7 +47,7 @@ pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
     software
 }
 
-/// An adapter as its driver describes it.
+/// The name and the kind of an adapter, as its driver reports them.
 type Named = (String, AdapterKind);
 
 /// The adapters of one API, in the driver's order. Each API is initialized only once: Vulkan's loader crashes when
@@ -88,7 +88,7 @@ fn probe(api: Api) -> Vec<Named> {
 /// Opens an adapter; opening the same adapter again returns the same device.
 ///
 /// # Errors
-/// The driver's message, if it refuses.
+/// If the driver refuses, with its message.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     static OPENED: Mutex<Vec<WgpuDevice>> = Mutex::new(Vec::new());
     let kind = match adapter.kind {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_gpu_has_a_file_among_the_devices() {
-        // These are display devices, which cannot compute.
+        // A `card` file is a display device, which cannot compute.
         for (name, is_gpu) in [("dri/card0", false), ("dri/renderD128", true), ("nvidiactl", true), ("dxg", true)] {
             let dev = tempfile::tempdir().expect("a temporary directory");
             assert!(!has_gpu_node(dev.path()));

@@ -1,4 +1,4 @@
-//! Configures the tuning of GPU kernels, and where its results are cached between runs.
+//! Configures the autotuning of GPU kernels and the directory that caches its results between runs.
 
 use burn::cubecl::config::autotune::AutotuneLevel;
 use burn::cubecl::config::cache::CacheConfig;
@@ -6,8 +6,8 @@ use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::choice::AdapterKind;
 
-/// Configures the whole process, before its first kernel; later calls have no effect. Settings in a `cubecl.toml` or
-/// `burn.toml`, or in `CUBECL_AUTOTUNE_LEVEL`, take precedence.
+/// Configures the whole process; this must be called before the first kernel, and later calls have no effect. Settings
+/// in a `cubecl.toml` or `burn.toml`, or in `CUBECL_AUTOTUNE_LEVEL`, take precedence.
 pub(super) fn configure(kind: AdapterKind) {
     let tuned_by_user = std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_some();
     let config = CubeClRuntimeConfig::from_current_dir().override_from_env();
@@ -19,9 +19,9 @@ fn adjust(mut config: CubeClRuntimeConfig, kind: AdapterKind, tuned_by_user: boo
     if let (CacheConfig::Target, Some(cache)) = (&config.environment.path, dirs::cache_dir()) {
         config.environment.path = CacheConfig::Directory(cache.join("tinderbox").join("kernels"));
     }
-    // On a software adapter the first step is nearly all tuning. `Full` is the only level that does not first measure
-    // the adapter's peak speed; and one sample of each candidate is enough. A two-layer toy starts on lavapipe in 32 s
-    // instead of 41 s.
+    // On a software adapter the first step consists almost entirely of tuning. `Full` is the only level that does not
+    // first measure the adapter's peak speed, and one sample of each candidate is enough: a two-layer toy model starts
+    // on lavapipe in 32 s instead of 41 s.
     let untouched = !tuned_by_user && matches!(config.autotune.level, AutotuneLevel::Balanced);
     if kind == AdapterKind::Software && untouched {
         config.autotune.level = AutotuneLevel::Full;

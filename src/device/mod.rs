@@ -1,7 +1,7 @@
-//! Devices to compute on, from the name that a user gives (`auto`, `cpu`, `wgpu:1`) to an opened burn device.
+//! Compute devices, from the name given by the user (`auto`, `cpu`, `wgpu:1`) to an open burn device.
 //!
-//! [`open`] returns a device that is ready to use, or an error with a hint; otherwise burn would panic at the first
-//! tensor. `choice` has the rules for choosing adapters, `backend` dispatches to the compiled backends.
+//! [`open`] returns a device that is ready to use, or an error with a hint; without it, burn would panic at the first
+//! tensor. `choice` has the rules for choosing adapters, and `backend` dispatches to the compiled backends.
 
 mod backend;
 mod choice;
@@ -23,18 +23,18 @@ pub use self::spec::{Backend, DeviceSpec};
 /// A device that is ready to compute on.
 #[derive(Debug, Clone)]
 pub struct OpenDevice {
-    /// Burn's handle, without gradients; `Device::autodiff` turns them on.
+    /// Burn's device handle, without gradients; `Device::autodiff` turns them on.
     pub device: burn::tensor::Device,
-    /// Its name in reports, such as `flex` or `wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits), Vulkan)`.
+    /// The name of the device in reports, such as `flex` or `wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits), Vulkan)`.
     pub name: String,
-    /// The backend.
+    /// The backend of the device.
     pub backend: Backend,
     /// The kind of hardware.
     pub kind: AdapterKind,
 }
 
 impl OpenDevice {
-    /// A warning if the adapter is a software GPU.
+    /// A warning if the device is a software GPU.
     #[must_use]
     pub fn caution(&self) -> Option<String> {
         (self.kind == AdapterKind::Software).then(|| {
@@ -46,20 +46,20 @@ impl OpenDevice {
     }
 }
 
-/// A device that this binary can use on this machine, or the reason why it cannot.
+/// A device that this binary can use on this machine, or a backend that it cannot use, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceListing {
-    /// The argument of `--device`: `flex`, `wgpu:1`; the backend's name alone if it cannot be used.
+    /// The argument of `--device`, such as `flex` or `wgpu:1`; only the backend's name if the backend cannot be used.
     pub device: String,
-    /// The backend.
+    /// The backend of the device.
     pub backend: Backend,
-    /// The adapter's name, as reported by its driver.
+    /// The adapter's name, as reported by the driver.
     pub name: Option<String>,
-    /// The API through which it is used; `None` for a CPU.
+    /// The API through which the adapter is used; `None` for a CPU.
     pub api: Option<Api>,
     /// The kind of hardware; `None` if the backend cannot be used.
     pub kind: Option<AdapterKind>,
-    /// Why the backend cannot be used; `None` if it can.
+    /// The reason why the device cannot be used; `None` if it can.
     pub unavailable: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     }
 }
 
-/// The devices on which a run is trained: one, or several if `spec` names them.
+/// The devices that train a run: one, or several if `spec` names several.
 pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
     match spec {
         DeviceSpec::AllOfCuda => {
@@ -96,10 +96,10 @@ pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
     }
 }
 
-/// The argument of `--device` that names the device which `spec` would open: what `auto` means here.
+/// The argument of `--device` for the device that `spec` would open, for instance the device that `auto` chooses.
 ///
 /// # Errors
-/// As [`open`], except for errors of drivers, which are not called.
+/// In the same cases as [`open`], except for errors of drivers, which are not called.
 pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
     Ok(match choose(spec)? {
         Choice::Cpu(backend) => backend.to_string(),
@@ -112,20 +112,20 @@ pub fn is_cpu(device: &burn::tensor::Device) -> bool {
     Backend::ALL.into_iter().filter_map(backend::open_cpu).any(|cpu| cpu == *device)
 }
 
-/// Whether `device`, with or without gradients, is burn's own CPU backend.
+/// Whether `device`, with or without gradients, is flex, burn's default CPU backend.
 pub fn is_flex(device: &burn::tensor::Device) -> bool {
     backend::open_cpu(Backend::Flex).is_some_and(|flex| flex == *device)
 }
 
-/// Runs computations on `device` from the fastest thread.
+/// Runs `f`, which computes on `device`, on the thread where that is fastest.
 ///
-/// For a CPU that is one of rayon's threads; another one would hand over each operation and sleep. For a GPU it is this
-/// thread.
+/// For a CPU that is one of rayon's threads, since any other thread would hand over each operation and sleep. For a GPU
+/// it is the calling thread.
 pub fn compute<T: Send>(device: &burn::tensor::Device, f: impl FnOnce() -> T + Send) -> T {
     if is_cpu(device) { rayon::scope(|_| f()) } else { f() }
 }
 
-/// The devices of every backend, or the reason why it has none.
+/// The devices of every backend, or the reason why the backend has none.
 pub fn list() -> Vec<DeviceListing> {
     Backend::ALL.into_iter().flat_map(list_backend).collect()
 }
@@ -190,8 +190,8 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
     }
 }
 
-/// The GPU that `auto` chooses. Later backends are not tried once one is found: initializing a graphics API takes 0.1
-/// s.
+/// The GPU that `auto` chooses. No further backend is tried once a GPU is found, since initializing a graphics API
+/// takes 0.1 s.
 fn automatic() -> Option<Adapter> {
     let is_candidate = |&backend: &Backend| backend::is_compiled(backend) && backend::may_have_gpu(backend);
     let mut candidates = choice::AUTO_ORDER.into_iter().filter(is_candidate);

@@ -1,4 +1,4 @@
-//! Devices as a user names them.
+//! The names of devices in arguments, such as `wgpu:1`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use serde::Serialize;
 
 use super::DeviceError;
 
-/// `auto`, `cpu`, a backend with or without an adapter's number, or `cuda:all`.
+/// A device as named by the user: `auto`, `cpu`, a backend with or without an adapter's index, or `cuda:all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceSpec {
-    /// CUDA, then a discrete GPU or Metal, then the CPU; never a software adapter.
+    /// The first of CUDA, a discrete GPU or Metal, and the CPU; never a software adapter.
     Auto,
     /// The best CPU backend.
     Cpu,
-    /// A backend, on the adapter of this number or on the best one.
+    /// A backend, with the adapter of this index or else the best one.
     On(Backend, Option<usize>),
-    /// All of CUDA's GPUs, for training; everything else takes the best one.
+    /// All CUDA GPUs, for training; all other commands use the best one.
     AllOfCuda,
 }
 
@@ -24,15 +24,15 @@ pub enum DeviceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Burn's own CPU backend.
+    /// The flex crate, burn's default CPU backend.
     Flex,
-    /// The `ndarray` crate on the CPU: a numerical second opinion.
+    /// The `ndarray` crate on the CPU, for checking results against a second implementation.
     Ndarray,
-    /// Any GPU, through the fastest available graphics interface.
+    /// Any GPU, through the fastest available graphics API.
     Wgpu,
     /// GPUs through Vulkan, with SPIR-V shaders.
     Vulkan,
-    /// GPUs through Metal, with Metal's own shaders.
+    /// GPUs through Metal, with shaders in Metal's shading language.
     Metal,
     /// NVIDIA GPUs through CUDA.
     Cuda,
@@ -42,7 +42,7 @@ impl Backend {
     /// All backends, in the order in which they are listed.
     pub const ALL: [Self; 6] = [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
-    /// Its name, which is also that of its cargo feature.
+    /// The backend's name, which is also the name of its cargo feature.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flex => "flex",
@@ -54,7 +54,7 @@ impl Backend {
         }
     }
 
-    /// Whether it computes on the CPU, and has no adapters.
+    /// Whether the backend computes on the CPU and thus has no adapters.
     pub fn is_cpu(self) -> bool {
         matches!(self, Self::Flex | Self::Ndarray)
     }
@@ -70,7 +70,7 @@ impl FromStr for DeviceSpec {
     type Err = DeviceError;
 
     /// # Errors
-    /// If the name is unknown, or its number is malformed or out of place.
+    /// If the name is unknown, or the index after the colon is malformed or out of place.
     fn from_str(spec: &str) -> Result<Self, DeviceError> {
         let (name, index) = match spec.split_once(':') {
             Some((name, index)) => (name, Some(index)),
@@ -107,7 +107,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The most similar known name, if one is similar at all.
+/// The most similar known name, if any is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase();
     ["auto", "cpu"]

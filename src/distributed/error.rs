@@ -1,8 +1,8 @@
-//! Why processes cannot train together.
+//! The errors of distributed training.
 
 use std::time::Duration;
 
-/// Why processes cannot train together.
+/// The reason why several processes cannot train together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum DistributedError {

@@ -1,8 +1,8 @@
 //! The processes that train one run together, and their communication.
 //!
 //! A process is alone unless a launcher such as `mpirun` started several, which then communicate over MPI (feature
-//! `mpi`). The threads of a process that trains on several GPUs are ranks as well. Nothing here depends on models or
-//! runs.
+//! `mpi`). A process that trains on several GPUs has one thread per GPU, and these threads are ranks as well. Nothing
+//! here depends on models or runs.
 
 mod error;
 mod launcher;
@@ -35,22 +35,22 @@ pub trait Collective: Debug + Send + Sync {
     fn host(&self) -> String;
     /// A barrier: waits until every process has arrived.
     fn barrier(&self);
-    /// All-to-all: sends each process its part of `own`, whose equal parts are in the order of the ranks, and collects
-    /// the parts that they send to this one.
+    /// All-to-all: splits `own` into equal parts, one per rank in order, sends each process its part, and collects the
+    /// parts sent to this process in `arrived`.
     fn all_to_all(&self, own: &[u8], arrived: &mut [u8]);
-    /// All-gather: sends all of `own` to every process, and collects what they send.
+    /// All-gather: sends all of `own` to every process and collects what every process sends in `arrived`.
     fn all_gather(&self, own: &[u8], arrived: &mut [u8]);
-    /// Broadcast: replaces the bytes by those of the process `root`.
+    /// Broadcast: replaces the bytes with those of process `root`.
     fn broadcast(&self, root: usize, bytes: &mut [u8]);
-    /// From now on, ends all processes if an exchange takes too long; `None` sets no limit.
+    /// Sets a time limit for exchanges, after which all processes are ended; `None` sets no limit.
     fn limit_waiting(&self, limit: Option<Limit>);
-    /// The last call: waits for the others, and shuts MPI down.
+    /// Waits for the other processes and shuts MPI down. No other call may follow.
     fn leave(&self);
-    /// Ends all processes at once. The launcher exits with `code` if it passes codes on.
+    /// Ends all processes at once. The launcher exits with `code` if it forwards exit codes.
     fn abort(&self, code: u8) -> !;
 }
 
-/// A single process.
+/// The collective operations of a single process.
 #[derive(Debug)]
 struct Alone;
 
@@ -88,49 +88,49 @@ impl Collective for Alone {
     }
 }
 
-/// Called with the ranks that hang, before all processes are ended.
+/// A function that is called with the ranks that hang, before all processes are ended.
 pub type OnHang = fn(&DistributedError);
 
-/// The longest time that an exchange may take.
+/// The time limit of an exchange.
 pub struct Limit {
-    /// The time after which processes that do not answer are looked for.
+    /// The time after which the search for processes that do not answer begins.
     pub after: Duration,
-    /// Called with their ranks; empty if all of them answered.
+    /// Called with the ranks that do not answer, or an empty slice if all of them answered.
     pub report: Report,
 }
 
 /// See [`Limit::report`].
 pub type Report = Box<dyn Fn(&[usize]) + Send + Sync>;
 
-/// The time that a process spent in exchanges.
+/// The time that a process has spent in exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Waiting, until the last process had arrived.
+    /// The time spent waiting, until the last process arrived.
     pub waiting: Duration,
-    /// Communication, from then until the data had arrived.
+    /// The time spent communicating, from then until the data arrived.
     pub communicating: Duration,
 }
 
-/// [`Exchanged`], in nanoseconds.
+/// The times of [`Exchanged`], in nanoseconds.
 #[derive(Debug, Default)]
 struct Clocks {
     waiting: AtomicU64,
     communicating: AtomicU64,
 }
 
-/// Adds the time that `f` takes.
+/// Runs `f` and adds the time it takes to `clock`.
 fn timed(clock: &AtomicU64, f: impl FnOnce()) {
     let began = Instant::now();
     f();
     clock.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The processes of a run, from the point of view of one of them. Rank 0 leads: it writes the run directory, and the
-/// others compute with it.
+/// The processes of a run, as seen by one of them. Rank 0 is the main process: it writes the run directory, and the
+/// others only compute.
 #[derive(Clone, Debug)]
 pub struct Ranks {
     collective: Arc<dyn Collective>,
-    /// The machines of all ranks.
+    /// The names of the machines of all ranks.
     hosts: Arc<[String]>,
     on_hang: OnHang,
     clocks: Arc<Clocks>,
@@ -140,7 +140,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// A single process.
+    /// The ranks of a single process.
     pub fn alone() -> Self {
         Self::with(Arc::new(Alone), [Alone.host()].into(), |_| ())
     }
@@ -149,10 +149,10 @@ impl Ranks {
         Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default(), cards: [].into() }
     }
 
-    /// Ranks that are threads of this process, in order, each with one of `devices`. CUDA devices sum tensors directly;
-    /// the tensors of others are summed in the host's memory.
+    /// Ranks that are threads of this process, each with the device of the same index. CUDA devices sum tensors
+    /// directly; the tensors of other devices are summed in host memory.
     ///
-    /// A rank that [aborts](Ranks::abort) unwinds, and so do those that wait for it, with [`OtherFailed`].
+    /// If a rank [aborts](Ranks::abort), it unwinds, and ranks that wait for it unwind with [`OtherFailed`].
     pub fn of_devices(devices: &[OpenDevice]) -> Vec<Self> {
         let names: Arc<[String]> = devices.iter().map(|device| device.name.clone()).collect();
         let are_cards = devices.iter().all(|device| device.backend == Backend::Cuda);
@@ -162,9 +162,9 @@ impl Ranks {
         threads::Thread::all(devices.len()).map(rank).collect()
     }
 
-    /// Joins the processes that the launcher started, and divides the cores of each machine among those on it. Without
-    /// a launcher, or if it started one process, the process is alone. `on_hang` is called with ranks that hang, if
-    /// there is a [limit](Ranks::limit_waiting).
+    /// Connects to the other processes that the launcher started and divides the cores of each machine among its
+    /// processes. Without a launcher, or if it started one process, the process is alone. `on_hang` is called with the
+    /// ranks that hang, if there is a [limit](Ranks::limit_waiting).
     ///
     /// # Errors
     /// If the launcher started several processes that cannot find each other, because the program was built without MPI
@@ -187,7 +187,7 @@ impl Ranks {
         (0..self.size()).filter(|rank| self.hosts[*rank] == self.hosts[own] && cores[*rank] == cores[own]).count()
     }
 
-    /// The number of this process, from 0.
+    /// The rank of this process, counted from 0.
     pub fn rank(&self) -> usize {
         self.collective.rank()
     }
@@ -197,7 +197,7 @@ impl Ranks {
         self.collective.size()
     }
 
-    /// The local rank: the number of this process among those on its machine, counted from 0.
+    /// The local rank: the index of this process among those on its machine, counted from 0.
     pub fn index_on_host(&self) -> usize {
         self.hosts[..self.rank()].iter().filter(|host| **host == self.hosts[self.rank()]).count()
     }
@@ -217,23 +217,23 @@ impl Ranks {
         self.rank() == 0
     }
 
-    /// A rank with its machine, such as `rank 2 on node7`.
+    /// The name of a rank and its machine, such as `rank 2 on node7`.
     pub fn name_of(&self, rank: usize) -> String {
         format!("rank {rank} on {}", self.hosts[rank])
     }
 
-    /// This process with its machine.
+    /// The name of this process and its machine.
     pub fn name(&self) -> String {
         self.name_of(self.rank())
     }
 
-    /// All-reduce: replaces each number by its sum over all processes, bit for bit the same in each. `format` is that
-    /// of the numbers sent.
+    /// All-reduce: replaces each number with its sum over all processes, bitwise identical on every process. The
+    /// numbers are sent in `format`.
     pub fn all_reduce(&self, values: &mut [f32], format: Format) {
         timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, format));
     }
 
-    /// The sums of tensors over all ranks, computed by the devices directly. All ranks call it in the same order.
+    /// The sums of tensors over all ranks, computed by the devices directly. All ranks must call it in the same order.
     ///
     /// # Panics
     /// If the ranks [have no cards](Ranks::has_cards).
@@ -244,7 +244,7 @@ impl Ranks {
         under_way.into_iter().map(CollectiveTensor::resolve).collect()
     }
 
-    /// Has the devices of all ranks sum ones, if they sum tensors directly, so that a missing library is found early.
+    /// Sums ones on the devices of all ranks, if they sum tensors directly, so that a missing library is found early.
     ///
     /// # Errors
     /// If the sum is wrong.
@@ -262,13 +262,13 @@ impl Ranks {
         timed(&self.clocks.waiting, || self.collective.barrier());
     }
 
-    /// The time that this process has spent waiting in [`Ranks::meet`] and in sums since it joined.
+    /// The time that this process has spent in [`Ranks::meet`] and in sums since it joined.
     pub fn exchanged(&self) -> Exchanged {
         let read = |clock: &AtomicU64| Duration::from_nanos(clock.load(Ordering::Relaxed));
         Exchanged { waiting: read(&self.clocks.waiting), communicating: read(&self.clocks.communicating) }
     }
 
-    /// From now on, ends all processes if an exchange takes longer than this; `None` sets no limit.
+    /// Sets a time limit for exchanges, after which all processes are ended; `None` sets no limit.
     pub fn limit_waiting(&self, after: Option<Duration>) {
         let names: Vec<String> = (0..self.size()).map(|rank| self.name_of(rank)).collect();
         let on_hang = self.on_hang;
@@ -282,22 +282,22 @@ impl Ranks {
         self.collective.limit_waiting(after.map(limit));
     }
 
-    /// Keeps other threads of this process from starting an exchange.
+    /// Keeps other threads of this process from starting an exchange while the guard lives.
     pub fn take_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Ranks::take_turn`]; `None` if another thread has the turn.
+    /// Tries the same as [`Ranks::take_turn`]; `None` if another thread has the turn.
     pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
         self.turn.try_lock().ok()
     }
 
-    /// Replaces the bytes by those of rank 0.
+    /// Replaces the bytes with those of rank 0.
     pub fn broadcast(&self, bytes: &mut [u8]) {
         self.collective.broadcast(0, bytes);
     }
 
-    /// Replaces the numbers by those of rank 0.
+    /// Replaces the numbers with those of rank 0.
     pub fn broadcast_numbers(&self, values: &mut [f32]) {
         let mut bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.broadcast(&mut bytes);
@@ -306,7 +306,7 @@ impl Ranks {
         }
     }
 
-    /// The text of rank 0; those of the others are ignored.
+    /// The text of rank 0; the texts of other ranks are ignored.
     pub fn broadcast_text(&self, text: &str) -> String {
         self.text_of(0, text)
     }
@@ -316,7 +316,7 @@ impl Ranks {
         (0..self.size()).map(|rank| self.text_of(rank, text)).collect()
     }
 
-    /// The text of one rank, broadcast to all.
+    /// Broadcasts the text of `rank` to all ranks and returns it.
     fn text_of(&self, rank: usize, text: &str) -> String {
         let mut length = (text.len() as u64).to_le_bytes();
         self.collective.broadcast(rank, &mut length);
@@ -340,21 +340,21 @@ impl Ranks {
         DistributedError::Differs { what, this: self.name(), first: self.name_of(0) }
     }
 
-    /// The last call: waits until every process has arrived, and shuts MPI down.
+    /// Waits until every process has arrived and shuts MPI down. No other call may follow.
     pub fn leave(&self) {
         self.collective.leave();
     }
 
-    /// Ends all processes at once, with this exit code where the launcher passes it on.
+    /// Ends all processes at once, with this exit code if the launcher forwards it.
     pub fn abort(&self, code: u8) -> ! {
         self.collective.abort(code)
     }
 }
 
-/// Fails if a launcher started several processes, because each would do all of the `work`.
+/// Returns an error if a launcher started several processes, since each would do all of the `work`.
 ///
 /// # Errors
-/// In that case.
+/// If a launcher started several processes.
 pub fn refuse_launcher(work: &'static str) -> Result<(), DistributedError> {
     match launcher::n_processes() {
         0 | 1 => Ok(()),

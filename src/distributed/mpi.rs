@@ -13,26 +13,26 @@ use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Sour
 
 use super::{Collective, DistributedError, Limit};
 
-/// The most items in one message: MPI counts them with 31 bits.
+/// The most items in one message, since MPI counts them with a 32-bit signed integer.
 const MAX_ITEMS: usize = 1 << 28;
 
-/// The most bytes in one message of an exchange. For longer ones MPI uses a handshake with the receiver (the rendezvous
-/// protocol), whose reply waits behind the data that is sent in the other direction. The limit of Open MPI over TCP is
-/// 64 KiB including the header.
+/// The most bytes in one message of an exchange. For longer messages MPI uses a handshake with the receiver (the
+/// rendezvous protocol), whose reply queues behind the data sent in the other direction. The limit of Open MPI over TCP
+/// is 64 KiB including the header.
 const MAX_MESSAGE: usize = 1 << 15;
 
-/// The tags of these messages, of the question whether a process is alive, and of the answer.
+/// The tags of these messages, of the query whether a process is alive, and of the reply to it.
 const PIECE: i32 = 0;
 const ROLL_CALL: i32 = 1;
 const HERE: i32 = 2;
 
-/// The longest time that an answer may take.
+/// The longest time that a reply may take.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How often a waiting process checks whether another asks if it is alive.
+/// The interval at which a waiting process checks for queries whether it is alive.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// After this time a waiting process yields its core between two checks for messages.
+/// The time after which a waiting process sleeps for [`NAP`] between two checks for messages.
 const AWAKE: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(50);
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Mpi {
 }
 
 impl Mpi {
-    /// Joins the other processes. The launcher started `launched` in all.
+    /// Connects to the other processes of the job. The launcher started `launched` processes in all.
     pub(super) fn connect(launched: usize) -> Result<Self, DistributedError> {
         let (universe, threading) = initialize_with_threading(Threading::Serialized).expect("called once");
         let world = world();
@@ -67,7 +67,7 @@ impl Mpi {
         Ok(connected)
     }
 
-    /// All-to-all: sends each process its part, and receives the part that each sends to this one.
+    /// All-to-all: sends each process its part and receives the part that each process sends to this one.
     fn exchange<'a>(&self, part_for: impl Fn(usize) -> &'a [u8], arrived: &mut [u8]) {
         let own = part_for(self.rank);
         if own.is_empty() {
@@ -86,7 +86,7 @@ impl Mpi {
             }
             let mut sending = Vec::new();
             for begin in (0..own.len()).step_by(MAX_MESSAGE) {
-                // Each process begins with another one.
+                // Each process begins with a different receiver.
                 for rank in (self.rank + 1..self.rank + self.size).map(|rank| rank % self.size) {
                     let piece = &part_for(rank)[begin..own.len().min(begin + MAX_MESSAGE)];
                     let process = world.process_at_rank(index(rank));
@@ -97,8 +97,8 @@ impl Mpi {
         });
     }
 
-    /// Waits until all requests are done, or ends all processes if that takes too long. Exchanges do not block: a
-    /// waiting process still answers the others.
+    /// Waits until all requests are done, or ends all processes if that takes too long. The requests do not block, so a
+    /// waiting process still answers queries.
     fn finish<'a, D: ?Sized + 'a, S: Scope<'a>>(&self, requests: impl IntoIterator<Item = Request<'a, D, S>>) {
         let limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (began, mut looked) = (Instant::now(), Duration::ZERO);
@@ -109,7 +109,7 @@ impl Mpi {
                 let waited = began.elapsed();
                 if waited > looked + LOOK {
                     looked = waited;
-                    // One process asks on behalf of all.
+                    // One process queries on behalf of all.
                     let is_asked = answer().is_some() && patience.is_some();
                     if is_asked {
                         patience = Some(waited + 3 * ANSWER);
@@ -128,8 +128,8 @@ impl Mpi {
         }
     }
 
-    /// Asks all others whether they are alive, and ends all processes; returns if a process of a lower rank asks as
-    /// well.
+    /// Queries whether the other processes are alive, then ends all processes; returns early if a process of a lower
+    /// rank queries as well.
     fn call_the_roll(&self, limit: &Limit) {
         let mut missing: Vec<usize> = (0..self.size).filter(|rank| *rank != self.rank).collect();
         for rank in &missing {
@@ -158,7 +158,7 @@ fn receive(tag: i32) -> Option<usize> {
     Some(number(from))
 }
 
-/// Answers a process that asks whether this one is alive, and returns that process.
+/// Answers a pending query whether this process is alive, if there is one, and returns its sender.
 fn answer() -> Option<usize> {
     let from = receive(ROLL_CALL)?;
     world().process_at_rank(index(from)).send_with_tag(&[0_u8], HERE);
@@ -225,8 +225,8 @@ impl Collective for Mpi {
 }
 
 impl Drop for Mpi {
-    /// A process that is dropped without having left has failed. Finalizing MPI would then deadlock with the others;
-    /// the launcher ends them when this process exits.
+    /// Skips finalizing MPI: a process that is dropped without having left has failed, and finalizing would deadlock
+    /// with the other processes. The launcher ends them when this process exits.
     fn drop(&mut self) {
         std::mem::forget(self.universe.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

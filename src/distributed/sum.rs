@@ -1,19 +1,20 @@
-//! Sums over all processes (all-reduce). Each process adds one part of the numbers, in the order of the ranks, then all
-//! parts are gathered. So the result depends on the number of processes, but not on algorithms that MPI chooses.
+//! Sums over all processes (all-reduce). Each process sums one part of the numbers in the order of the ranks
+//! (reduce-scatter), then all parts are gathered (all-gather). The result thus depends on the number of processes, but
+//! not on the algorithms that MPI chooses.
 
 use half::bf16;
 
 use super::Collective;
 
-/// The most numbers in one exchange, 16 MiB in f32, which limits the memory for the two copies of them.
+/// The most numbers in one exchange (16 MiB in f32), which limits the memory for the two copies of them.
 pub const MOST_NUMBERS: usize = 1 << 22;
 
 /// The format in which numbers are sent. Sums are computed in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Unchanged.
+    /// The numbers as they are, in f32.
     F32,
-    /// Rounded to 8 significant bits, as is the sum on its way back, which halves the bytes.
+    /// Rounded to 8 significant bits, as is the sum sent back, which halves the bytes.
     ///
     /// With `u = 2^-8`, the error of a sum `s` of the numbers `x` is at most `u (|s| + (1 + u) sum |x|)`, plus the
     /// rounding of f32.
@@ -38,7 +39,7 @@ impl Format {
         }
     }
 
-    /// Replaces each value by the result of `combine` on it and the number received.
+    /// Replaces each value with the result of `combine` on the value and the number received.
     fn unpack(self, bytes: &[u8], values: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
         match self {
             Self::F32 => {
@@ -55,7 +56,7 @@ impl Format {
     }
 }
 
-/// Replaces each number by its sum over all processes, the same bits in each of them.
+/// Replaces each number with its sum over all processes, bitwise identical on every process.
 pub(super) fn all_reduce(collective: &dyn Collective, values: &mut [f32], format: Format) {
     if collective.size() > 1 {
         values.chunks_mut(MOST_NUMBERS).for_each(|piece| sum_piece(collective, piece, format));
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use crate::distributed::threads::Thread;
 
-    /// The sums of the rows, as computed by each of as many threads.
+    /// The sums of the rows, as computed by each of the threads, one per row.
     fn sums(rows: &[Vec<f32>], format: Format) -> Vec<Vec<f32>> {
         thread::scope(|scope| {
             let threads: Vec<_> = Thread::all(rows.len())
@@ -108,7 +109,7 @@ mod tests {
         })
     }
 
-    /// Numbers of different sizes and signs, which f32 does not add exactly.
+    /// Numbers of different magnitudes and signs, which f32 does not add exactly.
     fn rows(n_ranks: usize, length: usize) -> Vec<Vec<f32>> {
         let number = |seed: usize| {
             let mixed = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;

@@ -1,24 +1,24 @@
-//! Ranks that are threads of one process, each with its own device.
+//! Ranks that are threads of one process, each with a separate device.
 
 use std::panic;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Collective, Limit};
 
-/// One of these threads.
+/// A rank that is a thread of this process.
 #[derive(Debug)]
 pub(super) struct Thread {
     rank: usize,
     shared: Arc<Shared>,
 }
 
-/// The panic payload of a thread that unwinds because another one failed.
+/// The panic payload of a thread that unwinds because a rank aborted.
 #[derive(Debug)]
 pub struct OtherFailed;
 
 #[derive(Debug)]
 struct Shared {
-    /// The data that each rank shows to the others.
+    /// The bytes that each rank makes available to all ranks.
     desks: Vec<Mutex<Vec<u8>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
@@ -32,7 +32,7 @@ struct Meeting {
 }
 
 impl Thread {
-    /// `size` ranks, in their order.
+    /// The `size` ranks, in order.
     pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
         let desks = (0..size).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared { desks, meeting: Mutex::default(), changed: Condvar::new() });
@@ -47,7 +47,7 @@ impl Thread {
         self.shared.desks[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows `own` to all ranks, and reads the data of each.
+    /// Makes `own` available to all ranks and calls `read` with the bytes of each rank.
     fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
         own.clone_into(&mut *self.desk(self.rank));
         self.barrier();
@@ -106,7 +106,7 @@ impl Collective for Thread {
         self.barrier();
     }
 
-    /// A thread ends with its process, so there is no limit to check.
+    /// Does nothing: a thread ends with its process, so there is no limit to check.
     fn limit_waiting(&self, _: Option<Limit>) {}
 
     fn leave(&self) {}

@@ -1,54 +1,54 @@
-//! Continuous batching: texts join and leave one decoder between tokens, and reuse the prefix of a text already read.
+//! Continuous batching: sequences join and leave one decoder between tokens and reuse prefixes that are already cached.
 //!
-//! It deals with tokens and logits only. The logits of a text depend neither on the other texts nor on where its prefix
-//! came from.
+//! This module deals with tokens and logits only. The logits of a sequence depend neither on the other sequences nor on
+//! the slot that its prefix was copied from.
 
 use burn::tensor::TensorReadError;
 
 use super::language_model::{AnyDecoder, LanguageModel};
 
-/// The most tokens of a prompt that are read between two tokens of the other texts.
+/// The most tokens of one prompt that are read between two tokens of the other sequences (chunked prefill).
 const CHUNK: usize = 128;
 
-/// As [`CHUNK`], for all prompts together.
+/// The same limit as [`CHUNK`], for all prompts together.
 const CHUNKS: usize = 4 * CHUNK;
 
-/// A model with several texts, each in one of a fixed number of slots (here "places").
+/// A model that decodes several sequences, each in one of a fixed number of slots (here called places).
 #[derive(Debug)]
 pub(crate) struct Batch {
     decoder: AnyDecoder,
     context_length: usize,
     places: Vec<Place>,
-    /// A counter of joins and leaves.
+    /// Counts joins and leaves.
     clock: u64,
 }
 
-/// Which logits of a prompt are needed.
+/// Selects the positions of a prompt whose logits are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Logits {
-    /// Those after the last token.
+    /// Only the logits after the last token.
     Last,
-    /// Those after each token, which must be computed even if the prefix is cached.
+    /// The logits after every token, which must be computed even if the prefix is cached.
     Each,
 }
 
 #[derive(Debug, Default)]
 struct Place {
-    /// The part of the text that is within the context.
+    /// The part of the sequence that is within the context.
     tokens: Vec<u32>,
-    /// The number of its tokens in the decoder.
+    /// The number of these tokens that the decoder has read.
     n_read: usize,
-    /// The number of those that were copied from another text.
+    /// The number of these tokens whose cache was reused instead of computed.
     n_shared: usize,
     is_taken: bool,
     wants_each: bool,
-    /// The count at which the text joined, or left.
+    /// The value of the clock when the sequence joined or left.
     since: u64,
 }
 
 impl Place {
-    /// The length of the longest prefix of `prompt` that this place has read. The last token of a prompt is always read
-    /// again, for its logits.
+    /// The length of the longest prefix of `prompt` that this place has read. The last token of the prompt never
+    /// counts, since it is always read again for its logits.
     fn n_common(&self, prompt: &[u32]) -> usize {
         let read = &self.tokens[..self.n_read];
         read.iter().zip(&prompt[..prompt.len() - 1]).take_while(|(a, b)| a == b).count()
@@ -56,7 +56,7 @@ impl Place {
 }
 
 impl Batch {
-    /// `n_places` places for texts as long as the model's context.
+    /// A batch of `n_places` places for sequences as long as the model's context.
     ///
     /// # Panics
     /// If there are no places.
@@ -70,7 +70,7 @@ impl Batch {
         }
     }
 
-    /// Takes a place for a text. `None` if all places are taken.
+    /// Takes a place for a sequence and returns its index, or `None` if all places are taken.
     ///
     /// # Panics
     /// If the prompt is empty or longer than the context.
@@ -88,15 +88,16 @@ impl Batch {
         Some(place)
     }
 
-    /// The free place that has read the longest prefix of the prompt, unless too much else would be lost with it.
+    /// The free place that has read the longest prefix of the prompt, unless using it would discard too much other
+    /// text.
     fn home(&self, prompt: &[u32]) -> Option<usize> {
         let free = (0..).zip(&self.places).filter(|(_, place)| !place.is_taken);
         let (n_common, i) = free.map(|(i, place)| (place.n_common(prompt), i)).max()?;
         (n_common > 0 && n_common >= self.places[i].n_read / 2).then_some(i)
     }
 
-    /// Copies the prefix of a text that another place has read, if it is longer than the place's own. Texts that wait
-    /// to read the same prefix thus read each part of it only once.
+    /// Copies the longest prefix that any place has read, if it is longer than the part this place has read. Sequences
+    /// that wait to read the same prefix thus read each part of it only once.
     fn catch_up(&mut self, i: usize) {
         let Place { tokens, n_read, .. } = &self.places[i];
         let common = self.places.iter().zip(0..).map(|(place, from)| (place.n_common(tokens), from));
@@ -109,7 +110,7 @@ impl Batch {
         }
     }
 
-    /// The number of tokens of a place's text that were reused.
+    /// The number of tokens in a place whose cache was reused.
     pub(crate) fn n_shared(&self, place: usize) -> usize {
         self.places[place].n_shared
     }
@@ -122,7 +123,7 @@ impl Batch {
         place.since = self.clock;
     }
 
-    /// Appends the token that was chosen from a place's logits. When the context is full, its older half is dropped.
+    /// Appends the token sampled from a place's logits. When the context is full, its older half is dropped.
     pub(crate) fn push(&mut self, place: usize, token: u32) {
         let Place { tokens, n_read, .. } = &mut self.places[place];
         tokens.push(token);
@@ -133,13 +134,13 @@ impl Batch {
         }
     }
 
-    /// The logits of a place's next token, once all before it have been read.
+    /// The logits of a place's next token, or `None` until all tokens before it have been read.
     pub(crate) fn logits(&self, place: usize) -> Option<&[f32]> {
         let Place { tokens, n_read, .. } = &self.places[place];
         (*n_read == tokens.len()).then(|| self.decoder.logits(place))
     }
 
-    /// Reads the last token of each text, and a chunk of the prompts that are not read yet. `see` is called with the
+    /// Reads the last token of each sequence and a chunk of each prompt that is not fully read. Calls `see` with the
     /// logits after each token, for the places that need them.
     ///
     /// # Errors
@@ -219,7 +220,7 @@ mod tests {
         let first = batch.join(&prompt, Logits::Last).expect("a place");
         batch.step(|_, _| ()).expect("a CPU");
         batch.push(first, 4);
-        // From a place that is in use; of a whole text all but the last token, which is read for its logits.
+        // The second prefix is in a place in use; of the third text, all but the last token is reused.
         let mut longer = prompt[..15].to_vec();
         longer.extend([3, 3]);
         let second = batch.join(&longer, Logits::Last).expect("a place");
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(logits(first), alone(&[&prompt[..], &[4]].concat()));
         assert_eq!(logits(second), alone(&longer));
         assert_eq!(logits(third), alone(&prompt));
-        // A free place keeps its text, which is continued in place.
+        // A free place keeps its text, and a longer prompt continues it there.
         batch.leave(second);
         longer.push(5);
         assert_eq!(batch.join(&longer, Logits::Last), Some(second));

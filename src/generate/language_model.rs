@@ -1,4 +1,4 @@
-//! The two ways to compute the logits of the next token: packed for the CPU, or with tensors on any device.
+//! The two implementations of next-token logits: packed weights for the CPU, or tensors on any device.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::model::attention::KvCache;
 /// A model for generation. Clones share its weights.
 #[derive(Clone, Debug)]
 pub enum LanguageModel {
-    /// Packed for the CPU.
+    /// Packed weights, for the CPU.
     Engine(Arc<Engine>),
-    /// As tensors, without gradients, on any device.
+    /// Tensors without gradients, for any device.
     Tensors(Box<Gpt>),
 }
 
@@ -25,8 +25,8 @@ impl From<&Gpt> for LanguageModel {
 }
 
 impl LanguageModel {
-    /// The faster of the two for `model`, which has no gradients, on its device: packed on burn's own CPU backend, with
-    /// tensors on any other. `None` if the weights would have to be rounded, which only a packed model can do.
+    /// The faster implementation for the device of `model`, which has no gradients: packed on burn's own CPU backend,
+    /// tensors on any other. `None` if the weights would have to be rounded, which only the packed model supports.
     pub fn new(model: Gpt, precision: Precision) -> Option<Self> {
         if Engine::is_for(&model) {
             return Some(Self::Engine(Arc::new(Engine::new(model, precision))));
@@ -43,14 +43,14 @@ impl LanguageModel {
     }
 }
 
-/// A model with the KV cache and the logits of several texts.
+/// A model with the KV cache and the logits of several sequences (here called texts).
 #[derive(Debug)]
 pub(super) enum AnyDecoder {
     Engine(Box<Decoder>),
     Tensors { model: Box<Gpt>, texts: Vec<TextState> },
 }
 
-/// The state of one text in a model of tensors.
+/// The KV cache and the logits of one text in a model of tensors.
 #[derive(Clone, Debug)]
 pub(super) struct TextState {
     cache: KvCache,
@@ -91,7 +91,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Appends tokens to a text; `see` is called with the logits after each of them, in order.
+    /// Appends tokens to a text and calls `see` with the logits after each of them, in order.
     #[cfg(feature = "serve")]
     pub(super) fn append_each(
         &mut self,
@@ -129,7 +129,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Replaces the tokens of a text by the first `n` of another.
+    /// Replaces the tokens of text `to` with the first `n` tokens of text `from`.
     #[cfg(feature = "serve")]
     pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         match self {
@@ -141,7 +141,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Copies the state of the first text to all others.
+    /// Copies the state of the first text to all other texts.
     pub(super) fn share(&mut self) {
         match self {
             Self::Engine(decoder) => (1..decoder.n_samples()).for_each(|text| decoder.copy(0, text)),

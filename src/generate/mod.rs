@@ -1,6 +1,6 @@
-//! Generates text: the model (on a CPU the [`engine`]) computes logits, the sampler chooses a token, and so on.
+//! Text generation: the model (on a CPU, the [`engine`]) computes logits and the sampler chooses the next token.
 //!
-//! It depends on a model, a tokenizer and the settings of `[generate]`, and neither on runs nor on output.
+//! This module needs only a model, a tokenizer and the settings of `[generate]`: it knows nothing of runs or output.
 
 #[cfg(feature = "serve")]
 mod batch;

@@ -1,4 +1,4 @@
-//! Chooses a token from the logits, on the host.
+//! Sampling on the host: chooses the next token from the logits.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -11,16 +11,16 @@ use crate::config::GenerateConfig;
 
 /// Chooses the next token of a text.
 pub trait ChooseToken: Debug + Send {
-    /// The next token, from the logits of all tokens and the tokens so far. `None` if a logit is not finite.
+    /// The next token, given the logits of the whole vocabulary and the tokens so far. `None` if a logit is not finite.
     fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32>;
 }
 
-/// Draws tokens with the settings of `[generate]`, from a seed.
+/// Samples tokens with the settings of `[generate]`, from a seed.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: GenerateConfig,
     rng: ChaCha8Rng,
-    /// Tokens that are never drawn, in ascending order.
+    /// Tokens that are never sampled, in ascending order.
     barred: Arc<[u32]>,
 }
 
@@ -32,7 +32,7 @@ impl Sampler {
         Self { config: config.clone(), rng, barred: Arc::default() }
     }
 
-    /// Bars these tokens, given in ascending order, from being drawn.
+    /// Bars these tokens, given in ascending order, from being sampled.
     #[must_use]
     pub fn without(self, barred: Arc<[u32]>) -> Self {
         Self { barred, ..self }
@@ -49,7 +49,7 @@ impl ChooseToken for Sampler {
         let mut ranking = candidates(logits, text, &self.config, &self.barred)?;
         let at = self.uniform();
         let mut sum = 0.0;
-        // Rounding may leave the sum below 1; then the last one is drawn.
+        // Rounding may leave the sum of all probabilities below 1; then the last candidate is drawn.
         let n_passed = ranking.count_while(|probability| {
             sum += probability;
             sum <= at
@@ -59,12 +59,13 @@ impl ChooseToken for Sampler {
 }
 
 /// The candidates for the next token with their probabilities, most likely first, without barred tokens. `None` if
-/// there are none, or a logit is not finite.
+/// no candidate is left, or a logit is not finite.
 ///
-/// Repetition penalty and top-k are applied to the logits, then temperature, top-p and min-p. Temperature 0 is greedy.
+/// The repetition penalty and top-k are applied to the logits, then temperature, top-p and min-p follow. Temperature 0
+/// is greedy.
 ///
-/// Source of top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; of
-/// the penalty: Keskar et al. 2019, "CTRL", section 4.1; of min-p: Nguyen et al. 2024, "Turning Up the Heat".
+/// Top-p is from Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; the repetition
+/// penalty from Keskar et al. 2019, "CTRL", section 4.1; min-p from Nguyen et al. 2024, "Turning Up the Heat".
 fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u32]) -> Option<Ranking> {
     if logits.iter().any(|logit| !logit.is_finite()) {
         return None;
@@ -73,7 +74,7 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     let n_kept = if config.temperature <= 0.0 { 1 } else { config.top_k };
     let floor = match is_penalised || n_kept == 0 {
         true => f32::MIN,
-        // One more than top-k keeps, so that the cut is the same as among all tokens.
+        // One more than top-k and the barred tokens need, so that the cut is the same as among all tokens.
         false => floor_of_highest(logits, n_kept.saturating_add(barred.len() + 1)),
     };
     let tokens = (0..).zip(logits).filter(|(_, logit)| **logit >= floor);
@@ -99,7 +100,7 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     ranking.normalise();
     if config.top_p < 1.0 {
         let mut mass = 0.0;
-        // The token that crosses the threshold is kept: the mass kept is at least top_p.
+        // The token that crosses the threshold is kept, so the mass kept is at least top_p.
         let n_kept = ranking.count_while(|probability| {
             let needed = mass < config.top_p;
             mass += probability;
@@ -117,10 +118,10 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     Some(ranking)
 }
 
-/// The number of logits per stretch, of which only the largest is considered.
+/// The number of logits per stretch; [`floor_of_highest`] considers only the largest of each stretch.
 const STRETCH: usize = 64;
 
-/// A threshold that the `n` highest logits reach, and few others. It is found in one pass, from the largest logit of
+/// A threshold that the `n` highest logits reach and few others do. It is found in one pass, from the largest logit of
 /// each stretch.
 fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     let largest = |stretch: &[f32]| stretch.iter().fold(f32::MIN, |largest, x| if *x > largest { *x } else { largest });
@@ -131,7 +132,7 @@ fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     *largest.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
 }
 
-/// Makes each token that occurs in the text less likely, once, however often it occurs.
+/// Applies the repetition penalty to each token that occurs in the text, once, however often it occurs.
 fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
     let mut seen = vec![false; scored.len()];
     for token in text {
@@ -144,15 +145,15 @@ fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
     }
 }
 
-/// The number of tokens that are sorted first; whenever more are needed, four times as many.
+/// The number of tokens that are sorted first; each time more are needed, the number grows fourfold.
 const SORTED_FIRST: usize = 64;
 
-/// Tokens with their scores, highest first, sorted only as far as they are read: a draw from 50,257 tokens takes 1.0 ms
-/// instead of 1.8 ms. Equal scores are ordered by token.
+/// Tokens with their scores, highest first, sorted only as far as they are read: drawing from 50,257 tokens takes 1.0
+/// ms instead of 1.8 ms. Equal scores are ordered by token.
 #[derive(Clone, Debug)]
 struct Ranking {
     scored: Vec<(u32, f64)>,
-    /// The length of the sorted beginning.
+    /// The length of the sorted prefix.
     n_sorted: usize,
 }
 
@@ -165,7 +166,7 @@ impl Ranking {
         self.scored.len()
     }
 
-    /// The token of this rank, 0 for the highest score.
+    /// The token at `rank`, where 0 is the highest score.
     fn get(&mut self, rank: usize) -> Option<u32> {
         self.sort(rank + 1);
         self.scored.get(rank).map(|(token, _)| *token)
@@ -195,7 +196,7 @@ impl Ranking {
         self.map(|score| score / sum);
     }
 
-    /// The number of highest scores that pass the test, up to the first that does not.
+    /// The number of leading scores, from the highest down, that pass the test before one fails.
     fn count_while(&mut self, mut test: impl FnMut(f64) -> bool) -> usize {
         let mut n = 0;
         while n < self.len() {
@@ -216,7 +217,7 @@ impl Ranking {
         self.scored
     }
 
-    /// Sorts at least the `n` highest.
+    /// Sorts at least the `n` highest scores.
     fn sort(&mut self, n: usize) {
         let n = n.min(self.len());
         if n <= self.n_sorted {
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_highest_are_found_as_among_all() {
-        // Many are equal, also adjacent ones.
+        // Many logits are equal, also adjacent ones.
         let logits: Vec<f32> = (0..5000_u32).map(|i| (i / 7 * 7919 % 97) as f32 / 10.0 - 4.0).collect();
         let barred = [3, 4, 70, 71];
         let mut all: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|logit| f64::from(*logit))).collect();
@@ -351,7 +352,7 @@ mod tests {
         assert!((probability(&[0, 0, 0], 0) - probability(&[0], 0)).abs() < 1e-12);
     }
 
-    /// The reference for [`Sampler::choose`]: goes through all candidates, most likely first.
+    /// The reference for [`Sampler::choose`]: subtracts the probabilities in order, most likely first.
     fn walk(candidates: &[(u32, f64)], mut at: f64) -> u32 {
         for (token, probability) in candidates {
             at -= probability;

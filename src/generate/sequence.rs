@@ -1,32 +1,32 @@
-//! One text being generated: chooses tokens from logits, and determines what can be shown and where the text ends.
+//! One sequence being generated: chooses tokens from logits, and decides which text can be shown and where it ends.
 
 use super::sampler::{ChooseToken, Sampler};
 use super::writer::GenerateError;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// The reason why a text ends.
+/// The reason why a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The model chose the end-of-text token.
     Model,
     /// A stop text occurred.
     StopText,
-    /// It has the requested number of tokens.
+    /// The text has the requested number of tokens.
     Length,
 }
 
-/// The result of choosing a token.
+/// The result of choosing one token.
 #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "the server alone shows tokens"))]
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    /// The token.
+    /// The chosen token.
     pub(crate) token: u32,
-    /// The number of characters between the prompt and the token, including those held back.
+    /// The number of characters between the end of the prompt and the token, including those held back.
     pub(crate) offset: usize,
     /// The text that can now be shown; often empty.
     pub(crate) text: Vec<u8>,
-    /// `None` if the text continues.
+    /// The reason why the text ends here, or `None` if it continues.
     pub(crate) end: Option<End>,
 }
 
@@ -34,24 +34,24 @@ pub(crate) struct Written {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     sampler: Box<dyn ChooseToken>,
-    /// Logits from this index on are padding.
+    /// The number of token ids; logits from this index on are padding.
     n_ids: usize,
     /// The token that ends the text and is not part of it.
     end_of_text: Option<u32>,
     decoder: DecodeStream,
     tokenizer: Tokenizer,
-    /// Whether pieces are the bytes of tokens, rather than whole characters.
+    /// Whether the pieces are raw bytes of tokens instead of whole characters.
     is_raw: bool,
     stops: StopTexts,
     tokens: Vec<u32>,
-    /// The number of generated characters; an estimate if pieces are bytes.
+    /// The number of generated characters; an estimate if the pieces are raw bytes.
     n_characters: usize,
     left: usize,
     done: bool,
 }
 
 impl Sequence {
-    /// The text of sample `sample_idx`, which so far is only the prompt.
+    /// The sequence of sample `sample_idx`, which starts as the prompt.
     pub(crate) fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
             sampler: Box::new(Sampler::new(config, sample_idx).without(tokenizer.gaps())),
@@ -68,7 +68,7 @@ impl Sequence {
         }
     }
 
-    /// Makes pieces the bytes of the tokens, even where these are not valid text.
+    /// Makes each piece the raw bytes of its token, even if they are not valid UTF-8.
     pub(super) fn write_bytes(&mut self) -> Result<(), GenerateError> {
         self.is_raw = true;
         self.tokenizer.token_bytes(0).map(drop).ok_or(GenerateError::NoBytes)
@@ -88,7 +88,7 @@ impl Sequence {
         self.done
     }
 
-    /// Chooses a token from these logits.
+    /// Chooses and appends a token from these logits.
     pub(crate) fn write(&mut self, logits: &[f32]) -> Result<Written, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
@@ -121,7 +121,7 @@ impl Sequence {
     }
 }
 
-/// Ends a text before a stop text, and holds back characters that could be the beginning of one.
+/// Cuts a text before the first stop text and holds back characters that could begin one.
 #[derive(Clone, Debug)]
 struct StopTexts {
     stops: Vec<Vec<u8>>,
@@ -134,7 +134,7 @@ impl StopTexts {
         Self { stops, held: Vec::new() }
     }
 
-    /// Takes the next piece; returns the text that can be shown, and whether the text ends there.
+    /// Adds the next piece; returns the text that can be shown, and whether the text ends there.
     fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(piece);
         let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
@@ -153,7 +153,8 @@ impl StopTexts {
         std::mem::take(&mut self.held)
     }
 
-    /// The length of the longest suffix of the held text with which `stop` begins; whole characters, if the text is.
+    /// The length of the longest suffix of the held text that `stop` begins with. If the text is valid UTF-8, so is the
+    /// suffix.
     fn longest_start(&self, stop: &[u8]) -> usize {
         (1..stop.len()).rev().find(|n| self.held.ends_with(&stop[..*n])).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Iterators over pieces of generated text, until the model ends the text or it is long enough.
+//! Iterators over the pieces of generated text, which end when the model ends the text or the text is long enough.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::sequence::{Sequence, Written};
 use crate::config::GenerateConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Why text cannot be generated.
+/// The reason why text cannot be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// The prompt is empty.
@@ -20,7 +20,7 @@ pub enum GenerateError {
     /// The prompt has characters that are not in the tokenizer's vocabulary.
     #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
-    /// The tokenizer's tokens have no bytes of their own.
+    /// The tokenizer's tokens have no byte representation.
     #[error(
         "the tokens of this model are text, and have no bytes of their own\n  hint: leave out --raw, which is for models \
          of bytes"
@@ -48,30 +48,30 @@ pub struct Piece {
     pub is_last: bool,
 }
 
-/// Generates several samples from a prompt at once; an iterator over rounds, each with a piece of every unfinished
-/// sample.
+/// Generates several samples from one prompt: an iterator over rounds, each with a piece of every unfinished sample.
 ///
-/// They share the prefill, and on the CPU every pass over the weights. Each sample is the text that a [`Writer`] would
-/// generate alone.
+/// The samples share the prefill and, on the CPU, every pass over the weights. Each sample is the same text that a
+/// [`Writer`] would generate alone.
 #[derive(Debug)]
 pub struct Writers {
     decoder: AnyDecoder,
     sequences: Vec<Sequence>,
     first_idx: u64,
     context_length: usize,
-    /// The number of tokens at the beginning of each text that are outside the context.
+    /// The number of tokens at the beginning of each text that are no longer in the context.
     forgotten: usize,
     has_read: bool,
 }
 
-/// Continues a prompt; an iterator over pieces of text, each of whole characters.
+/// Continues a prompt: an iterator over pieces of text, each of whole characters.
 ///
-/// When the context is full, its older half is dropped and the newer half read again, at a constant cost per token.
+/// When the context is full, its older half is dropped and the newer half is read again, so the cost per token stays
+/// constant.
 #[derive(Debug)]
 pub struct Writer(Writers);
 
 impl Writers {
-    /// Writers of these samples.
+    /// Creates the sequences of these samples, each after the prompt.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
@@ -105,10 +105,10 @@ impl Writers {
         })
     }
 
-    /// Makes pieces the bytes of the tokens, even where these are not valid text.
+    /// Makes each piece the raw bytes of its token, even if they are not valid UTF-8.
     ///
     /// # Errors
-    /// If the tokenizer's tokens have no bytes of their own.
+    /// If the tokenizer's tokens have no byte representation.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
         for sequence in &mut self.sequences {
             sequence.write_bytes()?;
@@ -116,7 +116,8 @@ impl Writers {
         Ok(self)
     }
 
-    /// The number of tokens of the prompt that the model reads, and of those before them that do not fit its context.
+    /// The number of prompt tokens that the model reads, and the number of tokens before them that do not fit its
+    /// context.
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
         let n = self.sequences.first().map_or(0, |sequence| sequence.tokens().len());
@@ -143,7 +144,7 @@ impl Writers {
         decoder.decode(&sequences.iter().map(next).collect::<Vec<_>>())
     }
 
-    /// Chooses a token for every unfinished sample.
+    /// Chooses the next token of every unfinished sample.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
         self.read()?;
         let Self { decoder, sequences, first_idx, .. } = self;
@@ -173,7 +174,7 @@ impl Iterator for Writers {
 }
 
 impl Writer {
-    /// A writer of sample `sample_idx`.
+    /// A writer for sample `sample_idx`.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
@@ -188,7 +189,7 @@ impl Writer {
         Writers::new(model, tokenizer, config, prompt, samples).map(Self)
     }
 
-    /// The writer with a sampler of your own in place of the config's.
+    /// Replaces the sampler of the config with `sampler`.
     #[must_use]
     pub fn with_sampler(mut self, sampler: impl ChooseToken + 'static) -> Self {
         self.0.sequences[0].set_sampler(Box::new(sampler));

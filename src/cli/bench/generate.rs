@@ -35,13 +35,13 @@ pub(super) struct Args {
     /// Replace the value of a key of a config, such as model.n_layers=2; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// How many texts are written at once; several numbers, separated by commas, are measured in turn
+    /// The number of texts written at once; several numbers, separated by commas, are measured in turn
     #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one)]
     batch_size: Vec<usize>,
-    /// How many tokens a prompt has [default: half the context]
+    /// The number of tokens in a prompt [default: half the context]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     prompt_tokens: Option<usize>,
-    /// How many tokens are written after it [default: a quarter of the context, at most 64]
+    /// The number of tokens written after it [default: a quarter of the context, at most 64]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     new_tokens: Option<usize>,
     /// The number of rounds; each row shows their median

@@ -1,7 +1,7 @@
 //! `train --tui`: a run on the whole terminal, as the run's `MetricsRenderer`.
 //!
-//! burn-train's own dashboard ignores Ctrl-C, ends the program by a panic without saving, draws on after a panic gave
-//! the terminal back, and counts frames instead of steps. This one gives the terminal back on every way out.
+//! burn-train's own dashboard ignores Ctrl-C, ends the program by a panic without saving, keeps drawing after a panic
+//! has restored the terminal, and counts frames instead of steps. This one restores the terminal on every way out.
 
 mod board;
 mod load;
@@ -35,7 +35,7 @@ const FRAME: Duration = Duration::from_millis(250);
 /// How often to check, while no key is pressed, whether to close.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// How long to wait for the drawing thread, which a terminal that hung up may hold for ever.
+/// How long to wait for the drawing thread, which a disconnected terminal may block for ever.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// Whether the terminal is ours. Changed, and pictures drawn, only under the lock of standard output: nothing is

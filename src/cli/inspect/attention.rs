@@ -50,7 +50,7 @@ enum Format {
     Html,
 }
 
-/// From how large on a page takes seconds to open, MiB.
+/// The size from which a page takes seconds to open, MiB.
 const LARGE_MIB: usize = 128;
 
 /// Reads each prompt and draws its weights.

@@ -41,7 +41,7 @@ pub(super) struct Args {
     output: DrawnOutput,
 }
 
-/// Looks at each prompt, or at one beside the text to patch from.
+/// Shows each prompt, or compares one with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;

@@ -11,7 +11,7 @@ use crate::cli::numbers::within;
 use crate::cli::{output, paint, print_styled};
 use crate::draw::{self, Palette, Sheet};
 
-/// The columns of a map whose width nothing says.
+/// The columns of a map whose width is not given.
 const DEFAULT_COLUMNS: usize = 100;
 
 /// The form of the output.
@@ -131,7 +131,7 @@ impl File {
         self.output.as_deref().map_or(Ok(()), output::check_file)
     }
 
-    /// Writes `text`: to a file whole or not at all.
+    /// Writes `text`; a file is written whole or not at all.
     pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             return output::write(path, text);
@@ -140,7 +140,7 @@ impl File {
     }
 }
 
-/// One document as it is, several as an array, in a line.
+/// One document by itself, several as an array, on one line.
 pub(super) fn json_of(mut documents: Vec<String>) -> String {
     match documents.len() {
         1 => documents.remove(0) + "\n",
@@ -155,20 +155,20 @@ pub(super) enum Color {
     Auto,
     /// Always
     Always,
-    /// Never: a map has characters of growing density instead
+    /// Never; maps use characters of increasing density
     Never,
 }
 
 /// The colours of text.
 #[derive(Debug, clap::Args)]
 pub(super) struct Colors {
-    /// Whether text has colours
+    /// Whether to colour text
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
 }
 
 impl Colors {
-    /// The colours that the terminal can show; a file has none unless they are asked for.
+    /// The colours that the terminal supports; a file has none unless requested.
     pub(super) fn palette(&self, to_file: bool) -> Palette {
         let has_colors = !to_file && paint::has_colors(&io::stdout());
         palette(self.color, has_colors, |name| env::var(name).ok())
@@ -180,7 +180,7 @@ impl Colors {
 pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
-    /// How wide a map in text may be, in columns [default: COLUMNS of the environment, else 100]
+    /// The most columns of a map in text [default: the environment variable COLUMNS, else 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
@@ -192,7 +192,7 @@ impl TextStyle {
     }
 }
 
-/// The colours that the environment says a terminal can show, which shows colours at all or not.
+/// The colours that a terminal supports according to the environment, given whether it shows colours at all.
 fn palette(color: Color, has_colors: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
     let is = |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
     let wanted = match color {

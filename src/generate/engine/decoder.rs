@@ -1,4 +1,4 @@
-//! Reads the tokens of several samples with an engine, and computes the logits of their next tokens.
+//! Passes the tokens of several samples through an engine and computes the logits of their next tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::Engine;
 use super::layer::Work;
 use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
-/// The tokens of one sample in a pass: enough that reading the weights costs little compared with the arithmetic.
+/// The most tokens of one sample in a pass: enough that reading the weights costs little compared with the arithmetic.
 const TOKENS_AT_ONCE: usize = 128;
 
-/// The KV cache and the logits of several samples, each a separate text. All memory is allocated at the beginning, and
-/// none while decoding.
+/// The KV cache and the logits of several samples, each a separate text. All memory is allocated by [`Decoder::new`]
+/// and none while decoding.
 ///
-/// The logits of a sample depend neither on the others nor on how its tokens are divided among calls: equal tokens give
-/// equal bytes.
+/// The logits of a sample depend neither on the other samples nor on how its tokens are divided among calls: equal
+/// tokens give bitwise equal logits.
 #[derive(Debug)]
 pub struct Decoder {
     engine: Arc<Engine>,
@@ -59,28 +59,28 @@ impl Decoder {
         self.cache.n_samples()
     }
 
-    /// The number of tokens of a sample.
+    /// The number of tokens in a sample.
     pub fn len(&self, sample: usize) -> usize {
         self.cache.len(sample)
     }
 
-    /// Drops the tokens of a sample.
+    /// Drops all tokens of a sample.
     pub fn clear(&mut self, sample: usize) {
         self.truncate(sample, 0);
     }
 
-    /// Drops the tokens of a sample but the first `n`. Its logits are undefined until the next token is read.
+    /// Drops the tokens of a sample after the first `n`. Its logits are undefined until the next token is read.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If it has fewer than `n` tokens.
     pub fn truncate(&mut self, sample: usize, n: usize) {
         self.cache.truncate(sample, n);
     }
 
-    /// Replaces the tokens of sample `to` by the first `n` of sample `from`, without logits.
+    /// Replaces the tokens of sample `to` with the first `n` tokens of sample `from`. The logits are not copied.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If sample `from` has fewer than `n` tokens.
     pub fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         self.cache.copy(from, to, n);
     }
@@ -93,18 +93,18 @@ impl Decoder {
         self.logits.copy_within(logits, to);
     }
 
-    /// The logits of the token after the last one that a sample has, `[V]`.
+    /// The logits of the next token of a sample, `[V]`.
     pub fn logits(&self, sample: usize) -> &[f32] {
         &self.logits[self.range(sample)]
     }
 
-    /// Appends `tokens` to one sample, and computes the logits of the token after them.
+    /// Appends `tokens` to one sample and computes the logits of the token after them.
     ///
     /// # Panics
     /// If there are no tokens, or no room for them, or one is not in the vocabulary.
     pub fn prefill(&mut self, sample: usize, tokens: &[u32]) {
         assert!(!tokens.is_empty(), "no tokens");
-        // On rayon's threads, which hand work to each other without going to sleep in between.
+        // On rayon's threads, which pass work to each other without going to sleep in between.
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
                 self.pass_one(sample, tokens);
@@ -116,10 +116,10 @@ impl Decoder {
         });
     }
 
-    /// As [`Decoder::prefill`], and calls `see` with the logits after each of the tokens, in order.
+    /// Does the same as [`Decoder::prefill`] and calls `see` with the logits after each of the tokens, in order.
     ///
     /// # Panics
-    /// As [`Decoder::prefill`].
+    /// In the same cases as [`Decoder::prefill`].
     pub fn prefill_each(&mut self, sample: usize, tokens: &[u32], mut see: impl FnMut(&[f32]) + Send) {
         assert!(!tokens.is_empty(), "no tokens");
         let n_rows = TOKENS_AT_ONCE.min(tokens.len());
@@ -135,10 +135,11 @@ impl Decoder {
         });
     }
 
-    /// Appends a token to each sample for which `tokens` has one, and computes the logits of the token after it.
+    /// Appends a token to each sample that has one in `tokens`, and computes the logits of the token after it.
     ///
     /// # Panics
-    /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
+    /// If `tokens` does not have one entry per sample, or there is no room for a token, or one is not in the
+    /// vocabulary.
     pub fn decode(&mut self, tokens: &[Option<u32>]) {
         assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sample");
         let n_rows = tokens.iter().flatten().count();
@@ -166,7 +167,8 @@ impl Decoder {
         });
     }
 
-    /// Reads a text as sample 0, and returns the cross-entropy of each target, which follow the tokens, in nats.
+    /// Reads a text as sample 0 and returns the cross-entropy of each target, the token after each of `tokens`, in
+    /// nats.
     ///
     /// # Panics
     /// If there are not as many targets as tokens, no room for them, or one is not in the vocabulary.
@@ -191,7 +193,7 @@ impl Decoder {
         token_losses
     }
 
-    /// Passes further tokens of one sample through all layers.
+    /// Appends tokens to one sample and passes them through all layers.
     fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
         let (start, n_rows) = (self.cache.len(sample), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
@@ -201,7 +203,7 @@ impl Decoder {
         self.layers(sample..sample + 1, n_rows, n_rows);
     }
 
-    /// Passes the embedded rows, `t` for each sample that has any, through all layers.
+    /// Passes the embedded rows, `t` for each sample that has a first row, through all layers.
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
@@ -222,7 +224,7 @@ impl Decoder {
     }
 }
 
-/// The logits from rows of the residual stream.
+/// Computes the logits of some rows of the residual stream.
 fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
     let n_rows = rows.len();
     engine.norm.apply(&work.x, rows, &mut work.normed);

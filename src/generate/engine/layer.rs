@@ -1,4 +1,4 @@
-//! One block: the computation of `model::Block` on packed weights.
+//! One transformer block: the computation of `model::Block` on packed weights.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -13,10 +13,10 @@ use tinderbox_kernels::decode::{
 #[derive(Debug)]
 pub(super) struct Layer {
     attention_norm: RowNorm,
-    /// The factors of the residual stream and of the embedding, if the layer reads both.
+    /// The factors of the residual stream and the embedding, if the layer has an embedding skip.
     skip_factors: Option<[f32; 2]>,
     qkv: PackedLinear,
-    /// The factors of its own values and of the first layer's, in later layers with a value residual.
+    /// The factors of this layer's values and the first layer's values, in later layers with a value residual.
     value_factors: Option<[f32; 2]>,
     is_first: bool,
     qk_norm: Option<[Vec<f32>; 2]>,
@@ -30,14 +30,14 @@ pub(super) struct Layer {
     contract: PackedLinear,
 }
 
-/// Memory for the intermediate results of a pass: rows of the current samples.
+/// Memory for the intermediate results of a pass, as rows of the current samples.
 #[derive(Debug)]
 pub(super) struct Work {
     /// The residual stream, `[n, C]`.
     pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
-    /// The input of the first layer, `[n, C]`, and its values, `[n, Hkv D]`, if later layers use them.
+    /// The input of the first layer, `[n, C]`, and its values (the next field), `[n, Hkv D]`, if later layers use them.
     embedding: Rows,
     first_values: Rows,
     qkv: Rows,
@@ -68,7 +68,7 @@ impl Layer {
         }
     }
 
-    /// Bytes of all matrices.
+    /// The size of all weight matrices in bytes.
     pub(super) fn bytes(&self) -> usize {
         let always = [&self.qkv, &self.output, &self.expand, &self.contract];
         always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
@@ -107,8 +107,8 @@ impl Layer {
 }
 
 impl Layer {
-    /// The value residual: adds the first layer's values to the last columns of `rows`, or saves them in the first
-    /// layer.
+    /// The embedding skip or the value residual: mixes the last columns of `rows` with those of the first layer, which
+    /// saves them in `first`.
     fn mix(&self, rows: &mut Rows, first: &mut Rows, factors: Option<[f32; 2]>, n_rows: usize) {
         for row in 0..n_rows {
             let first = first.row_mut(row);
@@ -125,12 +125,12 @@ impl Layer {
     }
 }
 
-/// Two learned factors.
+/// The values of a parameter of two learned factors.
 fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
     host(factors).try_into().expect("two")
 }
 
-/// The heads of a layer, without norms, rotation and window.
+/// The heads of a layer, without norms, rotation or window.
 fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
     #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
     let epsilon = config.qk_norm_eps() as f32;
@@ -147,7 +147,8 @@ fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
 }
 
 impl Work {
-    /// Memory for passes with any of these pairs of numbers of samples and new positions, over a cache of `capacity`.
+    /// Memory for passes over a cache of `capacity`; each pair in `streams` is a number of samples and of new
+    /// positions.
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim);
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A trained model on the CPU without tensors: its weights are packed once, and read from first to last for each new
-//! token. The tests compare every result with the model of tensors.
+//! A trained model on the CPU without tensors: its weights are packed once and read sequentially for each new token.
+//! The tests compare every result with the tensor implementation of the model.
 
 mod decoder;
 mod layer;
@@ -19,16 +19,16 @@ use tinderbox_kernels::decode::{PackedLinear, RowNorm};
 pub use self::decoder::Decoder;
 pub use tinderbox_kernels::decode::Precision;
 
-/// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
+/// A model without gradients on the CPU, with its weight matrices in some [`Precision`] and everything else in f32.
 #[derive(Debug)]
 pub struct Engine {
     config: ModelConfig,
     vocab_size: usize,
-    /// `[V, C]`; `None` if it is tied to the output layer, whose columns it is.
+    /// `[V, C]`; `None` if it is tied to the output layer, whose columns are then the embeddings.
     token_embedding: Option<Vec<f32>>,
     /// `[context_length, C]`
     position_embedding: Option<Vec<f32>>,
-    /// Cosines and sines, `[context_length, R / 2]`.
+    /// The cosines and sines, `[context_length, R / 2]` each.
     rotation: Option<[Vec<f32>; 2]>,
     layers: Vec<Layer>,
     norm: RowNorm,
@@ -37,40 +37,41 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Packs the weights of `model`, and frees each as soon as it is packed: a large model is not in memory twice.
+    /// Packs the weights of `model` and frees each one once it is packed, so that a large model is never in memory
+    /// twice.
     ///
     /// # Panics
     /// If the model's device fails.
     pub fn new(model: Gpt, precision: Precision) -> Self {
-        // Destructured in full: with a new option this does not compile until the option is supported here as well.
+        // Destructured in full, so that a new option does not compile until the engine supports it too.
         let ModelConfig {
             context_length,
             d_model,
             n_layers: _,
-            n_heads: _, // Layer, as the three after it
+            n_heads: _, // used by Layer, as are the next three
             n_kv_heads: _,
             head_dim: _,
             d_ff: _,
             position,
-            rope_theta: _, // Rotation, as the two of rope further down
+            rope_theta: _, // used by Rotation, as are rotary_fraction and rope_scaling
             rotary_fraction: _,
-            norm: _, // its kind goes with the norm's weights, and so does the next
+            norm: _, // passed on with the norm's weights, as is norm_eps
             norm_eps: _,
-            mlp: _, // Layer
+            mlp: _, // used by Layer
             bias: _,
             qkv_bias: _,
             qk_norm: _,
-            parallel_residual: _, // Layer, as the two after it
+            parallel_residual: _, // used by Layer, as are the next two
             attention_window: _,
             attention_scale: _,
             tie_embeddings: _,
-            zero_init_projections: _, // before training
-            norm_weights: _,          // goes with the norm's weights
-            value_residual: _,        // Layer, as the next
+            zero_init_projections: _, // matters only before training
+            norm_weights: _,          // follows from the norm's weights
+            value_residual: _,        // used by Layer, as is embedding_skip
             embedding_skip: _,
-            logit_softcap: _, // Decoder
-            vocab_size: _,    // that of the weights counts
-            dropout: _,       // in training only
+            logit_softcap: _, // used by Decoder
+            vocab_size: _,    // taken from the weights
+            dropout: _,       // used only in training
             rope_scaling: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);
@@ -99,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Whether the engine is faster than tensors on the device of `model`, as it is on burn's own CPU backend.
+    /// Whether the engine is faster than tensors on the device of `model`, which holds for burn's own CPU backend.
     pub fn is_for(model: &Gpt) -> bool {
         device::is_flex(&model.device())
     }
@@ -109,7 +110,7 @@ impl Engine {
         &self.config
     }
 
-    /// Number of tokens in the vocabulary.
+    /// The number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -119,12 +120,12 @@ impl Engine {
         self.output.precision()
     }
 
-    /// The bytes read for each new token: those of all matrices.
+    /// The number of bytes read for each new token: those of all weight matrices.
     pub fn bytes_per_token(&self) -> usize {
         self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
 
-    /// Writes the sum of the embeddings of a token and a position.
+    /// Writes the sum of a token embedding and a position embedding to `out`.
     fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
         let (token, width) = (token as usize, self.config.d_model);
         assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
@@ -143,7 +144,7 @@ fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
     with_values(param, <[f32]>::to_vec)
 }
 
-/// The result of `f` on the values of a parameter.
+/// Calls `f` with the values of a parameter and returns its result.
 fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
     let flat = param.val().inner().reshape([param.shape().num_elements()]);
     kernels::with_values(&flat, f).expect("the model's device works")
@@ -163,7 +164,7 @@ fn norm(norm: &model::Norm, kind: NormKind) -> RowNorm {
     RowNorm::new(scale(norm), bias, kind == NormKind::LayerNorm, norm.epsilon())
 }
 
-/// The learned scale of a norm, or ones.
+/// The learned scale of a norm, or ones if it has none.
 fn scale(norm: &model::Norm) -> Vec<f32> {
     match &norm.weight {
         Some(weight) => host(weight),
