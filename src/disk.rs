@@ -1,5 +1,5 @@
-//! Safe file access: files are opened without following links, written under names that no other process uses, and
-//! checked by CRC-32C.
+//! Safe file access: files are opened without following links, written under unique temporary names, and checked by
+//! CRC-32C.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// The size of the buffer for reading, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The most attempts to lock a file that may have been removed: some file systems cannot tell files apart.
+/// The most attempts to lock a file that may have been removed, for file systems that cannot tell files apart.
 const MOST_ATTEMPTS: usize = 8;
 
-/// Whether `path` is a link, wherever it leads.
+/// Whether `path` is a symbolic link, whatever its target.
 pub(crate) fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
@@ -30,19 +30,18 @@ fn check_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file to lock it, and creates an empty one if there is none. Links are not followed, and an existing file is
-/// not changed.
+/// Opens a file for locking, or creates an empty one. Links are not followed, and an existing file is not changed.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     match File::options().write(true).create_new(true).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             check_file(path)?;
-            File::options().write(true).open(path) // an exclusive lock on a network drive needs it
+            File::options().write(true).open(path) // an exclusive lock on a network drive needs write access
         }
         created => created,
     }
 }
 
-/// Whether `path` still names the open file, and not another one that replaced it. Always true on systems that cannot
+/// Whether `path` still names the open file and not another file that replaced it. Always true on systems that cannot
 /// tell files apart.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
@@ -74,7 +73,7 @@ pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
     }
 }
 
-/// A file to write to: locked, with a name no other process uses, and removed with this value unless renamed.
+/// A temporary file to write to: locked, with a unique name, and removed on drop unless it was renamed.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     pub file: File,
@@ -82,12 +81,12 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file in `folder`. Its name is a random number between `start` and `end`.
+    /// Creates an empty file in `folder`, whose name is a random number between `start` and `end`.
     pub(crate) fn create(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         Self::create_with(File::options().write(true).create_new(true), folder, start, end)
     }
 
-    /// The same, readable only by its owner.
+    /// Creates a file in the same way, readable only by its owner.
     pub(crate) fn create_private(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         let mut options = File::options();
         #[cfg(unix)]
@@ -99,14 +98,14 @@ impl Temporary {
         let mut n_attempts = 0;
         loop {
             n_attempts += 1;
-            // Processes in different containers that share a folder may have the same process number.
+            // Processes in different containers that share a folder may have the same process id.
             let random = RandomState::new().hash_one(std::process::id());
             let path = folder.join(format!("{start}{random:016x}{end}"));
             let file = options.open(&path)?;
             match file.try_lock() {
-                Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
-                Ok(()) if n_attempts < MOST_ATTEMPTS && !is_at(&file, &path) => {} // it has
-                // A file system may have no locks; recent files are not removed.
+                Err(TryLockError::WouldBlock) => {} // another process is cleaning up and about to remove it
+                Ok(()) if n_attempts < MOST_ATTEMPTS && !is_at(&file, &path) => {} // it was removed
+                // The file system may not support locks; cleaning up spares recent files anyway.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
             }
         }
@@ -116,7 +115,7 @@ impl Temporary {
         &self.path
     }
 
-    /// Gives the file its final name, or removes it.
+    /// Renames the file to its final name, or removes it if that fails.
     pub(crate) fn rename(self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)
     }
@@ -138,11 +137,11 @@ pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Passes on bytes, and computes their checksum.
+/// A writer that forwards bytes and computes their checksum.
 #[derive(Debug)]
 pub(crate) struct Summed<W> {
     pub to: W,
-    /// CRC-32C of all bytes so far.
+    /// The CRC-32C of all bytes so far.
     pub crc32c: u32,
 }
 
@@ -164,7 +163,7 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// The CRC-32C of everything from the current position on.
+/// The CRC-32C of everything from the current position to the end of the file.
 pub(crate) fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut crc32c = 0;
@@ -184,7 +183,7 @@ mod tests {
 
     #[test]
     fn checksums_are_crc_32c() {
-        // The check value of the catalogue of CRC algorithms.
+        // The check value from the catalogue of CRC algorithms.
         assert_eq!(crc32c_of(&b"123456789"[..]).unwrap(), 0xe306_9283);
         let mut written = Summed::new(Vec::new());
         written.write_all(b"1234").unwrap();

@@ -1,4 +1,4 @@
-//! Formats numbers, sizes and times for people, and quotes words for a shell.
+//! Formats numbers, sizes and times for display, and quotes words for a shell.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub fn fixed(x: f64, decimals: usize) -> String {
     }
 }
 
-/// The same with a sign: `+0.5000`, `-0.5000`, `+0.0000`.
+/// A number with this many decimals and always a sign: `+0.5000`, `-0.5000`, `+0.0000`.
 pub fn signed(x: f64, decimals: usize) -> String {
     let text = fixed(x, decimals);
     if text.starts_with('-') { text } else { format!("+{text}") }
@@ -40,7 +40,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", fixed(100.0 * share, 1))
 }
 
-/// A positive number in about three digits, with thousands separators: `0.03`, `74.8`, `19,855`.
+/// A positive number with about three significant digits and thousands separators: `0.03`, `74.8`, `19,855`.
 pub fn short(x: f64) -> String {
     match x {
         _ if x >= 1000.0 => whole(x),
@@ -85,7 +85,7 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// A time in whole units of its largest unit: `45 s`, `2 h`, `12 d`.
+/// A time rounded down to whole units of its largest unit: `45 s`, `2 h`, `12 d`.
 pub fn rough_duration(s: f64) -> String {
     let (n, unit) = match s {
         ..60.0 => (s.max(0.0), "s"),
@@ -96,7 +96,7 @@ pub fn rough_duration(s: f64) -> String {
     format!("{:.0} {unit}", n.floor())
 }
 
-/// A number in three digits: `804K`, `1.23M`.
+/// A number with three significant digits: `804K`, `1.23M`.
 pub fn compact(n: u64) -> String {
     let mut units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")].into_iter();
     // A number that would be rounded up to the next unit uses that unit.
@@ -108,7 +108,7 @@ pub fn compact(n: u64) -> String {
     }
 }
 
-/// A size in bytes, in the unit that suits it: `3.0 MiB`, `20.0 GiB`.
+/// A size in bytes, in a suitable unit: `3.0 MiB`, `20.0 GiB`.
 pub fn size(bytes: u64) -> String {
     let mib = bytes as f64 / 1_048_576.0;
     match mib {
@@ -138,12 +138,12 @@ pub fn without_control(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The first line of a displayed value: an error without its hint.
+/// The first line of a displayed value, for instance an error without its hint.
 pub fn first_line(text: impl Display) -> String {
     text.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// The text in at most `max` characters; a longer one loses its middle.
+/// The text in at most `max` characters; in a longer text an ellipsis replaces the middle.
 pub fn cut_in_the_middle(text: &str, max: usize) -> String {
     let n = text.chars().count();
     if n <= max {
@@ -155,7 +155,7 @@ pub fn cut_in_the_middle(text: &str, max: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
-/// A line wrapped to at most `n_columns` columns of a terminal, at blanks if there are any.
+/// A line wrapped to at most `n_columns` terminal columns, at white space where possible.
 pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;
@@ -168,7 +168,7 @@ pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
         for c in word.chars().map(|c| if c == '\t' { ' ' } else { c }) {
             let is_over = used + columns_of(c) > n_columns;
             if is_over && c == ' ' {
-                continue; // a blank at the end of a line is invisible
+                continue; // white space at the end of a line is invisible
             }
             if is_over {
                 pieces.push(String::new());

@@ -1,19 +1,18 @@
-//! Tinderbox trains a small GPT from a config file, writes text with it, and shows what its attention learned.
+//! Tinderbox trains a small GPT from a config file, generates text with it, and shows what its attention has learned.
 //!
 //! In reading order:
 //!
-//! 1. [`model`]: a GPT with its attention, and named places for probes, made of the operations of `tinderbox_kernels`;
-//! 2. [`config`], [`tokenizer`], [`data`]: a run's settings, and how text becomes batches;
-//! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
-//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`], [`sweep`]: everything that one does with a model
-//!    or a config;
-//! 5. [`interop`]: models of other projects, in and out;
-//! 6. `serve`, a feature: models that answer over HTTP;
+//! 1. [`model`]: the GPT, its attention and named hook points for probes, built on the kernels of `tinderbox_kernels`;
+//! 2. [`config`], [`tokenizer`], [`data`]: the settings of a run, and how text becomes batches;
+//! 3. [`optimizer`], [`train`], [`run`]: how weights are updated, and how a run is saved;
+//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`], [`sweep`]: the uses of a model or a config;
+//! 5. [`interop`]: import and export of models of other projects;
+//! 6. `serve`, a feature: an HTTP server for models;
 //! 7. [`distributed`]: several processes that train one run;
-//! 8. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
+//! 8. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, timings, numbers as text, and figures.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
-//! The program's `cli` turns arguments into calls.
+//! The `cli` module turns the arguments of the program into calls.
 
 #![cfg_attr(
     test,

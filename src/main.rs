@@ -1,25 +1,27 @@
-//! The `tinderbox` program. Everything it does is in the library.
+//! The `tinderbox` program, a thin wrapper around the library.
 
 use std::process::ExitCode;
 
 use libmimalloc_sys::mi_option_t;
 
-/// Training allocates and frees every intermediate tensor, which is much faster than with the system's allocator.
+/// Training allocates and frees every intermediate tensor, which is much faster with mimalloc than with the system's
+/// allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `mi_option_purge_delay` in mimalloc.h: milliseconds until freed memory is returned, or -1 for never.
+/// `mi_option_purge_delay` in mimalloc.h: the milliseconds until freed memory is returned to the system, or -1 for
+/// never.
 const MI_OPTION_PURGE_DELAY: mi_option_t = 15;
 
 fn main() -> ExitCode {
     tinderbox::cli::main(keep_freed_memory)
 }
 
-/// Stops mimalloc from returning freed memory to the system. A training step needs what the previous one freed;
-/// getting it back from the system page by page takes up to 5 % of the step.
+/// Stops mimalloc from returning freed memory to the system. A training step needs the memory that the previous step
+/// freed, and getting it back from the system page by page takes up to 5 % of the step.
 #[allow(unsafe_code)]
 fn keep_freed_memory() {
-    // SAFETY: the option exists, and may be set at any time. The variable MIMALLOC_PURGE_DELAY takes precedence.
+    // SAFETY: the option exists and may be set at any time. The variable MIMALLOC_PURGE_DELAY takes precedence.
     unsafe { libmimalloc_sys::mi_option_set_default(MI_OPTION_PURGE_DELAY, -1) }
 }
 
@@ -27,7 +29,7 @@ fn keep_freed_memory() {
 mod tests {
     use super::*;
 
-    /// The test runs a second time with the variable, which shows that the number is that of the option.
+    /// The test runs a second time with the variable set, which shows that the constant is the number of this option.
     #[test]
     #[allow(unsafe_code)]
     fn freed_memory_is_kept_unless_the_variable_says_otherwise() {

@@ -1,4 +1,4 @@
-//! Measures the time of repeated trials, and the memory of the process and the machine.
+//! Measures the time of repeated trials and the memory of the process and the machine.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// The number of repetitions in a measurement of time.
+/// The number of rounds in a measurement of time.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Rounds before the measurement; the first one allocates memory and tunes kernels.
+    /// Untimed rounds before the measurement; the first one allocates memory and tunes kernels.
     pub warm_up: usize,
-    /// The fewest and the most timed rounds.
+    /// The minimum and the maximum number of timed rounds.
     pub rounds: RangeInclusive<usize>,
-    /// After this time, no rounds beyond the fewest are started.
+    /// The time after which no rounds beyond the minimum are started.
     pub enough: Duration,
 }
 
 /// The times of rounds, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// The median.
+    /// The median time.
     pub median_ms: f64,
-    /// The fastest, which is least affected by background load.
+    /// The fastest time, which is least affected by background load.
     pub fastest_ms: f64,
-    /// The slowest.
+    /// The slowest time.
     pub slowest_ms: f64,
-    /// The interquartile range as a share of the median: smaller differences mean nothing.
+    /// The interquartile range as a share of the median: smaller differences between measurements are noise.
     pub spread: f64,
     /// The number of timed rounds.
     pub rounds: usize,
@@ -53,7 +53,7 @@ impl Trial {
 }
 
 impl Times {
-    /// The statistics of these times, in milliseconds.
+    /// The statistics of these times, which are in milliseconds.
     pub fn of(times_ms: &[f64]) -> Self {
         let mut sorted = times_ms.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -69,7 +69,7 @@ impl Times {
         }
     }
 
-    /// The rate per second of something that occurs `n` times per round.
+    /// The rate per second of an event that occurs `n` times per round.
     pub fn per_s(&self, n: f64) -> f64 {
         n * 1e3 / self.median_ms
     }
@@ -80,24 +80,24 @@ pub fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The median; the upper one of the two in the middle for an even number, and 0 for an empty slice.
+/// The median: for an even number of values the upper of the two in the middle, and 0 for an empty slice.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The memory of the machine, or of the container's limit, in bytes.
+/// The memory of the machine in bytes, or the container's limits if they are lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// The total memory.
     pub total: u64,
-    /// Free memory.
+    /// The memory available to programs.
     pub available: u64,
 }
 
 impl Machine {
-    /// The current memory; `None` if the system does not report it, such as Linux without `/proc`.
+    /// The current memory, or `None` if the system does not report it, such as Linux without `/proc`.
     pub fn here() -> Option<Self> {
         let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(kinds);
@@ -110,17 +110,17 @@ impl Machine {
     }
 }
 
-/// The memory of this process, MiB; its peak on a system that reports only that, and `None` if it reports neither.
+/// The memory of this process in MiB; the peak on systems that report only the peak, and `None` if neither is reported.
 pub fn rss_mib() -> Option<f64> {
     if cfg!(target_os = "linux") { status_mib("VmRSS:") } else { peak_rss_mib() }
 }
 
-/// The peak memory of this process, MiB; `None` if the system does not report it.
+/// The peak memory of this process in MiB, or `None` if the system does not report it.
 pub fn peak_rss_mib() -> Option<f64> {
     #[cfg(all(unix, not(target_os = "linux")))]
     {
         use nix::sys::resource::{UsageWho, getrusage};
-        let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
+        let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // macOS reports bytes, other systems KiB
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
         Some(usage.max_rss() as f64 * unit / 1_048_576.0)
     }
@@ -131,7 +131,7 @@ pub fn peak_rss_mib() -> Option<f64> {
     }
 }
 
-/// A size in this process's status, MiB; `None` on a system without `/proc`.
+/// A size in this process's status file, in MiB; `None` on a system without `/proc`.
 fn status_mib(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -165,7 +165,7 @@ mod tests {
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
         let of_two = Times::of(&[3.0, 6.0]).spread;
         assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
-        // For an even number it is the upper one.
+        // For an even number of values the median is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
     }

@@ -1,4 +1,4 @@
-//! `tinderbox completions`: what a shell needs to complete commands and options, made from their definitions.
+//! `tinderbox completions`: prints shell completion scripts, generated from the definitions of the commands.
 
 use std::io::{self, Write};
 
@@ -15,10 +15,10 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-/// Prints the script for `command`, the whole program.
+/// Prints the completion script of `command`, the definition of the whole program.
 pub(super) fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<()> {
     let name = command.get_name().to_owned();
-    let mut script = Vec::new(); // clap_complete panics if standard output was closed
+    let mut script = Vec::new(); // clap_complete panics if standard output is closed
     clap_complete::generate(args.shell, &mut command, name, &mut script);
     Ok(io::stdout().lock().write_all(&script)?)
 }

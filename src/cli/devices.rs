@@ -21,7 +21,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     devices: Vec<DeviceListing>,
-    /// `None` in a binary without a CPU backend, on a machine without a GPU.
+    /// The device that `auto` chooses; `None` in a binary without a CPU backend on a machine without a GPU.
     auto: Option<String>,
     cpu: Option<String>,
     features: Vec<Backend>,

@@ -1,4 +1,4 @@
-//! `tinderbox eval`: how well a trained model predicts a text.
+//! `tinderbox eval`: measures how well a trained model predicts a text.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ enum Split {
     Val,
 }
 
-/// Evaluates the whole text, and prints its loss.
+/// Evaluates the model on the whole text and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let config = &opened.config;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (name, split)
     };
     let loss = match args.weights {
-        // The way the losses of training are computed, on any device.
+        // On any device, computed in the same way as the losses during training.
         WeightFormat::F32 => {
             evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
         }

@@ -1,4 +1,4 @@
-//! `tinderbox export`: a run becomes a model for other projects.
+//! `tinderbox export`: converts the model of a run to a format of other projects.
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ enum Numbers {
     Q8_0,
 }
 
-/// Exports, and prints the path.
+/// Exports the model and prints the path.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
     let output = |folder: &str| args.output.clone().unwrap_or_else(|| model.run.join(folder));

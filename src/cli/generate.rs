@@ -1,4 +1,4 @@
-//! `tinderbox generate`: a trained model writes on.
+//! `tinderbox generate`: continues a prompt with a trained model.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,11 +18,11 @@ use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
 
-/// The line before each text but the first.
+/// The separator printed before each text except the first.
 const SEPARATOR: &str = "---\n";
 const RAW_SEPARATOR: &str = "\n---\n";
 
-/// The number of texts written at once.
+/// The number of texts generated at once.
 const AT_ONCE: u64 = 16;
 
 #[derive(Debug, clap::Args)]
@@ -82,7 +82,7 @@ pub(super) struct Args {
     subject: Subject,
 }
 
-/// Writes the samples in order, each piece as soon as possible.
+/// Prints the samples in order, each piece as soon as possible.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let located = run::locate(&args.subject.run)?;
     let config = located.run.config()?;
@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file, or standard input as `-`.
+/// Reads the prompt from a file, or from standard input for `-`.
 fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     if path != Path::new("-") {
         return fs::read(path);
@@ -145,14 +145,14 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     Ok(prompt)
 }
 
-/// How texts are printed.
+/// The form in which texts are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Byte for byte, and nothing added.
+    /// The unchanged bytes, with nothing added.
     Raw,
-    /// As text.
+    /// Plain text.
     Text,
-    /// As text without control characters, with the prompt dimmed if that is visible.
+    /// Text without control characters, with the prompt dimmed if the terminal has colors.
     Terminal { has_colors: bool },
 }
 
@@ -171,7 +171,7 @@ impl Form {
         }
     }
 
-    /// Whole characters from the model.
+    /// Converts a piece of text from the model, in whole characters, to this form.
     fn text(self, text: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Raw | Self::Text => text,
@@ -180,8 +180,8 @@ impl Form {
     }
 }
 
-/// Prints the texts of `samples` in order, each with its prompt in the given `form`: the first unfinished one is shown
-/// as it is written, the others wait.
+/// Prints the texts of `samples` in order, each after its prompt in the given `form`. The first unfinished text is
+/// printed as it is generated; later texts are buffered.
 fn print_in_order(
     out: &mut impl Write,
     samples: Range<u64>,

@@ -1,18 +1,18 @@
-//! Tests of the texts from which `--help`, the manual and completions are made: every command has examples, and every
-//! option names its meaning, unit and default.
+//! Tests of the help texts, which `--help`, the manual pages and shell completions are generated from: every command
+//! has examples, and every option states its meaning, unit and default.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::Cli;
 
-/// The units that numbers may have. An option with another unit adds its word.
+/// The units of numbers in help texts. An option with another unit adds its word here.
 const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
     processes minutes seconds milliseconds ms probability share factor seed";
 
-/// How options are called whose value is a number.
+/// The value names of options that take a number.
 const NUMBERS: &[&str] = &["N", "X"];
 
-/// Everything that is wrong with the help of `command` and of its subcommands.
+/// All problems in the help of `command` and its subcommands.
 fn problems(command: &Command, called: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if command.get_about().is_none() {
@@ -54,7 +54,7 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
     }
     let names = arg.get_value_names().unwrap_or_default();
     let is_number = takes_value && names.iter().any(|name| NUMBERS.contains(&name.as_str()));
-    // The name of a key that is the default says nothing of the unit.
+    // The key in `[default: ...]` must not count as the unit.
     let about = help.split("[default: ").next().unwrap_or_default();
     let mut words = about.split(|c: char| !c.is_alphabetic());
     if is_number && !words.any(|word| UNITS.split(' ').any(|unit| unit == word)) {
@@ -63,7 +63,7 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
     problems
 }
 
-/// As [`problems`], of a command that is not complete yet.
+/// Builds a command, then returns its [`problems`].
 fn problems_of_all(mut command: Command) -> Vec<String> {
     command.build();
     let called = command.get_name().to_owned();

@@ -1,4 +1,4 @@
-//! `tinderbox import`: a model of another project becomes a run directory.
+//! `tinderbox import`: converts a model of another project to a run directory.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub(super) struct Args {
     overwrite: bool,
 }
 
-/// Imports, and says what was made and what to do with it.
+/// Imports the model and prints its size and the next steps.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let origin = args.model.display().to_string();
     let path = match origin.strip_prefix("hf:") {
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Downloads a model, and shows how far it is.
+/// Downloads a model with a progress bar.
 #[cfg(feature = "hub")]
 fn download(name: &str) -> anyhow::Result<PathBuf> {
     use indicatif::{ProgressBar, ProgressStyle};

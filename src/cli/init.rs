@@ -1,4 +1,4 @@
-//! `tinderbox init`: prints or writes a config to begin with.
+//! `tinderbox init`: prints or writes a config to start from.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -79,7 +79,7 @@ enum Kind {
 }
 
 fn preset_names() -> PossibleValuesParser {
-    // The names of the files are accepted as well, but not listed: one name for each is enough to choose from.
+    // The names of the files are accepted as aliases but not listed: one name per preset is enough.
     PRESETS.map(|preset| PossibleValue::new(preset.name).alias(preset.stem)).into()
 }
 
@@ -90,13 +90,13 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
 }
 
 impl Args {
-    /// Whether models are trained, and not only measured.
+    /// Whether the command trains models instead of only measuring training steps.
     pub(super) fn trains(&self) -> bool {
         self.search.is_some()
     }
 }
 
-/// Prints or writes the config, and then the commands that come next. Returns the exit code.
+/// Prints or writes the config, then prints the next commands. Returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(path) = &args.output {
         output::check_file(path)?; // before the measurement, which takes seconds
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             return Err(already_there(path));
         }
     }
-    // A script that reads the config has no use for advice.
+    // A script that reads the config from a pipe has no use for advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
         let toml = match args.search {
@@ -131,8 +131,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// The best config of a sweep around the one made for the text; `None` if Ctrl-C stopped it. A stopped sweep continues
-/// with its own base, since another measurement would give a different one.
+/// The best config of a sweep around the config made for the text; `None` if Ctrl-C stopped the sweep. A stopped sweep
+/// continues with the config it started from, since another measurement would give a different one.
 fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<String>> {
     let name = config_name(args, text);
     let root = sweep::default_dir(Path::new(&name));
@@ -183,7 +183,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     Ok(config.toml)
 }
 
-/// The config's name in its comments: that of its file, or of the text.
+/// The name of the config in its comments: the name of the output file, or a name derived from the text.
 fn config_name(args: &Args, text: &Path) -> String {
     if let Some(path) = &args.output {
         return path.to_string_lossy().into_owned();

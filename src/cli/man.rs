@@ -1,4 +1,4 @@
-//! `tinderbox man`: the manual, made from the definitions of commands and options.
+//! `tinderbox man`: prints or writes manual pages, generated from the definitions of the commands.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ pub(super) struct Args {
     output: Option<PathBuf>,
 }
 
-/// Prints or writes the pages of `command`, the whole program.
+/// Prints or writes the manual pages of `command`, the definition of the whole program.
 pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
     let Some(folder) = &args.output else {
         let mut page = Vec::new();

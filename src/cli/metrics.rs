@@ -9,7 +9,7 @@ use super::{note, print, print_json, print_table};
 use crate::draw;
 use crate::run::{self, Curves, Row};
 
-/// The rows of a table by default: about a screen.
+/// The default number of rows in a table, about a screen.
 const MAX_ROWS: usize = 24;
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     all: bool,
 }
 
-/// Reads and prints the curves.
+/// Reads the curves and prints them.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let curves = Curves::read(&run::open_or_locate(&args.run)?)?;
     let is_table = !(args.csv || args.json);
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rows with all columns. A missing value is an empty cell.
+/// The rows with all columns as CSV. A missing value is an empty cell.
 fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     if !columns.is_empty() {

@@ -1,6 +1,6 @@
-//! The command line: one file per subcommand, which reads arguments, calls the library and prints.
+//! The command line: one file per subcommand, which parses the arguments, calls the library and prints the result.
 //!
-//! Results go to standard output, progress and logs to standard error.
+//! Results go to standard output; progress and logs go to standard error.
 
 #![allow(
     clippy::doc_markdown,
@@ -54,11 +54,11 @@ use crate::run::{self, Trained};
 
 /// Success.
 const DONE: u8 = 0;
-/// Something failed, and was reported on standard error.
+/// A failure that was reported on standard error.
 const FAILED: u8 = 1;
-/// Misuse: the arguments are wrong. The same code as clap's.
+/// Wrong arguments. The exit code is the same as clap's.
 const MISUSE: u8 = 2;
-/// Stopped by Ctrl-C, after saving: 128 plus the number of the signal, as in shells.
+/// Stopped by Ctrl-C after saving: 128 plus the number of the signal, as in shells.
 const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Parser)]
@@ -120,7 +120,7 @@ enum Command {
     Man(man::Args),
 }
 
-/// Arguments that clap accepted but that are wrong.
+/// The error for arguments that clap accepts but that are wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -144,9 +144,9 @@ impl Subject {
     }
 }
 
-/// Runs the program with the process's arguments, prints any error, and returns the exit code.
+/// Runs the program with the arguments of the process, prints any error, and returns the exit code.
 ///
-/// `keep_freed_memory` is called first if the command trains: the allocator belongs to the binary.
+/// Calls `keep_freed_memory` first if the command trains; it is a parameter because the binary defines the allocator.
 #[must_use]
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
     let command = Cli::parse().command;
@@ -156,14 +156,14 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     }
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
         if is_broken_pipe(&error) {
-            return DONE; // the reader of the output has closed it
+            return DONE; // the reader has closed the output
         }
         note(describe(&error));
         if is_misuse(&error) { MISUSE } else { FAILED }
     }))
 }
 
-/// Ends the program after a bug as after any failure, once the panic's message has been printed.
+/// Turns a panic, whose message has already been printed, into an error, so that the program ends as after any failure.
 fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyhow::Result<u8> {
     panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         bail!("this is a bug in tinderbox\n  hint: please report what stands above, and how it came to it")
@@ -195,8 +195,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Writes a line to standard error, without control characters if that is a terminal. A closed standard error is no
-/// reason to stop the program's work.
+/// Writes a line to standard error, without control characters if it is a terminal. A closed standard error does not
+/// stop the program.
 fn note(line: impl Display) {
     let line = line.to_string();
     let mut stderr = io::stderr().lock();
@@ -208,8 +208,8 @@ fn note(line: impl Display) {
     written.ok();
 }
 
-/// Prints a result, without control characters if standard output is a terminal: names and texts may come from
-/// anywhere.
+/// Prints a result, without control characters if standard output is a terminal, since names and texts in it may come
+/// from untrusted files.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().is_terminal() {
         true => print_styled(&without_control(text)),
@@ -217,7 +217,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a table, with colours if they are visible.
+/// Prints a table, with colours if standard output shows them.
 fn print_table(text: &str) -> anyhow::Result<()> {
     match paint::has_colors(&io::stdout()) {
         true => print_styled(&paint::table(&without_control(text))),
@@ -225,7 +225,7 @@ fn print_table(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a result with its colours; texts from elsewhere within it are free of control characters.
+/// Prints a result with its colours; the caller has removed control characters from other texts in it.
 fn print_styled(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -237,13 +237,14 @@ fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// The longest line of an error, in characters: a line of a file may be very long.
+/// The longest line of an error message, in characters: a line quoted from a file may be very long.
 const MAX_LINE: usize = 1000;
-/// The most lines of an error, most of them at its beginning.
+/// The most lines of an error message: mostly its first lines, and the last [`LAST_LINES`].
 const MAX_LINES: usize = 60;
 const LAST_LINES: usize = 10;
 
-/// The error and its causes, each once: some messages quote their cause themselves. Long ones are shortened.
+/// The error and its causes, each only once, since some messages already quote their cause. Long messages are
+/// shortened.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = format!("{ERROR}{error}");
     for cause in error.chain().skip(1) {
@@ -264,7 +265,7 @@ fn describe(error: &anyhow::Error) -> String {
     lines.join("\n")
 }
 
-/// Whether an error is only about the arguments.
+/// Whether an error concerns only the arguments.
 fn is_misuse(error: &anyhow::Error) -> bool {
     let is_malformed = |problems: &Vec<String>| problems.iter().all(|problem| problem.starts_with("--set "));
     match error.downcast_ref() {
@@ -287,7 +288,7 @@ fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
     Ok(device)
 }
 
-/// The name by which this program was called, for commands that a user can paste.
+/// The name by which this program was called, for commands that the user can paste.
 fn program() -> String {
     std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
 }

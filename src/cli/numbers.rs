@@ -1,18 +1,18 @@
-//! Parses numbers in arguments, with error messages in plain words.
+//! Parses numbers in arguments, with plain error messages.
 
 use std::ops::RangeInclusive;
 
-/// A whole number, 0 or more.
+/// Parses a whole number, 0 or more.
 pub(super) fn count(typed: &str) -> Result<usize, String> {
     usize::try_from(seed(typed)?).map_err(|_| TOO_LARGE.to_owned())
 }
 
-/// A whole number, 1 or more.
+/// Parses a whole number, 1 or more.
 pub(super) fn at_least_one(typed: &str) -> Result<usize, String> {
     within(typed, 1..=usize::MAX)
 }
 
-/// A whole number in a range.
+/// Parses a whole number in a range.
 pub(super) fn within(typed: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     let (least, most) = (*range.start(), *range.end());
     match count(typed)? {
@@ -22,14 +22,14 @@ pub(super) fn within(typed: &str, range: RangeInclusive<usize>) -> Result<usize,
     }
 }
 
-/// A seed: a whole number, 0 or more.
+/// Parses a seed: a whole number, 0 or more.
 pub(super) fn seed(typed: &str) -> Result<u64, String> {
     let error = match typed.parse() {
         Ok(n) => return Ok(n),
         Err(_) if !typed.is_empty() && typed.bytes().all(|byte| byte.is_ascii_digit()) => TOO_LARGE.to_owned(),
         Err(_) => "it must be a whole number, 0 or more".to_owned(),
     };
-    // Such as 1e3 and 10_000.
+    // Whole numbers in other notations, such as 1e3 and 10_000, get a hint.
     let meant: Result<f64, _> = typed.replace(['_', ','], "").parse();
     let is_whole = |x: &f64| (0.0..1e15).contains(x) && x.fract() == 0.0 && !typed.starts_with('-');
     Err(meant.ok().filter(is_whole).map_or(error, |x| format!("write it in digits, as in {x}")))
@@ -37,7 +37,7 @@ pub(super) fn seed(typed: &str) -> Result<u64, String> {
 
 const TOO_LARGE: &str = "it is too large";
 
-/// A number.
+/// Parses a number.
 pub(super) fn number(typed: &str) -> Result<f64, String> {
     typed.parse().map_err(|_| "it must be a number, such as 0.8".to_owned())
 }

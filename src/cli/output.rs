@@ -1,4 +1,5 @@
-//! Files that a user names for results: checked before anything is computed, and written atomically.
+//! Output files named by the user: their paths are checked before anything is computed, and they are written
+//! atomically.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::run::write_atomically;
 
-/// Fails if no file can be written at `path`: it is a folder, or its folder does not exist.
+/// Returns an error if no file can be written at `path`, because it is a folder or its folder does not exist.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if path.is_dir() || path.file_name().is_none() {
@@ -24,7 +25,7 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
 /// Writes a file atomically, replacing an existing one.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let result = match fs::canonicalize(path) {
-        // Pipes and devices are written to; a file, even behind a link, is replaced.
+        // Pipes and devices are written to directly; a file, even behind a link, is replaced.
         Ok(target) if !target.is_file() => fs::write(target, text),
         Ok(target) => write_atomically(&target, text.as_bytes()),
         Err(_) => write_atomically(path, text.as_bytes()),

@@ -1,6 +1,6 @@
-//! Colours of messages, tables and texts, for terminals, unless switched off.
+//! Terminal colours for messages, tables and texts.
 //!
-//! Control characters are removed before text is coloured, so that no escape code comes from a model or a name.
+//! Control characters are removed before text is coloured, so that escape codes never come from a model or a name.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 
-/// Colours from the reader's own palette: they suit a light ground as well as a dark one.
+/// Colours from the terminal's palette, which suit light and dark backgrounds.
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default();
@@ -16,7 +16,7 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 const HEADING: Style = Style::new().bold();
 const QUIET: Style = Style::new().dimmed();
 
-/// The first words of lines that have a colour.
+/// The labels at the start of a line that are coloured.
 const LABELS: [(&str, Style); 6] = [
     ("error:", ERROR),
     ("warning:", WARNING),
@@ -25,7 +25,7 @@ const LABELS: [(&str, Style); 6] = [
     ("best checkpoint:", GOOD),
     ("report:", HEADING),
 ];
-/// The last words of lines that have a colour.
+/// The endings of a line that are coloured.
 const ENDS: [&str; 2] = ["(best so far)", "(best)"];
 /// The margin of a quoted sample.
 pub(super) const MARGIN: &str = "    |";
@@ -35,7 +35,7 @@ pub(super) fn has_colors(stream: &impl RawStream) -> bool {
     stream.is_terminal() && AutoStream::choice(stream) != ColorChoice::Never
 }
 
-/// A message of several lines: what kind it is, its hints, what is best, and the margins of samples.
+/// Colours a message of several lines: labels, hints, best values and the margins of samples.
 pub(super) fn message(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
@@ -60,7 +60,7 @@ fn line(line: &str) -> String {
     line.to_owned()
 }
 
-/// A table: the first line is its heading, and a cell `best` stands out.
+/// Colours a table: the first line is its heading, and cells that say `best` are highlighted.
 pub(super) fn table(text: &str) -> String {
     let Some((heading, rows)) = text.split_once('\n') else { return text.to_owned() };
     let best = format!("  {}", painted(GOOD, "best"));
@@ -72,12 +72,12 @@ pub(super) fn table(text: &str) -> String {
     format!("{}\n{}", painted(HEADING, heading), rows.join("\n"))
 }
 
-/// Text that matters less than what is beside it.
+/// Dims text that is less important than the text around it.
 pub(super) fn quiet(text: &str) -> String {
     painted(QUIET, text)
 }
 
-/// The text in a style, which ends with each line so that no pager carries it on.
+/// The text in a style that is reset at the end of each line, since pagers may carry it on.
 fn painted(style: Style, text: &str) -> String {
     let mut painted = String::new();
     for piece in text.split_inclusive('\n') {
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(message("step 1/2  loss 3"), "step 1/2  loss 3");
     }
 
-    /// A model's text is no message of ours.
+    /// Words in a sample, which the model wrote, are not coloured like those of messages.
     #[test]
     fn a_sample_has_a_quiet_margin_and_no_other_colour() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");

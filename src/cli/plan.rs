@@ -1,4 +1,4 @@
-//! `tinderbox plan`: plans a run and prints its cost.
+//! `tinderbox plan`: estimates the cost of a run and prints it.
 
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The vocabulary of a run whose weights are used.
+/// The vocabulary of a run whose weights a new run starts from.
 fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
     let run = run::locate(run)?.run;
     Ok(Vocabulary {

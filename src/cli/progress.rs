@@ -1,4 +1,4 @@
-//! Shows a run: on a progress bar, on the dashboard or in plain lines; and writes the lines to its `train.log`.
+//! Shows the progress of a run on a progress bar, on the dashboard or in plain lines, and writes `train.log`.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -23,52 +23,52 @@ use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 
 const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
-/// The same in amber, number 166 of the 256 colours, which is visible on black and on white.
+/// The same bar in amber, number 166 of the 256 terminal colours, which is visible on black and on white.
 const AMBER_BAR: &str = "{wide_bar:.166/dim} step {pos}/{len}  {msg}  {eta} left";
 
-/// The columns of the loss's curve beside the bar.
+/// The width of the loss curve next to the bar, in columns.
 const CURVE_COLUMNS: usize = 8;
 
-/// The columns of a terminal that does not report its width.
+/// The width assumed for a terminal that does not report it, in columns.
 const DEFAULT_COLUMNS: usize = 80;
 
-/// Reading that takes less time than this is not reported.
+/// The reading time below which reading is not reported.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The observer of a run, shared with the handler of Ctrl-C.
+/// The observer of a run, shared with the Ctrl-C handler.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
     display: Display,
-    /// Lines to repeat after the dashboard has closed.
+    /// The lines to print again after the dashboard has closed.
     lines_to_come: Vec<String>,
     log: Option<File>,
-    /// `None` once the first step can begin.
+    /// The text being read, or `None` once the first step can begin.
     reading: Option<TextProgress>,
     /// Whether the end of the run was reported.
     is_over: bool,
     max_steps: usize,
-    /// Tokens of the steps before those of this process, and the batches of all.
+    /// The number of tokens in steps before this process resumed the run, and the batches of the whole run.
     batches: Option<(u64, Batches)>,
-    /// The loss of each log interval of this process.
+    /// The loss of each log interval since this process started.
     losses: Vec<f64>,
-    /// Their curve.
+    /// The sparkline of these losses.
     curve: String,
     began: Instant,
-    /// Steps of this process.
+    /// The number of steps since this process started.
     steps: usize,
-    /// Whether the last evaluation has begun, after everything was saved.
+    /// Whether the last evaluation has begun, which happens after everything was saved.
     is_last_evaluation: bool,
 }
 
-/// Where lines go.
+/// The place where lines are shown.
 enum Display {
-    /// To standard error.
+    /// Standard error.
     Lines,
-    /// Above a bar.
+    /// Standard error, above a progress bar.
     Bar(ProgressBar),
-    /// Onto the dashboard.
+    /// The dashboard.
     Dashboard(Dashboard),
 }
 
@@ -80,7 +80,7 @@ struct TextProgress {
 }
 
 impl Progress {
-    /// Shows the run on the dashboard if there is one, else on standard error, with a bar if that is a terminal.
+    /// Shows the run on `dashboard`, or without one on standard error, with a progress bar if that is a terminal.
     pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
         let display = match dashboard {
             Some(dashboard) => Display::Dashboard(dashboard),
@@ -103,14 +103,14 @@ impl Progress {
         })))
     }
 
-    /// Reports how the run ended; `report` names its report, `next` is a command to continue with.
+    /// Reports how the run ended. `report` is the line about its report page, and `next` a command to continue with.
     pub(super) fn finish(&self, summary: &Summary, report: &str, next: &str) {
         let mut screen = self.screen();
         screen.is_over = true;
         screen.finish(summary, report, next);
     }
 
-    /// Clears the screen for an error, and writes it to the log.
+    /// Removes the bar or the dashboard and writes the error to the log.
     pub(super) fn failed(&self, error: &str) {
         let mut screen = self.screen();
         screen.is_over = true;
@@ -118,7 +118,7 @@ impl Progress {
         screen.keep(error);
     }
 
-    /// Adds a line after the end of the run.
+    /// Prints and logs a line after the end of the run.
     pub(super) fn say(&self, line: &str) {
         self.screen().line(line);
     }
@@ -136,7 +136,7 @@ impl Progress {
         }
     }
 
-    /// Whether the first step cannot start yet.
+    /// Whether the text is still being read, so that the first step cannot start.
     pub(super) fn is_reading(&self) -> bool {
         let screen = self.screen();
         screen.reading.is_some() && !screen.is_over
@@ -189,7 +189,7 @@ impl Screen {
         }
     }
 
-    /// Reports a text that takes long to read.
+    /// Reports that a text takes long to read.
     fn reading(&mut self, reading: &Reading<'_>) {
         let Some(waiting) = &mut self.reading else { return };
         let what = match reading.purpose {
@@ -211,7 +211,7 @@ impl Screen {
             let done = amount(reading.bytes, reading.of);
             bar.set_message(format!("{} {done}", waiting.line));
         } else if is_long && !std::mem::replace(&mut waiting.is_reported, true) {
-            note(&waiting.line); // a dashboard opens later
+            note(&waiting.line); // a dashboard opens only later
         }
     }
 
@@ -265,13 +265,13 @@ impl Screen {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
             let style = ProgressStyle::with_template(template).expect("a valid template");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
-            bar.tick(); // the estimate of the remaining time starts at this position,
+            bar.tick(); // starts the estimate of the remaining time at this position,
             bar.reset_eta(); // as if reaching it had taken no time
             self.display = Display::Bar(bar);
         }
     }
 
-    /// Reports several sources and how often each will be seen, and where standard input is kept.
+    /// Reports how often each of several sources will be seen, and where standard input is saved.
     fn sources(&mut self, started: &Started) {
         let drawn_tokens = started.batches.tokens_before(started.max_steps);
         let is_several = started.sources.len() > 1;
@@ -328,7 +328,7 @@ impl Screen {
         }
     }
 
-    /// Quotes a sample; in a terminal, its lines are broken so that they keep their margin.
+    /// Prints a sample as a quotation; in a terminal, its lines are wrapped so that they keep their margin.
     fn sampled(&mut self, text: &str) {
         let whole = format!("sample:{}", quotation(text, None));
         self.keep(&whole);
@@ -381,13 +381,13 @@ impl Screen {
         self.line(&format!("generate text with it:\n    {next}"));
     }
 
-    /// Shows a line and writes it to the log.
+    /// Prints a line and writes it to the log.
     fn line(&mut self, line: &str) {
         self.keep(line);
         self.show_line(line);
     }
 
-    /// As [`Screen::line`], and again after the dashboard has closed.
+    /// Prints a line as [`Screen::line`] does, and again after the dashboard has closed.
     fn lasting_line(&mut self, line: String) {
         self.line(&line);
         if let Display::Dashboard(_) = self.display {
@@ -404,12 +404,12 @@ impl Screen {
         }
     }
 
-    /// Removes the bar or the dashboard; from here on there are only lines.
+    /// Removes the bar or the dashboard; later lines are printed plainly.
     fn clear(&mut self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
         }
-        self.display = Display::Lines; // a dashboard restores the terminal when it is dropped
+        self.display = Display::Lines; // dropping a dashboard restores the terminal
         for line in self.lines_to_come.drain(..) {
             note(line);
         }
@@ -418,7 +418,7 @@ impl Screen {
     fn keep(&mut self, line: &str) {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
-            self.log = None; // one warning; what matters is in the checkpoints and the metrics
+            self.log = None; // one warning is enough, since checkpoints and metrics have all important data
             self.lasting_line(format!("warning: cannot continue to write train.log: {error}"));
         }
     }
@@ -432,7 +432,7 @@ impl Screen {
     }
 }
 
-/// The share of time that `ranks` do not spend computing.
+/// Describes the share of time that `ranks` spend waiting and communicating instead of computing.
 fn described(exchange: &Exchange) -> String {
     let Exchange { ranks, waiting_share, communication_share } = exchange;
     let percent = |share: &f64| 100.0 * share;
@@ -451,8 +451,9 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
     }
 }
 
-/// A sample, indented line by line, without blank lines around it, and without control characters: an untrained
-/// model may write some that switch the terminal to another character set. Lines are broken to fit `n_columns`, if any.
+/// A sample, indented line by line, without blank lines around it and without control characters, since an untrained
+/// model may generate some that switch the terminal to another character set. Lines are wrapped to `n_columns`, if
+/// given.
 fn quotation(text: &str, n_columns: Option<usize>) -> String {
     let lines: Vec<Cow<'_, str>> = text.lines().map(|line| without_control(line.trim_end())).collect();
     let is_written = |line: &Cow<'_, str>| !line.is_empty();

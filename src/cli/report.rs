@@ -1,4 +1,4 @@
-//! `tinderbox report`: the report of a run, made again.
+//! `tinderbox report`: writes the report of a run again, or a page that compares several runs.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::report::{Comparison, PAGE, Report};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
 
-/// The page about several runs, in the working directory.
+/// The default file name of a page about several runs, in the working directory.
 const COMPARISON: &str = "comparison.html";
 
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,7 @@ pub(super) struct Args {
     device: Option<DeviceSpec>,
 }
 
-/// Reads the run, measures its best checkpoint, and writes the page.
+/// Reads the run, measures its best checkpoint and writes the page.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a page about several runs.
+/// Writes a page that compares several runs.
 fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     let runs = runs.iter().map(|run| run::open_or_locate(run)).collect::<Result<Vec<_>, _>>()?;
     let comparison = Comparison::read(&runs)?;
@@ -68,7 +68,7 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the report of a run that has just ended, and returns a line with its path or the reason why there is none. A
-/// missing report is not a failure: everything else has been saved.
+/// missing report is not a failure, since everything else is already saved.
 pub(super) fn at_end(run_dir: &Path) -> String {
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;
@@ -84,7 +84,7 @@ pub(super) fn at_end(run_dir: &Path) -> String {
     }
 }
 
-/// The report of a run, measured on `device`; without one on the run's device, if that can be opened.
+/// The report of a run, measured on `device`; if that is `None`, on the run's device if it can be opened.
 fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
     let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };

@@ -1,4 +1,4 @@
-//! `tinderbox runs`: lists the runs in a folder, or compares some.
+//! `tinderbox runs`: lists the runs in a folder, or compares several runs.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Lists or compares runs.
+/// Lists the runs of a folder, or compares the given runs.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.paths[..] {
         [folder] if RunDir::open(folder).is_err() => list(folder, args),
@@ -66,7 +66,7 @@ fn print_notes(runs: &[RunInfo]) {
     }
 }
 
-/// Each run with its values of the keys that differ.
+/// A JSON object for each run, with its values of the keys that differ.
 fn objects(runs: &[RunInfo], differences: &[Difference]) -> serde_json::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for (index, info) in runs.iter().enumerate() {

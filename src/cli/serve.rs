@@ -1,4 +1,4 @@
-//! `tinderbox serve`: trained models answer over HTTP.
+//! `tinderbox serve`: serves trained models over HTTP.
 
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -58,7 +58,7 @@ pub(super) struct Args {
     force: bool,
 }
 
-/// Serves until it is stopped.
+/// Runs the server until it is stopped.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.parallel == 0 {
         return Err(Misuse("--parallel must be at least 1".to_owned()).into());
@@ -112,7 +112,7 @@ fn keys(path: &Path) -> anyhow::Result<Keys> {
     Keys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
 }
 
-/// How models are opened.
+/// The settings with which models are opened.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     device: Option<DeviceSpec>,
@@ -127,7 +127,7 @@ impl Args {
     }
 }
 
-/// Reports a folder of runs that is still empty, and refuses one that cannot be read.
+/// Prints a note for a folder that has no runs yet, and returns an error for a folder that cannot be read.
 fn check_folder(folder: &Path) -> anyhow::Result<()> {
     match run::list(folder) {
         Err(error @ RunError::NoRuns { .. }) => note(format!("note: {}", first_line(&error))),
@@ -137,7 +137,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 impl Opening {
-    /// Opens runs and checkpoints on their first request.
+    /// The function with which the server opens a run or a checkpoint at its first request.
     fn later(self) -> OpenModel {
         OpenModel::new(move |run| {
             let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_places) };
@@ -145,7 +145,7 @@ impl Opening {
         })
     }
 
-    /// Opens a model; its name is that of the run's folder, with the checkpoint if one was named.
+    /// Opens a model, whose name is that of the run's folder, followed by the checkpoint if `path` names one.
     fn open(self, path: &Path) -> anyhow::Result<Model> {
         let located = run::locate(path)?;
         let device = self.device;
@@ -167,7 +167,7 @@ impl Opening {
     }
 }
 
-/// Refuses models that do not fit the memory together.
+/// Returns an error if the models do not fit into memory together.
 fn check_memory(runs: &[PathBuf], n_texts: usize) -> anyhow::Result<()> {
     let mut needed = 0_u64;
     for run in runs {

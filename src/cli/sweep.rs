@@ -55,7 +55,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Runs the sweep, or continues it, and returns the exit code.
+/// Runs the sweep or continues a stopped one, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     refuse_launcher("search all by itself")?;
     let mut overrides = args.overrides.clone();
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// `sweeps/NAME`, NAME from the config's file name.
+/// The default folder of a sweep, `sweeps/NAME`, where NAME is the config's file name without its extension.
 pub(super) fn default_dir(config: &Path) -> PathBuf {
     Path::new("sweeps").join(config.file_stem().unwrap_or(config.as_os_str()))
 }
@@ -105,7 +105,7 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     }
 }
 
-/// An event as a line of text.
+/// A line of text that describes an event of a sweep.
 fn line(entry: &Entry) -> String {
     match entry {
         Entry::Planned(course) => {
@@ -132,7 +132,7 @@ fn line(entry: &Entry) -> String {
     }
 }
 
-/// A time: `90s`, `30m`, `2h`.
+/// Parses a time such as `90s`, `30m` or `2h`.
 pub(super) fn seconds(typed: &str) -> anyhow::Result<f64> {
     let hint = "write a time above 0 with its unit, such as 90s, 30m or 2h";
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];

@@ -1,4 +1,4 @@
-//! `tinderbox tokenizer`: the tokens of a text, the text of tokens, and facts about a tokenizer.
+//! `tinderbox tokenizer`: encodes text, decodes tokens, and describes a tokenizer.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read};
@@ -12,10 +12,10 @@ use crate::data;
 use crate::run::{self, RunDir};
 use crate::tokenizer::{Tokenizer, visible};
 
-/// The number of tokens that `info` shows in each list.
+/// The number of tokens in each list of `info`.
 const N_SHOWN: usize = 8;
 
-/// The most text that `info` measures, in bytes.
+/// The most text on which `info` measures the bytes per token, in bytes.
 const MAX_MEASURED: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -141,7 +141,7 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
         bail!("there are no ids to decode\n  hint: give at least one, such as 0");
     }
     let text = tokenizer.decode(&ids);
-    // A line break for the terminal's prompt; a pipe gets only the text.
+    // A line break keeps the shell's prompt on a separate line; a pipe gets only the text.
     let is_unfinished = io::stdout().is_terminal() && !text.ends_with('\n');
     print(&(text + if is_unfinished { "\n" } else { "" }))
 }
@@ -183,15 +183,15 @@ fn info(args: &Info) -> anyhow::Result<()> {
     print(&(facts.concat() + &lists.concat()))
 }
 
-/// The tokenizer of a run, of a folder with a tokenizer.json, or of that file itself.
+/// Opens the tokenizer of a run, of a folder with a tokenizer.json, or of a tokenizer file.
 fn open(path: &Path) -> anyhow::Result<Tokenizer> {
     let within = path.join("tokenizer.json");
     let is_json = path.extension().is_some_and(|extension| extension == "json");
-    let is_in_run = RunDir::open(path.parent().unwrap_or(path)).is_ok(); // as `best` and `last` are
+    let is_in_run = RunDir::open(path.parent().unwrap_or(path)).is_ok(); // true for `best` and `last`
     if is_json || (path.is_file() && !is_in_run) {
         Ok(Tokenizer::from_file(path)?)
     } else if within.is_file() {
-        Ok(Tokenizer::from_file(&within)?) // of a run, even before its first checkpoint
+        Ok(Tokenizer::from_file(&within)?) // also of a run before its first checkpoint
     } else {
         Ok(run::locate(path)?.run.tokenizer()?)
     }
@@ -211,15 +211,16 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     ids.iter().map(|id| tokenizer.piece(*id)).collect()
 }
 
-/// A line for each token: its id and its text.
+/// The id and the text of each token, one token per line.
 fn lines(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let width = (tokenizer.vocab_size() - 1).to_string().len();
     let line = |id: &u32| format!("{id:>width$}  {}\n", visible(&tokenizer.piece(*id)));
     ids.iter().map(line).collect::<Vec<_>>().concat()
 }
 
-/// The mean length of the tokens, in bytes, of the end of a run's text, on which it is validated; the length of that
-/// end, and its file. `None` unless the text is one file of plain text that is still there.
+/// The mean token length in bytes, the length of the measured text in bytes, and its path. The measured text is the
+/// end of the run's text, from which the validation split is taken. `None` unless the text is one file of plain text
+/// that still exists.
 fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<(f64, usize, PathBuf)> {
     let located = run::locate(run).map(|located| located.run);
     let data = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?.data;
@@ -231,7 +232,7 @@ fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<(f64, usize, PathBuf)> {
     Some((ratio(text.len(), ids.len()), text.len(), data.path))
 }
 
-/// The last share of a file of text, at most [`MAX_MEASURED`] bytes.
+/// The last `fraction` of a text file, at most [`MAX_MEASURED`] bytes.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length to look at")]
 fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
     let mut file = fs::File::open(path).ok()?;
@@ -240,7 +241,7 @@ fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
     io::Seek::seek(&mut file, io::SeekFrom::Start(length - wanted)).ok()?;
     let mut bytes = Vec::new();
     file.take(wanted).read_to_end(&mut bytes).ok()?;
-    // The share may begin within a character.
+    // The text may begin within a character.
     let start = bytes.iter().take(3).position(|byte| byte & 0xc0 != 0x80)?;
     String::from_utf8(bytes.split_off(start)).ok()
 }
@@ -249,7 +250,7 @@ fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
     n_bytes as f64 / n_tokens.max(1) as f64
 }
 
-/// The longest tokens except for added ones, the longest first.
+/// The longest tokens, longest first, without added tokens.
 fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
     let mut ids: Vec<u32> = ids(tokenizer).filter(|id| !is_added(id)).collect();
@@ -259,7 +260,7 @@ fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     ids
 }
 
-/// A few tokens spread over the vocabulary.
+/// A few tokens, evenly spread over the vocabulary.
 fn samples(tokenizer: &Tokenizer) -> Vec<u32> {
     let step = tokenizer.vocab_size().div_ceil(N_SHOWN);
     ids(tokenizer).skip(step / 2).step_by(step).collect()

@@ -1,4 +1,4 @@
-//! `tinderbox train`: a config file becomes a run directory.
+//! `tinderbox train`: trains a model from a config file and writes a run directory.
 
 use std::path::PathBuf;
 use std::thread;
@@ -60,7 +60,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Trains, with the other processes of a launcher if there are any, and returns the exit code.
+/// Trains a run, together with the other processes of a launcher if there are any, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let ranks = Ranks::join(|error| note(error))?;
     if ranks.is_alone() {
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             ranks.leave();
             Ok(code)
         }
-        // The other ranks wait for this one, and nothing else would end them.
+        // The other ranks wait for this one, so they must be aborted.
         Err(error) => {
             note(format!("{}: {}", ranks.name(), describe(&error)));
             ranks.abort(FAILED)
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// Compares the program, the config file and the arguments that change it with those of rank 0.
+/// Checks that the program, the config file and the arguments that change the config are the same as on rank 0.
 fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
     ranks.check_same("version of the program", env!("CARGO_PKG_VERSION"))?;
     let config =
@@ -91,9 +91,9 @@ fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
     Ok(ranks.check_same("config", &format!("{config}{:?}", (&args.overrides, &args.device)))?)
 }
 
-/// Computes with rank 0, which writes the run and decides when it ends.
+/// Trains together with rank 0, which writes the run and decides when it ends.
 fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
-    // A stopped launcher signals every process; only rank 0 reacts, and saves first.
+    // A launcher that is stopped signals every process; only rank 0 reacts, and it saves the run first.
     ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
@@ -102,7 +102,7 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// The devices of this process: that of its number among the processes on its machine, if the launcher started it.
+/// The devices of this process: all of them, or under a launcher the one selected by the local rank.
 fn own_devices(config: &Config, ranks: &Ranks) -> anyhow::Result<Vec<DeviceSpec>> {
     let devices = device::each(&config.train.device.parse()?);
     Ok(match ranks.is_alone() {
@@ -115,7 +115,7 @@ fn note_skipped(ranks: &Ranks, step: usize, skipped: &Skipped) {
     note(format!("{}: step {step}  skipped: {skipped}", ranks.name()));
 }
 
-/// Trains, and writes the run.
+/// Trains as rank 0, which writes the run.
 fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     if args.tui {
         dashboard::check()?;
@@ -182,7 +182,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     Ok(if summary.interrupted { INTERRUPTED } else { DONE })
 }
 
-/// A command to paste next: one that continues the run, or one that writes with it.
+/// A command that the user can paste: to continue an interrupted run, or to generate text from a finished one.
 fn next_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir);
     if !summary.interrupted {
@@ -215,8 +215,8 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
 
 const NO_HANDLER: &str = "cannot install the Ctrl-C handler";
 
-/// Before the first step there is nothing to save. The reading of a text checks for a stop, except during long pieces
-/// of work such as finding merges.
+/// Exits if the text is still being read, since nothing needs to be saved before the first step. Reading checks for a
+/// stop, except during long operations such as finding merges.
 fn exit_while_reading(progress: &Progress) {
     thread::sleep(READING_STOPS);
     if progress.is_reading() {
@@ -228,10 +228,10 @@ fn exit_while_reading(progress: &Progress) {
 
 const READING_STOPS: Duration = Duration::from_millis(150);
 
-/// Signals closer together than this count as one: both the shell and the system signal that a terminal is closing.
+/// Signals closer together than this count as one, since both the shell and the system signal that a terminal closes.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
-/// The first Ctrl-C ends the step and saves the run; a second one exits at once.
+/// Ends the step and saves the run on the first Ctrl-C; exits at once on the second.
 pub(super) fn stop_or_exit(interrupter: &Interrupter) {
     if interrupter.should_stop() {
         dashboard::restore_terminal();

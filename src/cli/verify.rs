@@ -1,4 +1,4 @@
-//! `tinderbox verify`: whether a run is the model of another project's file.
+//! `tinderbox verify`: checks whether a run has the same model as a file of another project.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Compares, prints what was found, and fails if the two are not one model.
+/// Compares the two models, prints the result, and returns an error if they differ.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let text = match &args.text {
         Some(path) => {

@@ -1,4 +1,4 @@
-//! `--weights`: how a trained model's weights are kept while it is used.
+//! `--weights`: the storage format of a trained model's weights during use.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -20,7 +20,7 @@ pub(super) enum WeightFormat {
 }
 
 impl WeightFormat {
-    /// The model with these weights on its device, of this name.
+    /// Converts `model`, which is on the device named `device`, to a model with weights in this format.
     ///
     /// # Errors
     /// If the weights would have to be rounded and the device does not support that.

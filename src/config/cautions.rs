@@ -1,12 +1,12 @@
-//! Settings that are valid but hardly meant.
+//! Warnings about settings that are valid but probably a mistake.
 
 use super::Config;
 
-/// From this share of the text on, more is kept for validation than is learned from.
+/// The share of the text above which more is kept for validation than for training.
 const MUCH_VALIDATION: f64 = 0.5;
 
 impl Config {
-    /// Warnings about values that are allowed and hardly meant, each with its key.
+    /// Warnings about values that are allowed but probably a mistake, each with its key.
     pub fn cautions(&self) -> Vec<String> {
         let mut cautions = Vec::new();
         let val_fraction = self.data.val_fraction;

@@ -1,4 +1,4 @@
-//! The values that keys of a config choose from.
+//! The enums of config keys that choose from a fixed set of values.
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -6,75 +6,75 @@ use tinderbox_kernels::MatmulPrecision;
 
 use crate::device;
 
-/// When processes that train one run exchange what they computed.
+/// The quantity that the processes of a distributed run synchronize, and how often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SyncKind {
-    /// Gradients in every step: the run is that of one process.
+    /// Gradients, in every step: the result equals training with one process.
     #[default]
     Step,
-    /// Weights after some steps that each process makes by itself, on its rows of the batches.
+    /// Weights, after several local steps of each process on its rows of the batches.
     Local,
 }
 
-/// How gradients travel between processes.
+/// The format in which gradients are sent between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GradientDtype {
-    /// As they are.
+    /// Unchanged, in f32.
     #[default]
     F32,
-    /// Rounded to 8 significant bits, as is their sum: half the bytes.
+    /// Rounded to 8 significant bits, as is their sum, which halves the bytes.
     Bf16,
 }
 
-/// How files become text.
+/// How the training files are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextFormat {
-    /// By their names: `.jsonl` and `.ndjson` are JSON Lines, everything else is text.
+    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
     #[default]
     Auto,
-    /// Text, whatever their names.
+    /// Plain text, whatever the file name.
     Text,
-    /// JSON Lines, whatever their names: one object a line.
+    /// JSON Lines, whatever the file name: one object per line.
     Jsonl,
 }
 
-/// The kind of tokens.
+/// The kind of tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
-    /// One Unicode character, from the alphabet of the corpus.
+    /// One token per Unicode character of the corpus.
     #[default]
     Char,
-    /// One byte: any text, 256 tokens.
+    /// One token per byte: encodes any text with 256 tokens.
     Byte,
-    /// A frequent sequence of bytes, found in the training split: any text, `vocab_size` tokens.
+    /// Byte-level BPE trained on the training split: encodes any text with `vocab_size` tokens.
     Bpe,
-    /// As the file at `path` defines.
+    /// The tokenizer defined by the file at `path`.
     File,
 }
 
-/// How the model knows the positions of tokens.
+/// The position encoding of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionKind {
-    /// A learned vector for each position, added to the token's embedding.
+    /// A learned position embedding, added to the token embedding.
     #[default]
     Learned,
-    /// Queries and keys are rotated by their position.
+    /// Rotary position embedding (`RoPE`): queries and keys are rotated by an angle that depends on their position.
     Rope,
 }
 
-/// The normalisation before each layer.
+/// The normalisation before each attention layer and MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
-    /// To mean 0 and variance 1.
+    /// Normalises to mean 0 and variance 1.
     #[default]
     LayerNorm,
-    /// To a root mean square of 1.
+    /// Normalises to a root mean square of 1.
     RmsNorm,
 }
 
@@ -82,67 +82,68 @@ pub enum NormKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MlpKind {
-    /// GELU in its exact form.
+    /// Exact GELU.
     #[default]
     Gelu,
-    /// GELU by its approximation with the hyperbolic tangent, as in GPT-2.
+    /// The tanh approximation of GELU, as in GPT-2.
     GeluTanh,
-    /// `SiLU` of a gate, times the value: three matrices instead of two.
+    /// `SiLU` of a gate, times the value, which takes three matrices instead of two.
     Swiglu,
     /// The square of `ReLU`.
     ReluSquared,
 }
 
-/// How the wavelengths of rotary positions are stretched.
+/// How the wavelengths of rotary positions are stretched for a longer context.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RopeScaling {
-    /// All by one factor.
+    /// Stretches all wavelengths by one factor.
     ///
     /// Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation".
     Linear {
-        /// At least 1.
+        /// The factor. At least 1.
         factor: f64,
     },
-    /// Long ones by a factor, short ones not at all, and those between by something between.
+    /// Stretches long wavelengths by a factor and short ones not at all, with a smooth transition in between.
     ///
     /// Source: Llama 3.1, `apply_scaling` in its reference code; Grattafiori et al. 2024, "The Llama 3 Herd of Models".
     Llama3 {
-        /// At least 1.
+        /// The factor. At least 1.
         factor: f64,
-        /// Wavelengths that fit `original_context_length` fewer times are stretched by the whole factor. Above 0.
+        /// Wavelengths that fit fewer times than this into `original_context_length` are stretched by the whole factor.
+        /// Above 0.
         low_freq_factor: f64,
-        /// Wavelengths that fit it more often stay. Above `low_freq_factor`.
+        /// Wavelengths that fit into it more often than this are not stretched. Above `low_freq_factor`.
         high_freq_factor: f64,
-        /// The context before. At least 1.
+        /// The context length before the stretching. At least 1.
         original_context_length: usize,
     },
 }
 
-/// The precision of products, or by what it is chosen.
+/// The precision of matrix products, or `auto`, which chooses it by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PrecisionChoice {
-    /// Nothing is rounded.
+    /// Products in f32, without rounding.
     #[default]
     F32,
-    /// Matrices are rounded to 8 significant bits.
+    /// Matrices are rounded to 8 significant bits before they are multiplied.
     Bf16,
-    /// `bf16` where `flex` computes on a CPU that has instructions for it, else `f32`.
+    /// `bf16` where `flex` computes on a CPU that has instructions for it, otherwise `f32`.
     Auto,
 }
 
-/// How many of a run's latest checkpoints stay on disk: in a config a number, or the word `all`.
+/// The number of latest checkpoints kept on disk; in a config a number or the word `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "toml::Value", into = "toml::Value")]
 pub enum KeptCheckpoints {
-    /// So many.
+    /// The latest `n` checkpoints.
     Latest(usize),
-    /// Every one.
+    /// All checkpoints.
     All,
 }
 
-/// Which optimiser.
+/// The optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerKind {
@@ -153,38 +154,38 @@ pub enum OptimizerKind {
     Muon,
 }
 
-/// The polynomials that make Muon's steps orthogonal.
+/// The polynomials of the Newton-Schulz iteration that makes Muon's steps orthogonal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NewtonSchulz {
-    /// One polynomial five times: steep at 0, it ends near 1 without converging.
+    /// One polynomial applied five times: steep at 0, it ends near 1 without converging.
     ///
     /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks".
     #[default]
     Jordan,
-    /// Five polynomials, each the best for what the ones before leave of the singular values.
+    /// Five polynomials, each optimal for the singular values that the ones before it leave.
     ///
     /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
     /// Algorithm".
     PolarExpress,
 }
 
-/// The curve of the learning rate after the warm-up.
+/// The learning-rate schedule after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
-    /// Stays at its highest.
+    /// Stays at the highest learning rate.
     Constant,
-    /// Falls on a straight line to the minimum.
+    /// Falls to the minimum on a straight line.
     Linear,
-    /// Falls on half a cosine to the minimum.
+    /// Falls to the minimum on half a cosine.
     #[default]
     Cosine,
-    /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of the run.
+    /// Warm-up, stable, decay: stays constant, then falls on a straight line in the last `decay_fraction` of the run.
     Wsd,
 }
 
-/// The precision in messages, behind a device's name; empty for f32.
+/// A remark on the precision for messages, appended to the device's name; empty for f32.
 pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
     match precision {
         MatmulPrecision::F32 => "",
@@ -193,12 +194,12 @@ pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
 }
 
 impl PrecisionChoice {
-    /// The precision on a device.
+    /// The precision that this choice means on `device`.
     pub fn on(self, device: &Device) -> MatmulPrecision {
         self.resolve(device::is_flex(device) && MatmulPrecision::Bf16.is_native())
     }
 
-    /// The precision where bf16 is native, or is not.
+    /// The precision that this choice means on a device where bf16 is native, or is not.
     fn resolve(self, is_native: bool) -> MatmulPrecision {
         match self {
             Self::F32 => MatmulPrecision::F32,
@@ -218,7 +219,7 @@ impl From<MatmulPrecision> for PrecisionChoice {
 }
 
 impl KeptCheckpoints {
-    /// How many stay at most.
+    /// The most checkpoints that are kept.
     #[must_use]
     pub fn limit(self) -> usize {
         match self {

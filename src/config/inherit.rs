@@ -1,18 +1,18 @@
-//! A config for the model of an existing run: missing keys are inherited, and given ones must agree.
+//! A config that uses the model of an existing run: missing keys are inherited, and given keys must agree with it.
 
 use toml::{Table, Value};
 
 use super::{Config, ModelConfig, PositionKind};
 
-/// Keys of `[model]` that may change while the weights stay: no parameter depends on them.
+/// The keys of `[model]` that may change while the weights stay the same, since no parameter depends on them.
 const FREE: [&str; 3] = ["context_length", "dropout", "zero_init_projections"];
 
 /// The run that a config inherits its model from.
 #[derive(Clone, Copy, Debug)]
 pub enum Base<'a> {
-    /// The run is resumed. Changes of the model are refused later, with every other change that resuming forbids.
+    /// The run is resumed. Changes to the model are refused later, with every other change that resuming forbids.
     Resumed(&'a Config),
-    /// A new run starts from its weights: given keys of the model must agree with its config.
+    /// A new run starts from the weights of this run: given keys of the model must agree with its config.
     Weights(&'a Config),
 }
 
@@ -24,7 +24,7 @@ impl<'a> Base<'a> {
     }
 }
 
-/// Adds the values of `base` for keys of the model that `table` does not have.
+/// Adds the values of `base` for all keys of the model that `table` lacks.
 pub(super) fn fill_in(table: &mut Table, base: &Config) {
     for (name, of_base) in base.model_sections() {
         let section = table
@@ -32,7 +32,7 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
             .or_insert_with(|| Table::new().into())
             .as_table_mut()
             .expect("anything but sections was taken out before");
-        // Keys of the base's kind of tokenizer would contradict another kind.
+        // Keys for the base's kind of tokenizer would contradict another kind.
         let is_other_kind = section.get("kind").is_some_and(|kind| Some(kind) != of_base.get("kind"));
         if !is_other_kind {
             of_base.into_iter().for_each(|(key, value)| _ = section.entry(key).or_insert(value));
@@ -41,8 +41,8 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
 }
 
 impl Config {
-    /// The keys that keep this config from starting with the weights of a run of `base`, with their values; empty if it
-    /// can.
+    /// The keys, with their values, that prevent this config from starting with the weights of a run of `base`; empty
+    /// if it can.
     ///
     /// Dropout may differ. The context may be shorter, and longer only with rotary positions.
     pub fn disagreements(&self, base: &Self) -> Vec<String> {
@@ -69,7 +69,7 @@ impl Config {
         problems
     }
 
-    /// Takes over the model of `base`, except for the keys that may differ.
+    /// Copies the model of `base`, except for the keys that may differ.
     pub(super) fn adopt(&mut self, base: &Self) {
         self.tokenizer = base.tokenizer.clone();
         self.model = ModelConfig {
@@ -80,7 +80,7 @@ impl Config {
         };
     }
 
-    /// The sections that define a model.
+    /// The sections that define a model, with their names.
     fn model_sections(&self) -> [(&'static str, Table); 2] {
         let can_be = "sizes, names and switches can be written as TOML";
         let tokenizer = Table::try_from(&self.tokenizer).expect(can_be);

@@ -1,4 +1,4 @@
-//! From a TOML file and `--set` overrides to a [`Config`], with everything that is wrong reported at once.
+//! Loads a [`Config`] from a TOML file and `--set` overrides, and reports all mistakes at once.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,7 +13,7 @@ use super::{
     Config, ModelConfig, RopeScaling, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
 };
 
-/// The longest config that is read. The parser needs up to 80 times its size; the shipped ones have 14 KiB.
+/// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.
 const LONGEST: u64 = 1 << 17;
 
 /// Reads the text of a config.
@@ -28,26 +28,26 @@ pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// Whether a config must name a text.
+/// Whether a config must name a training text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Text {
     Required,
     MayBeMissing,
 }
 
-/// Why there is no config.
+/// The reason why a config cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read: the operating system's error.
+    /// The file cannot be read: its path and the operating system's error.
     #[error("cannot read the config file `{}`: {}\n  hint: {}", .0.display(), .1, read_hint(.1))]
     Read(PathBuf, #[source] std::io::Error),
-    /// The file is not TOML: line, column and what was expected there.
+    /// The file is not TOML: its path and the parser's error, with line, column and expected syntax.
     #[error("cannot read the config file `{}`: {}", .0.display(), .1)]
     Syntax(PathBuf, #[source] Box<toml::de::Error>),
-    /// The file is TOML, but not a config: everything that is wrong, each with its key and value.
+    /// The file is TOML but not a valid config: its path and all mistakes, each with its key and value.
     #[error("the config `{}` has {}", .0.display(), listed(.1))]
     Invalid(PathBuf, Vec<String>),
-    /// Settings from a config and from arguments break rules: everything that is wrong, each with its key and value.
+    /// Settings from a config and from arguments break rules: all mistakes, each with its key and value.
     #[error("the settings have {}", listed(.0))]
     Settings(Vec<String>),
 }
@@ -64,34 +64,34 @@ impl Config {
     /// Loads the config of a run, which has no text if its model was imported.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// In the same cases as [`Config::load`].
     pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
         let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
         Self::parse(&text, path, &[], None, Text::MayBeMissing)
     }
 
-    /// As [`Config::load`], for the model of an existing run: keys of `[model]` and `[tokenizer]` that neither the
-    /// file nor the overrides give are those of `base`.
+    /// Loads a config, as [`Config::load`] does, for the model of an existing run: keys of `[model]` and `[tokenizer]`
+    /// that neither the file nor the overrides set are inherited from `base`.
     ///
     /// # Errors
-    /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
+    /// In the same cases as [`Config::load`], and if a new run would not fit the weights that it starts from.
     pub fn load_inheriting(path: &Path, overrides: &[String], base: Option<Base<'_>>) -> Result<Self, ConfigError> {
         let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
         Self::from_toml_inheriting(&text, path, overrides, base)
     }
 
-    /// As [`Config::load`], of a text; `origin` is its name in errors.
+    /// Does the same as [`Config::load`] with the text of a config; `origin` is its name in errors.
     ///
     /// # Errors
-    /// As [`Config::load`], short of reading a file.
+    /// In the same cases as [`Config::load`], except for reading the file.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
         Self::from_toml_inheriting(text, origin, overrides, None)
     }
 
-    /// As [`Config::load_inheriting`], of a text; `origin` is its name in errors.
+    /// Does the same as [`Config::load_inheriting`] with the text of a config; `origin` is its name in errors.
     ///
     /// # Errors
-    /// As [`Config::load_inheriting`], short of reading a file.
+    /// In the same cases as [`Config::load_inheriting`], except for reading the file.
     pub fn from_toml_inheriting(
         text: &str,
         origin: &Path,
@@ -113,7 +113,7 @@ impl Config {
             Ok(table) => table,
             Err(error) => return Err(ConfigError::Syntax(path, Box::new(error))),
         };
-        // The file's values, then the overrides, then the base's values for what is still missing.
+        // The file's values come first, then the overrides, then the base's values for keys that are still missing.
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
         unknown_keys::take(&mut table, &known, &mut problems);
@@ -133,7 +133,7 @@ impl Config {
             distributed: section(&mut table, "distributed", &mut mistyped),
         };
         let derived = config.derive_defaults(&given);
-        // A key that could not be read has its default, which the user never wrote: no rule is checked for it.
+        // A key that could not be read has its default, which the user did not write, so no rule is checked for it.
         let is_readable = |problem: &String| !mistyped.iter().any(|(key, _)| problem.contains(key.as_str()));
         if let Some(Base::Weights(base)) = base {
             let derived = |problem: &String| derived.iter().any(|(key, _)| problem.contains(key));
@@ -147,10 +147,10 @@ impl Config {
         if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(path, problems)) }
     }
 
-    /// The whole config as TOML, defaults included. Loads back to an equal config.
+    /// The whole config as TOML, defaults included. It loads back to an equal config.
     ///
     /// # Panics
-    /// If the config was not loaded but made by hand, with a path that is not UTF-8 or a seed of 2^63 or more.
+    /// If the config was not loaded but built in code, with a path that is not UTF-8 or a seed of 2^63 or more.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a config that passed its rules can be written as TOML")
     }
@@ -190,27 +190,27 @@ impl Config {
     }
 }
 
-/// A key of the config, for arguments that name one.
+/// A key of the config, as named by an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// `section.key`.
+    /// The key as `section.key`.
     pub path: String,
     /// A value of the key's type.
     example: Value,
 }
 
 impl Key {
-    /// The key at `section.key`.
+    /// Finds the key at `section.key`.
     ///
     /// # Errors
-    /// If there is none: which one was probably meant.
+    /// If there is no such key, with the key that was probably meant.
     pub fn find(path: &str) -> Result<Self, String> {
         let known = known_keys();
         let example = unknown_keys::known_value(path, &known)?.clone();
         Ok(Self { path: path.to_owned(), example })
     }
 
-    /// Whether its values are numbers, and whether whole ones; `None` if they are something else.
+    /// Whether the values of the key are whole numbers; `None` if they are not numbers.
     pub fn takes_whole_numbers(&self) -> Option<bool> {
         match self.example {
             Value::Integer(_) => Some(true),
@@ -219,13 +219,13 @@ impl Key {
         }
     }
 
-    /// A value as `--set` reads it.
+    /// Parses a value in the same way as `--set`.
     pub fn value(&self, text: &str) -> Value {
         overrides::parse_value(text, Some(&self.example))
     }
 }
 
-/// Says of a derived key where its value comes from, and drops its problem if that key has one itself.
+/// Adds to the problem of a derived key the key that its value follows from, or drops it if that key has a problem too.
 fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
     let starts = |problem: &String, key: &str| problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '));
     let explain = |problem: &String| match derived.iter().find(|(key, _)| starts(problem, key)) {
@@ -236,10 +236,10 @@ fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<Strin
     problems.iter().filter_map(explain).collect()
 }
 
-/// Every section with every key, and a value of each key's type.
+/// All sections with all keys, each with a value of its type.
 fn known_keys() -> Table {
     let mut config = Config::default();
-    // Keys without a default would be left out.
+    // Keys without a default value would be left out.
     config.data.path = PathBuf::from(".");
     config.data.cache_dir = Some(PathBuf::new());
     config.data.sources = vec![SourceConfig::default()];
@@ -257,8 +257,8 @@ fn known_keys() -> Table {
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
-/// Takes one section out of the table. Each key is read on its own, so that one mistake does not hide the next; keys
-/// that cannot be read keep their default and go to `mistyped`, with what is wrong.
+/// Takes one section out of the table. Each key is read separately, so that one mistake does not hide the next; keys
+/// that cannot be read keep their defaults and are added to `mistyped` with a message.
 fn section<S>(table: &mut Table, name: &str, mistyped: &mut Vec<(String, String)>) -> S
 where
     S: Default + Serialize + DeserializeOwned,
@@ -275,7 +275,7 @@ where
     keys.try_into().expect("each key was read on its own before")
 }
 
-/// serde's message, with the types named as a config file's author knows them.
+/// serde's message, with the types named in terms that the author of a config file knows.
 fn plain(message: &str) -> String {
     let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
     let expected = match expected {
@@ -303,7 +303,7 @@ fn read_hint(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// The problems with their number, each on a line of its own.
+/// The number of problems, followed by the problems, one per line.
 fn listed(problems: &[String]) -> String {
     let count = match problems.len() {
         1 => "a problem:".to_owned(),
@@ -448,7 +448,7 @@ pub(super) mod tests {
         assert_eq!(problems.len(), 2, "{problems:?}");
     }
 
-    /// Else the run would be made, and its saved config refused.
+    /// Otherwise the run would be created and then its saved config refused.
     #[test]
     fn a_derived_default_must_keep_the_rules() {
         let wide = ["model.d_model=16777216", "model.n_heads=1"];
@@ -486,7 +486,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The lines above a key of a section, commented out or not: what they say of it, and then of its value.
+    /// The comment lines above a key of a section, whether the key is commented out or not: first about the key, then
+    /// about its value.
     fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
         let lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
         let mut comment = Vec::new();

@@ -1,7 +1,7 @@
-//! The config of a run: the sections of its TOML file, their meaning, their defaults and their rules.
+//! The config of a run: the sections of its TOML file with the meaning, the default and the rules of every key.
 //!
-//! Every key but `data.path` has a default. A loaded [`Config`] has passed every rule, so the code that reads it does
-//! not check again; whether the text exists, or the device can be opened, shows later.
+//! Every key except `data.path` has a default. A loaded [`Config`] has passed all rules, so code that reads it need not
+//! check again; whether the text exists or the device can be opened is found out later.
 
 mod cautions;
 mod choices;
@@ -25,7 +25,7 @@ pub(crate) use load::read_text;
 pub use load::{ConfigError, Key};
 pub use tinderbox_kernels::MatmulPrecision;
 
-/// Defines the sections of a config: structs whose keys have their defaults beside them.
+/// Defines the sections of a config: structs with the default of each key next to its type.
 macro_rules! sections {
     ($($(#[$doc:meta])* pub struct $name:ident {
         $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)*
@@ -55,15 +55,15 @@ pub struct Config {
     pub tokenizer: TokenizerConfig,
     /// The shape of the network.
     pub model: ModelConfig,
-    /// The length of the run, and its intervals.
+    /// The length of the run and its intervals.
     pub train: TrainConfig,
     /// How gradients change the weights.
     pub optimizer: OptimizerConfig,
-    /// How the learning rate moves during the run.
+    /// How the learning rate changes during the run.
     pub schedule: ScheduleConfig,
-    /// How the trained model writes.
+    /// How text is generated from the trained model.
     pub generate: GenerateConfig,
-    /// How several processes train together; left out of a saved config if everything is as by default.
+    /// How several processes train together; omitted from a saved config if all keys have their defaults.
     #[serde(skip_serializing_if = "DistributedConfig::is_default")]
     pub distributed: DistributedConfig,
 }
@@ -71,7 +71,7 @@ pub struct Config {
 sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
-        /// A file of text, a folder of them, or `-` for standard input; relative to the working directory. Required,
+        /// A text file, a folder of text files, or `-` for standard input; relative to the working directory. Required,
         /// unless there are `sources`.
         #[serde(skip_serializing_if = "is_empty")]
         pub path: PathBuf = PathBuf::new(),
@@ -79,14 +79,14 @@ sections! {
         pub format: TextFormat = TextFormat::default(),
         /// The field that holds the text of a JSON Lines record. Default `text`.
         pub text_field: String = "text".to_owned(),
-        /// The text at which a document of a text file ends, and which belongs to it. Not empty; default none: a text
-        /// file is one document.
+        /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
+        /// text file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
-        /// Patterns of the files of a folder that are read, such as `*.txt`. Default: all of them.
+        /// Patterns of the files in a folder that are read, such as `*.txt`. Default: all of them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub include: Vec<String> = Vec::new(),
-        /// Patterns of files of a folder that are left out, such as `*.png`. Default: none.
+        /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub exclude: Vec<String> = Vec::new(),
         /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
@@ -94,18 +94,19 @@ sections! {
         /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cache_dir: Option<PathBuf> = None,
-        /// The most that token files may take, GiB; the least recently used go first, none in use. Above 0; default 20.
+        /// The most space that token files may take, in GiB; the least recently used are deleted first, but never one
+        /// in use. Above 0; default 20.
         pub cache_limit_gib: f64 = 20.0,
         /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub sources: Vec<SourceConfig> = Vec::new(),
     }
 
-    /// `[[data.sources]]`: one of several texts to learn from.
+    /// `[[data.sources]]`: one of several training texts.
     pub struct SourceConfig {
-        /// A file of text, or a folder of them; relative to the working directory. Required.
+        /// A text file or a folder of text files; relative to the working directory. Required.
         pub path: PathBuf = PathBuf::new(),
-        /// How often training windows come from this text, relative to the others and whatever its length. Above 0, at
+        /// How often training windows are drawn from this text relative to the others, whatever its length. Above 0, at
         /// most 1e15; default 1.
         pub weight: f64 = 1.0,
         /// How its files are read. Default `data.format`.
@@ -129,11 +130,12 @@ sections! {
     pub struct TokenizerConfig {
         /// The kind of tokens. Default `char`.
         pub kind: TokenizerKind = TokenizerKind::default(),
-        /// Only with `bpe`: the most tokens to make. At least 257, the bytes and the end of a text; default 2048.
+        /// Only with `bpe`: the most tokens in the vocabulary. At least 257, the bytes and the end-of-text token;
+        /// default 2048.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
-        /// Whether `char` and `byte` have one more token, `<|endoftext|>`, which follows each document; `bpe` always
-        /// has it, and `file` what its file has. Default false.
+        /// Whether `char` and `byte` have one more token, `<|endoftext|>`, which follows each document. `bpe` always
+        /// has it, and `file` has it if its file does. Default false.
         pub end_of_text: bool = false,
         /// Only with `file`, and required there: a `tokenizer.json`; relative to the working directory.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,27 +148,28 @@ sections! {
         pub context_length: usize = 128,
         /// The width of the residual stream. Divisible by `n_heads`; default 128.
         pub d_model: usize = 128,
-        /// How many blocks are stacked. At least 1; default 4.
+        /// The number of blocks. At least 1; default 4.
         pub n_layers: usize = 4,
-        /// How many heads of queries each attention layer has. At least 1; default 4.
+        /// The number of query heads in each attention layer. At least 1; default 4.
         pub n_heads: usize = 4,
-        /// How many heads of keys and values; fewer is grouped-query attention. Divides `n_heads`, the default.
+        /// The number of key and value heads; fewer than `n_heads` is grouped-query attention. Divides `n_heads`, the
+        /// default.
         pub n_kv_heads: usize = 4,
         /// The width of a head. At least 1, even with `rope`; default `d_model / n_heads`.
         pub head_dim: usize = Self::default_head_dim(128, 4),
-        /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
-        /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
+        /// The width inside the MLP. At least 1; default 4 `d_model`, or for `swiglu`, which has a third matrix, 8/3
+        /// `d_model` rounded up to a multiple of 32.
         pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
-        /// How the model knows the positions of tokens. Default `learned`.
+        /// The position encoding. Default `learned`.
         pub position: PositionKind = PositionKind::default(),
         /// The base of the wavelengths of `rope`; `learned` ignores it. Above 0; default 10000.
         pub rope_theta: f64 = 10_000.0,
-        /// The share of each head, its first dimensions, that `rope` rotates. In (0, 1]; default 1.
+        /// The share of each head's dimensions, from the first on, that `rope` rotates. In (0, 1]; default 1.
         pub rotary_fraction: f64 = 1.0,
-        /// The normalisation before each layer. Default `layer_norm`.
+        /// The normalisation before each attention layer and MLP. Default `layer_norm`.
         pub norm: NormKind = NormKind::default(),
-        /// Added to the variance or the mean square by norms, under the root. Above 0; default 1e-5 with `layer_norm`,
-        /// 1e-6 with `rms_norm`.
+        /// The epsilon that norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with
+        /// `layer_norm`, 1e-6 with `rms_norm`.
         pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
         /// The activation of the MLP. Default `gelu`.
         pub mlp: MlpKind = MlpKind::default(),
@@ -174,155 +177,160 @@ sections! {
         pub bias: bool = false,
         /// Whether the projections to queries, keys and values have biases. Default `bias`.
         pub qkv_bias: bool = false,
-        /// Whether queries and keys are normalised in each head. Default false.
+        /// Whether the queries and keys of each head are normalised. Default false.
         pub qk_norm: bool = false,
-        /// Whether attention and the MLP of a block both read what comes in, instead of one after the other. Default
-        /// false.
+        /// Whether attention and the MLP of a block both read the block's input, instead of running one after the
+        /// other. Default false.
         pub parallel_residual: bool = false,
-        /// How many tokens a position sees, itself included, for each layer in turn and from the first again; 0 is the
-        /// whole context. Default: no windows.
+        /// The number of tokens that a position attends to, itself included, one number per layer, repeated from the
+        /// first when there are more layers; 0 is the whole context. Default: no windows.
         pub attention_window: Vec<usize> = Vec::new(),
-        /// The factor of the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
+        /// The factor that scales the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub attention_scale: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights. Default true.
         pub tie_embeddings: bool = true,
-        /// Whether the projections that write to the residual stream, attention's output and the MLP's second one,
-        /// start at zero instead of small random numbers, so that a new block does nothing. Default false.
+        /// Whether the projections that write to the residual stream, attention's output projection and the MLP's
+        /// second matrix, are initialized to zero instead of small random numbers, so that a new block is the identity.
+        /// Default false.
         ///
         /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
         /// 3.1.
         pub zero_init_projections: bool = false,
         /// Whether norms have learned scales, and layer norms shifts. Default true.
         ///
-        /// Source: without them Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models",
+        /// Source for norms without them: Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models",
         /// section 2.1.
         pub norm_weights: bool = true,
-        /// Whether the values of attention are sums of the block's own and the first block's, with two learned factors
-        /// in each block but the first. Default false.
+        /// Whether the values of attention are a weighted sum of the block's values and the first block's, with two
+        /// learned factors in each block except the first. Default false.
         ///
         /// Source: Zhou et al. 2024, "Value Residual Learning", section 3.
         pub value_residual: bool = false,
-        /// Whether each block reads a sum of what the block before wrote and the embedding, with two learned factors.
-        /// Default false.
+        /// Whether the input of each block is a weighted sum of the residual stream and the embedding, with two learned
+        /// factors. Default false.
         ///
         /// Source: Jordan et al. 2024, <https://github.com/KellerJordan/modded-nanogpt>.
         pub embedding_skip: bool = false,
-        /// Rows of the token embedding, if there are more than the tokenizer has tokens. Default: as many as tokens.
+        /// The number of rows of the token embedding, if larger than the tokenizer's vocabulary. Default: as many as
+        /// tokens.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
-        /// The size that no logit exceeds: `logit_softcap * tanh(logit / logit_softcap)`. Above 0; default none.
+        /// The bound on the magnitude of logits: `logit_softcap * tanh(logit / logit_softcap)`. Above 0; default none.
         ///
         /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub logit_softcap: Option<f64> = None,
-        /// The share of activations that are dropped in training. In [0, 1); default 0.
+        /// The share of activations dropped in training. In [0, 1); default 0.
         pub dropout: f64 = 0.0,
         /// How the wavelengths of `rope` were stretched for a longer context. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rope_scaling: Option<RopeScaling> = None,
     }
 
-    /// `[train]`: the length of the run, and its intervals.
+    /// `[train]`: the length of the run and its intervals.
     pub struct TrainConfig {
-        /// Seeds initial weights, batches and dropout. Below 2^63, the largest integer of TOML; default 1337.
+        /// The seed of initial weights, batches and dropout. Below 2^63, since TOML integers are signed; default 1337.
         pub seed: u64 = 1337,
         /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
         pub device: String = "auto".to_owned(),
-        /// The precision of products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
+        /// The precision of matrix products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
         pub matmul_precision: PrecisionChoice = PrecisionChoice::default(),
-        /// How many times the weights are updated. At least 1; default 2000.
+        /// The number of weight updates. At least 1; default 2000.
         pub max_steps: usize = 2000,
-        /// How many windows of text go through the model at once. At least 1; default 12.
+        /// The number of windows of text in one forward pass. At least 1; default 12.
         pub batch_size: usize = 12,
-        /// How many batches are accumulated for one update. At least 1; default 1.
+        /// The number of batches whose gradients are accumulated for one update. At least 1; default 1.
         pub grad_accumulation_steps: usize = 1,
-        /// Whether windows of the text are drawn with replacement. Without, an epoch reads each window once, in random
-        /// order, and each epoch cuts the text at other places. Default true.
+        /// Whether windows of the text are sampled with replacement. Without replacement, an epoch reads each window
+        /// once in random order, and each epoch cuts the text at different places. Default true.
         pub with_replacement: bool = true,
         /// Steps between two lines of the log. At least 1; default 10.
         pub log_interval: usize = 10,
         /// Steps between two evaluations; 0: only at the end. Default 250.
         pub eval_interval: usize = 250,
-        /// How many batches of each split an evaluation during the run reads. At least 1; default 20.
+        /// The number of batches of each split in an evaluation during the run. At least 1; default 20.
         pub eval_batches: usize = 20,
         /// Steps between two checkpoints; 0: only at the end. Default 250.
         pub checkpoint_interval: usize = 250,
-        /// How many of the latest checkpoints stay on disk, or `"all"`; the best one always stays.
-        /// At least 1; default 2.
+        /// The number of latest checkpoints kept on disk, or `"all"`; the best one is always kept. At least 1; default
+        /// 2.
         pub keep_checkpoints: KeptCheckpoints = KeptCheckpoints::default(),
-        /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
+        /// The prompt of the sample text at each evaluation. Not empty unless samples are off; default a line break.
         pub sample_prompt: String = "\n".to_owned(),
         /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
         pub sample_tokens: usize = 200,
-        /// Whether a step whose loss or gradient is no finite number is skipped, rather than the end of the run.
-        /// Default false.
+        /// Whether a step whose loss or gradient is not finite is skipped instead of ending the run. Default false.
         pub skip_non_finite: bool = false,
-        /// A step is skipped if its loss is more than this many standard deviations above the mean of the last 128; 0:
-        /// none is. At least 0; default 0.
+        /// Skips a step if its loss is more than this many standard deviations above the mean of the last 128 losses;
+        /// 0: never. At least 0; default 0.
         pub skip_loss_spikes: f64 = 0.0,
-        /// The run stops after this many evaluations in a row without a better validation loss; 0: never. Default 0.
+        /// Stops the run after this many evaluations in a row without a better validation loss; 0: never. Default 0.
         pub early_stopping_patience: usize = 0,
-        /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run. Default false.
+        /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run directory.
+        /// Default false.
         pub tensorboard: bool = false,
-        /// Whether evaluations also measure every attention head, into `head_metrics.jsonl` in the run. Default false.
+        /// Whether evaluations also measure every attention head, to `head_metrics.jsonl` in the run directory. Default
+        /// false.
         pub head_metrics: bool = false,
     }
 
     /// `[optimizer]`: how gradients change the weights.
     pub struct OptimizerConfig {
-        /// Which optimiser. Default `adamw`.
+        /// The optimizer. Default `adamw`.
         pub kind: OptimizerKind = OptimizerKind::default(),
-        /// The highest learning rate; with `muon` that of everything but the blocks' matrices. Above 0; default 1e-3.
+        /// The peak learning rate; with `muon`, of everything but the blocks' matrices. Above 0; default 1e-3.
         pub learning_rate: f64 = 1e-3,
-        /// Decay rates of the running means of the gradient and of its square. Each in [0, 1); default [0.9, 0.99].
+        /// The decay rates of the running means of the gradient and its square. Each in [0, 1); default [0.9, 0.99].
         pub betas: [f64; 2] = [0.9, 0.99],
-        /// How strongly matrices shrink towards zero. At least 0; default 0.1.
+        /// The decoupled weight decay of matrices. At least 0; default 0.1.
         pub weight_decay: f64 = 0.1,
-        /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
+        /// The global norm to which larger gradients are scaled down; 0: off. At least 0; default 1.
         pub grad_clip_norm: f64 = 1.0,
-        /// The highest learning rate of the blocks' matrices, scheduled as `learning_rate`. Above 0; default 0.02.
+        /// The peak learning rate of the blocks' matrices, with the same schedule as `learning_rate`. Above 0; default
+        /// 0.02.
         pub muon_learning_rate: f64 = 0.02,
-        /// The decay rate of the running mean of their gradients; `adamw` ignores both. In [0, 1); default 0.95.
+        /// The decay rate of the running mean of these matrices' gradients. `adamw` ignores this key and the one before
+        /// it. In [0, 1); default 0.95.
         pub muon_momentum: f64 = 0.95,
         /// The polynomials that make Muon's steps orthogonal. Default `jordan`.
         pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
-        /// How many of them a step takes. From 1 to 10; default 5.
+        /// The number of polynomials applied in a step. From 1 to 10; default 5.
         pub newton_schulz_steps: usize = 5,
-        /// The decay rate of the running mean of the squares of Muon's steps, a number for each output, by whose root
-        /// each output's step is divided: all outputs move as far. 0: off. In [0, 1); default 0.
+        /// The decay rate of the running mean square of Muon's steps, one number per output. The step of each output is
+        /// divided by the root of its number, so that all outputs move equally far. 0: off. In [0, 1); default 0.
         ///
         /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
         pub normuon_beta2: f64 = 0.0,
-        /// The decay rate of a running mean of the weights, which is evaluated and kept in their place; 0: off. In
-        /// [0, 1); default 0.
+        /// The decay rate of a running mean of the weights, which is evaluated and saved instead of the weights; 0:
+        /// off. In [0, 1); default 0.
         ///
         /// Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
         pub ema_decay: f64 = 0.0,
     }
 
-    /// `[schedule]`: how the learning rate moves during the run.
+    /// `[schedule]`: how the learning rate changes during the run.
     pub struct ScheduleConfig {
         /// The curve after the warm-up. Default `cosine`.
         pub kind: ScheduleKind = ScheduleKind::default(),
-        /// Steps over which the learning rate rises from 0; may be longer than the run. Default 100.
+        /// The number of steps over which the learning rate rises from 0; may exceed the run. Default 100.
         pub warmup_steps: usize = 100,
-        /// Where the curve ends. From 0 to `optimizer.learning_rate`; default a tenth of it.
+        /// The final learning rate of the curve. From 0 to `optimizer.learning_rate`; default a tenth of it.
         pub min_learning_rate: f64 = 1e-4,
         /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1]; default 0.2.
         pub decay_fraction: f64 = 0.2,
-        /// Tokens in each row of the first step, from where rows grow to `model.context_length`. From 1 to that;
-        /// default that: all rows are as long.
+        /// The number of tokens in each row of the first step, from which rows grow to `model.context_length`. From 1
+        /// to that; default that: all rows have the same length.
         ///
         /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training
         /// GPT Models", section 4.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_context_length: Option<usize> = None,
-        /// Rows in each micro-batch of the first step, from where batches grow to `train.batch_size`. From 1 to that;
-        /// default that: all batches are as large.
+        /// The number of rows in each micro-batch of the first step, from which batches grow to `train.batch_size`.
+        /// From 1 to that; default that: all batches have the same size.
         ///
-        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; as GPT-3's batches
-        /// grew.
+        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; GPT-3's batches grew in
+        /// the same way.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_batch_size: Option<usize> = None,
         /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
@@ -331,49 +339,52 @@ sections! {
 
     /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
     pub struct GenerateConfig {
-        /// The most tokens that are written after the prompt. At least 1; default 500.
+        /// The most tokens generated after the prompt. At least 1; default 500.
         pub max_new_tokens: usize = 500,
-        /// How many texts are written. At least 1; default 1.
+        /// The number of samples. At least 1; default 1.
         pub num_samples: usize = 1,
-        /// Divides the logits: below 1 is safer, above 1 wilder, 0 always takes the likeliest token. Default 0.8.
+        /// Divides the logits: below 1 is safer, above 1 more random, 0 always takes the most likely token. Default
+        /// 0.8.
         pub temperature: f64 = 0.8,
-        /// Only this many of the likeliest tokens may be drawn; 0: off. Default 0.
+        /// Only this many of the most likely tokens may be sampled; 0: off. Default 0.
         pub top_k: usize = 0,
-        /// Only the likeliest tokens that together have this probability may be drawn; 1: off. In (0, 1]; default 1.
+        /// Only the most likely tokens that together have this probability may be sampled; 1: off. In (0, 1]; default
+        /// 1.
         pub top_p: f64 = 1.0,
-        /// Only tokens with this share of the likeliest one's probability may be drawn; 0: off. In [0, 1]; default 0.
+        /// Only tokens with this share of the most likely token's probability may be sampled; 0: off. In [0, 1];
+        /// default 0.
         pub min_p: f64 = 0.0,
-        /// Makes tokens that were used already less likely; 1: off. Above 0; default 1.
+        /// Makes tokens that already occur in the text less likely; 1: off. Above 0; default 1.
         pub repetition_penalty: f64 = 1.0,
-        /// Texts at which writing ends, none of them empty. Default: no texts.
+        /// Texts that end the generation, none of them empty. Default: none.
         pub stop: Vec<String> = Vec::new(),
-        /// Seeds the draws: the same seed writes the same text. Below 2^63; default 1337.
+        /// The seed of sampling: the same seed generates the same text. Below 2^63; default 1337.
         pub seed: u64 = 1337,
     }
 
     /// `[distributed]`: how several processes train one run under a launcher such as `mpirun`; ignored without one.
     pub struct DistributedConfig {
-        /// When the processes exchange what they computed. Default `step`.
+        /// The quantity that processes synchronize, and how often. Default `step`.
         pub sync: SyncKind = SyncKind::default(),
-        /// With `local`, how many steps each process makes by itself; an evaluation or a checkpoint ends them early. At
-        /// least 1; default 50.
+        /// With `local`, the number of steps that each process trains alone; an evaluation or a checkpoint ends them
+        /// early. At least 1; default 50.
         pub local_steps: usize = 50,
-        /// With `local`, how far the weights go from where all processes started to the average of where they arrived.
-        /// Above 0; default 0.7.
+        /// With `local`, the share of the way from the weights at which all processes started to the average of the
+        /// weights at which they arrived that the weights move. Above 0; default 0.7.
         ///
         /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
         pub outer_learning_rate: f64 = 0.7,
-        /// With `local`, the share of the last such move that is made again. In [0, 1); default 0.9.
+        /// With `local`, the share of the previous such move that is repeated. In [0, 1); default 0.9.
         pub outer_momentum: f64 = 0.9,
-        /// With `step`, how gradients travel. Default `f32`.
+        /// With `step`, the format in which gradients are sent. Default `f32`.
         pub gradient_dtype: GradientDtype = GradientDtype::default(),
-        /// Seconds that a process waits for another before the run ends; 0 waits for as long as it takes. Default 300.
+        /// The seconds that a process waits for another before the run ends; 0 waits forever. Default 300.
         pub timeout_s: usize = 300,
     }
 }
 
 impl DistributedConfig {
-    /// `timeout_s`; `None` without a limit.
+    /// The limit of `timeout_s`, or `None` without a limit.
     #[must_use]
     pub fn time_limit(&self) -> Option<Duration> {
         (self.timeout_s > 0).then(|| Duration::from_secs(self.timeout_s as u64))
@@ -385,19 +396,19 @@ impl DistributedConfig {
 }
 
 impl ScheduleConfig {
-    /// The same with batches of full size from the first step on.
+    /// The same schedule with batches of full size from the first step on.
     pub(crate) fn without_ramp(&self) -> Self {
         Self { initial_context_length: None, initial_batch_size: None, ..self.clone() }
     }
 }
 
 impl DataConfig {
-    /// Whether a text is named; only the run of an imported model has none.
+    /// Whether the config names a training text; only the run of an imported model has none.
     pub fn has_text(&self) -> bool {
         !is_empty(&self.path) || !self.sources.is_empty()
     }
 
-    /// The training texts, each with its own settings: the `sources`, or the one at `path`.
+    /// The training texts, with all their settings filled in: the `sources`, or the one at `path`.
     pub fn all_sources(&self) -> Vec<SourceConfig> {
         let filled = |source: SourceConfig| SourceConfig {
             format: source.format.or(Some(self.format)),
@@ -427,7 +438,7 @@ fn is_empty(path: &Path) -> bool {
 }
 
 impl ModelConfig {
-    /// The `d_ff` of a config that does not give one.
+    /// The `d_ff` of a config that does not set it.
     pub(crate) fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
             MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => d_model.saturating_mul(4),
@@ -435,7 +446,7 @@ impl ModelConfig {
         }
     }
 
-    /// The `head_dim` of a config that does not give one; 0 if the width cannot be divided.
+    /// The `head_dim` of a config that does not set it; 0 if `d_model` is not divisible by `n_heads`.
     fn default_head_dim(d_model: usize, n_heads: usize) -> usize {
         match n_heads {
             0 => 0,
@@ -444,7 +455,7 @@ impl ModelConfig {
         }
     }
 
-    /// The `norm_eps` of a config that does not give one.
+    /// The `norm_eps` of a config that does not set it.
     fn default_norm_eps(norm: NormKind) -> f64 {
         match norm {
             NormKind::LayerNorm => 1e-5,
@@ -452,8 +463,8 @@ impl ModelConfig {
         }
     }
 
-    /// The config with the `head_dim`, `norm_eps` and `qkv_bias` that follow from its other keys: for a config that is
-    /// made by hand, since a loaded one has them.
+    /// The config with the `head_dim`, `norm_eps` and `qkv_bias` that follow from its other keys. A config built in
+    /// code needs this; a loaded one already has them.
     #[must_use]
     pub fn with_derived(self) -> Self {
         Self {
@@ -464,12 +475,12 @@ impl ModelConfig {
         }
     }
 
-    /// Whether the MLP has a third matrix, its gate.
+    /// Whether the MLP has a third matrix, the gate.
     pub fn is_gated(&self) -> bool {
         self.mlp == MlpKind::Swiglu
     }
 
-    /// Added to the mean square by the norms of queries and keys, which are always RMS norms.
+    /// The epsilon of the norms of queries and keys, which are always RMS norms.
     pub fn qk_norm_eps(&self) -> f64 {
         match self.norm {
             NormKind::LayerNorm => RMS_NORM_EPS,
@@ -477,23 +488,23 @@ impl ModelConfig {
         }
     }
 
-    /// How many dimensions of each head are rotated, from the first on.
+    /// The number of dimensions of each head that are rotated, from the first on.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, as in GPT-NeoX")]
     pub fn rotary_dim(&self) -> usize {
         (self.head_dim as f64 * self.rotary_fraction) as usize
     }
 
-    /// How many tokens a position sees in a layer, itself included; `None` for all before it.
+    /// The number of tokens that a position attends to in a layer, itself included; `None` for all tokens before it.
     pub fn attention_window_of(&self, layer: usize) -> Option<usize> {
         let n = self.attention_window.len().max(1);
         self.attention_window.get(layer % n).copied().filter(|window| *window > 0)
     }
 
-    /// The factor of the products of queries and keys.
+    /// The factor that scales the products of queries and keys.
     pub fn attention_scale(&self) -> f64 {
         self.attention_scale.unwrap_or_else(|| tinderbox_kernels::attention_scale(self.head_dim))
     }
 }
 
-/// Added to the mean square by an RMS norm by default.
+/// The default epsilon of an RMS norm.
 const RMS_NORM_EPS: f64 = 1e-6;

@@ -1,11 +1,11 @@
-//! `--set section.key=value`: overrides from the command line.
+//! The `--set section.key=value` arguments, which override keys of a config file.
 
 use toml::{Table, Value};
 
 use super::unknown_keys::sections_with;
 
-/// Writes the overrides into the table of the file, later ones over earlier ones, and returns the malformed ones.
-/// Keys and values are checked afterwards, together with those of the file.
+/// Writes the overrides into the table of the file, where later ones replace earlier ones, and returns an error message
+/// for each malformed one. Keys and values are checked afterwards, together with those of the file.
 pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> Vec<String> {
     overrides.iter().filter_map(|text| apply_one(table, text, known).err()).collect()
 }
@@ -36,8 +36,8 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
     }
 }
 
-/// The value as TOML, or as plain text if it is not TOML or the key takes a text: `--set model.position=rope` and
-/// `--set data.path=2024` need no quotes within quotes.
+/// The value as TOML, or as plain text if it is not TOML or the key takes a text, so that `--set model.position=rope`
+/// and `--set data.path=2024` need no nested quotes.
 pub(super) fn parse_value(text: &str, known: Option<&Value>) -> Value {
     let wants_text = known.is_some_and(Value::is_str);
     match text.trim().parse::<Value>() {
@@ -74,7 +74,7 @@ mod tests {
         for (value, text) in values.into_iter().chain([("", ""), ("\n", "\n")]) {
             assert_eq!(set(&format!("data.path={value}"), "data", "path"), Value::String(text.into()));
         }
-        // Not a second key, smuggled in behind a line break.
+        // A line break does not inject a second key.
         assert_eq!(set("train.seed=1\nx=2", "train", "seed"), Value::String("1\nx=2".into()));
     }
 

@@ -1,7 +1,7 @@
-//! The rules of a config, section by section, and the few that tie sections together.
+//! The rules of a config, section by section, and the few rules that involve several sections.
 //!
-//! Each section is destructured without `..`, so that a new key does not compile until its rule is decided. A problem
-//! names its key with section and value, and all problems are reported at once.
+//! Each section is destructured without `..`, so that a new key does not compile until its rule is decided. A message
+//! names the key with its section and value, and all problems are reported at once.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -12,19 +12,20 @@ use super::{
     PositionKind, RopeScaling, ScheduleConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
-/// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
+/// The largest length, width or count: more than fits any machine, yet a product of two does not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
-/// The most layers.
+/// The most layers of a model.
 const MAX_LAYERS: usize = 1 << 16;
 
-/// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
+/// The smallest vocabulary of byte-level BPE: all bytes and the end-of-text token.
 const MIN_BPE_SIZE: usize = 257;
 
-/// The most tokens in a batch: backends index with 32 bits.
+/// The most tokens in a batch, since backends use 32-bit indices.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
 
-/// The largest weight of a text: room for its length in bytes, and sums of weights stay finite.
+/// The largest weight of a text: large enough to be its length in bytes, and small enough that sums of weights stay
+/// finite.
 const MAX_WEIGHT: f64 = 1e15;
 
 /// The largest integer of TOML.
@@ -58,7 +59,7 @@ impl Problems {
         self.must(value.is_finite() && value >= 0.0, key, value, "be a finite number, 0 or more");
     }
 
-    /// A share below 1; NaN is refused too.
+    /// Checks a share that must be below 1; NaN fails too.
     fn below_one(&mut self, key: &str, value: f64) {
         self.must((0.0..1.0).contains(&value), key, value, "be at least 0 and below 1");
     }
@@ -83,7 +84,7 @@ impl Problems {
 }
 
 impl Config {
-    /// Everything that is wrong with this config; empty if it can be used.
+    /// All problems of this config; empty if it can be used.
     pub(super) fn problems(&self, text: Text) -> Vec<String> {
         let Self { data, tokenizer, model, train, optimizer, schedule, generate, distributed } = self;
         let mut problems = Problems::default();
@@ -122,10 +123,10 @@ impl Config {
         problems.0
     }
 
-    /// Checks a config that was made by hand, for a run that may have no text.
+    /// Checks a config that was built in code, for a run that may have no text.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// If any rule is broken, with all problems.
     pub(crate) fn check_saved(&self) -> Result<(), Vec<String>> {
         let problems = self.problems(Text::MayBeMissing);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
@@ -183,7 +184,7 @@ impl DataConfig {
 }
 
 impl SourceConfig {
-    /// `key` is the name of this source in messages.
+    /// Checks one source, which messages call `key`.
     fn check_into(&self, key: &str, problems: &mut Problems) {
         let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
         if path.as_os_str().is_empty() {
@@ -238,7 +239,7 @@ impl TokenizerConfig {
 }
 
 impl ModelConfig {
-    /// Everything that is wrong with a model that was not loaded from a config; empty if it can be made.
+    /// All problems of a model config that was not loaded from a file; empty if the model can be built.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Problems::default();
         self.check_into(&mut problems);
@@ -321,7 +322,7 @@ impl ModelConfig {
         }
     }
 
-    /// The rotated dimensions must be pairs.
+    /// Checks that the rotated dimensions form pairs.
     fn check_rotation(&self, problems: &mut Problems) {
         let Self { d_model, n_heads, head_dim, rotary_fraction, .. } = *self;
         let n = self.rotary_dim();
@@ -365,15 +366,15 @@ impl TrainConfig {
         let Self {
             seed,
             device,
-            matmul_precision: _, // checked against the device when that is opened
+            matmul_precision: _, // checked against the device when it is opened
             max_steps,
             batch_size,
             grad_accumulation_steps,
             with_replacement: _,
             log_interval,
-            eval_interval: _, // 0 is only at the end, and it may be longer than the run
+            eval_interval: _, // 0 is only at the end, and it may exceed the run
             eval_batches,
-            checkpoint_interval: _, // as eval_interval
+            checkpoint_interval: _, // same as eval_interval
             keep_checkpoints,
             sample_prompt,
             sample_tokens,
@@ -435,7 +436,7 @@ impl ScheduleConfig {
             warmup_steps: _,
             min_learning_rate,
             decay_fraction,
-            initial_context_length: _, // with the lengths that they grow to
+            initial_context_length: _, // checked with the lengths that they grow to
             initial_batch_size: _,
             ramp_fraction,
         } = self;
@@ -502,7 +503,7 @@ mod tests {
     use super::super::load::tests::read;
     use super::*;
 
-    /// The problems of an otherwise good config with these overrides.
+    /// The problems of an otherwise valid config with these overrides.
     fn problems(overrides: &[&str]) -> Vec<String> {
         match read("[data]\npath = \"a.txt\"\n", overrides, None) {
             Ok(_) => Vec::new(),
@@ -566,7 +567,7 @@ mod tests {
             (r#"[{path="a", weight=nan}]"#, "data.sources[0].weight = NaN must"),
             (r#"[{path="a", weight=inf}]"#, "data.sources[0].weight = inf must"),
             (
-                r#"[{path="a", weight=2e15}]"#, // many of the largest double would have no sum
+                r#"[{path="a", weight=2e15}]"#, // a sum of many largest doubles would overflow
                 "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
             (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),

@@ -1,8 +1,8 @@
-//! Keys and sections that do not exist, and the ones that were probably meant.
+//! Finds unknown keys and sections, and suggests the ones that were probably meant.
 
 use toml::{Table, Value};
 
-/// Removes everything from the table that is not a known key of a known section, and adds it to `problems`.
+/// Removes everything that is not a known key of a known section from the table and adds a message to `problems`.
 pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>) {
     let mut kept = Table::new();
     for (name, value) in std::mem::take(table) {
@@ -25,7 +25,7 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
     *table = kept;
 }
 
-/// The value of a known key, `section.key`; for any other key the one that was probably meant.
+/// The value of a known key, `section.key`; for any other key an error that suggests the one that was probably meant.
 pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value, String> {
     let Some((section, key)) = path.split_once('.') else {
         return Err(format!("the key `{path}` has no section; {}", advice_without_section(path, known)));
@@ -68,7 +68,7 @@ fn advice_without_section(key: &str, known: &Table) -> String {
     })
 }
 
-/// Where a key belongs that some section has.
+/// Advice that names the sections that have this key, if there are any.
 fn home(key: &str, known: &Table) -> Option<String> {
     let homes = sections_with(known, key);
     (!homes.is_empty()).then(|| format!("it belongs in {}", bracketed(&homes)))

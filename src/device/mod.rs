@@ -112,7 +112,7 @@ pub fn is_cpu(device: &burn::tensor::Device) -> bool {
     Backend::ALL.into_iter().filter_map(backend::open_cpu).any(|cpu| cpu == *device)
 }
 
-/// Whether `device`, with or without gradients, is flex, burn's default CPU backend.
+/// Whether `device`, with or without gradients, is burn's own CPU backend, flex.
 pub fn is_flex(device: &burn::tensor::Device) -> bool {
     backend::open_cpu(Backend::Flex).is_some_and(|flex| flex == *device)
 }

@@ -24,7 +24,7 @@ pub enum DeviceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The flex crate, burn's default CPU backend.
+    /// Burn's own CPU backend.
     Flex,
     /// The `ndarray` crate on the CPU, for checking results against a second implementation.
     Ndarray,

@@ -1,4 +1,5 @@
-//! One block: attention moves information between positions, the feed-forward layer works on each position alone.
+//! The transformer block: attention mixes information between positions, then the feed-forward layer transforms each
+//! position separately.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -10,23 +11,23 @@ use super::{Mlp, Norm};
 use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
-/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, one after
-/// the other, or in parallel, when both read the block's input.
+/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, either one
+/// after the other or in parallel, where both read the block's input.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
-/// Transformer Architecture", figure 1 b. In parallel: Wang and Komatsuzaki 2021 (GPT-J).
+/// Transformer Architecture", figure 1 b. Parallel residual: Wang and Komatsuzaki 2021 (GPT-J).
 #[derive(Module, Debug)]
 pub struct Block {
     /// Norm before the attention.
     pub attention_norm: Norm,
-    /// Moves information between positions.
+    /// The attention layer.
     pub attention: MultiHeadAttention,
     /// Norm before the feed-forward layer.
     pub mlp_norm: Norm,
-    /// Works on each position by itself.
+    /// The feed-forward layer.
     pub mlp: Mlp,
-    /// The factors of the residual stream and of the embedding in the block's input, `[2]`, initialized to 1 and 0;
-    /// `None` if the block does not read the embedding (x0 skip).
+    /// The weights of the residual stream and of the embedding in the block's input, `[2]`, initialized to 1 and 0;
+    /// `None` without the skip connection from the embedding (x0 skip).
     pub skip_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     parallel_residual: bool,
@@ -35,7 +36,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block with this index, its norms at identity and all other weights at zero.
+    /// The block at index `block_idx`, with identity norms and all other weights zero.
     pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
         let ModelConfig { parallel_residual, dropout, embedding_skip, .. } = *config;
         Self {
@@ -49,13 +50,13 @@ impl Block {
         }
     }
 
-    /// The input of the block: the residual stream, mixed with the embedding if the block reads that too.
+    /// The block's input: the residual stream, mixed with the embedding if the block has an embedding skip.
     ///
     /// # Shapes
     /// `x, embedding: [B, T, C]` -> `[B, T, C]`
     ///
     /// # Panics
-    /// If the block reads the embedding and there is none.
+    /// If the block has an embedding skip and `embedding` is `None`.
     pub fn read(&self, x: Tensor<3>, embedding: Option<Tensor<3>>) -> Tensor<3> {
         match &self.skip_factors {
             Some(factors) => kernels::mix(x, embedding.expect("the embedding"), factors.val()),
@@ -63,6 +64,8 @@ impl Block {
         }
     }
 
+    /// Applies the block to the residual stream `x`.
+    ///
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     pub fn forward<P: Probe>(

@@ -14,8 +14,8 @@ use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Po
 
 /// A decoder-only transformer.
 ///
-/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2). With its options it is
-/// also a model of the Llama and Qwen3 families.
+/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2). The config options also
+/// cover the Llama and Qwen3 architectures.
 #[derive(Module, Debug)]
 pub struct Gpt {
     /// One vector per token of the vocabulary, `[V, C]`.
@@ -24,7 +24,7 @@ pub struct Gpt {
     pub position_embedding: Option<Embedding>,
     /// The blocks, in order.
     pub blocks: Vec<Block>,
-    /// Norm before the logits.
+    /// The final norm, before the output layer.
     pub norm: Norm,
     /// The output layer, `[C, V]`; `None` if it is tied to the token embedding.
     pub output: Option<Linear>,
@@ -38,7 +38,7 @@ impl Gpt {
         init::initialize(Self::zeros(config, vocab_size, device), seed)
     }
 
-    /// A model with its norms at identity and all other weights at zero, into which weights are loaded.
+    /// A model with identity norms and all other weights zero, ready for weights to be loaded into it.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let embedding = |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
         let learned = config.position == PositionKind::Learned;
@@ -53,7 +53,7 @@ impl Gpt {
         }
     }
 
-    /// The config of the model.
+    /// The model's config.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -64,19 +64,19 @@ impl Gpt {
         vocab_size
     }
 
-    /// The device of the weights.
+    /// The device that holds the weights.
     pub fn device(&self) -> Device {
         self.token_embedding.weight.device()
     }
 
-    /// An empty cache for `batch_size` texts of up to `context_length` tokens.
+    /// An empty KV cache for `batch_size` sequences of up to `context_length` tokens.
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
         let ModelConfig { n_layers, context_length, n_kv_heads, .. } = self.config;
         let shape = [batch_size, n_kv_heads, self.config.head_dim];
         KvCache::new(n_layers, context_length, shape, &self.device())
     }
 
-    /// Scores for the token after each position, given the tokens up to it.
+    /// The logits for the token after each position, given the tokens up to and including that position.
     ///
     /// # Shapes
     /// `tokens: [B, T]`, T at most `context_length` -> logits `[B, T, V]`
@@ -87,14 +87,14 @@ impl Gpt {
         self.forward_with(tokens, &mut NoProbe)
     }
 
-    /// As [`Gpt::forward`], with a probe that sees the values at each [site](super::probe).
+    /// Like [`Gpt::forward`], with a probe that sees the values at each [site](super::probe).
     pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
         let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
         pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
-    /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are appended.
+    /// Like [`Gpt::forward`], for tokens that follow those in `cache`; appends the new tokens to the cache.
     ///
     /// # Panics
     /// If the tokens do not fit the cache.
@@ -102,7 +102,7 @@ impl Gpt {
         self.forward_cached_with(tokens, cache, &mut NoProbe)
     }
 
-    /// As [`Gpt::forward_cached`], with a probe that sees the values of the new tokens.
+    /// Like [`Gpt::forward_cached`], with a probe that sees the values of the new tokens.
     ///
     /// # Panics
     /// If the tokens do not fit the cache.
@@ -119,14 +119,14 @@ impl Gpt {
 
     /// The mean cross-entropy in nats per token, which training minimizes and evaluation reports.
     ///
-    /// `precision` is that of the products with the blocks' projections, forward and backward, and of those that
-    /// compute the gradients of the output layer; logits are always f32. Without a `dropout` key nothing is dropped.
+    /// `precision` applies to the matrix products of the blocks' projections, forward and backward, and to those that
+    /// compute the gradients of the output layer; the logits are always f32. Without a `dropout` key, dropout is off.
     ///
     /// # Shapes
     /// `tokens, targets: [B, T]` -> `[1]`
     ///
     /// # Panics
-    /// On bf16 with any backend other than flex, the only one that supports it.
+    /// If `precision` is bf16 and the backend is not flex, the only backend that supports bf16.
     pub fn loss(
         &self,
         tokens: Tensor<2, Int>,
@@ -179,7 +179,7 @@ impl Gpt {
         pass.visit(Point::Norm, self.norm.forward(x))
     }
 
-    /// The logits of a residual stream, through the final norm and the output layer.
+    /// Maps a residual stream to logits through the final norm and the output layer.
     ///
     /// # Shapes
     /// `residual: [B, T, C]` -> `[B, T, V]`

@@ -1,10 +1,10 @@
-//! The initial weights, drawn on the host.
+//! Weight initialization, drawn on the host.
 //!
-//! Every parameter has its own random generator, keyed by the run's seed and the parameter's path, so that the weights
-//! do not depend on the device, on other parameters, or on the order in which the model is built.
+//! Every parameter has a separate random generator, keyed by the run's seed and the parameter's path, so that the
+//! weights do not depend on the device, on other parameters, or on the order in which the model is built.
 //!
-//! Source: Radford et al. 2019 (GPT-2), section 2.3: normal with standard deviation 0.02, the
-//! projections that write to the residual stream divided by the square root of their number, or all zeros.
+//! Source: Radford et al. 2019 (GPT-2), section 2.3: normal with standard deviation 0.02. The projections that write to
+//! the residual stream are divided by the square root of their number, or are all zeros.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -15,7 +15,7 @@ use super::parameters::{self, HostTensor};
 
 const STANDARD_DEVIATION: f64 = 0.02;
 
-/// The model with all its weights drawn from `seed`.
+/// Replaces all weights of the model by initial values drawn from `seed`.
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let std_of_writes = match model.config().zero_init_projections {
         true => 0.0,
@@ -28,7 +28,8 @@ pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     .expect("every parameter is drawn with its own shape")
 }
 
-/// `std_of_writes` is that of the projections that write to the residual stream.
+/// Draws the initial values of the parameter at `path`. `std_of_writes` is the standard deviation for the projections
+/// that write to the residual stream.
 fn draw(path: &str, shape: &[usize], std_of_writes: f64, seed: u64) -> Vec<f32> {
     let n = shape.iter().product();
     if shape.len() == 1 {
@@ -58,7 +59,7 @@ fn generator(path: &str, seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// The FNV-1a hash of a name: the same number in every build, on every machine.
+/// The FNV-1a hash of a name, the same number in every build and on every machine.
 ///
 /// Source: Fowler, Noll and Vo, "The FNV Non-Cryptographic Hash Algorithm", 64 bits.
 pub(crate) fn name_id(name: &str) -> u64 {

@@ -1,5 +1,5 @@
-//! A tensor that stays on its device, in a file or as a formula until it is read, so that a model is written, read and
-//! converted with one tensor on the host at a time.
+//! A tensor that stays on its device, in a file or as a function until it is read, so that a model can be written, read
+//! and converted with only one tensor at a time in host memory.
 
 use std::fmt;
 use std::fs::File;
@@ -15,20 +15,20 @@ use tinderbox_kernels as kernels;
 /// The number of values converted to bytes, or back, at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// The format of numbers in a file, little-endian. On the host they are always f32.
+/// The number format in a file, little-endian. On the host, numbers are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dtype {
-    /// 32 bits.
+    /// IEEE single precision, 32 bits.
     #[default]
     F32,
-    /// 16 bits, 10 of them the fraction.
+    /// IEEE half precision: 16 bits, 10 of them for the fraction.
     F16,
-    /// 16 bits: the upper half of an f32.
+    /// bfloat16: 16 bits, the upper half of an f32.
     Bf16,
 }
 
 impl Dtype {
-    /// The bytes of a number.
+    /// The number of bytes per number.
     pub fn n_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -37,13 +37,13 @@ impl Dtype {
     }
 }
 
-/// Receives the next values of a tensor.
+/// A callback that receives the next values of a tensor.
 pub type Sink<'a> = &'a mut dyn FnMut(&[f32]) -> io::Result<()>;
 
-/// Passes on the values of a tensor, row-major, in pieces of any length.
+/// A function that passes the values of a tensor to a sink, row-major, in pieces of any length.
 type Compute = dyn Fn(Sink<'_>) -> io::Result<()> + Send + Sync;
 
-/// An f32 tensor on a device, in a file, or computed. A clone shares its values.
+/// An f32 tensor on a device, in a file, or computed on demand. Clones share the values.
 #[derive(Clone, Debug)]
 pub struct LazyTensor {
     shape: Vec<usize>,
@@ -52,11 +52,11 @@ pub struct LazyTensor {
 
 #[derive(Clone)]
 enum Place {
-    /// Without gradients, as a vector.
+    /// Flattened to a vector, without gradients.
     Device(Box<Tensor<1>>),
-    /// The offset of the first byte.
+    /// The file, the offset of the tensor's first byte, and the number format.
     File(Arc<Mutex<File>>, u64, Dtype),
-    /// Called each time the tensor is read.
+    /// The function that is called each time the tensor is read.
     Computed(Arc<Compute>),
 }
 
@@ -83,13 +83,13 @@ impl LazyTensor {
         Self { shape, place: Place::File(file, start, dtype) }
     }
 
-    /// A tensor whose values `compute` passes on each time they are read: all of them, row-major, in pieces of any
-    /// length.
+    /// A tensor that calls `compute` each time it is read. `compute` passes all values to the sink, row-major, in
+    /// pieces of any length.
     pub fn computed(shape: Vec<usize>, compute: impl Fn(Sink<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { shape, place: Place::Computed(Arc::new(compute)) }
     }
 
-    /// The format of its numbers, if they are in a file.
+    /// The number format, if the tensor is in a file.
     pub fn dtype(&self) -> Option<Dtype> {
         match &self.place {
             Place::File(_, _, dtype) => Some(*dtype),
@@ -97,7 +97,7 @@ impl LazyTensor {
         }
     }
 
-    /// Sizes of the dimensions.
+    /// The sizes of the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -107,15 +107,15 @@ impl LazyTensor {
         self.shape.iter().product()
     }
 
-    /// The number of bytes that [`LazyTensor::write_to`] writes as f32.
+    /// The number of bytes that [`LazyTensor::write_to`] writes with [`Dtype::F32`].
     pub fn n_bytes(&self) -> usize {
         Dtype::F32.n_bytes() * self.n_numbers()
     }
 
-    /// Passes on the values, row-major, in pieces of any length.
+    /// Passes the values to `sink`, row-major, in pieces of any length.
     ///
     /// # Errors
-    /// If the file cannot be read or is too short, the device fails, or `sink` does.
+    /// If the file cannot be read or is too short, if the device fails, or if `sink` returns an error.
     pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
         match &self.place {
             Place::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
@@ -132,7 +132,7 @@ impl LazyTensor {
         }
     }
 
-    /// Reads the tensor to the host.
+    /// Reads the tensor into host memory.
     ///
     /// # Errors
     /// If the file cannot be read or is too short, or the device fails.
@@ -148,7 +148,7 @@ impl LazyTensor {
     /// Writes the values, row-major and little-endian, each rounded to the nearest number in `dtype`.
     ///
     /// # Errors
-    /// If they cannot be written, or as [`LazyTensor::read`].
+    /// If writing fails, or for the reasons of [`LazyTensor::read`].
     pub fn write_to(&self, out: &mut dyn Write, dtype: Dtype) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.stream(&mut |values| {
@@ -161,7 +161,7 @@ impl LazyTensor {
     }
 }
 
-/// Reads the file piece by piece. Other tensors of the file may be read in between.
+/// Reads the values piece by piece. Between pieces the file is unlocked, so that other tensors may be read from it.
 fn read_values(file: &Mutex<File>, start: u64, n: usize, dtype: Dtype, sink: Sink<'_>) -> io::Result<()> {
     let mut bytes = vec![0; dtype.n_bytes() * CHUNK.min(n)];
     let mut values = Vec::with_capacity(CHUNK.min(n));
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn values_are_the_same_in_every_place() {
-        // More values than are converted at once, of every magnitude.
+        // More values than one conversion chunk holds, of every magnitude.
         let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
         let values: Vec<f32> = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX].into_iter().chain(ordinary).collect();
         let shape = [1, values.len()];

@@ -9,23 +9,23 @@ use super::probe::{Pass, Point, Probe};
 use crate::config::{MlpKind, ModelConfig};
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 
-/// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
+/// The feed-forward layer: `contract(activation(expand(x)))`, or with SwiGLU `contract(silu(gate(x)) * expand(x))`.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
 #[derive(Module, Debug)]
 pub struct Mlp {
-    /// `[C, F]`
+    /// The up projection, `[C, F]`.
     pub expand: Linear,
-    /// `[C, F]`, only in a SwiGLU.
+    /// The gate projection, `[C, F]`; only in a SwiGLU.
     pub gate: Option<Linear>,
-    /// `[F, C]`
+    /// The down projection, `[F, C]`.
     pub contract: Linear,
     #[module(skip)]
     kind: MlpKind,
 }
 
 impl Mlp {
-    /// A layer with all weights at zero, to be initialized or loaded by name.
+    /// A layer with all weights zero, ready for its weights to be initialized or loaded by name.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
@@ -36,6 +36,8 @@ impl Mlp {
         }
     }
 
+    /// Applies the layer to each position.
+    ///
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
@@ -51,7 +53,7 @@ impl Mlp {
     }
 }
 
-/// The name that the kernels have for a kind.
+/// The [`Activation`] of the kernels that corresponds to `kind`.
 pub(crate) fn activation(kind: MlpKind) -> Activation {
     match kind {
         MlpKind::Gelu => Activation::Gelu,

@@ -1,9 +1,9 @@
-//! The model: a stack of blocks, each an attention and a feed-forward layer around a residual stream.
+//! The model: a stack of blocks, each with an attention and a feed-forward layer that add to the residual stream.
 //!
 //! Shapes, here and everywhere: **B** batch, **T** queries (the positions computed), **S** keys (the positions
 //! visible), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`, **V** vocabulary.
 //!
-//! Nothing here depends on text, optimizers or runs.
+//! This module does not depend on text, optimizers or runs.
 
 pub mod attention;
 mod block;

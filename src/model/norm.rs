@@ -1,4 +1,4 @@
-//! The norm layers of a model: layer norm and RMS norm.
+//! The normalization layers: layer norm and RMS norm.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -11,7 +11,7 @@ use tinderbox_kernels as kernels;
 pub struct Norm {
     /// The learned scale, `[C]`, initialized to 1; `None` in a norm without parameters.
     pub weight: Option<Param<Tensor<1>>>,
-    /// The learned shift, `[C]`, initialized to 0; never in an RMS norm.
+    /// The learned shift, `[C]`, initialized to 0; always `None` in an RMS norm.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     dim: usize,
@@ -28,8 +28,8 @@ impl Norm {
         Self::new(norm, d_model, [norm_weights, bias], norm_eps, device)
     }
 
-    /// A norm over `dim` numbers, with a scale, and a shift unless it is an RMS norm or has no scale. `epsilon` is
-    /// added under the root.
+    /// A norm over `dim` numbers, with a scale if `weight`, and with a shift if `bias` (never in an RMS norm or without
+    /// a scale). `epsilon` is added under the root.
     pub fn new(kind: NormKind, dim: usize, [weight, bias]: [bool; 2], epsilon: f64, device: &Device) -> Self {
         let bias = weight && bias && kind == NormKind::LayerNorm;
         Self {
@@ -41,12 +41,12 @@ impl Norm {
         }
     }
 
-    /// The size of the dimension that it normalizes.
+    /// The size of the normalized dimension.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The scale, `[C]`: ones on this device if there is none.
+    /// The scale, `[C]`; without a learned scale, ones on `device`.
     pub fn scale(&self, device: &Device) -> Tensor<1> {
         match &self.weight {
             Some(weight) => weight.val(),
@@ -54,11 +54,13 @@ impl Norm {
         }
     }
 
-    /// The number that is added to the variance, or to the mean square, under the root.
+    /// The number that is added to the variance (or to the mean square, in an RMS norm) under the root.
     pub fn epsilon(&self) -> f64 {
         self.epsilon
     }
 
+    /// Normalizes `x` over the last dimension.
+    ///
     /// # Shapes
     /// `x: [.., C]` -> `[.., C]`
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {

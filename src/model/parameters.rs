@@ -1,4 +1,5 @@
-//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to the host, and assigned from it.
+//! Access to a model's parameters by name, such as `blocks.0.attention.qkv.weight`: reading them into host memory, and
+//! assigning new values.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +12,7 @@ use super::{Gpt, LazyTensor};
 use crate::config::ModelConfig;
 use crate::device;
 
-/// The two methods with which a visitor or mapper of modules keeps the current path in its field `$path`.
+/// The two methods with which a module visitor or mapper keeps track of the current path in its field `$path`.
 macro_rules! follow_path {
     ($path:tt) => {
         fn enter_module(&mut self, name: &str, _: &str) {
@@ -25,17 +26,17 @@ macro_rules! follow_path {
 }
 pub(crate) use follow_path;
 
-/// A tensor on the host.
+/// A tensor in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
-    /// The sizes of its dimensions.
+    /// The sizes of the dimensions.
     pub shape: Vec<usize>,
     /// The values, row-major.
     pub values: Vec<f32>,
 }
 
 impl HostTensor {
-    /// The vector `[N]` at position `t` of `[1, T, N]`, or of head `h` of `[1, H, T, N]`.
+    /// The vector `[N]` at position `t` in a tensor `[1, T, N]`, or at position `t` of head `h` in `[1, H, T, N]`.
     ///
     /// # Panics
     /// If `t` or `h` is out of range.
@@ -48,7 +49,7 @@ impl HostTensor {
     /// Copies the tensor to a device.
     ///
     /// # Panics
-    /// If it does not have D dimensions.
+    /// If the tensor does not have D dimensions.
     pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
         Tensor::from_data(TensorData::new(self.values.clone(), self.shape.clone()), device)
     }
@@ -64,7 +65,7 @@ pub enum AssignError {
     Shape { path: String, expected: Vec<usize>, found: Vec<usize> },
 }
 
-/// All parameters of `module`, still on its device.
+/// All parameters of `module` by name, still on the device.
 pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
     struct Lister(Vec<String>, BTreeMap<String, LazyTensor>);
     impl ModuleVisitor for Lister {
@@ -78,7 +79,7 @@ pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
     lister.1
 }
 
-/// All parameters of `module`, read to the host.
+/// All parameters of `module` by name, read into host memory.
 ///
 /// # Panics
 /// If the device fails.
@@ -86,10 +87,10 @@ pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
     to_host(&lazy(module)).expect("the module's device works")
 }
 
-/// Reads tensors to the host.
+/// Reads tensors into host memory.
 ///
 /// # Errors
-/// As [`LazyTensor::read`].
+/// For the reasons of [`LazyTensor::read`].
 pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<String, HostTensor>> {
     tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.read()?))).collect()
 }
@@ -104,8 +105,8 @@ pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
     name.starts_with("blocks.") && shape.len() == 2
 }
 
-/// The widths of the matrices that make up a matrix inside a block: its own width, or those of queries, keys and values
-/// for a fused projection. `None` for any other parameter.
+/// The widths of the matrices that make up a matrix inside a block: for the fused projection the widths of queries,
+/// keys and values, otherwise the width of the matrix itself. `None` for any other parameter.
 pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let of_heads = |n_heads: usize| n_heads * config.head_dim;
     let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
@@ -124,7 +125,7 @@ pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
     shapes(model).into_iter().filter_map(widths).collect()
 }
 
-/// The model with the values that `value` returns for the name and shape of each parameter.
+/// Replaces each parameter of the model by the tensor that `value` returns for its name and shape.
 ///
 /// # Errors
 /// If a value is missing or has another shape.
@@ -153,7 +154,7 @@ pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor
     assigner.2.map_or(Ok(model), Err)
 }
 
-/// A linear layer of zeros, to be initialized or loaded by name.
+/// A linear layer of zeros, ready for its weights to be initialized or loaded by name.
 pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
     Linear {
         weight: Param::from_tensor(zeros([d_in, d_out], device)),
@@ -161,8 +162,8 @@ pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Devic
     }
 }
 
-/// Zeros that will be replaced. On a CPU they take no memory until they are written to; `Tensor::zeros` would write
-/// them, twice.
+/// Zeros as placeholders for values set later. On a CPU they take no memory until they are written to; `Tensor::zeros`
+/// would write all of them, twice.
 pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     if !device::is_cpu(device) {
         return Tensor::zeros(shape, device);

@@ -1,7 +1,7 @@
-//! Named sites in a forward pass, and probes that read or replace the values there.
+//! Named sites in a forward pass, and probes that read or replace the values there, like forward hooks in PyTorch.
 //!
-//! Capturing weights, ablating a head and patching in the values of another pass are done with probes. The empty probe
-//! costs nothing, and only with it does attention take its fused path, which never stores the weights.
+//! Probes serve to capture attention weights, to ablate a head, and to patch in activations from another pass. The
+//! empty probe costs nothing, and only with it does attention take its fused path, which never stores the weights.
 
 use std::fmt;
 
@@ -15,19 +15,19 @@ use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision};
 pub enum Point {
     /// `embedding`: token (and position) vectors, `[B, T, C]`.
     Embedding,
-    /// `blocks.i.attention.queries`: normalized and rotated, `[B, H, T, D]`.
+    /// `blocks.i.attention.queries`: after norm and rotation, `[B, H, T, D]`.
     Queries,
-    /// `blocks.i.attention.keys`: normalized and rotated, those of this pass, `[B, Hkv, T, D]`.
+    /// `blocks.i.attention.keys`: after norm and rotation, without cached keys, `[B, Hkv, T, D]`.
     Keys,
-    /// `blocks.i.attention.values`: those of this pass, `[B, Hkv, T, D]`.
+    /// `blocks.i.attention.values`: without cached values, `[B, Hkv, T, D]`.
     Values,
-    /// `blocks.i.attention.weights`: rows summing to 1, `[B, H, T, S]`.
+    /// `blocks.i.attention.weights`: each row sums to 1, `[B, H, T, S]`.
     Weights,
     /// `blocks.i.attention.heads`: the output of each head before the output projection, `[B, H, T, D]`.
     Heads,
-    /// `blocks.i.attention.output`: added to the residual stream, `[B, T, C]`.
+    /// `blocks.i.attention.output`: the attention output that is added to the residual stream, `[B, T, C]`.
     Attention,
-    /// `blocks.i.mlp.output`: added to the residual stream, `[B, T, C]`.
+    /// `blocks.i.mlp.output`: the feed-forward output that is added to the residual stream, `[B, T, C]`.
     Mlp,
     /// `blocks.i.residual`: the residual stream after the block, `[B, T, C]`.
     Residual,
@@ -40,7 +40,7 @@ pub enum Point {
 /// A named site in a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
-    /// The block, counted from 0; `None` before and after the blocks.
+    /// The index of the block, counted from 0; `None` before and after the blocks.
     pub block_idx: Option<usize>,
     /// The kind of value.
     pub point: Point,
@@ -68,12 +68,13 @@ impl fmt::Display for Site {
     }
 }
 
-/// Observes a forward pass, or changes it.
+/// Observes or changes the values in a forward pass.
 pub trait Probe {
     /// False only for the empty probe.
     const ACTIVE: bool = true;
 
-    /// Sees the value at `site` and returns the one to continue with: the same, or another of the same shape.
+    /// Receives the value at `site` and returns the value that the pass continues with: the same or another one of the
+    /// same shape.
     fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D>;
 }
 
@@ -89,37 +90,37 @@ impl Probe for NoProbe {
     }
 }
 
-/// The state of one forward pass: its probe, its dropout key, the precision of its products, and the current block.
+/// The state of one forward pass: the probe, the dropout key, the precision of matrix products, and the current block.
 #[derive(Debug)]
 pub struct Pass<'a, P: Probe> {
     probe: &'a mut P,
     dropout: Option<DropoutKey>,
     precision: MatmulPrecision,
     block_idx: Option<usize>,
-    /// The input of the first block, for later blocks that read it too, `[B, T, C]`.
+    /// The input of the first block, kept for the embedding skip of later blocks, `[B, T, C]`.
     pub(super) embedding: Option<Tensor<3>>,
-    /// The values of the first block, for later blocks that use them too, `[B, T, Hkv D]`.
+    /// The values of the first block, kept for the value residual of later blocks, `[B, T, Hkv D]`.
     pub(super) first_values: Option<Tensor<3>>,
 }
 
 impl<'a, P: Probe> Pass<'a, P> {
-    /// A pass that has not reached the first block. `precision` is that of the products with the blocks' projections.
-    /// Without a `dropout` key nothing is dropped.
+    /// A pass before the first block. `precision` applies to the matrix products of the blocks' projections. Without a
+    /// `dropout` key, dropout is off.
     pub fn new(probe: &'a mut P, precision: MatmulPrecision, dropout: Option<DropoutKey>) -> Self {
         Self { probe, dropout, precision, block_idx: None, embedding: None, first_values: None }
     }
 
-    /// The precision of the products with the blocks' projections.
+    /// The precision of the matrix products of the blocks' projections.
     pub fn precision(&self) -> MatmulPrecision {
         self.precision
     }
 
-    /// Sets the block of the following points.
+    /// Sets the current block for the points that follow.
     pub fn enter(&mut self, block_idx: Option<usize>) {
         self.block_idx = block_idx;
     }
 
-    /// Shows `value` to the probe.
+    /// Passes `value` to the probe and returns the value to continue with.
     pub fn visit<const D: usize>(&mut self, point: Point, value: Tensor<D>) -> Tensor<D> {
         self.probe.visit(self.site(point), value)
     }
@@ -131,7 +132,7 @@ impl<'a, P: Probe> Pass<'a, P> {
         Some(Dropout { probability, key, site })
     }
 
-    /// Applies the dropout of `point` to `value`.
+    /// Applies dropout to `value`, with a mask that depends on `point`.
     pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
         match self.dropout(point, probability) {
             Some(dropout) => kernels::dropout(value, dropout),
@@ -152,7 +153,7 @@ mod tests {
     use crate::config::ModelConfig;
     use crate::model::Gpt;
 
-    /// Records the sites that it visits. If it is not `ACTIVE`, it must not see weights.
+    /// Records the names of the visited sites. If the probe is not `ACTIVE`, it must not see attention weights.
     struct Sites<const ACTIVE: bool>(Vec<String>);
 
     impl<const ACTIVE: bool> Probe for Sites<ACTIVE> {

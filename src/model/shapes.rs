@@ -1,4 +1,4 @@
-//! The tensors of a model and their shapes, from its config alone, without allocating anything.
+//! The names and shapes of a model's tensors, computed from the config alone, without allocating any tensor.
 
 use crate::config::{ModelConfig, NormKind, PositionKind};
 
@@ -7,7 +7,7 @@ pub type NamedShape = (String, Vec<usize>);
 
 /// All parameter tensors, in the order of the model's fields.
 pub fn of_config(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = NamedShape> {
-    // The first block has only its own values.
+    // The first block has no `value_factors`, since it has no earlier values to mix in.
     let is_there = |(name, _): &NamedShape| name != "blocks.0.attention.value_factors";
     let named = |(name, shape): (&str, Vec<usize>)| (name.to_owned(), shape);
     let is_embedding = |(name, _): &(&str, Vec<usize>)| name.contains("embedding");
@@ -39,7 +39,7 @@ pub(crate) fn outer_tensors(
     .flatten()
 }
 
-/// The tensors of any block but the first, without `blocks.N.`
+/// The tensors of any block but the first, named without the prefix `blocks.N.`
 pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
     let (c, f, d) = (config.d_model, config.d_ff, config.head_dim);
     let gathered = config.n_heads * d;

@@ -1,4 +1,4 @@
-//! Measures how long steps take.
+//! Measures how long training steps and exchanges between ranks take.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,14 @@ use super::observer::Exchange;
 use crate::distributed::{Exchanged, Ranks};
 use crate::measure::median;
 
-/// The first steps tune kernels and warm caches, so the median of a run leaves them out.
+/// The number of first steps that the median of a run leaves out, since kernels are tuned and caches warmed in them.
 const WARM_UP_STEPS: usize = 5;
 
-/// A [`Sample`] keeps fewer times than this, in at most 32 KiB.
+/// A [`Sample`] keeps fewer times than this; they take at most 32 KiB.
 const MAX_TIMES: usize = 1 << 12;
 
-/// Measures steps. The loop waits for a GPU only now and then; the steps between two waits share the time evenly.
+/// Measures the time of steps. The training loop synchronizes with a GPU only now and then; the time between two
+/// synchronizations is divided evenly among the steps.
 #[derive(Debug, Default)]
 pub(super) struct StepClock {
     since: Option<Instant>,
@@ -36,7 +37,7 @@ impl StepClock {
         }
     }
 
-    /// All steps that have begun are done.
+    /// Records that all steps begun so far are done.
     pub(super) fn done(&mut self) {
         let Some(since) = self.since.take() else { return };
         let elapsed = since.elapsed();
@@ -48,12 +49,12 @@ impl StepClock {
         }
     }
 
-    /// Median time of the steps since the last call, milliseconds.
+    /// Median time of the steps since the last call, in milliseconds.
     pub(super) fn interval_median_ms(&mut self) -> f64 {
         std::mem::take(&mut self.interval).median(0)
     }
 
-    /// Median time of all steps after the first five, milliseconds.
+    /// Median time of all steps after the first five, in milliseconds.
     pub(super) fn median_ms(&self) -> f64 {
         self.all.median(WARM_UP_STEPS)
     }
@@ -63,34 +64,34 @@ impl StepClock {
     }
 }
 
-/// Measures how much of the steps' time goes into exchanges with other ranks.
+/// Measures the share of step time that goes into exchanges with other ranks.
 #[derive(Debug, Default)]
 pub(super) struct ExchangeClock {
     all: Exchanged,
-    /// The readings at the end of the last interval, and the time of all steps until then.
+    /// The readings at the end of the last interval, and the total step time up to then.
     before: (Exchanged, Duration),
 }
 
 impl ExchangeClock {
-    /// Adds the exchanges of a step, between these two readings.
+    /// Adds the exchanges of a step, which lie between the readings `before` and `after`.
     pub(super) fn add(&mut self, before: Exchanged, after: Exchanged) {
         self.all.waiting += after.waiting.saturating_sub(before.waiting);
         self.all.communicating += after.communicating.saturating_sub(before.communicating);
     }
 
-    /// The shares since the last call, given the time of all steps so far, `total`; `None` without other ranks.
+    /// The shares since the last call, given the total step time so far; `None` without other ranks.
     pub(super) fn of_interval(&mut self, ranks: &Ranks, total: Duration) -> Option<Exchange> {
         let (exchanged, steps) = std::mem::replace(&mut self.before, (self.all, total));
         Exchange::new(ranks, exchanged, self.all, total.saturating_sub(steps))
     }
 
-    /// The shares of all steps.
+    /// The shares over all steps.
     pub(super) fn of_all(&self, ranks: &Ranks, total: Duration) -> Option<Exchange> {
         Exchange::new(ranks, Exchanged::default(), self.all, total)
     }
 }
 
-/// All times while there are few, then every second, fourth, and so on: an even sample of the steps of a long run.
+/// An evenly spaced sample of step times: all times of a short run, and every second, fourth, and so on of a long one.
 #[derive(Debug, Default)]
 struct Sample {
     times: Vec<f64>,
@@ -111,7 +112,7 @@ impl Sample {
         }
     }
 
-    /// The median without the first `skipped` times, or the first half where there are fewer than twice as many.
+    /// The median without the first `skipped` times, or without the first half if there are fewer than twice as many.
     fn median(&self, skipped: usize) -> f64 {
         median(&self.times[skipped.div_ceil(1 << self.n_halvings).min(self.times.len() / 2)..])
     }

@@ -1,4 +1,4 @@
-//! Trains on several devices of this machine, each of which is a rank.
+//! Training on several devices of this machine, with one rank per device.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
@@ -7,16 +7,16 @@ use super::{Assignment, Interrupter, Job, Observer, Skipped, Summary, TrainError
 use crate::device::OpenDevice;
 use crate::distributed::{OtherFailed, Ranks};
 
-/// As [`train`](super::train), on the job's device and on `others`: each computes a share of every batch.
+/// Like [`train`](super::train), on the job's device and on `others`: each device computes a share of every batch.
 ///
-/// `on_skipped` is called for steps that did not change the weights of one of the others, if each device makes steps by
-/// itself (`sync = "local"`).
+/// `on_skipped` is called for every step that did not change the weights of one of `others`, if each device takes steps
+/// locally (`sync = "local"`).
 ///
 /// # Errors
-/// As [`train`](super::train), and if one of the others fails.
+/// For the reasons of [`train`](super::train), and if one of `others` fails.
 ///
 /// # Panics
-/// If one of the others does.
+/// If the thread of one of `others` panics.
 pub fn train_on(
     job: Job,
     others: &[OpenDevice],
@@ -57,7 +57,7 @@ pub fn train_on(
     })
 }
 
-/// Runs a rank, and ends the others if it fails.
+/// Runs the work of a rank, and aborts the other ranks if it fails.
 fn or_end_others<T>(
     ranks: &Ranks,
     work: impl FnOnce() -> Result<T, TrainError>,
@@ -70,7 +70,7 @@ fn or_end_others<T>(
     done
 }
 
-/// Runs `f` on a thread pool with a share of the cores: two ranks in the same pool could deadlock.
+/// Runs `f` in a separate thread pool with a share of the cores, since two ranks in the same pool could deadlock.
 fn in_own_pool<T: Send>(n_devices: usize, f: impl FnOnce() -> T + Send) -> T {
     let n_threads = (rayon::current_num_threads() / n_devices).max(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("threads");

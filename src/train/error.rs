@@ -13,7 +13,7 @@ use crate::optimizer::StateError;
 use crate::run::RunError;
 use crate::tokenizer::{TokenizerError, described_characters};
 
-/// Why a run could not start, or did not finish.
+/// The reason why a run could not start or did not finish.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum TrainError {
@@ -69,7 +69,7 @@ pub enum TrainError {
         shell_word(run)
     )]
     AlreadyStopped { run: PathBuf, step: usize, evaluations: usize },
-    /// `step` counts from 1, as the log does.
+    /// `step` counts from 1, as in the log.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}{norms}\n  hint: lower \
          {learning_rates}, or lengthen schedule.warmup_steps; train.skip_non_finite = true goes on without such steps"
@@ -97,7 +97,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The error of a run whose `what` is not finite; `kept` says which checkpoint remains.
+    /// The error of a run in which the quantity named `what` is not finite; `kept` says which checkpoint remains.
     pub(super) fn not_finite(
         config: &Config,
         step: usize,

@@ -11,47 +11,47 @@ use crate::generate::engine::{Decoder, Engine};
 use crate::model::Gpt;
 use tinderbox_kernels::MatmulPrecision;
 
-/// A mean loss over some tokens.
+/// The mean loss over a number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// The number of predicted tokens.
     pub tokens: usize,
-    /// Mean cross-entropy, nats per token.
+    /// Mean cross-entropy in nats per token.
     pub nats_per_token: f64,
 }
 
 impl Loss {
-    /// Perplexity, `exp(loss)`: a uniform choice among this many tokens has the same loss.
+    /// The perplexity, `exp(loss)`: a uniform choice among this many tokens would have the same loss.
     pub fn perplexity(&self) -> f64 {
         self.nats_per_token.exp()
     }
 
-    /// The loss in bits.
+    /// The loss in bits per token.
     pub fn bits_per_token(&self) -> f64 {
         self.nats_per_token / std::f64::consts::LN_2
     }
 
-    /// The loss in bits per byte of `text`: comparable between tokenizers.
+    /// The loss in bits per byte of `text`, which is comparable between tokenizers.
     pub fn bits_per_byte(&self, text: &Split) -> f64 {
         bits_per_byte(self.nats_per_token, text)
     }
 }
 
-/// A loss in nats per token of `text` as bits per byte of it.
+/// Converts a loss in nats per token of `text` to bits per byte of `text`.
 pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
     let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
 }
 
-/// The number of batches sent to the device before their losses are read back, which waits for the device.
+/// The number of batches sent to the device before their losses are read back, which synchronizes with the device.
 const BATCHES_AHEAD: usize = 16;
 
-/// The number of batches that each rank computes before all ranks exchange their losses and whether one was stopped.
+/// The number of batches that each rank computes before all ranks exchange their losses and stop requests.
 const BATCHES_OF_A_RANK: usize = 4;
 
-/// The loss over every token of `text` but the first, in non-overlapping windows of the context, always in f32.
+/// The loss over every token of `text` but the first, in non-overlapping windows of the context length, always in f32.
 ///
-/// `model` has no gradients. `batch_size` windows are computed at once.
+/// `model` does not track gradients. `batch_size` windows are computed at once.
 ///
 /// # Errors
 /// If the device fails.
@@ -60,7 +60,7 @@ pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, Tensor
     Ok(loss.expect("not stopped"))
 }
 
-/// As [`full`], for a model that is packed for generation.
+/// Like [`full`], for a model that is packed for generation.
 pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     let context_length = engine.config().context_length;
     let mut decoder = Decoder::new(engine, 1, context_length);
@@ -74,8 +74,8 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// As [`full`], divided among the ranks, all of which call it with the same weights; `None` if `is_stopped` returned
-/// true on one of them before a batch.
+/// Like [`full`], with the batches divided among the ranks, all of which call this function with the same weights;
+/// `None` if `is_stopped` returned true on any rank before a batch.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,
@@ -87,7 +87,8 @@ pub(super) fn full_unless(
     mean_unless(model, batches, MatmulPrecision::F32, ranks, is_stopped)
 }
 
-/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, products in `precision`.
+/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, with matrix products in
+/// `precision`.
 ///
 /// # Errors
 /// If the device fails.
@@ -102,7 +103,7 @@ pub fn estimate(
     Ok(loss.expect("not stopped"))
 }
 
-/// As [`estimate`], divided among the ranks as in [`full_unless`].
+/// Like [`estimate`], with the batches divided among the ranks as in [`full_unless`].
 pub(super) fn estimate_unless(
     model: &Gpt,
     text: &Split,
@@ -116,8 +117,8 @@ pub(super) fn estimate_unless(
     mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, ranks, is_stopped)
 }
 
-/// The mean over all batches, of which each rank computes some. The losses are added in the order of the batches,
-/// whichever rank computed them: ranks whose CPUs round alike get the same result as one process.
+/// The mean loss over all batches, which are divided among the ranks. The losses are added in batch order, no matter
+/// which rank computed them, so that ranks whose CPUs round alike get the same result as a single process.
 fn mean_unless(
     model: &Gpt,
     mut batches: impl Iterator<Item = Batch>,
@@ -142,7 +143,7 @@ fn mean_unless(
     Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
 }
 
-/// The losses of these batches, of which each rank computes its share; `None` if a rank was stopped.
+/// The losses of `batches`, of which each rank computes a share; `None` if a rank was stopped.
 fn losses_of(
     model: &Gpt,
     batches: Vec<Batch>,
@@ -151,7 +152,7 @@ fn losses_of(
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Vec<f32>>, TensorReadError> {
     let n = batches.len();
-    let mut losses = vec![0.0; n + 1]; // the last one counts stopped ranks
+    let mut losses = vec![0.0; n + 1]; // the last element counts stopped ranks
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
         if is_stopped() {
@@ -166,8 +167,8 @@ fn losses_of(
     for (idx, place) in places.into_iter().enumerate() {
         losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
     }
-    ranks.all_reduce(&mut losses, Format::F32); // a loss and zeros: exact
-    read?; // the others do not wait for a device that failed
+    ranks.all_reduce(&mut losses, Format::F32); // exact: each sum is of one loss and zeros
+    read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
     let n_stopped = losses.pop().expect("it was put there");
     Ok((n_stopped < 0.5).then_some(losses))
 }

@@ -1,4 +1,4 @@
-//! The processes that train under the orders of rank 0. They write no files.
+//! The ranks other than 0, which train under the orders of rank 0 and write no files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,30 +19,30 @@ use crate::optimizer::StateError;
 use crate::run::{Checkpoint, TrainState};
 use crate::tokenizer::Tokenizer;
 
-/// Everything that a rank other than 0 needs to take part in a run, except the text.
+/// All data that a rank other than 0 needs to take part in a run, except the text.
 #[derive(Debug)]
 pub struct Assignment {
-    /// The config of the run, as rank 0 resolved it.
+    /// The run's config, as resolved by rank 0.
     pub config: Config,
     tokenizer: Tokenizer,
     checkpoint: Checkpoint,
 }
 
-/// The header of an assignment, followed by tensors.
+/// The header of an assignment message; the tensors follow it.
 #[derive(Serialize, Deserialize)]
 struct Head {
     config: String,
     tokenizer: String,
     state: TrainState,
-    /// Name and shape of the weights and of the optimizer's running means.
+    /// Names and shapes of the weights and of the optimizer's running means.
     tensors: [Vec<(String, Vec<usize>)>; 2],
 }
 
-/// The name of rank 0's data in error messages.
+/// The source named in error messages about data from rank 0.
 const ORIGIN: &str = "rank 0";
 
 impl Assignment {
-    /// Sends every other rank what it needs to make the same steps as this one.
+    /// Sends every other rank the data it needs to make the same steps as this rank.
     pub(super) fn give(
         ranks: &Ranks,
         config: &Config,
@@ -68,7 +68,8 @@ impl Assignment {
         Ok(())
     }
 
-    /// Waits until rank 0 has prepared the run; `None` if it ends before its first step.
+    /// Waits until rank 0 has prepared the run, and receives the assignment; `None` if the run ends before its first
+    /// step.
     ///
     /// # Errors
     /// If the ranks run different versions of the program.
@@ -95,11 +96,11 @@ impl Assignment {
     }
 
     /// Reads the text, and follows the orders of rank 0 until it ends the run. `on_skipped` is called with the number
-    /// of each step that did not change the weights, if each rank makes steps by itself.
+    /// of each step that did not change the weights, if each rank makes local steps.
     ///
     /// # Errors
     /// If the text cannot be read or differs from that of rank 0, if the device fails, or if a loss is not finite in a
-    /// step that this rank made by itself.
+    /// local step of this rank.
     pub fn work(
         self,
         device: &OpenDevice,
@@ -117,14 +118,14 @@ impl Assignment {
         let mut trainer = Trainer::new(model, &config, corpus.train.clone());
         trainer.restore(checkpoint, Path::new(ORIGIN))?;
         trainer.share_with(ranks);
-        ranks.meet(); // others may take long to read the text
+        ranks.meet(); // other ranks may take long to read the text
         ranks.limit_waiting(config.distributed.time_limit());
         let tolerance = Tolerance::new(&config.train);
         Follower { config, corpus, trainer, ranks, step, tolerance, on_skipped }.work()
     }
 }
 
-/// A rank other than 0 at work.
+/// The state of a rank other than 0 during training.
 struct Follower<'a, F> {
     config: Config,
     corpus: Corpus,
@@ -135,7 +136,7 @@ struct Follower<'a, F> {
     on_skipped: F,
 }
 
-/// The error message's ending for a run that another rank ends.
+/// The end of the error message when a rank other than 0 ends the run.
 const KEPT: &str = "what rank 0 saved is from before";
 
 impl<F: FnMut(usize, &Skipped)> Follower<'_, F> {
@@ -165,7 +166,7 @@ impl<F: FnMut(usize, &Skipped)> Follower<'_, F> {
         let skipped = result.skipped().cloned();
         let [loss, gradient_norm] = result.read().map_err(|message| self.device_failed(message))?;
         self.corpus.train.check()?;
-        // Where gradients are summed, rank 0 sees the same numbers, and decides.
+        // If gradients are summed over the ranks, rank 0 has the same numbers and decides.
         if self.config.distributed.sync == SyncKind::Local {
             if let Some((what, value)) = self.tolerance.fault(skipped.as_ref(), loss, gradient_norm) {
                 let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);

@@ -1,4 +1,4 @@
-//! Writes the logs of a run while it trains.
+//! Writes a run's logs during training.
 
 use super::TrainError;
 use super::observer::{Evaluation, Logged, Started, Summary};
@@ -13,10 +13,10 @@ pub(super) struct Logs {
     metrics: LogFile,
     timings: LogFile,
     samples: LogFile,
-    /// `None` if the config turns them off.
+    /// The head metrics; `None` if the config turns them off.
     heads: Option<LogFile>,
     events: Option<LogFile>,
-    /// The time that earlier processes of the run took.
+    /// The time that earlier processes of the run spent.
     before: Elapsed,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Logs {
 pub(super) struct Elapsed {
     /// Seconds spent on steps.
     pub train_s: f64,
-    /// Seconds in all.
+    /// Wall-clock seconds in total.
     pub wall_s: f64,
 }
 
@@ -67,7 +67,7 @@ impl Logs {
         Ok(self.timings.line(&TimingsLine { step, session: Some(Box::new(session)), ..Default::default() })?)
     }
 
-    /// Logs that the process ends after `step`; the run may not be done.
+    /// Logs the end of the process after `step`; the run may not be done yet.
     pub(super) fn ended(&mut self, step: usize, elapsed: Elapsed, peak_rss_mib: Option<f64>) -> Result<(), TrainError> {
         let line = self.elapsed_line(step, elapsed);
         self.timings.line(&TimingsLine { end: Some(End { peak_rss_mib }), ..line })?;
@@ -133,7 +133,7 @@ impl Logs {
         self.scalars(step, &numbers)
     }
 
-    /// Logs the end of the run, with its losses on the whole validation split.
+    /// Logs the end of the run, with the losses on the whole validation split.
     pub(super) fn finished(&mut self, summary: &Summary) -> Result<(), TrainError> {
         self.metrics.line(&MetricsLine {
             step: summary.steps as u64,

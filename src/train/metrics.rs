@@ -12,7 +12,7 @@ use crate::measure::peak_rss_mib;
 const LOSS: &str = "loss";
 const SPEED: &str = "speed";
 
-/// Name, unit and value of each metric of a log interval, in the order in which they are shown.
+/// Name, unit and value of a metric of a log interval. [`COLUMNS`] lists the metrics in display order.
 type Column = (&'static str, Option<&'static str>, fn(&Logged) -> Option<f64>);
 const COLUMNS: [Column; 5] = [
     (LOSS, Some("nats/token"), |logged| Some(logged.train_loss)),
@@ -22,14 +22,14 @@ const COLUMNS: [Column; 5] = [
     ("peak memory", Some("MiB"), |_| peak_rss_mib()),
 ];
 
-/// The activities of the loop, as the renderer's splits.
+/// The phases of the training loop, shown as the renderer's splits.
 pub(crate) const TRAINING: &str = "train";
 pub(crate) const EVALUATING: &str = "valid";
 /// The evaluation of the whole validation split, after the last step.
 pub(crate) const EVALUATING_FULLY: &str = "valid, whole split";
 
-/// Tells a renderer, if there is one, what the loop does and measures. Steps are burn-train's items, evaluations its
-/// epochs.
+/// Reports the progress and measurements of the training loop to a renderer, if there is one. Steps are burn-train's
+/// items, and evaluations are its epochs.
 pub(crate) struct Metrics {
     renderer: Option<Box<dyn MetricsRenderer>>,
     eval_interval: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics of a run that made `step` steps before.
+    /// Registers the metrics of a run that has made `step` steps so far.
     pub(crate) fn start(mut renderer: Option<Box<dyn MetricsRenderer>>, config: &TrainConfig, step: usize) -> Self {
         let TrainConfig { eval_interval, max_steps, .. } = *config;
         if let Some(renderer) = &mut renderer {
@@ -53,7 +53,7 @@ impl Metrics {
         Self { renderer, eval_interval, max_steps, split: TRAINING }
     }
 
-    /// Announces that the loop changes to another split.
+    /// Announces that the training loop switches to `split`.
     pub(crate) fn enter(&mut self, split: &'static str) {
         if let Some(renderer) = self.renderer.as_mut().filter(|_| self.split != split) {
             renderer.end_split();
@@ -133,7 +133,7 @@ mod tests {
             (0, 250, 1001, 0),
             (249, 250, 1001, 0),
             (250, 250, 1001, 1),
-            (300, 250, 1001, 1), // where a run may be resumed; 500, 750, 1000 and 1001 are to come
+            (300, 250, 1001, 1), // a possible step to resume from; 500, 750, 1000 and 1001 are still due
             (1000, 250, 1001, 4),
             (1001, 250, 1001, 5),
             (1000, 250, 1000, 4),

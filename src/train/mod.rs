@@ -1,7 +1,7 @@
 //! Training: from a config to weights on the disk.
 //!
-//! [`train`] is the loop. `prepare` makes a run ready for its next step, `training` has the parts that the loop calls,
-//! and `trainer` makes one step. Nothing here prints: events go to an [`Observer`].
+//! [`train`] is the training loop. `prepare` readies a run for its next step, `training` has the parts that the loop
+//! calls, and `trainer` makes one step. This module prints nothing: events go to an [`Observer`].
 
 mod clock;
 mod devices;
@@ -40,12 +40,12 @@ use crate::distributed::{DistributedError, Ranks};
 use order::{Heartbeat, Order};
 use training::Training;
 
-/// How a run starts, given the state of its directory.
+/// The way in which a run starts, given the state of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// As a new run, in a directory without a run.
     New,
-    /// As a new run, which replaces the one in the directory.
+    /// As a new run, which replaces the existing run in the directory.
     Overwrite,
     /// From the last checkpoint of the run in the directory.
     Resume,
@@ -58,28 +58,29 @@ pub struct Job {
     pub config: Config,
     /// The run directory.
     pub run_dir: PathBuf,
-    /// How the run starts.
+    /// The way in which the run starts.
     pub start: Start,
-    /// The run or checkpoint whose weights and tokenizer a new run starts from; `None` draws weights from the seed.
+    /// The run or checkpoint whose weights and tokenizer a new run starts from; with `None`, the weights are drawn from
+    /// the seed.
     pub from: Option<PathBuf>,
     /// The device to compute on.
     pub device: OpenDevice,
 }
 
-/// Trains until the run is done or `interrupter` stops it, which saves a checkpoint first.
+/// Trains until the run is done or `interrupter` stops it; a stopped run saves a checkpoint first.
 ///
 /// # Errors
 /// If the text, the run directory or the config cannot be used, if the device lacks the precision, if a loss is not
-/// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints from before stay.
+/// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Earlier checkpoints stay.
 pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -> Result<Summary, TrainError> {
     lead(job, &Ranks::alone(), observer, interrupter)
 }
 
-/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. Called by rank
-/// 0; when it returns, the others are done.
+/// Like [`train`], together with other ranks, which [follow](Assignment): each computes a share of every batch. Called
+/// by rank 0; when this function returns, the other ranks are done.
 ///
 /// # Errors
-/// As [`train`].
+/// For the reasons of [`train`].
 pub fn lead(
     job: Job,
     ranks: &Ranks,
@@ -88,7 +89,7 @@ pub fn lead(
 ) -> Result<Summary, TrainError> {
     let trained = train_with(job, ranks, observer, interrupter);
     drop(Order::End.give(ranks));
-    ranks.limit_waiting(None); // others may still be busy
+    ranks.limit_waiting(None); // other ranks may still be busy
     trained
 }
 

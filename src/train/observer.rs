@@ -1,4 +1,4 @@
-//! The events and results that a run reports.
+//! The events and results reported by a run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,19 +12,20 @@ use crate::data::{Reading, SourceSummary};
 use crate::distributed::{Exchanged, Ranks};
 use crate::optimizer::Batches;
 
-/// Watches a run on the thread that trains, so a slow observer slows the run down.
+/// Receives the events of a run, on the training thread, so that a slow observer slows down the run.
 pub trait Observer: Send {
     /// Called for each event.
     fn observe(&mut self, event: &Event<'_>);
 
-    /// A burn-train renderer for the run's metrics, requested once, before the first step. Its items are steps, its
-    /// epochs are evaluations, and its splits are `train`, `valid` and, after the last step, `valid, whole split`.
+    /// A burn-train renderer for the run's metrics, requested once, before the first step. The renderer's items are
+    /// steps, its epochs are evaluations, and its splits are `train`, `valid` and, after the last step,
+    /// `valid, whole split`.
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
         None
     }
 }
 
-/// An event of a run. Steps count the updates made so far.
+/// An event of a run. A `step` is the number of updates made so far.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Event<'a> {
@@ -32,13 +33,13 @@ pub enum Event<'a> {
     Reading(&'a Reading<'a>),
     /// The run is ready for its next step.
     Started(&'a Started),
-    /// A step was made. `loss` is the latest one read back from the device, nats per token.
+    /// A step was made. `loss` is the latest loss read back from the device, in nats per token.
     Stepped { step: usize, loss: Option<f32> },
     /// A step did not change the weights, and the run continues.
     Skipped { step: usize, skipped: &'a Skipped },
     /// A log interval ended.
     Logged(&'a Logged),
-    /// The losses on both splits were estimated.
+    /// The losses on the training and validation splits were estimated.
     Evaluated(&'a Evaluation),
     /// A sample was written; `text` begins with its prompt.
     Sampled { step: usize, text: &'a str },
@@ -46,7 +47,7 @@ pub enum Event<'a> {
     Saved { path: &'a Path, is_best: bool },
     /// The evaluation of the whole validation split begins, after the last step.
     FinalEvaluation,
-    /// Early stopping: the last `evaluations` evaluations did not improve on the best.
+    /// Early stopping: the last `evaluations` evaluations did not improve on the best validation loss.
     StoppedEarly { step: usize, evaluations: usize },
 }
 
@@ -57,12 +58,12 @@ pub struct Started {
     pub run_dir: PathBuf,
     pub device: String,
     pub matmul_precision: MatmulPrecision,
-    /// As in the config.
+    /// The precision set in the config.
     pub chosen_precision: PrecisionChoice,
     pub parameters: usize,
     pub train_tokens: usize,
     pub val_tokens: usize,
-    /// Bytes of text behind `val_tokens`.
+    /// The size of the validation text in bytes, of which `val_tokens` are the tokens.
     pub val_bytes: u64,
     pub sources: Vec<SourceSummary>,
     pub vocab_size: usize,
@@ -70,48 +71,48 @@ pub struct Started {
     pub step: usize,
     pub max_steps: usize,
     pub batches: Batches,
-    /// The processes that train together; 1 without a launcher.
+    /// The number of ranks that train together; 1 without a launcher.
     pub ranks: usize,
     /// Whether a stopped run continues.
     pub resumed: bool,
     /// One line for each damaged checkpoint that a resumed run skipped.
     pub damaged: Vec<String>,
-    /// The checkpoint of another run that the first weights came from; `None` if they were drawn.
+    /// The checkpoint of another run that the initial weights came from; `None` if they were drawn from the seed.
     pub from: Option<String>,
 }
 
-/// A log interval.
+/// The metrics of a log interval.
 #[derive(Clone, Debug, Default)]
 pub struct Logged {
     /// Updates made so far.
     pub step: usize,
-    /// Mean loss of the interval's steps, nats per token.
+    /// Mean loss over the interval's steps, in nats per token.
     pub train_loss: f64,
     /// Learning rate of the last step.
     pub learning_rate: f64,
-    /// Norm of all gradients of the last step, before clipping.
+    /// Global gradient norm of the last step, before clipping.
     pub gradient_norm: f32,
-    /// Median time of the interval's steps, milliseconds.
+    /// Median time of the interval's steps, in milliseconds.
     pub median_step_ms: f64,
-    /// Tokens of a step over that time.
+    /// Tokens of a step divided by the median step time.
     pub tokens_per_s: f64,
-    /// The exchange with other ranks; `None` without any.
+    /// The time spent on exchanges with other ranks; `None` without other ranks.
     pub exchange: Option<Exchange>,
 }
 
-/// The exchange of rank 0 with the others, as shares of the time of its steps.
+/// The time that rank 0 spends on exchanges with the other ranks, as shares of its step time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Exchange {
-    /// How many ranks there are.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Waiting, until the last rank has computed its share.
+    /// The share of time spent waiting until the last rank has computed its part of the batch.
     pub waiting_share: f64,
-    /// Communication, from then until the sum has arrived.
+    /// The share of time spent on communication, from the end of the wait until the sum has arrived.
     pub communication_share: f64,
 }
 
 impl Exchange {
-    /// The shares of steps that took `total`; `None` without other ranks.
+    /// The shares for steps that took `total`; `None` without other ranks.
     pub(super) fn new(ranks: &Ranks, before: Exchanged, after: Exchanged, total: Duration) -> Option<Self> {
         let share = |before: Duration, after: Duration| {
             after.saturating_sub(before).as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE)
@@ -124,16 +125,16 @@ impl Exchange {
     }
 }
 
-/// Estimated losses.
+/// The estimated losses of an evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     /// Updates made so far.
     pub step: usize,
-    /// On the training split, nats per token.
+    /// The loss on the training split, in nats per token.
     pub train_loss: f64,
-    /// On the validation split, nats per token.
+    /// The loss on the validation split, in nats per token.
     pub val_loss: f64,
-    /// The validation loss in bits per byte of text: comparable between tokenizers.
+    /// The validation loss in bits per byte of text, which is comparable between tokenizers.
     pub val_bits_per_byte: f64,
     /// Whether the validation loss is the lowest so far.
     pub is_best: bool,
@@ -148,26 +149,27 @@ pub struct Summary {
     pub parameters: usize,
     /// Updates made, including those before a resume.
     pub steps: usize,
-    /// Tokens trained on, with repetition.
+    /// Tokens trained on, counting repetitions.
     pub tokens: u64,
-    /// Seconds of this process, from its start.
+    /// Wall-clock seconds since the start of this process.
     pub wall_s: f64,
-    /// Seconds of this process's steps alone.
+    /// Seconds that this process spent on steps alone.
     pub train_s: f64,
-    /// Median time of a step after the first five, milliseconds.
+    /// Median time of a step after the first five, in milliseconds.
     pub median_step_ms: f64,
-    /// Tokens of a step over that time.
+    /// Tokens of a step divided by the median step time.
     pub tokens_per_s: f64,
-    /// The exchange with other ranks in this process's steps; its fields are missing without other ranks.
+    /// The time spent on exchanges with other ranks in this process's steps; the fields are missing without other
+    /// ranks.
     #[serde(flatten)]
     pub exchange: Option<Exchange>,
-    /// The most memory that this process held, MiB; `None` where the system does not tell.
+    /// Peak resident memory of this process, in MiB; `None` where the system does not report it.
     pub peak_rss_mib: Option<f64>,
-    /// Mean training loss of the last log interval, nats per token.
+    /// Mean training loss of the last log interval, in nats per token.
     pub train_loss: Option<f64>,
-    /// Loss of the last weights over the whole validation split, nats per token.
+    /// Loss of the last weights over the whole validation split, in nats per token.
     pub val_loss: Option<f64>,
-    /// Loss of the best checkpoint over the whole validation split, nats per token.
+    /// Loss of the best checkpoint over the whole validation split, in nats per token.
     pub best_val_loss: Option<f64>,
     /// The step of the best checkpoint.
     pub best_step: Option<usize>,

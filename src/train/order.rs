@@ -12,13 +12,13 @@ use crate::distributed::Ranks;
 pub(super) enum Order {
     /// Receive an [`Assignment`](super::Assignment).
     Begin,
-    /// Keep waiting: rank 0 is busy by itself.
+    /// Keep waiting: rank 0 is busy with a task that needs no other rank.
     Wait,
     /// Make a step.
     Step,
-    /// Average the weights, after ranks have made steps by themselves.
+    /// Average the weights after local steps.
     Average,
-    /// Average the optimizers' running means, after ranks have made steps by themselves.
+    /// Average the optimizers' running means after local steps.
     AverageOptimizer,
     /// Take part in the estimate of the loss on the validation split.
     EstimateVal,
@@ -28,7 +28,7 @@ pub(super) enum Order {
     Whole,
     /// Take part in the evaluation of rank 0's best checkpoint.
     WholeOfBest,
-    /// Stop: the run ends, for whatever reason.
+    /// Stop: the run ends, for any reason.
     End,
 }
 
@@ -46,7 +46,7 @@ impl Order {
         Self::End,
     ];
 
-    /// Sends the order to the other ranks, which wait for it. The task lasts as long as its turn is held.
+    /// Sends the order to the other ranks, which wait for it. The task lasts as long as the returned turn is held.
     #[must_use = "the task lasts for as long as its turn is held"]
     pub(super) fn give(self, ranks: &Ranks) -> MutexGuard<'_, ()> {
         let turn = ranks.take_turn();
@@ -67,21 +67,21 @@ impl Order {
     }
 }
 
-/// A heartbeat: orders the other ranks to keep waiting, again and again, while rank 0 writes samples, checkpoints and
-/// reports, so that they can tell this from a rank 0 that hangs.
+/// A heartbeat: repeats [`Order::Wait`] while rank 0 writes samples, checkpoints and reports, so that the other ranks
+/// can tell a busy rank 0 from one that hangs.
 pub(super) struct Heartbeat {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Heartbeat {
-    /// Beats several times within `limit`, until it is dropped.
+    /// Starts a thread that sends several heartbeats within each period of `limit`, until the heartbeat is dropped.
     pub(super) fn start(ranks: &Ranks, limit: Duration) -> Self {
         let (stop, stopped) = mpsc::channel();
         let ranks = ranks.clone();
         let thread = thread::spawn(move || {
             while stopped.recv_timeout(limit / 4) == Err(RecvTimeoutError::Timeout) {
-                // During a task rank 0 itself exchanges data.
+                // The turn is taken while rank 0 exchanges data in a task, which needs no heartbeat.
                 if let Some(_turn) = ranks.try_turn() {
                     ranks.broadcast(&mut [Order::Wait as u8]);
                 }

@@ -1,4 +1,4 @@
-//! `DiLoCo`, training with few messages: each rank makes many steps by itself, then all weights are averaged.
+//! DiLoCo, training with little communication: each rank makes many local steps, then all weights are averaged.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::optimizer::StateError;
 /// Prefix of the names of the outer momentum in a checkpoint.
 const KEY: &str = "outer_momentum.";
 
-/// The weights that all ranks last had in common, and the outer optimizer, SGD with Nesterov momentum, whose gradient
-/// is the mean change of the weights since then.
+/// The weights that all ranks last had in common, and the outer optimizer. The optimizer is SGD with Nesterov momentum,
+/// and its gradient is the mean change of the weights since they were last averaged.
 ///
 /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub(super) struct Outer {
     local_steps: usize,
     learning_rate: f32,
     momentum: f32,
-    /// Weights and running mean by parameter.
+    /// Weights and momentum (the running mean of outer gradients), by parameter name.
     state: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
-    /// The step after which the weights were last averaged.
+    /// The number of the step after which the weights were last averaged.
     averaged_step: usize,
 }
 
@@ -49,12 +49,12 @@ impl Outer {
         }
     }
 
-    /// Whether the ranks have made as many steps by themselves as the config allows.
+    /// Whether the ranks have made as many local steps as the config allows.
     pub(super) fn is_due(&self, step: usize) -> bool {
         step.is_multiple_of(self.local_steps)
     }
 
-    /// Averages the weights of all ranks after `step`, and takes an outer step.
+    /// Averages the weights of all ranks after `step`, and makes an outer step.
     pub(super) fn average(&mut self, ranks: &Ranks, model: Gpt, step: usize) -> Gpt {
         if std::mem::replace(&mut self.averaged_step, step) == step {
             return model;
@@ -77,7 +77,7 @@ impl Outer {
         parameters::assign(model, weights).expect("they are those of this model")
     }
 
-    /// The momentum, to be saved in a checkpoint.
+    /// Adds the outer momentum to the optimizer state of a checkpoint.
     pub(super) fn save(&self, optimizer: &mut BTreeMap<String, LazyTensor>) {
         for (name, (_, momentum)) in &self.state {
             let values = momentum.clone();
@@ -86,7 +86,7 @@ impl Outer {
         }
     }
 
-    /// Moves the momentum out of a checkpoint's state, by parameter; empty if it has none.
+    /// Moves the outer momentum out of the optimizer state of a checkpoint, by parameter name; empty if there is none.
     pub(super) fn take(optimizer: &mut BTreeMap<String, LazyTensor>) -> Result<BTreeMap<String, Vec<f32>>, StateError> {
         let saved = optimizer.extract_if(.., |name, _| name.starts_with(KEY));
         let read = |(key, tensor): (String, LazyTensor)| match tensor.read() {

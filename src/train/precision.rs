@@ -1,9 +1,9 @@
-//! Checks whether a device can train in a config's matmul precision.
+//! Checks whether a device can train in the matmul precision set in the config.
 
 use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::device::{Backend, OpenDevice};
 
-/// The config asks for bf16 on a device that always computes in f32.
+/// The error that the config asks for bf16 on a device that always computes in f32.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "train.matmul_precision = \"bf16\" is only for `flex`, burn's CPU backend, and `{0}` computes in f32\n  \
@@ -14,7 +14,7 @@ pub struct PrecisionError(String);
 /// The precision in which `device` trains.
 ///
 /// # Errors
-/// If the device does not support the chosen one.
+/// If the device does not support the chosen precision.
 pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPrecision, PrecisionError> {
     match choice.on(&device.device) {
         MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError(device.name.clone())),
@@ -22,7 +22,7 @@ pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPreci
     }
 }
 
-/// A warning if another precision would be faster on the device.
+/// A warning if `precision` is slow on this CPU and f32 would be faster.
 pub fn warning(precision: MatmulPrecision) -> Option<String> {
     warning_if(!precision.is_native())
 }

@@ -1,4 +1,4 @@
-//! The share of a process in each step of a run: its rows of the batch, and the sums over all processes.
+//! The share of a rank in each training step: its rows of the batch, and the sums over all ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use crate::optimizer::Gradients;
 /// The name of the loss among named tensors.
 const LOSS: &str = "loss";
 
-/// The share of one process; the whole step if it is alone.
+/// The share of one rank; the whole step if it is the only rank.
 #[derive(Debug)]
 pub(super) struct Share {
     ranks: Ranks,
     /// The format in which gradients are sent.
     gradient_format: Format,
-    /// For ranks that make steps by themselves.
+    /// The outer optimizer, for ranks that make local steps.
     outer: Option<Outer>,
 }
 
@@ -30,8 +30,8 @@ impl Share {
         Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
     }
 
-    /// The share of this process among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
-    /// outer momentum saved by an earlier process, by parameter.
+    /// The share of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
+    /// outer momentum saved by an earlier process, by parameter name.
     pub(super) fn of(
         ranks: &Ranks,
         config: &DistributedConfig,
@@ -56,23 +56,24 @@ impl Share {
         self.outer.as_ref()
     }
 
-    /// This process's rows of a micro-batch. The ranks' numbers of rows differ by at most one; if each rank makes steps
-    /// by itself, each has at least one.
+    /// The rows of a micro-batch that this rank computes. The numbers of rows differ by at most one between ranks; if
+    /// the ranks make local steps, each has at least one row.
     pub(super) fn rows(&self, batch_size: usize) -> Range<usize> {
         let first = |rank: usize| batch_size * rank / self.ranks.size();
         let (first, end) = (first(self.ranks.rank()), first(self.ranks.rank() + 1));
         first..if self.outer.is_some() { end.max(first + 1) } else { end }
     }
 
-    /// The divisor of the mean over this rank's `n_rows`, so that the sum over the ranks is the mean over all rows.
+    /// The divisor for the mean over this rank's `n_rows`, chosen so that the sum over all ranks is the mean over all
+    /// rows.
     pub(super) fn n_parts(&self, n_rows: usize, batch_size: usize) -> f32 {
         if self.outer.is_some() { 1.0 } else { batch_size as f32 / n_rows as f32 }
     }
 
-    /// The sum of gradients and losses over all ranks; a rank without rows contributes nothing. If each rank makes
-    /// steps by itself, these are its own.
+    /// The sum of gradients and losses over all ranks; a rank without rows contributes nothing. If the ranks make local
+    /// steps, returns this rank's gradients and loss unchanged.
     ///
-    /// Each rank gets the same bits, so that all of them make the same update.
+    /// Each rank gets the same bits, so that all ranks make the same update.
     pub(super) fn sum(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
         if self.ranks.is_alone() || self.outer.is_some() {
             return own.expect("a step has at least one row");
@@ -98,7 +99,7 @@ impl Share {
         (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
     }
 
-    /// As [`Share::sum`], by the devices themselves.
+    /// Like [`Share::sum`], with an all-reduce between the GPUs.
     fn sum_on_cards(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
         let device = model.device().inner();
         let (gradients, loss) = own.unzip();
@@ -118,13 +119,13 @@ impl Share {
         (gradients, self.ranks.sum_on_cards(vec![loss]).remove(0))
     }
 
-    /// Whether ranks that make steps by themselves should average their weights after `step`.
+    /// Whether ranks that make local steps should average their weights after `step`.
     pub(super) fn is_due(&self, step: usize) -> bool {
         self.outer.as_ref().is_some_and(|outer| outer.is_due(step))
     }
 
-    /// The weights with which all ranks continue after `step`: those of the outer step, from the average of the ranks'
-    /// weights.
+    /// The weights with which all ranks continue after `step`, which the outer step computes from the average of the
+    /// ranks' weights.
     pub(super) fn average(&mut self, model: Gpt, step: usize) -> Gpt {
         match &mut self.outer {
             Some(outer) => outer.average(&self.ranks, model, step),
@@ -132,7 +133,7 @@ impl Share {
         }
     }
 
-    /// The averages over the ranks of tensors with the same names; `None` if a rank has none yet.
+    /// Averages tensors with the same names over all ranks; `None` if any rank has no tensors yet.
     pub(super) fn average_state(&self, own: &BTreeMap<String, LazyTensor>) -> Option<BTreeMap<String, LazyTensor>> {
         let mut n_empty = [if own.is_empty() { 1.0 } else { 0.0 }];
         self.ranks.all_reduce(&mut n_empty, Format::F32);
@@ -151,7 +152,7 @@ impl Share {
     }
 }
 
-/// The model with the weights of rank 0.
+/// Replaces the weights of `model` by those of rank 0.
 pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     if ranks.is_alone() {
         return model;
@@ -168,15 +169,15 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     parameters::assign(model, weights).expect("they are those of this model")
 }
 
-/// The parameters and their numbers of elements.
+/// The names of the parameters and their numbers of elements.
 pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
     parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()))
 }
 
-/// Sums tensors over all ranks, and passes on each sum. Tensors of `lengths` that this process does not have count as
-/// zero.
+/// Sums tensors over all ranks, and passes each sum to `sink`. Tensors listed in `lengths` that this rank does not have
+/// count as zeros.
 ///
-/// Small tensors are sent together, in buckets of as many numbers as one exchange takes.
+/// Small tensors are sent together, in buckets that fill one exchange ([`MOST_NUMBERS`]).
 pub(super) fn sum_each(
     ranks: &Ranks,
     format: Format,
@@ -194,7 +195,7 @@ pub(super) fn sum_each(
                 Ok(())
             })
         });
-        // The others must not wait for a failed device; reading the loss reports the failure.
+        // The other ranks must not wait for a failed device; the failure is reported when the loss is read.
         values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
         names.push((name, length));
         if values.len() < MOST_NUMBERS && lengths.peek().is_some() {

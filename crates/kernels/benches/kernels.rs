@@ -1,11 +1,11 @@
-//! Benchmarks of each kernel on the CPU, with the activation shapes of three models: forward alone, and forward and
-//! backward. Besides times, divan reports allocations.
+//! Benchmarks of each kernel on the CPU, with the activation shapes of three models: the forward pass alone, and
+//! forward and backward together. Divan reports times and allocations.
 //!
 //!     cargo bench -p tinderbox-kernels
 //!     cargo bench -p tinderbox-kernels -- causal_attention --sample-count 500
 //!
 //! The shapes are those of nanoGPT's CPU run (12 windows of 64 tokens, 128 wide), of its GPU run with 4 windows, and
-//! of GPT-2 small with one window of 256.
+//! of GPT-2 small with one window of 256 tokens.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use divan::Bencher;
 use tinderbox_kernels::mlp::{Layer, Mlp};
 use tinderbox_kernels::{self as kernels, Activation, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
 
-/// The allocator of the program, with counters.
+/// The allocator of the main program, wrapped to count allocations.
 #[global_allocator]
 static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> = divan::AllocProfiler::new(mimalloc::MiMalloc);
 
@@ -45,7 +45,7 @@ enum Pass {
     Both,
 }
 
-/// The operation and sizes of one line of the output.
+/// The pass and the sizes of one benchmark, which is one line of the output.
 struct Case(Pass, Shape);
 
 impl fmt::Display for Case {
@@ -80,7 +80,7 @@ impl Case {
         }
     }
 
-    /// Times `f` on `inputs`; the backward pass is that of the sum of its output.
+    /// Times `f` on `inputs`; the backward pass starts from the sum of the output.
     fn bench<const D: usize, const E: usize, const N: usize>(
         &self,
         bencher: Bencher<'_, '_>,
@@ -96,7 +96,7 @@ impl Case {
         });
     }
 
-    /// As [`Case::bench`], with activations `[B, T, n C]` as the input.
+    /// Like [`Case::bench`], with random activations `[B, T, n C]` as the input.
     fn of_activations(&self, bencher: Bencher<'_, '_>, n: usize, f: impl Fn(Tensor<3>) -> Tensor<3>) {
         let Shape { b, t, c, .. } = self.1;
         self.bench(bencher, [self.random([b, t, n * c])], |[x]| f(x));
@@ -139,7 +139,7 @@ fn projection(bencher: Bencher<'_, '_>, case: &Case, precision: MatmulPrecision)
     case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None, precision));
 }
 
-/// Five steps on a square matrix.
+/// Five iterations on a square matrix.
 #[divan::bench(args = [MatmulPrecision::F32, MatmulPrecision::Bf16])]
 fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
     let x = Tensor::<2>::random([384, 384], Distribution::Uniform(-0.1, 0.1), &Device::flex());
@@ -232,7 +232,7 @@ fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
     });
 }
 
-/// A token for each position.
+/// A target token for each position.
 fn targets(case: &Case) -> Tensor<1, Int> {
     let Shape { b, t, .. } = case.1;
     let last = i64::try_from(b * t).expect("a few hundred");

@@ -1,5 +1,5 @@
-//! A transformer made of burn's own modules, as in burn's `text-generation` example, and the same weights with the
-//! operations of this crate. The outputs agree, and a training step takes a fraction of the time.
+//! Compares a transformer built from burn's modules, as in burn's `text-generation` example, with one that uses the
+//! operations of this crate on the same weights. The outputs agree, and a training step takes a fraction of the time.
 //!
 //!     cargo run --release -p tinderbox-kernels --example text_generation
 
@@ -38,7 +38,7 @@ impl Block {
         }
     }
 
-    /// With burn's own modules.
+    /// The block computed by burn's modules.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let [b, t, _] = x.dims();
         let mask = generate_autoregressive_mask(b, t, &x.device());
@@ -47,7 +47,7 @@ impl Block {
         x.clone() + self.mlp.forward(self.mlp_norm.forward(x)) // [B, T, C]
     }
 
-    /// With the operations of this crate.
+    /// The block computed by the operations of this crate.
     fn fused_forward(&self, x: Tensor<3>) -> Tensor<3> {
         let normed = layer_norm(&self.attention_norm, x.clone());
         let MultiHeadAttention { query, key, value, output, .. } = &self.attention;

@@ -14,8 +14,8 @@ use crate::elementary::{fma, phi, phi_by_tanh, sigmoid};
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
 #[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    // Composed by hand: burn 0.22 computes the exact function but differentiates its tanh approximation, so that
-    // gradients are off by up to 7e-4 of the largest.
+    // Composed of basic operations: the `gelu` of burn 0.22 computes the exact function, but its backward pass
+    // differentiates the tanh approximation, so gradients are off by up to 7e-4 of the largest.
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
 }
 
@@ -52,14 +52,14 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether it needs a gate for each number.
+    /// Whether every element of the input comes with a gate.
     #[must_use]
     pub fn is_gated(self) -> bool {
         self == Self::Swiglu
     }
 
-    /// Writes the activation of `x`, and of the gates if it has any, to `out`. Replaces both by the derivatives with
-    /// respect to them, which is all that the backward pass needs.
+    /// Writes the activation of `x`, gated by `gate` if the activation is gated, to `out`. Overwrites both inputs with
+    /// the derivatives with respect to them; the backward pass needs nothing else.
     #[inline(always)]
     pub(crate) fn forward<'a, S: Simd>(
         self,
@@ -101,7 +101,7 @@ impl Activation {
                 }
             }
         }
-        // SAFETY: all slices have the same length, and each number of the output was written.
+        // SAFETY: all slices have the same length, and each element of `out` was written.
         unsafe { out.assume_init_mut() }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn activations_take_their_known_values() {
-        // Phi(1) = 0.841345, Phi(2) = 0.977250; by a tanh 0.841192 and 0.977299.
+        // Phi(1) = 0.841345, Phi(2) = 0.977250; with the tanh approximation 0.841192 and 0.977299.
         let x = Tensor::<1>::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex());
         for (got, want) in [
             (gelu(x.clone()), [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]),

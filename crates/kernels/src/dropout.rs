@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::flex::in_f32;
 
-/// The key of the masks of one forward pass; they also depend on the site.
+/// The key of all dropout masks of one forward pass. A mask also depends on its site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -17,27 +17,27 @@ pub struct DropoutKey {
     pub step: u64,
     /// The micro-batch of this pass within the step, counted from 0.
     pub micro_step: u64,
-    /// The index of this pass's first row in the micro-batch: not 0 if processes divide its rows among them.
+    /// The index of this pass's first row in the micro-batch: not 0 when its rows are divided among processes.
     pub first_row: usize,
 }
 
 /// The dropout at one site of one forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// The probability with which a number is dropped, in (0, 1).
+    /// The probability of dropping an element, in (0, 1).
     pub probability: f64,
     /// The key of the pass.
     pub key: DropoutKey,
-    /// The site.
+    /// The number of the site: the place in the model where dropout is applied.
     pub site: u64,
 }
 
-/// Sets each number to zero with `probability` and multiplies the others by `1 / (1 - probability)`.
+/// Sets each element to zero with `probability` and multiplies the others by `1 / (1 - probability)`.
 ///
-/// The mask is a pure function of key, site, shape and position, so that a resumed run repeats it, and so does a
-/// backward pass that recomputes weights. The first dimension is the rows of the batch. On a CPU the mask is drawn
-/// here, and is the same on every CPU backend. For a GPU, masks would be too large to send; there it is a hash of each
-/// number's position, computed on the device.
+/// The mask is a pure function of key, site, shape and position, so a resumed run repeats it, and so does a backward
+/// pass that recomputes the attention weights. The first dimension is the rows of the batch. On a CPU the mask is drawn
+/// on the host and is the same on every CPU backend. Masks would be too large to send to a GPU; there the mask is
+/// computed on the device, from a hash of each element's position.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
 #[must_use]
@@ -50,14 +50,14 @@ pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
 /// The mask of a tensor, or of a part of one.
 #[derive(Clone, Debug)]
 pub(super) enum Choice<const D: usize> {
-    /// `1 / (1 - probability)` where a number is kept, 0 where it is dropped.
+    /// `1 / (1 - probability)` where an element is kept, 0 where it is dropped.
     Factors(Tensor<D>),
-    /// True where a number is dropped, and the probability.
+    /// True where an element is dropped, and the probability.
     Dropped(Tensor<D, Bool>, f64),
 }
 
 impl<const D: usize> Choice<D> {
-    /// Applies the mask to numbers of its shape.
+    /// Applies the mask to `x`, which has its shape.
     pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
         match self.clone() {
             Self::Factors(factors) => x * factors,
@@ -66,7 +66,7 @@ impl<const D: usize> Choice<D> {
     }
 }
 
-/// Whether `device`, with or without gradients, computes on the CPU.
+/// Whether `device`, with or without autodiff, computes on the CPU.
 fn is_cpu(device: &Device) -> bool {
     #[cfg(feature = "ndarray")]
     #[allow(deprecated, reason = "kept as a numerical second opinion until burn drops it")]
@@ -77,8 +77,8 @@ fn is_cpu(device: &Device) -> bool {
 }
 
 impl Dropout {
-    /// The mask of a `part` of a tensor, given as ranges along its dimensions: the same part of the mask of the
-    /// `whole`.
+    /// The mask of a `part` of a tensor, given as one range per dimension. It equals that part of the mask of the
+    /// `whole` tensor.
     pub(super) fn choose<const D: usize>(
         &self,
         whole: [usize; D],
@@ -92,11 +92,11 @@ impl Dropout {
         }
     }
 
-    /// The factor of each number of a part, drawn on the host.
+    /// The factor of each element of a part, drawn on the host.
     fn factors<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D> {
         let sizes = part.each_ref().map(ExactSizeIterator::len);
         let mut factors = vec![1.0; sizes.iter().product()];
-        // A whole tensor is one contiguous stretch; of a part, each row is one.
+        // A whole tensor is one contiguous stretch; in a part of one, only each row is contiguous.
         let stretch = if sizes == whole { factors.len() } else { sizes[D - 1] };
         let rows_before = self.key.first_row * whole[1..].iter().product::<usize>();
         for (i, factors) in factors.chunks_mut(stretch.max(1)).enumerate() {
@@ -111,9 +111,10 @@ impl Dropout {
         Tensor::from_data(TensorData::new(factors, sizes), device)
     }
 
-    /// True where a number of a part is dropped, computed on the device.
+    /// True where an element of a part is dropped, computed on the device.
     fn dropped<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D, Bool> {
-        // A number's position in the whole is a sum over the dimensions, each of which has few different terms.
+        // An element's position in the whole tensor is a sum of one term per dimension (index times stride), so the
+        // positions are a broadcast sum of D small tensors.
         let mut stride = 1_u32;
         let mut place: Option<Tensor<D, Int>> = None;
         for dim in (0..D).rev() {
@@ -142,21 +143,21 @@ impl Dropout {
         [generator.next_u32(), generator.next_u32()]
     }
 
-    /// Numbers with a hash below this are dropped.
+    /// An element is dropped if its hash is below this.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..2^32")]
     fn hashes_below(&self) -> u32 {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// Applies the mask to numbers, the first of which is number `start` at this site.
+    /// Applies the mask to consecutive elements, of which the first has the position `start` in the tensor.
     ///
-    /// Sixteen random bits decide each number, so the probability is exact to within 2^-17.
+    /// Each element is decided by 16 random bits, so the probability is exact to within 2^-17.
     pub(super) fn apply(&self, numbers: &mut [f32], start: usize) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
         let dropped_below = (self.probability * 65_536.0).round().min(65_535.0) as u16;
         let scale = in_f32(1.0 / (1.0 - self.probability));
         let mut generator = generator(self.key, self.site);
-        generator.set_word_pos(start as u128 / 2); // a word of the generator decides two numbers
+        generator.set_word_pos(start as u128 / 2); // each word of the generator decides two elements
         let skipped = start % 2;
         let mut bits = vec![0_u8; 2 * (skipped + numbers.len())];
         generator.fill_bytes(&mut bits);
@@ -170,10 +171,10 @@ impl Dropout {
     }
 }
 
-/// Multipliers of the hash.
+/// The multipliers of [`hash`].
 const MULTIPLIERS: [u32; 2] = [0x7FEB_352D, 0x846C_A68B];
 
-/// A hash of 32 bits, in which each bit of `x` changes each bit of the result about half of the time.
+/// A 32-bit hash with good avalanche: flipping a bit of `x` flips each bit of the result about half of the time.
 ///
 /// Source: Wellons 2018, "Prospecting for Hash Functions", `lowbias32`, with a word added before each multiplication.
 fn hash<const D: usize>(x: Tensor<D, Int>, words: [u32; 2]) -> Tensor<D, Int> {
@@ -308,7 +309,7 @@ mod tests {
             let share = both as f64 / this.len() as f64;
             assert!((share - 0.09).abs() < 0.008, "{share}"); // 0.3 times 0.3
         }
-        // Nor are the four at the corners of a rectangle correlated.
+        // The four corners of a rectangle are uncorrelated too.
         let corners = (0..199).flat_map(|row| (0..199).map(move |column| (row, column)));
         let mut n_even = 0;
         for (row, column) in corners {
@@ -317,7 +318,7 @@ mod tests {
             n_even += usize::from(!odd);
         }
         let share = n_even as f64 / (199.0 * 199.0);
-        let expected = f64::midpoint(1.0, 0.4_f64.powi(4)); // each is 1 or -1, 0.4 on average
+        let expected = f64::midpoint(1.0, 0.4_f64.powi(4)); // each corner counts as 1 or -1, with mean 0.4
         assert!((share - expected).abs() < 0.01, "{share}");
     }
 }

@@ -1,19 +1,19 @@
 //! Elementary functions, sums and softmax, in a form that compilers vectorize.
 //!
-//! Sums are over a fixed number of lanes in a fixed order, and Rust never reorders floating-point arithmetic.
+//! A sum has a fixed number of lanes, added in a fixed order, since Rust never reorders floating-point arithmetic.
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// The number of running sums (lanes) in a sum: one register of AVX-512, two of AVX2, four of NEON.
+/// The number of lanes (running sums) of a sum: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
 
-/// The sum of `f(a, b)` over pairs of numbers from slices of equal length.
+/// The sum of `f(a[i], b[i])` over two slices of equal length.
 #[inline(always)]
 pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     sum_in_lanes::<LANES>(a, b, f)
 }
 
-/// As [`sum`], in L running sums.
+/// Like [`sum`], with L lanes.
 #[inline(always)]
 pub(super) fn sum_in_lanes<const L: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; L];
@@ -36,7 +36,7 @@ pub(super) fn total<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, |a, b| a + b)
 }
 
-/// Reduces the lanes with `f`: applied to their two halves, then to the halves of the result, down to a single number.
+/// Reduces the lanes to one number with `f`, combining the two halves until a single lane is left.
 #[inline(always)]
 pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = L / 2;
@@ -49,7 +49,7 @@ pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32
     lanes[0]
 }
 
-/// Adds numbers to sums, element by element.
+/// Adds `x` to `sums`, element by element.
 #[inline(always)]
 pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
     for (sum, x) in sums.iter_mut().zip(x) {
@@ -57,7 +57,7 @@ pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
     }
 }
 
-/// `a b + c`: rounded once if the CPU has fused multiply-adds, which are twice as fast; else in two operations.
+/// `a b + c`: one fused multiply-add (rounded once, twice as fast) if the CPU has it, otherwise two operations.
 #[inline(always)]
 pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::IS_SCALAR { a * b + c } else { a.mul_add(b, c) }
@@ -67,7 +67,7 @@ pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
-    // Compilers unroll an unusual iterator only after they have tried to vectorize the loop around it.
+    // A plain loop: a compiler unrolls an uncommon iterator only after trying to vectorize the loop around it.
     let mut i = N - 1;
     while i > 0 {
         i -= 1;
@@ -76,14 +76,15 @@ pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     sum
 }
 
-/// `e^x` for x <= 0, with a relative error below 2e-7; below -87 it stays at the smallest normal numbers of f32.
+/// `e^x` for x <= 0, with a relative error below 2e-7. For x below -87 the result stays at `e^-87`, close to the
+/// smallest normal f32.
 ///
-/// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
+/// `e^x = 2^n e^r` with an integer n and `|r| <= ln(2) / 2`; `e^r` is computed by its Taylor series.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     // Adding and subtracting 1.5 * 2^23 rounds to an integer: f32 has no bits left for a fraction.
     const ROUND: f32 = 12_582_912.0;
-    // ln(2) in two parts: the first has few bits, so that n times it is exact.
+    // ln(2) in two parts: the first has so few bits that its product with n is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     const SERIES: [f32; 7] = [1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0];
@@ -92,11 +93,11 @@ pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     let shifted = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = fma::<S>(n, -LN_2_LOW, fma::<S>(n, -LN_2_HIGH, x));
-    // The low bits of `shifted` are n: shift them to the exponent of an f32.
+    // The low bits of `shifted` are n: add the exponent bias and shift the sum into the exponent of an f32.
     polynomial::<S, _>(r, SERIES) * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
-/// `1 / (1 + e^-x)`, within 3e-7.
+/// `1 / (1 + e^-x)`, to within 3e-7.
 #[inline(always)]
 pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
     sigmoid_and_slope::<S>(x).0
@@ -114,8 +115,8 @@ fn sigmoid_and_slope<S: Simd>(x: f32) -> (f32, f32) {
 /// The normal distribution function and its density at `x`, both to within 2e-7.
 ///
 /// Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 7.1.26: for z >= 0,
-/// `erf(z) = 1 - (a1 t + .. + a5 t^5) exp(-z^2)` with `t = 1 / (1 + p z)`, within 1.5e-7. Their `exp(-z^2)`
-/// is the density's too.
+/// `erf(z) = 1 - (a1 t + .. + a5 t^5) exp(-z^2)` with `t = 1 / (1 + p z)`, to within 1.5e-7. The density is the same
+/// `exp(-z^2)` up to a constant factor.
 #[inline(always)]
 pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     const P: f32 = 0.327_591_1;
@@ -129,7 +130,7 @@ pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
 }
 
-/// The approximation of the normal distribution function by a tanh, and its derivative at `x`, both to within 3e-7.
+/// The tanh approximation of the normal distribution function, and its derivative, at `x`, both to within 3e-7.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2:
 /// `0.5 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is the sigmoid of `2 u`.
@@ -145,7 +146,7 @@ pub(super) fn phi_by_tanh<S: Simd>(x: f32) -> (f32, f32) {
 
 /// `tanh(x)`, with a relative error below 1e-6.
 ///
-/// Near 0 it is the Taylor series, since the quotient of exponentials would suffer from cancellation there.
+/// Near 0 it is computed by its Taylor series: the quotient of exponentials would suffer from cancellation there.
 #[inline(always)]
 pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
     const SERIES: [f32; 5] = [1.0, -1.0 / 3.0, 2.0 / 15.0, -17.0 / 315.0, 62.0 / 2835.0];
@@ -174,7 +175,7 @@ impl WithSimd for Softcap<'_> {
     }
 }
 
-/// Replaces numbers by their softmax, and returns the logarithm of the sum of their exponentials.
+/// Replaces `x` by its softmax and returns its log-sum-exp, `ln(sum(e^x))`.
 #[must_use]
 pub fn log_sum_exp(x: &mut [f32]) -> f32 {
     Arch::new().dispatch(LogSumExp(x))
@@ -191,7 +192,7 @@ impl WithSimd for LogSumExp<'_> {
     }
 }
 
-/// Replaces a row by its softmax, and returns the logarithm of the sum of exponentials.
+/// Replaces a row by its softmax and returns its log-sum-exp.
 #[inline(always)]
 pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -208,7 +209,8 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
         exps::<S, LANES>(block, max, 1.0, &mut sums);
     }
     if !rest.is_empty() {
-        // Padded to a whole block, for whole registers; the padding is too small to change the sum.
+        // Padded to a whole block to fill the registers; the exponentials of the padding are too small to change the
+        // sum.
         exps::<S, LANES>(&mut last, max, 1.0, &mut sums);
         rest.copy_from_slice(&last[..rest.len()]);
     }
@@ -220,7 +222,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
     max + sum.ln()
 }
 
-/// Replaces scores by unnormalized weights and adds these to the sums.
+/// Replaces scores by unnormalized softmax weights, `e^(scale (x - max))`, and adds these to `sums`.
 #[inline(always)]
 pub(super) fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scale: f32, sums: &mut [f32; L]) {
     for (x, sum) in block.iter_mut().zip(sums) {
@@ -229,7 +231,7 @@ pub(super) fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scal
     }
 }
 
-/// The maximum, lane by lane.
+/// Raises `lanes` to their maximum with `block`, lane by lane.
 #[inline(always)]
 pub(super) fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
     for (lane, x) in lanes.iter_mut().zip(block) {
@@ -248,7 +250,7 @@ mod tests {
     use super::*;
     use pulp::Scalar;
 
-    /// The distribution and the density in double precision, by numerical integration.
+    /// The normal distribution function, by numerical integration, and its density, in double precision.
     fn reference(x: f64) -> (f64, f64) {
         let density = |x: f64| (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
         let n = 2000;

@@ -38,7 +38,7 @@ pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positi
     Tensor::from_dispatch(apply_on_flex(weights.map(Tensor::into_dispatch).collect(), operation))
 }
 
-/// [`embed`] by burn's own operations.
+/// [`embed`] composed of burn's operations.
 fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     let [_, t] = tokens.dims();
     let x = module::embedding(weight, tokens); // [B, T, C]
@@ -54,7 +54,7 @@ struct Embedding {
     /// The tokens of all rows, one row after another.
     tokens: Vec<usize>,
     seq_len: usize,
-    /// Position of the first token of each row.
+    /// The position of the first token of each row.
     first: usize,
 }
 
@@ -86,7 +86,7 @@ impl FlexOperation for Embedding {
         (out, inputs)
     }
 
-    /// Scatter-add: the rows of the gradient are added one after another.
+    /// Scatter-adds the rows of the gradient, one after another.
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let c = matrix(&gradient).n_columns();
         let sums = saved.iter().enumerate().map(|(input, weight)| {

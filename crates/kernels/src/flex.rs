@@ -6,18 +6,18 @@ use burn::tensor::{Bytes, DType, Device, Int, Shape, Tensor, TensorReadError};
 
 use crate::gemm::Matrix;
 
-/// Whether the operations on slices support the tensor: f32 on flex, with or without gradients.
+/// Whether the operations on slices support the tensor: f32 on flex, with or without autodiff.
 pub(crate) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && x.device() == Device::flex()
 }
 
-/// The numbers of a contiguous tensor of f32.
+/// The elements of a contiguous f32 tensor, as a slice.
 pub(crate) fn values(x: &FlexTensor) -> &[f32] {
     let start = x.layout().start_offset();
     &x.storage::<f32>()[start..start + x.layout().num_elements()]
 }
 
-/// The numbers of a contiguous tensor of f32, in rows of its last dimension.
+/// A contiguous f32 tensor as a matrix, whose rows run along the last dimension.
 pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
     let shape = x.layout().shape();
     let n_columns = shape[shape.num_dims() - 1];
@@ -25,14 +25,14 @@ pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
     Matrix::new(values, [values.len() / n_columns, n_columns])
 }
 
-/// The result of `f` on the numbers of `x`. On burn's CPU backend these are used in place; from other devices they are
-/// copied to the host for the call.
+/// Calls `f` with the elements of `x` and returns its result. On burn's CPU backend the elements are not copied; from
+/// other devices they are first copied to the host.
 ///
 /// # Errors
 /// If the device fails.
 ///
 /// # Shapes
-/// `x: [n]`, without gradients
+/// `x: [n]`, without autodiff
 pub fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> Result<R, TensorReadError> {
     if is_for(x) {
         return Ok(f(values(&primitive(x.clone()).to_contiguous())));
@@ -40,27 +40,28 @@ pub fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> Result<R, T
     Ok(f(&x.clone().try_into_vec_as()?))
 }
 
-/// The tokens of a tensor.
+/// The tokens of a tensor, copied to the host.
 pub(crate) fn tokens<const D: usize>(x: Tensor<D, Int>) -> Vec<usize> {
     x.into_data().iter::<i64>().map(|token| usize::try_from(token).expect("a token")).collect()
 }
 
-/// The tensor, which has no gradients, as one of flex.
+/// The flex tensor behind `x`, which must be on flex without autodiff.
 pub(crate) fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
     x.try_into_primitive::<Flex>().expect("a tensor of flex, without gradients")
 }
 
-/// A tensor of these numbers with the shape of another.
+/// A tensor of these values with the shape of `like`.
 pub(crate) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
     from_vec(values, like.layout().shape().clone())
 }
 
-/// A tensor of these numbers.
+/// A tensor of these values.
 pub(crate) fn from_vec(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
 }
 
-/// The numbers of a tensor of f32, to be overwritten: in place if this is the only reference to them, else in a copy.
+/// The elements of an f32 tensor as a mutable slice: in place if the tensor is the only owner of its buffer, otherwise
+/// in a copy, which replaces it.
 pub(crate) fn values_mut(x: &mut FlexTensor) -> &mut [f32] {
     // `to_contiguous` shares the buffer of a contiguous tensor, and a shared buffer would be copied.
     if !x.is_contiguous() {
@@ -71,7 +72,7 @@ pub(crate) fn values_mut(x: &mut FlexTensor) -> &mut [f32] {
     &mut x.storage_mut::<f32>()[start..end]
 }
 
-/// The number as an f32, the precision of the operations.
+/// The number as an f32, the precision in which the operations compute.
 #[allow(clippy::cast_possible_truncation, reason = "the operations compute in f32")]
 pub(crate) fn in_f32(x: f64) -> f32 {
     x as f32

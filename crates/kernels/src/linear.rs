@@ -1,4 +1,5 @@
-//! The linear layer, and the gradient of a bias, which the feed-forward layer uses as well.
+//! The linear layer, and the sum of a matrix's columns, which is the gradient of a bias here and in the feed-forward
+//! layer.
 
 use std::marker::PhantomData;
 
@@ -13,7 +14,7 @@ use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, W
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::run;
 
-/// `x weight + bias` over the last dimension, with the product and its gradients in the given precision.
+/// `x weight + bias` over the last dimension. The matrix product and its gradients are computed in `precision`.
 ///
 /// # Shapes
 /// `x: [.., K]`, `weight: [K, M]`, `bias: [M]` -> `[.., M]`
@@ -32,7 +33,8 @@ pub fn linear<const D: usize>(
     Tensor::from_dispatch(fused_linear(inputs, precision))
 }
 
-/// Not generic, so that the products are compiled in this crate, in the same codegen unit as the functions they inline.
+/// Not generic, so that the matrix products are compiled in this crate, in the codegen unit of the functions that they
+/// inline.
 fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> DispatchTensor {
     match precision {
         MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32>(PhantomData)),
@@ -76,7 +78,7 @@ impl<E: Element> FlexOperation for Linear<E> {
     }
 }
 
-/// The sum of each column of a right matrix.
+/// The sum of each column of a matrix packed as a right operand.
 pub(crate) fn column_sums<E: Element>(x: PackedRef<'_, E>) -> Vec<f32> {
     let mut sums = vec![0.0; n_panels(x.n_columns()) * WIDTH];
     let panels = sums.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate();
@@ -125,7 +127,7 @@ mod tests {
         })
     }
 
-    /// Rows of the batch, positions, inputs, outputs.
+    /// `[B, T, K, M]`: rows of the batch, positions, inputs, outputs.
     const SHAPES: [[usize; 4]; 6] =
         [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 128, 384], [3, 100, 33, 65], [1, 1, 64, 300], [2, 700, 8, 3]];
 
@@ -146,7 +148,7 @@ mod tests {
     fn in_bfloat16_it_is_nearly_the_same() {
         for shape in SHAPES {
             let [got, want] = [ROUNDED, EXACT].map(|f| run_with(f, shape, true, |x| x));
-            // The relative error of a factor is at most 2^-9.
+            // Rounding a factor to bfloat16 changes it by a relative error of at most 2^-9.
             assert_within(&got, &want, 1.0 / 128.0, &format!("{shape:?}"));
             assert_ne!(got[0], want[0], "{shape:?}");
         }

@@ -9,7 +9,7 @@ use crate::flex::{self, from_vec, values, values_mut};
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
-/// `factors[0] x + factors[1] y` in the last columns of `x`, as many as `y` has; earlier columns stay unchanged.
+/// `factors[0] x + factors[1] y` in the last D columns of `x`. The columns before these are copied unchanged.
 ///
 /// # Shapes
 /// `x: [.., C]`, `y: [.., D]` with D at most C, `factors: [2]` -> `[.., C]`
@@ -24,7 +24,7 @@ pub fn mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Te
     Tensor::from_dispatch(apply_on_flex(inputs, Mix { columns, mixed }))
 }
 
-/// [`mix`] by burn's own operations.
+/// [`mix`] composed of burn's operations.
 fn composed_mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Tensor<N> {
     let (columns, mixed) = (x.dims()[N - 1], y.dims()[N - 1]);
     let [a, b] = [0, 1].map(|i| factors.clone().narrow(0, i, 1).unsqueeze::<N>()); // [1, ..]
@@ -36,7 +36,7 @@ fn composed_mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) 
     Tensor::cat(vec![x.narrow(N - 1, 0, before), sums], N - 1)
 }
 
-/// The number of columns, and how many of them are sums.
+/// The number of columns of `x`, and how many of them are mixed with `y`.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
     columns: usize,
@@ -44,7 +44,7 @@ struct Mix {
 }
 
 impl Mix {
-    /// The rows per task, a function of the shape alone.
+    /// The rows per task. It depends on the shape alone, so results do not depend on the number of threads.
     fn rows(self) -> usize {
         (CHUNK / self.columns.max(1)).max(1)
     }
@@ -69,7 +69,7 @@ impl FlexOperation for Mix {
         let factors = [factors[0], factors[1]];
         let mut grad_y = vec![0.0; y.len()];
         let (of_x, of_y) = (self.rows() * self.columns, self.rows() * self.mixed);
-        // Each task sums over its own rows, and the tasks' sums are added in order.
+        // Each task sums the gradients of the factors over its rows; the sums of the tasks are then added in order.
         let mut sums = vec![[0.0; 2]; x.len().div_ceil(of_x)];
         let inputs = x.chunks(of_x).zip(y.chunks(of_y));
         let outputs = values_mut(&mut gradient).chunks_mut(of_x).zip(grad_y.chunks_mut(of_y)).zip(&mut sums);
@@ -108,7 +108,7 @@ struct Backward<'a> {
     x: &'a [f32],
     y: &'a [f32],
     factors: [f32; 2],
-    /// The gradient of the output, which becomes that of x.
+    /// The gradient of the output, overwritten with the gradient of x.
     gradient: &'a mut [f32],
     grad_y: &'a mut [f32],
     /// The gradients of the factors over the task's rows.
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::testing::{assert_threads_change_nothing, assert_within, output_and_gradients};
 
-    /// Output and gradients, with sizes of x and the columns of y.
+    /// The output and the gradients; x is `[b, t, c]` and y `[b, t, d]`.
     fn run_with(f: impl Fn(Tensor<3>, Tensor<3>, Tensor<1>) -> Tensor<3>, [b, t, c, d]: [usize; 4]) -> Vec<Vec<f32>> {
         output_and_gradients(9, |leaves| f(leaves.next([b, t, c], 1), leaves.next([b, t, d], 2), leaves.next([2], 3)))
     }

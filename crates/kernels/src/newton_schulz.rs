@@ -10,35 +10,35 @@ use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
 use crate::optimizer::sum_of_squares;
 
-/// One of several matrices side by side in a tensor.
+/// One of several matrices that lie side by side in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// The number of its columns.
+    /// The number of columns.
     pub width: usize,
-    /// The factor that the result is multiplied by.
+    /// The factor by which the result is multiplied.
     pub scale: f64,
 }
 
-/// Odd polynomials `a s + b s^3 + c s^5` of singular values, one after the other.
+/// Odd polynomials `a s + b s^3 + c s^5` of the singular values, applied one after another.
 #[derive(Clone, Copy, Debug)]
 pub struct Polynomials<'a> {
-    /// `[a, b, c]` of each.
+    /// `[a, b, c]` of each polynomial.
     pub coefficients: &'a [[f64; 3]],
-    /// The factor by which the norm is enlarged before the division, as a margin for rounding.
+    /// The factor by which the norm is multiplied before the division, as a margin for rounding errors.
     pub safety: f64,
 }
 
-/// The least divisor of a matrix.
+/// The smallest norm by which a matrix is divided.
 const EPSILON: f64 = 1e-7;
 
-/// Divides each matrix by its Frobenius norm and applies the polynomials to its singular values; the singular vectors
-/// stay: `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`.
+/// Divides each matrix by its Frobenius norm and applies the polynomials to its singular values, leaving the singular
+/// vectors unchanged: `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>.
 ///
 /// # Shapes
-/// `x: [m, n]`, `n` being the sum of the widths -> `[m, n]`
+/// `x: [m, n]` -> `[m, n]`, where `n` is the sum of the widths
 #[must_use]
 pub fn newton_schulz(
     x: Tensor<2>,
@@ -66,7 +66,7 @@ pub fn newton_schulz(
     Tensor::from_primitive::<Flex>(x)
 }
 
-/// [`newton_schulz`] by burn's own operations.
+/// [`newton_schulz`] composed of burn's operations.
 fn composed_newton_schulz(x: Tensor<2>, parts: &[Part], polynomials: Polynomials<'_>) -> Tensor<2> {
     let widths = parts.iter().map(|part| part.width).collect();
     let matrices = x.split_with_sizes(widths, 1).into_iter().zip(parts); // [m, width] each
@@ -77,7 +77,7 @@ fn composed_newton_schulz(x: Tensor<2>, parts: &[Part], polynomials: Polynomials
 fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials<'_>) -> Tensor<2> {
     let [m, n] = x.dims();
     let norm = sum_of_squares(x.clone().reshape([m * n])).sqrt() * safety; // [1]
-    // The cost of the products below grows with the square of the number of rows, which is made the smaller side.
+    // The cost of the matrix products below grows with the square of the number of rows: a tall matrix is transposed.
     let x = if m > n { x.transpose() } else { x };
     let mut x = x / norm.clamp_min(EPSILON).unsqueeze();
     for &[a, b, c] in coefficients {
@@ -88,18 +88,19 @@ fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials
     if m > n { x.transpose() } else { x }
 }
 
-/// The location of a matrix in a slice: its rows begin `row_step` numbers apart.
+/// The location of a matrix in a slice; its row stride is `row_step`.
 #[derive(Clone, Copy)]
 struct Place {
     shape: [usize; 2],
     row_step: usize,
 }
 
-/// On flex, in place.
+/// The iteration on one matrix, in place, multiplied by `scale` at the end.
 fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Polynomials<'_>, scale: f32) {
     Arch::new().dispatch(Normalize { x: &mut *x, place, safety: polynomials.safety });
-    // Successive polynomials of G amplify rounding errors in its smallest eigenvalues. In f32 three are as exact as
-    // polynomials of x, and five would lose three digits, which bf16 does not have.
+    // Successive polynomials of the Gram matrix G amplify rounding errors in its smallest eigenvalues. In f32, three of
+    // them are as accurate as polynomials of x, and five would lose three digits. bf16 has no such digits to spare, so
+    // there G is computed anew for each polynomial.
     let at_once = if E::NUMBERS == 1 { 3 } else { 1 };
     let mut rest = polynomials.coefficients.chunks(at_once).peekable();
     while let Some(coefficients) = rest.next() {
@@ -108,8 +109,8 @@ fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Pol
     }
 }
 
-/// Multiplies a matrix by polynomials of its Gram matrix `G`. These are computed from `G` alone; they are symmetric and
-/// commute, so half of each product suffices.
+/// Multiplies a matrix by polynomials of its Gram matrix `G`. The polynomials are computed from `G` alone; they are
+/// symmetric and commute, so half of each matrix product suffices.
 ///
 /// Source: Zhang et al. 2026, "Gram Newton-Schulz: A Fast, Hardware-Aware Newton-Schulz Algorithm for Muon",
 /// <https://tridao.me/blog/2026/gram-newton-schulz/>.
@@ -138,8 +139,8 @@ fn apply<E: Element>(x: &mut [f32], Place { shape, row_step }: Place, coefficien
     }
 }
 
-/// The product of the polynomials `a + b G + c G^2`, each in the `G` that results from the ones before: as a multiple
-/// of the identity, and a matrix to be added to it.
+/// The product of the polynomials `a + b G + c G^2`, where `G` of each is the Gram matrix after the polynomials before
+/// it. Returned as a factor of the identity matrix, and a matrix to be added to that.
 fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) -> (f32, Vec<f32>) {
     let pack = |x: &[f32], role| {
         let [packed] = Packed::<E>::all([(Matrix::new(x, [n; 2]), role)]);
@@ -154,7 +155,7 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
         store_symmetric(Mode::Blend([b, c]), &mut polynomial, Plain(old.left()), old.right());
         let left = pack(&polynomial, Role::Left);
         if !is_last {
-            // Multiplied by the polynomial twice, since G changes on both sides.
+            // x becomes p x, so `G = x x^T` is multiplied by the polynomial p from both sides.
             store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), old.right());
             let once = pack(&gram, Role::Right);
             store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), once.right());
@@ -173,7 +174,7 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
     (constant, product)
 }
 
-/// Divides a matrix by its norm.
+/// Divides a matrix by its Frobenius norm.
 struct Normalize<'a> {
     x: &'a mut [f32],
     place: Place,
@@ -186,7 +187,7 @@ impl WithSimd for Normalize<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { x, place: Place { shape: [n_rows, width], row_step }, safety } = self;
-        // Rows are summed in f32 and these sums in f64, so that the norm of a large matrix stays exact.
+        // Each row is summed in f32 and the sums of the rows in f64, so that the norm of a large matrix stays accurate.
         let mut squares = 0.0;
         for row in x.chunks(row_step).take(n_rows) {
             let row = &row[..width];
@@ -223,13 +224,13 @@ mod tests {
     #[test]
     fn equals_the_composed_operation_and_nearly_in_bfloat16() {
         for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
-            // The transposed one is not contiguous.
+            // The transposed matrix is not contiguous.
             for x in [matrix(shape), matrix(shape).transpose()] {
                 let whole = [Part { width: x.dims()[1], scale: 1.5 }];
                 let want = [numbers(composed_newton_schulz(x.clone(), &whole, POLYNOMIALS))];
                 assert_close(&run(x.clone(), &whole, F32), &want, &format!("{shape:?}"));
                 let rounded = run(x, &whole, Bf16);
-                // Some hundredths of the largest number, after three steps with factors that are off by 2^-9.
+                // Up to a few hundredths of the largest element, after three steps with factors that are off by 2^-9.
                 assert_within(&rounded, &want, 1.0 / 32.0, &format!("{shape:?}, rounded"));
                 assert!(shape == [1, 1] || rounded != want, "{shape:?}");
             }

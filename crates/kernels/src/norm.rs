@@ -39,15 +39,15 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
     composed_rms_norm(x, weight, epsilon)
 }
 
-/// RMS norm by burn's own operations.
+/// [`rms_norm`] composed of burn's operations.
 fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
 }
 
-/// [`layer_norm`] or [`rms_norm`] of f32 on flex, with forward and backward in one pass each, on all cores. A row is
-/// completed while it is in the cache; the backward pass recomputes its mean and scale, which is cheaper than saving
-/// them.
+/// [`layer_norm`] or [`rms_norm`] of f32 on flex, on all cores. Forward and backward each take one pass over the data,
+/// finishing a row while it is in the cache; the backward pass recomputes the row's mean and scale, which is cheaper
+/// than saving them.
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`
@@ -59,7 +59,7 @@ fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tens
     Tensor::from_dispatch(apply_on_flex(inputs, norm))
 }
 
-/// How rows are normalized: `(x - mean) / sqrt(variance + epsilon)`, or the same with 0 for the mean.
+/// The normalization of a row: `(x - mean) / sqrt(variance + epsilon)`, with 0 instead of the mean in RMS norm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
     /// Whether the mean is subtracted first, as in layer norm but not in RMS norm.
@@ -69,7 +69,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Normalizes a row and scales it.
+    /// Normalizes a row and multiplies it by the weight.
     #[inline(always)]
     pub(crate) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
         let (mean, scale) = self.mean_and_scale::<LANES>(x);
@@ -78,7 +78,8 @@ impl Norm {
         }
     }
 
-    /// A row's mean (0 if it is not subtracted) and the factor of the differences from it, with L running sums.
+    /// The mean of a row (0 if it is not subtracted), and the factor `1 / sqrt(variance + epsilon)`. The sums have L
+    /// lanes.
     #[inline(always)]
     pub(crate) fn mean_and_scale<const L: usize>(self, x: &[f32]) -> (f32, f32) {
         let share = 1.0 / x.len() as f32;
@@ -87,8 +88,8 @@ impl Norm {
         (mean, 1.0 / (variance + self.epsilon).sqrt())
     }
 
-    /// Replaces a row's gradient by that of `x`, and adds to the gradients of weight and bias (empty slices if there
-    /// are none).
+    /// Replaces the gradient of a row's output by the gradient of `x`, and adds to the gradients of weight and bias
+    /// (`grad_bias` is empty if there is no bias).
     ///
     /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
     /// `scale * (h - mean(h) - y * mean(h * y))`, without `mean(h)` if the mean is not subtracted.
@@ -119,7 +120,8 @@ impl Norm {
     }
 }
 
-/// The amount of numbers per task, in whole rows of `c` numbers: a function of the shape alone.
+/// The number of elements per task, in whole rows of `c` elements. It depends on the shape alone, so results do not
+/// depend on the number of threads.
 fn chunk(c: usize) -> usize {
     (CHUNK / c.max(1)).max(1) * c
 }
@@ -140,9 +142,9 @@ impl FlexOperation for Norm {
     fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let c = weight.len();
-        let width = (saved.len() - 1) * c; // the sums for the weight and for the bias
+        let width = (saved.len() - 1) * c; // the gradients of the weight and of the bias
         let mut sums = vec![0.0; width];
-        // Each task sums over its own rows, and the tasks' sums are added in order.
+        // Each task sums these gradients over its rows; the sums of the tasks are then added in order.
         let mut parts = vec![0.0; x.len().div_ceil(chunk(c)) * width];
         let chunks = values_mut(&mut gradient).chunks_mut(chunk(c)).zip(x.chunks(chunk(c)));
         let tasks = chunks.zip(parts.chunks_mut(width));
@@ -156,7 +158,7 @@ impl FlexOperation for Norm {
 struct Forward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
-    /// Empty if there is none.
+    /// Empty if there is no bias.
     bias: &'a [f32],
     out: &'a mut [f32],
     norm: Norm,
@@ -181,7 +183,7 @@ struct BackwardPass<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     gradient: &'a mut [f32],
-    /// The gradient of the weight over the task's rows, then that of the bias if there is one.
+    /// The gradient of the weight summed over the task's rows, followed by that of the bias if there is one.
     sums: &'a mut [f32],
     norm: Norm,
 }
@@ -208,7 +210,7 @@ mod tests {
 
     type Operation = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;
 
-    /// Each fused operation and its composition for other backends. RMS norm ignores its bias.
+    /// Each fused operation and its composed counterpart for other backends. RMS norm ignores the bias.
     const PAIRS: [[Operation; 2]; 2] = [
         [
             |x, weight, bias| layer_norm(x, weight, bias, 1e-5),
@@ -217,7 +219,7 @@ mod tests {
         [|x, weight, _| rms_norm(x, weight, 1e-6), |x, weight, _| composed_rms_norm(x, weight, 1e-6)],
     ];
 
-    /// Output and gradients of an input that `view` cuts out of a leaf.
+    /// The output and the gradients, where the input is a `view` of a leaf.
     fn run_with(f: Operation, shape: [usize; 3], is_biased: bool, view: fn(Tensor<3>) -> Tensor<3>) -> Vec<Vec<f32>> {
         output_and_gradients(4, |leaves| {
             let x = view(leaves.next(shape, 1));

@@ -1,8 +1,8 @@
 //! Differentiable operations with handwritten gradients.
 //!
-//! An [`Operation`] is two functions on tensors without gradients: forward, and backward, which receives what forward
-//! saved. This module dispatches them to each backend and registers the node of the autodiff graph, which burn requires
-//! separately for each number of inputs.
+//! An [`Operation`] is a pair of functions on tensors without autodiff: forward, and backward, which receives the
+//! tensors that forward saved. This module dispatches them to each backend and registers a node in the autodiff graph,
+//! for which burn requires a separate function for each number of inputs.
 
 #![allow(deprecated, reason = "ndarray is kept as a numerical second opinion until burn drops it")]
 
@@ -19,31 +19,32 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
 
-/// A differentiable function of a few tensors on any device. It receives them without gradients.
+/// A differentiable function of a few tensors on any device, implemented on tensors without autodiff.
 pub(crate) trait Operation: Debug + Send + Sync + 'static {
-    /// The output, and the tensors that the backward pass needs. Inputs are passed by value, so one that is not shared
-    /// may be overwritten. `save` is false if no gradient will be computed.
+    /// Returns the output, and the tensors that the backward pass needs. Inputs are passed by value, so `forward` may
+    /// overwrite those that are not shared. `save` is false if no gradient will be computed.
     fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>);
 
-    /// The gradient of each input, given that of the output; `None` for an input that is always a constant.
+    /// Returns the gradient of each input, given the gradient of the output; `None` for an input that is always a
+    /// constant.
     fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>>;
 }
 
-/// [`Operation`] on tensors of f32 on flex. Inputs and gradients are contiguous.
+/// An [`Operation`] on f32 tensors on flex. Inputs and gradients are contiguous.
 pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
-    /// As [`Operation::forward`].
+    /// See [`Operation::forward`].
     fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>);
 
-    /// As [`Operation::backward`].
+    /// See [`Operation::backward`].
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
 }
 
-/// Applies an operation to its one to seven inputs.
+/// Applies an operation to one to seven inputs.
 pub(crate) fn apply(inputs: Vec<DispatchTensor>, operation: impl Operation) -> DispatchTensor {
     route(inputs, Arc::new(operation))
 }
 
-/// Applies an operation on flex to its inputs.
+/// Applies a flex operation to one to seven inputs.
 pub(crate) fn apply_on_flex(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> DispatchTensor {
     apply(inputs, OnFlex(operation))
 }
@@ -71,10 +72,10 @@ fn contiguous(tensor: DispatchTensor) -> FlexTensor {
 
 /// A backend without autodiff.
 trait Concrete: Backend {
-    /// Converts a tensor of this backend to one of any backend.
+    /// Converts a tensor of this backend to a tensor of any backend.
     fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor;
 
-    /// Converts a tensor to one of this backend.
+    /// Converts a tensor of any backend to a tensor of this backend.
     ///
     /// # Panics
     /// If it belongs to another backend.
@@ -101,7 +102,8 @@ concrete! { Flex }
 concrete! { #[cfg(feature = "ndarray")] NdArray }
 concrete! { #[cfg(any(feature = "wgpu", feature = "cuda"))] Cube }
 
-/// Defines a function of single tensors for each number of inputs, since burn cannot dispatch lists of tensors.
+/// Defines a function for each number of inputs, which takes them as separate arguments: burn cannot dispatch a list of
+/// tensors.
 macro_rules! arities {
     ($($n:literal $name:ident($($input:ident),+);)+) => {
         fn route(inputs: Vec<DispatchTensor>, operation: Arc<dyn Operation>) -> DispatchTensor {
@@ -201,7 +203,7 @@ mod tests {
     use crate::testing::{constant, numbers};
     use burn::tensor::Tensor;
 
-    /// The sum of all inputs, the `i`-th of them times `i + 1`.
+    /// The sum of all inputs, where input `i` is multiplied by `i + 1`.
     #[derive(Debug)]
     struct WeightedSum;
 

@@ -1,4 +1,4 @@
-//! The operations of an optimizer on every number: sums of squares, and the updates of weights and running means.
+//! The elementwise operations of an optimizer (the updates of weights and running means), and sums of squares.
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
@@ -8,34 +8,34 @@ use crate::elementary::sum;
 use crate::flex::{self, from_vec, in_f32, primitive, values, values_mut};
 use crate::tasks::run;
 
-/// The factors and terms of one update of a parameter.
+/// The hyperparameters of one AdamW update, with the bias corrections of its step.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
-    /// The decay rates of the running means of gradients and of their squares.
+    /// The decay rates of the running mean of the gradients (first) and of their squares (second).
     pub betas: [f64; 2],
     /// The learning rate divided by the bias correction of the first mean.
     pub step_size: f64,
     /// One over the square root of the bias correction of the second mean.
     pub second_scale: f64,
-    /// Added to the root of the second mean.
+    /// Added to the bias-corrected root of the second mean.
     pub epsilon: f64,
-    /// The share by which the weights shrink.
+    /// The fraction of the weights subtracted from them: learning rate times weight decay.
     pub decay: f64,
 }
 
-/// Running means, each `[n]`.
+/// A pair of running means or directions, each `[n]`.
 type Means = [Tensor<1>; 2];
 
-/// New weights and running means from a gradient, which is first multiplied with `factor`. Without `means` these are
-/// zeros.
+/// Returns the new weights and running means after one AdamW update. The gradient is first multiplied by `factor`;
+/// without `means` the update starts from zeros.
 ///
-/// With `g` the gradient: `m = beta_1 m + (1 - beta_1) g`, `v = beta_2 v + (1 - beta_2) g^2`, and
+/// With the gradient `g`: `m = beta_1 m + (1 - beta_1) g`, `v = beta_2 v + (1 - beta_2) g^2`, and
 /// `w = (1 - decay) w - step_size m / (second_scale sqrt(v) + epsilon)`.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
 ///
 /// # Shapes
-/// `weights, gradient: [n]`, `factor: [1]`, means each `[n]` -> `[n]`, and each `[n]`
+/// `weights, gradient: [n]`, `factor: [1]`, `means`: two `[n]` -> `[n]` and two `[n]`
 #[must_use]
 pub fn adamw(
     weights: Tensor<1>,
@@ -67,7 +67,7 @@ pub fn adamw(
     (tensor(weights), [first, second].map(tensor))
 }
 
-/// [`adamw`] by burn's own operations.
+/// [`adamw`] composed of burn's operations.
 fn composed_adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
@@ -91,8 +91,9 @@ fn composed_adamw(
     (weights * (1.0 - decay) - change, [first, second])
 }
 
-/// Nesterov's lookahead, which is the running mean as if the same gradient came once more, and the running mean of
-/// gradients after this one, which is first multiplied with `factor`. Without a `mean` it is zeros.
+/// Returns the direction of Nesterov momentum, and the running mean of the gradients including this one. The direction
+/// is the running mean as if the same gradient came a second time. The gradient is first multiplied by `factor`;
+/// without a `mean` the running mean starts from zeros.
 ///
 /// Source: Nesterov 1983, as in <https://github.com/KellerJordan/Muon>, `muon_update`.
 ///
@@ -117,7 +118,7 @@ pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Ten
     [ahead, mean].map(Tensor::from_primitive::<Flex>)
 }
 
-/// [`nesterov`] by burn's own operations.
+/// [`nesterov`] composed of burn's operations.
 fn composed_nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Tensor<1>>, momentum: f64) -> Means {
     let gradient = match factor {
         Some(factor) => gradient * factor,
@@ -152,7 +153,7 @@ pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: 
     Tensor::from_primitive::<Flex>(weights)
 }
 
-/// [`descend`] by burn's own operations.
+/// [`descend`] composed of burn's operations.
 fn composed_descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: f64) -> Tensor<1> {
     weights * (1.0 - decay) - direction * step_size
 }
@@ -177,28 +178,28 @@ pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     Tensor::from_primitive::<Flex>(mean)
 }
 
-/// [`lerp`] by burn's own operations.
+/// [`lerp`] composed of burn's operations.
 fn composed_lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     mean.clone() + (x - mean) * share
 }
 
-/// The most numbers that burn sums in a fixed order. Flex divides more among threads dynamically, and the last bits of
-/// the sum would differ between runs.
+/// The largest number of elements that burn sums in a fixed order. Flex divides a longer sum among threads dynamically,
+/// so its last bits would differ between runs.
 const MOST_SUMMED: usize = 1 << 20;
 
-/// The sum of all squares, in an order that does not depend on threads.
+/// The sum of all squares, in an order that does not depend on the number of threads.
 ///
 /// # Shapes
 /// `[n]` -> `[1]`
 ///
 /// # Panics
-/// If there are no numbers.
+/// If `x` is empty.
 #[must_use]
 pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     if !flex::is_for(&x) {
         return composed_sum_of_squares(x);
     }
-    // Chunks are summed in f32 and these sums in f64, so that the norm of many parameters stays exact.
+    // Each chunk is summed in f32, and the sums of the chunks in f64, so the norm of many parameters stays accurate.
     let x = primitive(x).to_contiguous();
     let x = values(&x);
     assert!(!x.is_empty(), "a parameter has numbers");
@@ -209,14 +210,14 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     Tensor::from_primitive::<Flex>(from_vec(vec![in_f32(total)], [1]))
 }
 
-/// [`sum_of_squares`] by burn's own operations.
+/// [`sum_of_squares`] composed of burn's operations.
 fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     let parts = x.split(MOST_SUMMED, 0).into_iter();
     let squares = parts.map(|part| (part.clone() * part).sum());
     squares.reduce(|sum, square| sum + square).expect("a parameter has numbers")
 }
 
-/// The mean square of each column, in an order that does not depend on threads.
+/// The mean square of each column, summed in an order that does not depend on the number of threads.
 ///
 /// # Shapes
 /// `x: [m, n]` -> `[n]`
@@ -235,13 +236,13 @@ pub fn mean_squares_of_columns(x: Tensor<2>) -> Tensor<1> {
     Tensor::from_primitive::<Flex>(from_vec(means, [n]))
 }
 
-/// [`mean_squares_of_columns`] by burn's own operations.
+/// [`mean_squares_of_columns`] composed of burn's operations.
 fn composed_mean_squares(x: Tensor<2>) -> Tensor<1> {
     let [_, n] = x.dims();
     (x.clone() * x).mean_dim(0).reshape([n])
 }
 
-/// The columns per task: several cache lines.
+/// The columns per task, several cache lines wide.
 const COLUMNS: usize = 64;
 
 /// Sums the squares of a range of columns, row by row.
@@ -265,7 +266,7 @@ impl WithSimd for ColumnSquares<'_> {
     }
 }
 
-/// The numbers per task.
+/// The elements per task.
 const CHUNK: usize = 16 * 1024;
 
 struct Squares<'a> {
@@ -384,7 +385,7 @@ mod tests {
 
     const UPDATE: AdamW = AdamW { betas: [0.9, 0.99], step_size: 0.02, second_scale: 3.0, epsilon: 1e-8, decay: 0.01 };
 
-    /// Weights and means after two steps, the second with clipping.
+    /// The weights and means after two steps, of which the second clips the gradient.
     fn two_steps(
         f: impl Fn(Tensor<1>, Tensor<1>, Option<Tensor<1>>, Option<Means>, AdamW) -> (Tensor<1>, Means),
         n: usize,

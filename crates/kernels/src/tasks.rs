@@ -1,4 +1,4 @@
-//! Runs tasks on all cores, and allocates the memory that they fill.
+//! Running tasks on all cores, and allocating the memory that they fill.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -7,14 +7,14 @@ use std::mem::MaybeUninit;
 use pulp::{Arch, WithSimd};
 use rayon::prelude::*;
 
-/// The numbers per task: enough to be worth waking a core for.
+/// The elements per task: enough work to be worth waking a core.
 pub(crate) const CHUNK: usize = 8 * 1024;
 
-/// Runs every task with the widest SIMD instructions of this CPU: on all cores, or in this thread if the tasks cover so
-/// few `numbers` that waking the cores would take longer than the work.
+/// Runs every task with the widest SIMD instructions of this CPU. The tasks run on all cores, or in this thread if they
+/// process so few `numbers` that waking the cores would take longer than the work.
 ///
-/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
-/// does not inline is compiled for the oldest CPU, and several times slower.
+/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler does not
+/// inline is compiled for the baseline CPU and is several times slower.
 pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
     let run = |task| Arch::new().dispatch(task);
     if numbers <= CHUNK {
@@ -24,7 +24,7 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl I
     }
 }
 
-/// Calls `task` with every number below `n`, as [`run`] does, without allocating.
+/// Calls `task` with every index below `n`, on all cores under the same condition as [`run`], without allocating.
 pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + Send) {
     if numbers <= CHUNK {
         (0..n).for_each(task);
@@ -33,7 +33,7 @@ pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + S
     }
 }
 
-/// `n` uninitialized numbers: zeroing them first would take a tenth of the time of a product.
+/// Allocates `n` elements without initializing them: zeroing would take a tenth of the time of a matrix product.
 pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     let mut out = Vec::with_capacity(n);
     // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
@@ -43,13 +43,13 @@ pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     out
 }
 
-/// The numbers, once all are initialised.
+/// Converts a vector of initialized elements to its ordinary type.
 ///
 /// # Safety
-/// All of them must have been written.
+/// Every element must have been written.
 pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let mut numbers = std::mem::ManuallyDrop::new(numbers);
     let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
-    // SAFETY: the same allocation, which nothing else frees; `MaybeUninit<T>` has the layout of `T`.
+    // SAFETY: this is the same allocation, which nothing else frees; `MaybeUninit<T>` has the layout of `T`.
     unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
 }

@@ -1,10 +1,10 @@
-//! Inputs and comparisons for the tests of the operations.
+//! Test inputs, and assertions that compare results.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::dropout::{Dropout, DropoutKey};
 
-/// Drops three of ten numbers.
+/// Dropout of three elements in ten.
 pub(crate) const DROPOUT: Dropout =
     Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
@@ -25,12 +25,12 @@ pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D
     Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
 }
 
-/// Inputs of an operation whose gradients are computed.
+/// The inputs of an operation for which gradients are computed.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Tensor<1>>);
 
 impl Leaves {
-    /// Adds another one, of [`noise`].
+    /// Adds a leaf filled with [`noise`].
     pub(crate) fn next<const D: usize>(&mut self, shape: [usize; D], seed: u32) -> Tensor<D> {
         let leaf = constant([shape.iter().product()], seed).require_grad();
         self.0.push(leaf.clone());
@@ -38,7 +38,7 @@ impl Leaves {
     }
 }
 
-/// The output of `f`, and the gradients of its leaves given [`noise`] of this seed as the output's gradient.
+/// The output of `f` and the gradients of its leaves, where the gradient of the output is [`noise`] with this seed.
 pub(crate) fn output_and_gradients<const D: usize>(
     seed: u32,
     f: impl FnOnce(&mut Leaves) -> Tensor<D>,
@@ -46,7 +46,8 @@ pub(crate) fn output_and_gradients<const D: usize>(
     output_and_gradients_by(f, |out| (out.clone() * constant(out.dims(), seed)).sum())
 }
 
-/// The output of `f`, and the gradients of its leaves by a loss computed from it; without a loss, no gradients.
+/// The output of `f`, and the gradients of a `loss` of this output with respect to the leaves. A leaf that has no
+/// gradient is left out.
 pub(crate) fn output_and_gradients_by<const D: usize>(
     f: impl FnOnce(&mut Leaves) -> Tensor<D>,
     loss: impl FnOnce(Tensor<D>) -> Tensor<1>,
@@ -58,17 +59,17 @@ pub(crate) fn output_and_gradients_by<const D: usize>(
     std::iter::once(numbers(out)).chain(gradients).collect()
 }
 
-/// The numbers of a tensor.
+/// The elements of a tensor.
 pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().try_to_vec().expect("f32")
 }
 
-/// Asserts that numbers agree to within 2e-6 of the largest of them.
+/// Asserts that each part agrees to within 2e-6 of its largest absolute value.
 pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
     assert_within(got, want, 2e-6, what);
 }
 
-/// Asserts that numbers agree to within this share of the largest of them.
+/// Asserts that each part agrees to within this share of its largest absolute value.
 pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (part, (got, want)) in got.iter().zip(want).enumerate() {
@@ -80,7 +81,7 @@ pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, wha
     }
 }
 
-/// Asserts that one thread and two give the same bytes.
+/// Asserts that `f` returns the same bits on one thread and on two.
 pub(crate) fn assert_threads_change_nothing(f: impl Fn() -> Vec<Vec<f32>> + Sync) {
     let [one, two] = [1, 2].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();

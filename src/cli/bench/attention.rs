@@ -1,4 +1,4 @@
-//! `tinderbox bench attention`: the cost of attention as a text grows.
+//! `tinderbox bench attention`: measures the cost of attention as a text grows.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::cli::{print, print_json};
 use crate::device;
 use crate::measure::Machine;
 
-/// No more rounds than fit this time, but at least 3.
+/// The time after which no rounds beyond the first 3 are started.
 const ENOUGH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(super) struct Args {
     case: Option<Case>,
 }
 
-/// Measures all rows, each in a process of its own, or the one of this process.
+/// Measures all rows, each in a separate process, or in such a process its one row.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let shape = Shape { batch_size: args.batch_size, n_heads: args.heads, head_dim: args.head_dim };
     let Some(case) = args.case else {
@@ -90,7 +90,7 @@ impl Args {
         print(&text::attention(&rows, shape, self.measuring.rounds, &text::place(&device)))
     }
 
-    /// The cost of a case, in a process of its own.
+    /// Measures the cost of a case in a separate process.
     fn measure(&self, case: Case) -> anyhow::Result<Cost> {
         let sizes = [("--heads", self.heads), ("--head-dim", self.head_dim), ("--batch-size", self.batch_size)];
         let mut child = this_program()?;

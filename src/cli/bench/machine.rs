@@ -1,4 +1,4 @@
-//! `tinderbox bench machine`: the machine's ceilings.
+//! `tinderbox bench machine`: measures the machine's limits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::device;
 use crate::plan;
 
-/// No more rounds than fit this time, but at least 3.
+/// The time after which no rounds beyond the first 3 are started.
 const ENOUGH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     print(&text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::place(&device)))
 }
 
-/// The largest product of models of three sizes, for as many tokens as suit a CPU, and a square one.
+/// The largest matrix product of models of three sizes, for a number of tokens that suits a CPU, and a square product.
 fn default_products() -> Vec<Product> {
     let of = |name: &str, change: fn(&mut Config)| {
         let mut config = Preset::named(name).expect("it is shipped").config();

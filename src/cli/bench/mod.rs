@@ -1,4 +1,4 @@
-//! `tinderbox bench`: how fast this machine is.
+//! `tinderbox bench`: measures how fast this machine is.
 
 mod attention;
 mod generate;
@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::measure::Trial;
 
-/// The preset that is measured by default.
+/// The preset whose config is measured by default.
 const DEFAULT_PRESET: &str = "quickstart";
 
 #[derive(Debug, clap::Args)]
@@ -74,7 +74,7 @@ impl Measuring {
     }
 }
 
-/// The arguments of a short run of everything.
+/// The arguments of a short run of all benchmarks.
 const SHORT: [(&str, &[&str]); 4] = [
     ("machine", &["--rounds", "5"]),
     ("attention", &["--longest", "1024"]),
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Runs each benchmark in a process of its own, so that the memory of one does not count for the next.
+/// Runs each benchmark in a separate process, so that the memory of one does not count for the next.
 fn run_all(args: &Args) -> anyhow::Result<()> {
     let mut found = Map::new();
     for (at, (name, settings)) in SHORT.into_iter().enumerate() {
@@ -116,7 +116,7 @@ fn run_all(args: &Args) -> anyhow::Result<()> {
     if args.json { print_json(&found) } else { Ok(()) }
 }
 
-/// `tinderbox bench`, to be run in another process.
+/// The command `tinderbox bench`, for another process.
 fn this_program() -> anyhow::Result<Command> {
     let path = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(path);
@@ -124,7 +124,7 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The config at `path`, or the default one.
+/// Loads the config at `path`, or the default config.
 fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
     let Some(path) = path else {
         let preset = Preset::named(DEFAULT_PRESET).expect("it is shipped");
@@ -133,7 +133,7 @@ fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
     load_config(path, overrides, None)
 }
 
-/// Notes on standard error what is being measured.
+/// Prints to standard error what is being measured.
 fn under_way(what: impl std::fmt::Display) {
     note(format!("measuring {what} ..."));
 }

@@ -1,4 +1,4 @@
-//! `tinderbox bench train`: how long training steps take.
+//! `tinderbox bench train`: measures how long training steps take.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The dashboard's state: progress, the history of every metric, the last lines of the log.
+//! The state of the dashboard: progress, the history of every metric, and the last lines of the log.
 
 use std::collections::VecDeque;
 
@@ -8,38 +8,38 @@ use super::load::Load;
 use crate::format::without_control;
 use crate::train::Started;
 
-/// Lines of the log to keep, more than any window shows.
+/// The number of log lines to keep, more than any window shows.
 const MOST_LINES: usize = 200;
 
-/// Samples to keep, more than any window shows.
+/// The number of samples to keep, more than any window shows.
 const MOST_SAMPLES: usize = 20;
 
-/// Most points of a curve, more than a chart can tell apart.
+/// The most points of a curve, more than a chart can resolve.
 const MOST_POINTS: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
-    /// The run and its device.
+    /// The run and its device, as the title.
     pub(super) title: String,
-    /// One of the names of splits in [`crate::train::metrics`]; empty before the first.
+    /// One of the names of splits in [`crate::train::metrics`]; empty before the first split.
     pub(super) split: &'static str,
-    /// Updates made before this process.
+    /// The number of updates made before this process started.
     pub(super) first_step: usize,
-    /// Updates made so far.
+    /// The number of updates made so far.
     pub(super) step: usize,
     pub(super) max_steps: usize,
-    /// Evaluations made so far.
+    /// The number of evaluations made so far.
     pub(super) evaluations: usize,
-    /// Evaluations of the whole run, unless it stops early.
+    /// The number of evaluations in the whole run, unless it stops early.
     pub(super) all_evaluations: usize,
-    /// In the order in which they were registered.
+    /// The metrics, in the order in which they were registered.
     pub(super) metrics: Vec<History>,
-    /// Index of the metric on the chart.
+    /// The index of the metric on the chart.
     pub(super) selected: usize,
     pub(super) lines: VecDeque<LogLine>,
-    /// The samples of the model, the newest first.
+    /// The samples of the model, newest first.
     pub(super) samples: VecDeque<Sample>,
-    /// `None` before the first reading.
+    /// The load of the machine; `None` before the first measurement.
     pub(super) load: Option<Load>,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct Board {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogLine {
     pub(super) text: String,
-    /// Whether it belongs to a sample, which may have a pane of its own.
+    /// Whether the line belongs to a sample; samples may have a separate pane.
     pub(super) is_sample: bool,
 }
 
-/// A text that the model wrote, and the step of its weights.
+/// A text that the model generated, and the step of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) step: usize,
@@ -70,20 +70,20 @@ pub(super) enum MeasuredOn {
 pub(super) struct History {
     id: MetricId,
     pub(super) name: String,
-    /// Empty for a bare number.
+    /// The unit, or an empty string for a bare number.
     pub(super) unit: String,
     pub(super) train: Curve,
     pub(super) val: Curve,
 }
 
-/// A metric on one split: its latest value, and points of (step, value) to draw.
+/// A metric on one split: its latest value and the points (step, value) to draw.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Curve {
     pub(super) latest: Option<f64>,
     pub(super) points: Vec<(f64, f64)>,
-    /// Points whose mean will be the next point.
+    /// The points whose mean will be the next point.
     gathered: Vec<(f64, f64)>,
-    /// Each point is the mean of `2^halvings` values.
+    /// The number of times that the curve was halved: each point is the mean of `2^halvings` values.
     halvings: u32,
 }
 
@@ -98,7 +98,7 @@ impl Board {
         self.log(text, false);
     }
 
-    /// Adds a sample of the current step, with its lines of the log.
+    /// Adds a sample of the current step, and its lines to the log.
     pub(super) fn sampled(&mut self, text: &str, lines: &str) {
         self.samples.push_front(Sample { step: self.step, text: without_control(text.trim()).into_owned() });
         self.samples.truncate(MOST_SAMPLES);
@@ -111,7 +111,7 @@ impl Board {
         self.lines.drain(..excess);
     }
 
-    /// Adds a metric, unless it is known.
+    /// Adds a metric, unless it is already known.
     pub(super) fn register(&mut self, definition: MetricDefinition) {
         let MetricDefinition { metric_id: id, name, attributes, .. } = definition;
         let MetricAttributes::Numeric(numeric) = attributes else { return };
@@ -121,7 +121,8 @@ impl Board {
         }
     }
 
-    /// Adds a value of the current step to a metric's history. NaN and infinities have no place on a chart.
+    /// Adds a value of the current step to a metric's history. NaN and infinities are left out, since no chart can show
+    /// them.
     pub(super) fn measured(&mut self, id: &MetricId, on: MeasuredOn, value: f64) {
         let metric = self.metrics.iter_mut().find(|metric| metric.id == *id);
         if let Some(metric) = metric.filter(|_| value.is_finite()) {
@@ -134,7 +135,7 @@ impl Board {
         }
     }
 
-    /// Selects the metric that many places further down; the first follows the last.
+    /// Moves the selection down by `places` metrics, cyclically.
     pub(super) fn select(&mut self, places: isize) {
         if let Some(n) = isize::try_from(self.metrics.len()).ok().filter(|n| *n > 0) {
             let to = self.selected.cast_signed() + places;
@@ -218,7 +219,7 @@ mod tests {
         board.select(1);
         assert_eq!(board.selected, 0);
         let mut empty = Board::default();
-        empty.select(1); // a key may be pressed before there is any
+        empty.select(1); // a key may be pressed before there are any metrics
         assert_eq!(empty.selected, 0);
     }
 

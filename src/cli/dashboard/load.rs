@@ -1,4 +1,4 @@
-//! How busy the machine is: its processors and its memory.
+//! The load of the machine: its CPU usage and its memory.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use sysinfo::System;
 
 use crate::measure::Machine;
 
-/// Time from one reading to the next: shares of a shorter time jump about.
+/// The time between two measurements; over a shorter time, shares would fluctuate.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The load of the machine over the last [`INTERVAL`].
@@ -18,7 +18,7 @@ pub(super) struct Load {
     pub(super) memory: Machine,
 }
 
-/// Reads the load.
+/// Measures the load.
 pub(super) struct Meter {
     system: System,
     read: Instant,
@@ -27,11 +27,11 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn new() -> Self {
         let mut system = System::new();
-        system.refresh_cpu_usage(); // a share is one of the time since the last reading
+        system.refresh_cpu_usage(); // shares refer to the time since the last refresh
         Self { system, read: Instant::now() }
     }
 
-    /// The load, if it is time for another reading and the system tells it.
+    /// The load, if it is time for another measurement and the system reports it.
     pub(super) fn read(&mut self) -> Option<Load> {
         if self.read.elapsed() < INTERVAL {
             return None;
@@ -44,7 +44,7 @@ impl Meter {
 }
 
 impl Load {
-    /// Bytes of memory in use.
+    /// The memory in use, in bytes.
     pub(super) fn used(&self) -> u64 {
         self.memory.total.saturating_sub(self.memory.available)
     }

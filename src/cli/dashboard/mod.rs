@@ -1,7 +1,7 @@
-//! `train --tui`: a run on the whole terminal, as the run's `MetricsRenderer`.
+//! `train --tui`: shows a run on the whole terminal, as the run's `MetricsRenderer`.
 //!
-//! burn-train's own dashboard ignores Ctrl-C, ends the program by a panic without saving, keeps drawing after a panic
-//! has restored the terminal, and counts frames instead of steps. This one restores the terminal on every way out.
+//! burn-train's dashboard ignores Ctrl-C, ends the program by a panic without saving, keeps drawing after a panic has
+//! restored the terminal, and counts frames instead of steps. This one restores the terminal in all cases.
 
 mod board;
 mod load;
@@ -29,20 +29,20 @@ use board::Board;
 use load::Meter;
 use renderer::Renderer;
 
-/// Time from one picture to the next, unless a key is pressed.
+/// The time between two frames, unless a key is pressed.
 const FRAME: Duration = Duration::from_millis(250);
 
-/// How often to check, while no key is pressed, whether to close.
+/// The interval at which the dashboard checks whether to close while no key is pressed.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// How long to wait for the drawing thread, which a disconnected terminal may block for ever.
+/// The longest wait for the drawing thread, which a disconnected terminal may block forever.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// Whether the terminal is ours. Changed, and pictures drawn, only under the lock of standard output: nothing is
-/// drawn on a terminal that was given back.
+/// Whether the dashboard has the terminal. It changes, and frames are drawn, only under the lock of standard output, so
+/// that nothing is drawn after the terminal was restored.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// A board that the run writes and the screen draws.
+/// The board that the run updates and the screen draws.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Board>>);
 
@@ -51,11 +51,11 @@ pub(super) struct Dashboard {
     shared: Shared,
     interrupter: Interrupter,
     closing: Arc<AtomicBool>,
-    /// Disconnects when the drawing thread ends.
+    /// A channel that disconnects when the drawing thread ends.
     drawing: Option<Receiver<()>>,
 }
 
-/// Fails if the terminal cannot show a dashboard.
+/// Returns an error if the terminal cannot show a dashboard.
 pub(super) fn check() -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         bail!("--tui needs a terminal on standard output\n  hint: leave out --tui, or do not redirect the output");
@@ -71,27 +71,27 @@ pub(super) fn check() -> anyhow::Result<()> {
         .context("--tui cannot read the terminal's keys\n  hint: leave out --tui")
 }
 
-/// Gives the terminal back, if it was taken: its cursor, its screen from before, its line editing.
+/// Restores the terminal if the dashboard has it: the cursor, the previous screen and line editing.
 pub(super) fn restore_terminal() {
     let mut stdout = io::stdout().lock();
     if IS_UP.swap(false, Ordering::SeqCst) {
-        execute!(stdout, LeaveAlternateScreen, Show).ok(); // if it is gone, there is nothing to give back
+        execute!(stdout, LeaveAlternateScreen, Show).ok(); // a closed terminal needs no restoring
         disable_raw_mode().ok();
     }
 }
 
 impl Dashboard {
-    /// A dashboard that is not on the screen yet; its keys stop the run through `interrupter`.
+    /// A dashboard that is not shown yet. Its keys stop the run through `interrupter`.
     pub(super) fn new(interrupter: Interrupter) -> Self {
         Self { shared: Shared::default(), interrupter, closing: Arc::default(), drawing: None }
     }
 
-    /// The way in for the run's metrics.
+    /// The renderer that receives the metrics of the run.
     pub(super) fn renderer(&self) -> Box<dyn MetricsRenderer> {
         Box::new(Renderer(self.shared.clone()))
     }
 
-    /// Takes the terminal.
+    /// Takes the terminal and starts drawing.
     pub(super) fn open(&mut self, started: &Started) -> io::Result<()> {
         self.shared.with(|board| board.started(started));
         take_terminal()?;
@@ -113,7 +113,7 @@ impl Dashboard {
         self.shared.with(|board| board.note(text));
     }
 
-    /// Adds what the model wrote, and the same as lines of the log for a window without a pane for it.
+    /// Adds a sample, and its `lines` to the log for windows without a pane for samples.
     pub(super) fn sampled(&self, text: &str, lines: &str) {
         self.shared.with(|board| board.sampled(text, lines));
     }
@@ -123,7 +123,7 @@ impl Drop for Dashboard {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
         if let Some(drawing) = &self.drawing {
-            drawing.recv_timeout(CLOSE_WAIT).ok(); // nothing is ever sent: it disconnects, or not in time
+            drawing.recv_timeout(CLOSE_WAIT).ok(); // no message is sent: the channel disconnects, or the wait times out
         }
         restore_terminal();
     }
@@ -135,7 +135,7 @@ impl Shared {
     }
 }
 
-/// The thread that draws and reads keys.
+/// The thread that draws the dashboard and reads keys.
 struct Screen {
     shared: Shared,
     interrupter: Interrupter,
@@ -147,12 +147,12 @@ struct Screen {
 impl Screen {
     fn run(self) {
         if self.draw_until_closed().is_err() {
-            restore_terminal(); // the run continues without a picture
+            restore_terminal(); // the run continues without the dashboard
         }
     }
 
     fn draw_until_closed(&self) -> io::Result<()> {
-        // Through a buffer, a picture arrives in one piece.
+        // Through a buffer, each frame is written at once.
         let backend = CrosstermBackend::new(BufWriter::new(io::stdout()));
         let mut terminal = Terminal::new(backend)?;
         let mut next_frame = Instant::now();
@@ -176,7 +176,7 @@ impl Screen {
     }
 
     fn draw(&self, terminal: &mut Terminal<CrosstermBackend<BufWriter<io::Stdout>>>) -> io::Result<()> {
-        // A copy, so that the run does not wait for a slow terminal.
+        // A copy, so that the run need not wait for a slow terminal.
         let board = self.shared.with(|board| board.clone());
         let is_stopping = self.interrupter.should_stop();
         let _stdout = io::stdout().lock();
@@ -188,7 +188,7 @@ impl Screen {
 
     fn press(&self, key: KeyEvent) {
         match key.code {
-            // In raw mode, Ctrl-C sends no signal.
+            // In raw mode, Ctrl-C does not send a signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => stop_or_exit(&self.interrupter),
             KeyCode::Char('q') if !self.interrupter.should_stop() => stop_or_exit(&self.interrupter),
             KeyCode::Up | KeyCode::Left | KeyCode::BackTab => self.shared.with(|board| board.select(-1)),
@@ -198,7 +198,7 @@ impl Screen {
     }
 }
 
-/// The next event, if it comes within [`KEY_WAIT`]. If keys cannot be read, the dashboard is drawn all the same.
+/// The next event within [`KEY_WAIT`], if any. If keys cannot be read, the dashboard is still drawn.
 fn next_event() -> Option<Event> {
     let event = event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose());
     event.inspect_err(|_| thread::sleep(KEY_WAIT)).unwrap_or_default()
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A program of its own, in a terminal: the test below starts this test binary again for it.
+    /// The program of the test below, which starts this test binary again in a terminal.
     #[test]
     #[ignore = "is run by `a_panic_gives_the_terminal_back`"]
     fn panics_under_a_dashboard() {
@@ -252,7 +252,7 @@ mod tests {
         let mut child = pty.slave.spawn_command(command).expect("it starts");
         drop(pty.slave);
         let mut output = Vec::new();
-        // Ends in an error where the other side is gone.
+        // Reading ends with an error once the other side is closed.
         pty.master.try_clone_reader().expect("a reader").read_to_end(&mut output).ok();
         assert!(child.wait().expect("ended").success());
         let output = String::from_utf8_lossy(&output);

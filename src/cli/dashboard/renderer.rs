@@ -1,4 +1,4 @@
-//! burn-train's side of the dashboard. Its items are steps, its epochs are evaluations.
+//! The metrics renderer that burn-train calls. Its items are steps, and its epochs are evaluations.
 
 use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
 use burn::train::metric::{MetricDefinition, NumericEntry};
@@ -10,7 +10,7 @@ use super::Shared;
 use super::board::MeasuredOn;
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY, TRAINING};
 
-/// Puts a run's progress and metrics onto a board.
+/// Writes the progress and the metrics of a run to a board.
 pub(super) struct Renderer(pub(super) Shared);
 
 impl Renderer {
@@ -65,7 +65,7 @@ impl TrainingProgressLogger for Renderer {
     fn log_event_training(&mut self, _: String) {}
 }
 
-// burn-train's evaluator, which tells the rest, has no part in a run.
+// A run does not use burn-train's evaluator, which makes the other calls.
 
 impl MetricsRendererEvaluation for Renderer {
     fn update_test(&mut self, _: EvaluationName, _: MetricState) {}

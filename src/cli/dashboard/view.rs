@@ -1,4 +1,4 @@
-//! Draws the dashboard: the smaller the window, the fewer panes.
+//! Draws the dashboard. Smaller windows have fewer panes.
 
 use std::time::Duration;
 
@@ -14,30 +14,30 @@ use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 
-/// The colours of the two splits, of axes and of warnings, among the 256: unlike the reader's own sixteen they are
-/// known, and stand out on white as well as on black.
+/// The colours of the two splits, of axes and of warnings, from the 256 terminal colours. Unlike the terminal's sixteen
+/// basic colours they are fixed, and they stand out on white as well as on black.
 const TRAIN: Color = Color::Indexed(33);
 const VAL: Color = Color::Indexed(166);
 const QUIET: Color = Color::Indexed(243);
 const WARNING: Color = Color::Indexed(166);
 
-/// The marks of the two splits in charts, and before their names.
+/// The marks of the two splits, in charts and before their names.
 const TRAIN_MARK: &str = "─";
 const VAL_MARK: &str = "•";
 
-/// Width of the table of metrics, with its frame.
+/// The width of the table of metrics, including its frame.
 const TABLE_WIDTH: u16 = 44;
 
-/// Below this width, the table has only names and the training split.
+/// The width below which the table has only names and the training split.
 const NARROW: u16 = 36;
 
-/// From this size on, four charts and the samples have panes.
+/// The window size from which four charts and the samples have panes.
 const WIDE: [u16; 2] = [120, 30];
 
-/// Least width of a chart.
+/// The minimum width of a chart.
 const CHART_WIDTH: u16 = 30;
 
-/// Draws the board, which has been open for `elapsed`.
+/// Draws the board. The dashboard has been open for `elapsed`.
 pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
     let is_wide = area.width >= WIDE[0] && area.height >= WIDE[1];
@@ -82,7 +82,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         inner = block.inner(area);
         frame.render_widget(block, area);
     }
-    let rows = u16::from(inner.height >= 3); // of the load
+    let rows = u16::from(inner.height >= 3); // the number of rows for the load
     let heights = [1, 1, rows].map(Constraint::Length);
     let [bar, words, load] = Layout::vertical(heights).areas(inner);
     let done = (board.step as f64 / board.max_steps.max(1) as f64).min(1.0);
@@ -90,7 +90,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         "step {}/{}  {:.0} %",
         grouped(board.step as u64),
         grouped(board.max_steps as u64),
-        (done * 100.0).floor() // 100 % is all of them
+        (done * 100.0).floor() // rounded down, so that 100 % means all steps
     );
     frame.render_widget(gauge(label, done), bar);
     let activity = match board.split {
@@ -107,7 +107,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
     }
 }
 
-/// The processors and the memory of the machine.
+/// Draws the CPU usage and the memory of the machine.
 fn draw_load(frame: &mut Frame, area: Rect, load: &Load) {
     let [cpu, _, memory] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(2)]).areas(area);
@@ -118,13 +118,13 @@ fn draw_load(frame: &mut Frame, area: Rect, load: &Load) {
     frame.render_widget(gauge(label, share.min(1.0)), memory);
 }
 
-/// A label, and a bar of which this share is filled.
+/// A label followed by a bar that is filled to `share`.
 fn gauge(label: String, share: f64) -> LineGauge<'static> {
     let gauge = LineGauge::default().label(label).ratio(share).filled_symbol("█").unfilled_symbol("░");
     gauge.filled_style(TRAIN).unfilled_style(QUIET)
 }
 
-/// The selected metric and those around it, in two rows of two.
+/// Draws the selected metric and those around it, in two rows of two charts.
 fn draw_charts(frame: &mut Frame, area: Rect, board: &Board) {
     let first = board.selected.saturating_sub(3).min(board.metrics.len().saturating_sub(4));
     let halves = [Constraint::Fill(1), Constraint::Fill(1)];
@@ -149,14 +149,14 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
         let name = if is_narrow { metric.name.clone() } else { title(metric) };
         Row::new([Cell::from(format!("{mark}{name}")), value(&metric.train), value(&metric.val)]).style(style)
     });
-    // The legend of the charts, too.
+    // This header is also the legend of the charts.
     let split = |mark: &'static str, color: Color, name: &'static str| {
         Cell::from(Line::from(vec![Span::styled(mark, color), Span::raw(" "), Span::raw(name)]).right_aligned())
     };
     let header = Row::new([Cell::from(""), split(TRAIN_MARK, TRAIN, "train"), split(VAL_MARK, VAL, "validation")]);
     let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(if is_narrow { 0 } else { 12 })];
     let table = Table::new(rows, widths).header(header);
-    // In few lines, values matter more than a frame.
+    // If there are few lines, values are more important than a frame.
     let table = if area.height > 5 && !is_narrow { table.block(Block::bordered().title(" metrics ")) } else { table };
     frame.render_widget(table, area);
 }
@@ -177,7 +177,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let x_min = board.first_step as f64;
     let x_max = points().fold(board.max_steps as f64, |max, point| max.max(point.0)).max(x_min + 1.0);
-    // Room above and below, also for a constant.
+    // A margin above and below, also for a constant curve.
     let margin = match (y_max - y_min) * 0.05 {
         margin if margin > 0.0 => margin,
         _ if y_max == 0.0 => 1.0,
@@ -186,7 +186,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     let (bottom, top) = (y_min - margin, y_max + margin);
     let line =
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
-    // Dots differ from the line without colours too.
+    // Dots can be told from the line even without colours.
     let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
     let datasets = match metric.val.points.is_empty() {
         true => vec![line],
@@ -204,7 +204,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     frame.render_widget(chart, area);
 }
 
-/// The samples of the model, the newest first, wrapped.
+/// Draws the samples of the model, newest first, wrapped.
 fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(" samples ");
     let inner = block.inner(area);
@@ -220,7 +220,7 @@ fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     frame.render_widget(Paragraph::new(rows).block(block), area);
 }
 
-/// The last lines of the log, wrapped, with or without those of samples.
+/// Draws the last lines of the log, wrapped, with or without the lines of samples.
 fn draw_log(frame: &mut Frame, area: Rect, board: &Board, has_samples: bool) {
     if area.is_empty() {
         return;
@@ -249,7 +249,7 @@ fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
     frame.render_widget(Line::from(words).style(style), area);
 }
 
-/// `loss (nats/token)`
+/// The title of a chart, such as `loss (nats/token)`.
 fn title(metric: &History) -> String {
     match metric.unit.as_str() {
         "" => metric.name.clone(),
@@ -257,7 +257,7 @@ fn title(metric: &History) -> String {
     }
 }
 
-/// Estimated seconds to the last step, at the pace so far, evaluations included.
+/// The estimated number of seconds to the last step, at the average pace so far including evaluations.
 fn time_left(board: &Board, elapsed: Duration) -> Option<f64> {
     let made = board.step.saturating_sub(board.first_step);
     let left = board.max_steps.saturating_sub(board.step);
@@ -287,7 +287,7 @@ mod tests {
     use crate::measure::Machine;
     use crate::train::metrics::definition;
 
-    /// The symbols drawn into a window.
+    /// The text that is drawn in a window of this size.
     fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
         let elapsed = Duration::from_secs(75);
@@ -297,7 +297,7 @@ mod tests {
         cells.map(|cells| row(cells).trim_end().to_owned() + "\n").collect()
     }
 
-    /// A run that registered its metrics and has no values yet.
+    /// The board of a run that has registered its metrics but has no values yet.
     fn begun() -> Board {
         let mut board =
             Board { title: "runs/mine on flex".to_owned(), max_steps: 2000, all_evaluations: 8, ..Board::default() };

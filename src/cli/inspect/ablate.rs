@@ -1,4 +1,4 @@
-//! `tinderbox inspect ablate`: what each part is good for.
+//! `tinderbox inspect ablate`: measures how much each part contributes to the loss.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ enum Instead {
     Both,
 }
 
-/// Removes every part in turn.
+/// Ablates every part in turn and prints how much the loss rises.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;

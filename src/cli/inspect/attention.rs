@@ -1,4 +1,4 @@
-//! `tinderbox inspect attention`: who looks at whom.
+//! `tinderbox inspect attention`: shows which tokens attend to which.
 
 use clap::ValueEnum;
 
@@ -50,10 +50,10 @@ enum Format {
     Html,
 }
 
-/// The size from which a page takes seconds to open, MiB.
+/// The size in MiB from which a page takes seconds to open.
 const LARGE_MIB: usize = 128;
 
-/// Reads each prompt and draws its weights.
+/// Runs the model on each prompt and draws its attention weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Checks the size of the page of all prompts, with a note on standard error if it is large.
+/// Checks the total size of the page for all prompts, and prints a note to standard error if it is large.
 fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelection) -> Result<(), InspectError> {
     let mib = |prompt: &Prompt| draw::attention_mib(config, selection, prompt.len());
     let mib = prompts.iter().map(mib).sum();

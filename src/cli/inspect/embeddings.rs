@@ -1,4 +1,4 @@
-//! `tinderbox inspect embeddings`: one word in several texts.
+//! `tinderbox inspect embeddings`: compares the vectors of one word in several texts.
 
 use super::Prompts;
 use super::output::Output;
@@ -28,7 +28,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Follows the word, and shows how alike its vectors are.
+/// Follows the word through the layers and shows how similar its vectors are.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;

@@ -1,4 +1,4 @@
-//! `tinderbox inspect explain`: one token in one head, number by number.
+//! `tinderbox inspect explain`: follows one token through one head, number by number.
 
 use super::output::Output;
 use super::{Prompts, Token};
@@ -29,7 +29,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Follows the token through each prompt.
+/// Prints the explanation for each prompt.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;

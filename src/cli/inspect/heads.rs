@@ -1,4 +1,4 @@
-//! `tinderbox inspect heads`: what each head mostly does.
+//! `tinderbox inspect heads`: scores the behaviour of each head.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Measures every head.
+/// Scores every head and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;

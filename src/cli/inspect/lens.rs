@@ -1,4 +1,4 @@
-//! `tinderbox inspect lens`: what each layer would have predicted, and which part is behind it.
+//! `tinderbox inspect lens`: shows the prediction of each layer, and the contribution of each part to it.
 
 use anyhow::bail;
 use serde_json::json;
@@ -41,7 +41,7 @@ pub(super) struct Args {
     output: DrawnOutput,
 }
 
-/// Shows each prompt, or compares one with the text to patch from.
+/// Shows the predictions for each prompt, or compares one prompt with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
@@ -96,7 +96,7 @@ impl Args {
         })
     }
 
-    /// The tokens of --answer and --against.
+    /// Reads the tokens of --answer and --against.
     fn answers(&self, tokenizer: &Tokenizer) -> Result<[Option<Answer>; 2], InspectError> {
         let read = |text: &Option<String>| text.as_ref().map(|text| Answer::read(text, tokenizer)).transpose();
         Ok([read(&self.answer)?, read(&self.against)?])

@@ -1,4 +1,5 @@
-//! `tinderbox inspect`: looking inside a trained model, one file for each subcommand, and the arguments that they share.
+//! `tinderbox inspect`: looks inside a trained model. Each subcommand has one file; this one has their common
+//! arguments.
 
 mod ablate;
 mod attention;
@@ -58,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The run, the step and the model, in a line.
+/// One line about the run, the step and the model.
 fn about(opened: &Trained) -> String {
     let Trained { config, model, checkpoint, .. } = opened;
     let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
@@ -90,7 +91,7 @@ struct Prompts {
 }
 
 impl Prompts {
-    /// The texts as the model reads them, with a note on standard error if that is only the end of one.
+    /// Tokenizes the texts, with a note on standard error for a text of which the model reads only the end.
     fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
         let mut texts = self.prompt.clone();
         if let Some(path) = &self.prompt_file {
@@ -129,7 +130,7 @@ impl Token {
         self.token.is_some()
     }
 
-    /// Its position in a prompt, which may be past its end.
+    /// The position of the token in a prompt, which may be past the prompt's end.
     fn position(&self, prompt: &Prompt) -> Result<usize, InspectError> {
         let Some(token) = &self.token else {
             return Ok(prompt.len() - 1);

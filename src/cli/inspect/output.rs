@@ -1,4 +1,4 @@
-//! The output of `inspect`: its place, and the colours and the width of a map in text.
+//! The output of `inspect`: its format and file, and the colours and the width of a map in text.
 
 use std::env;
 use std::io;
@@ -11,7 +11,7 @@ use crate::cli::numbers::within;
 use crate::cli::{output, paint, print_styled};
 use crate::draw::{self, Palette, Sheet};
 
-/// The columns of a map whose width is not given.
+/// The width of a map, in columns, if none is given.
 const DEFAULT_COLUMNS: usize = 100;
 
 /// The form of the output.
@@ -34,12 +34,12 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Checks that the file can be written, before anything is computed for it.
+    /// Checks that the output file can be written, before anything is computed.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.file.check()
     }
 
-    /// A document as JSON or as text.
+    /// Formats a document as JSON or as text.
     pub(super) fn page<T: Serialize>(&self, document: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
         Ok(match self.format {
             Format::Text => text(document),
@@ -47,7 +47,7 @@ impl Output {
         })
     }
 
-    /// Writes the pages.
+    /// Writes the pages to the file or to standard output.
     pub(super) fn write(&self, pages: Vec<String>) -> anyhow::Result<()> {
         self.file.write(&match self.format {
             Format::Text => pages.join("\n"),
@@ -81,7 +81,7 @@ pub(super) struct DrawnOutput {
     file: File,
 }
 
-/// One result in each of its forms.
+/// One result in every format.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub text: String,
@@ -90,17 +90,17 @@ pub(super) struct Drawn {
 }
 
 impl DrawnOutput {
-    /// Checks that the file can be written, before anything is computed for it.
+    /// Checks that the output file can be written, before anything is computed.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.file.check()
     }
 
-    /// The colours of tables.
+    /// The colours of tables in text.
     pub(super) fn palette(&self) -> Palette {
         self.colors.palette(self.file.is_given())
     }
 
-    /// Writes the results, pictures with a title and a line about the run.
+    /// Writes the results; pictures have a title and a line about the run.
     pub(super) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
         let each = |of: fn(Drawn) -> String| results.iter().cloned().map(of).collect::<Vec<_>>();
         let sheets = || results.iter().map(|drawn| drawn.sheet.clone()).collect::<Vec<_>>();
@@ -126,12 +126,12 @@ impl File {
         self.output.is_some()
     }
 
-    /// Checks that the file can be written, before anything is computed for it.
+    /// Checks that the output file can be written, before anything is computed.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.output.as_deref().map_or(Ok(()), output::check_file)
     }
 
-    /// Writes `text`; a file is written whole or not at all.
+    /// Writes `text` to the file, atomically, or to standard output.
     pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             return output::write(path, text);
@@ -140,7 +140,7 @@ impl File {
     }
 }
 
-/// One document by itself, several as an array, on one line.
+/// A single document as it is, or several as an array, followed by a line break.
 pub(super) fn json_of(mut documents: Vec<String>) -> String {
     match documents.len() {
         1 => documents.remove(0) + "\n",
@@ -168,7 +168,7 @@ pub(super) struct Colors {
 }
 
 impl Colors {
-    /// The colours that the terminal supports; a file has none unless requested.
+    /// The colours that the terminal supports. Text in a file has none, unless they are requested.
     pub(super) fn palette(&self, to_file: bool) -> Palette {
         let has_colors = !to_file && paint::has_colors(&io::stdout());
         palette(self.color, has_colors, |name| env::var(name).ok())
@@ -192,7 +192,7 @@ impl TextStyle {
     }
 }
 
-/// The colours that a terminal supports according to the environment, given whether it shows colours at all.
+/// The colours that a terminal supports according to its environment variables, given whether it shows colours at all.
 fn palette(color: Color, has_colors: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
     let is = |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
     let wanted = match color {

@@ -1,14 +1,14 @@
-//! Attention that returns its weights, for lessons and for cross-attention.
+//! Attention that also returns its weights, for the lessons and for cross-attention.
 
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use super::{MultiHeadAttention, linear};
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
-/// Attention of any number of queries over any number of keys: the weighted sums of values, and the weights.
+/// Scaled dot-product attention of T queries over S keys. Returns the weighted sums of the values, and the weights.
 ///
 /// `mask` is true where a query must *not* see a key. It is applied before the softmax, so that each row of weights
-/// still sums to 1. Queries and keys have the same last dimension; that of the values may differ.
+/// still sums to 1. Queries and keys have the same last dimension; the values may have a different one.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
 ///
@@ -17,7 +17,7 @@ use tinderbox_kernels::{self as kernels, MatmulPrecision};
 /// output `[B, H, T, Dv]`, weights `[B, H, T, S]`
 ///
 /// # Panics
-/// On any other shape, which is a bug in the caller and never bad user input.
+/// On any other shapes, which are a bug in the caller and never bad user input.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -56,7 +56,7 @@ fn attention_with_scale(
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
-/// The causal mask of queries at the last T of S positions: true for every key after the query.
+/// The causal mask for queries at the last T of S positions: true for every key after the query's position.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
@@ -69,8 +69,8 @@ pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
 }
 
 impl MultiHeadAttention {
-    /// Returns the output and the weights, computed in f32 and without positions. With a `context`, this is
-    /// cross-attention: queries come from `x`, keys and values from `context`, all of which is visible.
+    /// Returns the output and the attention weights, computed in f32 and without rotary positions. With a `context`,
+    /// this is cross-attention: queries come from `x`, keys and values from `context`, and every query sees all keys.
     ///
     /// # Shapes
     /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1

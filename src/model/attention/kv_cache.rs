@@ -1,4 +1,5 @@
-//! The KV cache: keys and values of earlier positions, saved so that a new token costs a pass over one position.
+//! The KV cache: the keys and values of earlier positions, kept so that a new token needs a forward pass over one
+//! position only.
 
 use burn::tensor::{Device, Tensor, assert_shape};
 
@@ -11,13 +12,13 @@ pub struct LayerCache {
 }
 
 impl LayerCache {
-    /// Appends the newest positions and returns all of them, oldest first.
+    /// Appends the keys and values of the newest positions and returns those of all positions, oldest first.
     ///
     /// # Shapes
     /// `k, v: [B, Hkv, T, D]` -> each `[B, Hkv, len + T, D]`
     ///
     /// # Panics
-    /// If they do not fit the capacity.
+    /// If the new positions exceed the capacity.
     pub fn append(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [b, h_kv, capacity, d] = self.keys.dims();
         let [_, _, t, _] = k.dims();
@@ -26,7 +27,8 @@ impl LayerCache {
         let end = self.len + t;
         assert!(end <= capacity, "{end} positions do not fit a cache of {capacity}");
         let at = [0..b, 0..h_kv, self.len..end, 0..d];
-        // Assigning writes in place only if this is the last reference to the tensor, so the cache gives up its own.
+        // `slice_assign` writes in place only if it holds the last reference to the tensor, so the cache drops its
+        // reference first.
         let empty = || Tensor::empty([0, 0, 0, 0], &k.device());
         let (keys, values) = (std::mem::replace(&mut self.keys, empty()), std::mem::replace(&mut self.values, empty()));
         self.keys = keys.slice_assign(at.clone(), k);
@@ -36,7 +38,7 @@ impl LayerCache {
     }
 }
 
-/// The keys and values of all attention layers of a model, for one stream of tokens per batch row.
+/// The keys and values of all attention layers of a model, for one sequence per batch row.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
@@ -45,7 +47,7 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache of `capacity` positions in each of `n_layers` layers.
     ///
-    /// The last array is the batch size, the number of key/value heads, and the dimensions of a head.
+    /// `[b, h_kv, d]` are the batch size, the number of key/value heads and the head dimension.
     pub fn new(n_layers: usize, capacity: usize, [b, h_kv, d]: [usize; 3], device: &Device) -> Self {
         let buffer = || Tensor::zeros([b, h_kv, capacity, d], device);
         let layer = || LayerCache { keys: buffer(), values: buffer(), len: 0 };

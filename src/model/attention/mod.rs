@@ -1,8 +1,8 @@
-//! Attention: each position's query is compared with the keys of the positions it may see, and reads most from the
-//! values whose keys match best.
+//! Attention: the query of each position is compared with the keys of the positions it may see, and the output is a sum
+//! of their values, weighted by how well the keys match.
 //!
-//! [`MultiHeadAttention`] is the layer of the model. [`scaled_dot_product_attention`] is its formula, which also
-//! returns the weights, and [`steps`] has a function for each step of it.
+//! [`MultiHeadAttention`] is the model's layer. [`scaled_dot_product_attention`] is the plain formula, which also
+//! returns the weights, and [`steps`] has one function for each step of the formula.
 
 mod explicit;
 mod kv_cache;
@@ -23,7 +23,7 @@ pub use explicit::{causal_mask, scaled_dot_product_attention};
 pub use kv_cache::{KvCache, LayerCache};
 pub use rope::Rotation;
 
-/// The shape of a [`MultiHeadAttention`].
+/// The configuration of a [`MultiHeadAttention`].
 #[allow(clippy::struct_excessive_bools, reason = "independent choices")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiHeadAttentionConfig {
@@ -43,34 +43,35 @@ pub struct MultiHeadAttentionConfig {
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
     pub qk_norm: Option<f64>,
-    /// Whether these norms have learned scales.
+    /// Whether the norms of queries and keys have learned scales.
     pub norm_weights: bool,
-    /// The block's part in a value residual; `None` without one.
+    /// The block's role in the value residual; `None` without a value residual.
     pub value_residual: Option<ValueResidual>,
     /// Whether a position sees only itself and the positions before it.
     pub causal: bool,
-    /// The factor by which scores are multiplied.
+    /// The factor by which the attention scores are multiplied.
     pub scale: f64,
-    /// How many positions a query of a causal attention sees, its own included; `None` for all before it.
+    /// Sliding window: the number of positions that a query of a causal attention sees, including its own; `None` for
+    /// its own and all earlier positions.
     ///
     /// Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 4.2.
     pub window: Option<usize>,
-    /// Probability with which a weight is dropped in training, in `[0, 1)`.
+    /// Probability of dropping an attention weight in training, in `[0, 1)`.
     pub dropout: f64,
 }
 
 impl MultiHeadAttentionConfig {
-    /// Causal attention with as many key heads as query heads, with biases, and without dropout or `qk_norm`.
+    /// Causal attention with as many key/value heads as query heads, with biases, and without dropout or `qk_norm`.
     ///
     /// # Panics
-    /// If the heads do not divide the width.
+    /// If `n_heads` does not divide `d_model`.
     pub fn new(d_model: usize, n_heads: usize) -> Self {
         assert!(d_model.is_multiple_of(n_heads), "{n_heads} heads in {d_model} dimensions");
         let config = ModelConfig { d_model, n_heads, n_kv_heads: n_heads, bias: true, ..ModelConfig::default() };
         Self::of(&config.with_derived(), 0)
     }
 
-    /// The causal attention of a block.
+    /// The causal attention of the block at index `block_idx`.
     pub fn of(config: &ModelConfig, block_idx: usize) -> Self {
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, dropout, .. } = *config;
         let value_residual = if block_idx == 0 { ValueResidual::First } else { ValueResidual::Later };
@@ -91,10 +92,10 @@ impl MultiHeadAttentionConfig {
         }
     }
 
-    /// The module with all projections at zero, to be initialized or loaded by name.
+    /// The module with all projections zero, ready for its weights to be initialized or loaded by name.
     ///
     /// # Panics
-    /// If the key heads do not divide the query heads.
+    /// If `n_kv_heads` does not divide `n_heads`.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
         let Self { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, .. } = *self;
         assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
@@ -112,37 +113,37 @@ impl MultiHeadAttentionConfig {
     }
 }
 
-/// A block's part in a value residual.
+/// The role of a block in the value residual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueResidual {
-    /// The first block, whose values the others mix into their own.
+    /// The first block, whose values the later blocks mix into theirs.
     First,
     /// Any later block.
     Later,
 }
 
-/// Attention with learned query, key, value and output projections, in `n_heads` heads.
+/// Multi-head attention with learned query, key, value and output projections.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
 #[derive(Module, Debug)]
 pub struct MultiHeadAttention {
     /// The fused projection `[C, (H + 2 Hkv) D]`: queries, then keys, then values.
     pub qkv: Linear,
-    /// Mixes the heads, `[H D, C]`.
+    /// The output projection, which mixes the heads, `[H D, C]`.
     pub output: Linear,
     /// Norm of each head's queries, if configured.
     pub q_norm: Option<Norm>,
     /// Norm of each head's keys, if configured.
     pub k_norm: Option<Norm>,
-    /// The factors of the block's own values and of the first block's, `[2]`, initialized to a half each; `None` in the
-    /// first block, and without a value residual.
+    /// The weights of the block's values and of the first block's values, `[2]`, each initialized to one half; `None`
+    /// in the first block and without a value residual.
     pub value_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     config: MultiHeadAttentionConfig,
 }
 
 impl MultiHeadAttention {
-    /// Lets every position gather values from the positions that it may see.
+    /// Self-attention over `x`: every position gathers values from the positions it may see.
     ///
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
@@ -164,7 +165,8 @@ impl MultiHeadAttention {
         pass.visit(Point::Attention, output)
     }
 
-    /// The same with a value residual: the first block leaves its values in `pass`, later ones mix them in.
+    /// Applies the value residual, if configured: the first block stores its values in `pass`, and later blocks mix
+    /// them into theirs.
     fn with_first_values<P: Probe>(&self, qkv: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         match (self.config.value_residual, &self.value_factors) {
             (Some(ValueResidual::First), _) => {
@@ -197,7 +199,7 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The same step by step, for a cache or an active probe: the output of each head, `[B, H, T, D]`.
+    /// Attention step by step, for a cache or an active probe. Returns the output of each head, `[B, H, T, D]`.
     fn gather<P: Probe>(
         &self,
         qkv: Tensor<3>,
@@ -229,7 +231,8 @@ impl MultiHeadAttention {
         pass.visit(Point::Heads, heads)
     }
 
-    /// Queries, keys and values of each head, normalized if configured: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
+    /// Splits `qkv` into the queries, keys and values of each head, `[B, H, T, D]` and twice `[B, Hkv, T, D]`, and
+    /// applies the norms of queries and keys, if configured.
     fn split(&self, qkv: Tensor<3>) -> [Tensor<4>; 3] {
         let [q, k, v] = kernels::split_heads(qkv, self.config.n_heads, self.config.n_kv_heads);
         let normed = |norm: &Option<Norm>, x: Tensor<4>| match norm {

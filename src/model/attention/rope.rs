@@ -1,4 +1,4 @@
-//! Rotary position embedding (`RoPE`): positions as angles by which queries and keys are rotated.
+//! Rotary position embedding (`RoPE`): queries and keys are rotated by angles proportional to their positions.
 
 use std::f64::consts::TAU;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::config::{ModelConfig, RopeScaling};
 use tinderbox_kernels as kernels;
 
-/// The rotation for a range of positions. The dot product of a rotated query and key depends on position only through
-/// their distance.
+/// The rotation for a range of positions. The dot product of a rotated query and a rotated key depends on their
+/// positions only through the distance between them.
 ///
 /// Of the first R dimensions of a head, dimension `i` is paired with dimension `i + R / 2` (halves, as in Llama and
-/// Qwen checkpoints; the paper pairs adjacent dimensions, which is the same up to a fixed permutation). R is D, or less
-/// as in GPT-NeoX.
+/// Qwen checkpoints; the paper pairs adjacent dimensions, which is the same up to a fixed permutation). R is D, or
+/// smaller than D with partial rotation, as in GPT-NeoX.
 ///
 /// Source: Su et al. 2021, "RoFormer", eq. 34; Black et al. 2022, "GPT-NeoX-20B", section 2.1.
 #[derive(Clone, Debug)]
@@ -23,10 +23,10 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The rotation of `positions` in the heads of a model.
+    /// The rotation for `positions` in a model with this `config`.
     ///
     /// # Panics
-    /// If an odd number of dimensions is rotated.
+    /// If the number of rotated dimensions is odd.
     pub fn new(positions: Range<usize>, config: &ModelConfig, device: &Device) -> Self {
         let shape = [1, 1, positions.len(), config.rotary_dim() / 2];
         let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
@@ -37,7 +37,7 @@ impl Rotation {
     /// Cosines and sines of the angles of `positions`, each `[T, R / 2]`, on the host.
     ///
     /// # Panics
-    /// If an odd number of dimensions is rotated.
+    /// If the number of rotated dimensions is odd.
     pub fn tables(positions: Range<usize>, config: &ModelConfig) -> [Vec<f32>; 2] {
         let frequencies = frequencies(config);
         let angles: Vec<f64> = positions
@@ -54,7 +54,7 @@ impl Rotation {
     /// `x: [B, H, T, D]` -> `[B, H, T, D]`
     ///
     /// # Panics
-    /// If T or D is not what the rotation was made for.
+    /// If T or D differs from that of the rotation.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         kernels::rotate(x, self.cos.clone(), self.sin.clone())
     }
@@ -65,7 +65,7 @@ impl Rotation {
     }
 }
 
-/// The angle between adjacent positions, in radians, of each pair of dimensions: `[R / 2]`.
+/// For each pair of dimensions, the angle in radians between adjacent positions: `[R / 2]`.
 fn frequencies(config: &ModelConfig) -> Vec<f64> {
     let n = config.rotary_dim();
     assert!(n.is_multiple_of(2), "pairs are rotated, not {n} dimensions");
@@ -73,13 +73,14 @@ fn frequencies(config: &ModelConfig) -> Vec<f64> {
     (0..n / 2).map(frequency).map(|frequency| scaled(frequency, config.rope_scaling)).collect()
 }
 
-/// A frequency as scaled for a longer context.
+/// Scales a frequency for a longer context.
 fn scaled(frequency: f64, scaling: Option<RopeScaling>) -> f64 {
     match scaling {
         None => frequency,
         Some(RopeScaling::Linear { factor }) => frequency / factor,
         Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
-            // The number of wavelengths in the original context: with few the frequency is scaled, with many it stays.
+            // The number of full turns over the original context. A frequency with few turns is scaled; one with many
+            // stays.
             let n_turns = original_context_length as f64 * frequency / TAU;
             let kept = ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             (1.0 - kept) * frequency / factor + kept * frequency

@@ -1,8 +1,8 @@
-//! Attention step by step: a function for each step from queries and keys to weights.
+//! Attention step by step: one function for each step from queries and keys to weights.
 //!
 //! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) does all steps at once. These functions show
-//! the intermediate results, and are parts for other kinds of attention: unscaled, masked in another way, without
-//! learned projections. They take tensors of any rank, plain matrices too.
+//! the intermediate results and serve as building blocks for other kinds of attention: unscaled, masked differently, or
+//! without learned projections. They take tensors of any rank, including plain matrices.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -19,10 +19,10 @@
 
 use burn::tensor::{Bool, Tensor, activation};
 
-/// How well each query matches each key: their dot products, `q k^T`.
+/// The attention scores, which measure how well each query matches each key: the dot products `q k^T`.
 ///
-/// A product grows with the length of both vectors, not only with the agreement of their directions. For random vectors
-/// whose D numbers have a standard deviation of 1, that of the product is `sqrt(D)`.
+/// A dot product grows with the length of both vectors, not only with the agreement of their directions. For random
+/// vectors of D numbers with a standard deviation of 1, the dot product has a standard deviation of `sqrt(D)`.
 ///
 /// # Shapes
 /// `q: [.., T, D]`, `k: [.., S, D]` -> `[.., T, S]`
@@ -41,35 +41,36 @@ pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
     scores / root
 }
 
-/// The scores with minus infinity wherever `blocked` is true: the query must not see that key.
+/// The scores with minus infinity wherever `blocked` is true, which means that the query must not see that key.
 ///
-/// Apply it before [`weights`]. If weights were set to zero afterwards, they would no longer sum to 1, and the others
-/// would still depend on the hidden keys.
+/// Apply the mask before [`weights`]. If weights were set to zero afterwards, they would no longer sum to 1, and the
+/// remaining weights would still depend on the masked keys.
 ///
 /// # Shapes
-/// `scores: [.., T, S]`, `blocked`: the same, or 1 in a dimension along which it is broadcast -> `[.., T, S]`
+/// `scores: [.., T, S]`, `blocked`: the same shape, or 1 in a dimension along which it is broadcast -> `[.., T, S]`
 pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Tensor<N> {
     let blocked = blocked.expand(scores.dims());
     scores.mask_fill(blocked, f32::NEG_INFINITY)
 }
 
-/// How strongly each query attends to each key: the softmax of each row of scores, which sums to 1.
+/// The attention weights, which say how strongly each query attends to each key: the softmax of each row of scores.
+/// Each row sums to 1.
 ///
-/// Minus infinity becomes exactly 0, and a row of only minus infinities is all zeros.
+/// A score of minus infinity gets a weight of exactly 0, and a row of only minus infinities becomes all zeros.
 ///
 /// # Shapes
 /// `[.., T, S]` -> `[.., T, S]`
 pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
     let blocked = scores.clone().equal_elem(f32::NEG_INFINITY);
-    // A finite floor, since the softmax of only minus infinities is 0/0.
+    // Clamp to a finite floor, since the softmax of a row of only minus infinities is 0/0.
     let scores = scores.clamp_min(f32::MIN / 2.0);
     activation::softmax(scores, N - 1).mask_fill(blocked, 0.0)
 }
 
-/// Self-attention without parameters: the vectors are queries, keys and values themselves, unscaled.
+/// Self-attention without parameters: the input vectors serve directly as queries, keys and values, unscaled.
 ///
-/// Each vector becomes a weighted mean of all, in which similar ones weigh most: `softmax(x x^T) x`. The projections of
-/// [`MultiHeadAttention`](super::MultiHeadAttention) make this learnable.
+/// Each vector becomes a weighted mean of all vectors, in which similar vectors have the largest weights:
+/// `softmax(x x^T) x`. The projections of [`MultiHeadAttention`](super::MultiHeadAttention) make this learnable.
 ///
 /// # Shapes
 /// `x: [.., T, C]` -> context `[.., T, C]`, weights `[.., T, T]`
@@ -91,7 +92,7 @@ mod tests {
         let random = |n: usize, d: usize| Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device);
         let (q, k, v) = (random(3, 5), random(4, 5), random(4, 6));
         let (o, x) = (false, true);
-        // The same for every head; the last query sees nothing.
+        // The mask is the same for every head; the last query sees no key.
         let blocked: Tensor<4, Bool> = Tensor::from_data([[[[o, o, x, o], [x, o, x, x], [x, x, x, x]]]], &device);
         for blocked in [None, Some(blocked)] {
             let whole = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), blocked.clone());

@@ -1,4 +1,4 @@
-//! The KV cache: keys and values of the positions already read, as packed matrices.
+//! The KV cache: the keys and values of all positions processed so far, as packed matrices.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::gemm::{PackedRef, Row, WIDTH, n_panels};
 
 /// The keys and values of all layers, for several samples, in memory that is allocated once.
 ///
-/// For each head, positions are columns of the matrix of keys and rows of the matrix of values: the product of queries
-/// with the former gives scores, and that of weights with the latter gives weighted sums of values.
+/// For each head, positions are the columns of the key matrix and the rows of the value matrix: queries times keys
+/// gives attention scores, and attention weights times values gives the weighted sums of values.
 #[derive(Debug)]
 pub struct Cache {
     keys: Pages,
@@ -19,7 +19,7 @@ pub struct Cache {
     n_kv_heads: usize,
 }
 
-/// The layout of a head's keys, or values, in rows of panels.
+/// The layout of the keys, or values, of one head, as rows of packed panels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadShape {
     pub(crate) capacity: usize,
@@ -27,17 +27,17 @@ pub(crate) struct HeadShape {
 }
 
 impl HeadShape {
-    /// The rows in a panel of keys: one for each dimension.
+    /// The number of rows in a panel of keys: one per dimension of the head, padded.
     fn key_rows(self) -> usize {
         n_panels(self.head_dim) * WIDTH
     }
 
-    /// The rows in a panel of values: one for each position.
+    /// The number of rows in a panel of values: one per position, padded.
     fn value_rows(self) -> usize {
         n_panels(self.capacity) * WIDTH
     }
 
-    /// The rows of a head, the same number for keys and for values.
+    /// The number of rows per head, which is the same for keys and values.
     pub(crate) fn rows(self) -> usize {
         n_panels(self.capacity) * self.key_rows()
     }
@@ -52,7 +52,7 @@ impl HeadShape {
         PackedRef::within(rows, [n, self.head_dim], self.value_rows())
     }
 
-    /// Writes the key and the value of a position.
+    /// Writes the key and the value of one position.
     #[inline(always)]
     pub(crate) fn write(self, [keys, values]: [&mut [Row]; 2], position: usize, [key, value]: [&[f32]; 2]) {
         let column = position % WIDTH;
@@ -67,8 +67,8 @@ impl HeadShape {
 }
 
 impl Cache {
-    /// A cache for `capacity` positions of `n_samples` samples in `n_layers` layers with `n_kv_heads` heads of width
-    /// `head_dim`.
+    /// Allocates a cache for `capacity` positions of each of `n_samples` samples, in `n_layers` layers of `n_kv_heads`
+    /// heads of width `head_dim`.
     #[must_use]
     pub fn new([n_layers, n_samples]: [usize; 2], capacity: usize, [n_kv_heads, head_dim]: [usize; 2]) -> Self {
         let shape = HeadShape { capacity, head_dim };
@@ -77,13 +77,13 @@ impl Cache {
         Self { keys: zeros(), values: zeros(), lens, shape, n_layers, n_kv_heads }
     }
 
-    /// The most positions of a sample.
+    /// The maximum number of positions per sample.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shape.capacity
     }
 
-    /// The number of positions of sample `sample`.
+    /// The number of cached positions of a sample.
     #[must_use]
     pub fn len(&self, sample: usize) -> usize {
         self.lens[sample]
@@ -98,7 +98,7 @@ impl Cache {
     /// Drops all positions of a sample but the first `n`.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If the sample has fewer than `n` positions.
     pub fn truncate(&mut self, sample: usize, n: usize) {
         assert!(n <= self.lens[sample], "{n} of {} positions", self.lens[sample]);
         self.lens[sample] = n;
@@ -109,10 +109,10 @@ impl Cache {
         self.lens[sample] += n;
     }
 
-    /// Replaces the positions of sample `to` by the first `len` of sample `from`.
+    /// Replaces the positions of sample `to` by the first `len` positions of sample `from`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If sample `from` has fewer than `len` positions.
     pub fn copy(&mut self, from: usize, to: usize, len: usize) {
         assert!(len <= self.lens[from], "{len} of {} positions", self.lens[from]);
         let shape = self.shape;
@@ -135,8 +135,8 @@ impl Cache {
         self.shape
     }
 
-    /// The keys and values of a layer for a range of samples, by sample and head, and the number of positions of each
-    /// sample.
+    /// The keys and values of a layer for a range of samples, ordered by sample and head, and the number of positions
+    /// of each of these samples.
     pub(crate) fn layer(&mut self, layer: usize, samples: Range<usize>) -> ([&mut [Row]; 2], &[usize]) {
         let sample_rows = self.n_kv_heads * self.shape.rows();
         let start = layer * self.lens.len();

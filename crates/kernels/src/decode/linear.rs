@@ -1,4 +1,4 @@
-//! Projections whose weights are packed once and multiplied many times.
+//! Linear layers whose weights are packed once and multiplied many times.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,17 +19,17 @@ pub enum Precision {
     /// As trained, 4 bytes per weight.
     #[default]
     F32,
-    /// 8 significant bits instead of 24 over the same range, 2 bytes per weight.
+    /// `bfloat16`: the range of f32 with 8 significant bits instead of 24, 2 bytes per weight.
     Bf16,
-    /// Integers from -127 to 127 with a scale for each 32 of them, 1.125 bytes per weight.
+    /// Integers from -127 to 127 in blocks of 32 with one scale each, 1.125 bytes per weight.
     Int8,
 }
 
 impl Precision {
-    /// All formats, the most exact first.
+    /// All formats, from the most to the least precise.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
 
-    /// Its name in arguments and output.
+    /// The name of the format in arguments and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,12 +46,12 @@ impl fmt::Display for Precision {
     }
 }
 
-/// A projection: weights `[K, N]`, packed in blocks of 32 rows, and a bias.
+/// A linear layer: weights `[K, N]`, packed in blocks of 32 rows, and an optional bias.
 #[derive(Debug)]
 pub struct PackedLinear {
     weights: Weights,
     shape: [usize; 2],
-    /// Padded to whole panels; empty if there is none.
+    /// Padded to whole panels; empty if there is no bias.
     bias: Vec<f32>,
 }
 
@@ -63,10 +63,10 @@ enum Weights {
 }
 
 impl PackedLinear {
-    /// Packs the matrix `[inputs, outputs]` of the numbers `at(input, output)`.
+    /// Packs a weight matrix of the `shape` `[inputs, outputs]`, whose elements are `at(input, output)`.
     ///
     /// # Panics
-    /// If the length of a bias is not the number of outputs.
+    /// If the length of the bias is not the number of outputs.
     #[must_use]
     pub fn pack(
         precision: Precision,
@@ -95,7 +95,7 @@ impl PackedLinear {
         }
     }
 
-    /// The number of bytes that a product reads.
+    /// The size of the packed weights in bytes, all of which every product reads.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.weights {
@@ -105,7 +105,7 @@ impl PackedLinear {
         }
     }
 
-    /// The weight from input `input` to output `output`, as stored.
+    /// The weight from input `input` to output `output`, as rounded by the storage format.
     ///
     /// # Panics
     /// If an index is out of range.
@@ -123,7 +123,7 @@ impl PackedLinear {
     /// `out = x weights + bias`, row by row.
     ///
     /// # Panics
-    /// If sizes do not match, as in the functions below.
+    /// If the sizes do not match; so do [`Self::add`], [`Self::pack_into`] and [`Self::activate`].
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
         self.multiply(x, self.written(Mode::Put, out.whole_panels(x.n_rows())));
@@ -141,12 +141,12 @@ impl PackedLinear {
         self.multiply(x, self.written(Mode::Put, out.resize(x.n_rows())));
     }
 
-    /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` has a number for each output,
+    /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` holds a value for each output
     /// and is overwritten.
     pub fn activate(&self, x: &PackedRows, activation: Activation, gate: &mut PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
         let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
-        // SAFETY: it has no numbers.
+        // SAFETY: the block is empty.
         let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
         self.multiply(x, Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
     }
@@ -197,7 +197,7 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
     W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
 }
 
-/// One epilogue for all kinds of output, so that the products of each precision are compiled only once.
+/// A single epilogue type for all kinds of output, so that the product of each precision is compiled only once.
 enum Output<'a> {
     Store(Store<'a>),
     Activate(Activate<'a, f32>),
@@ -226,7 +226,7 @@ impl Epilogue<f32> for Output<'_> {
 
 impl Divisible<f32> for Output<'_> {
     unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `block`.
         unsafe {
             match self {
                 Self::Store(store) => Self::Store(Divisible::<f32>::block(store, rows, columns)),

@@ -1,4 +1,4 @@
-//! Rows of activations, plain or packed for products with weights, and norms from plain rows to packed ones.
+//! Rows of activations, plain or packed for products with weights; norms that read plain rows and write packed ones.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use crate::flex::in_f32;
 use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
 use crate::norm::Norm;
 
-/// Plain rows, each padded to whole panels plus one cache line: rows whose distance is a power of two would evict each
-/// other from the cache.
+/// Plain rows, each padded to whole panels plus one cache line: rows a power of two apart would evict each other from
+/// the cache.
 #[derive(Debug)]
 pub struct Rows {
     values: Vec<f32>,
@@ -20,25 +20,25 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Memory for `n_rows` rows of `n_columns` numbers.
+    /// Allocates `n_rows` rows of `n_columns` elements.
     #[must_use]
     pub fn new(n_rows: usize, n_columns: usize) -> Self {
         let row_step = n_panels(n_columns) * WIDTH + WIDTH / 2;
         Self { values: vec![0.0; n_rows * row_step], row_step, n_columns }
     }
 
-    /// The numbers of a row.
+    /// A row, without its padding.
     #[must_use]
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.row_step..][..self.n_columns]
     }
 
-    /// The numbers of a row, mutably.
+    /// A row, without its padding, to be written.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.values[row * self.row_step..][..self.n_columns]
     }
 
-    /// The first `n` rows, to be written by several threads.
+    /// The first `n` rows, to be written in parallel.
     pub fn par_rows_mut(&mut self, n: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         let n_columns = self.n_columns;
         let rows = self.values.par_chunks_exact_mut(self.row_step).take(n);
@@ -58,14 +58,14 @@ impl Rows {
         self.row_step
     }
 
-    /// The first `n_rows` rows, in whole panels.
+    /// The first `n_rows` rows, padded to whole panels.
     pub(crate) fn whole_panels(&mut self, n_rows: usize) -> MatrixMut<'_> {
         let n_columns = n_panels(self.n_columns) * WIDTH;
         MatrixMut::within(&mut self.values, [n_rows, n_columns], self.row_step)
     }
 }
 
-/// Rows packed as the left matrix of products, in memory that is allocated once.
+/// Rows packed as the left operand of a product, in memory that is allocated once.
 #[derive(Debug)]
 pub struct PackedRows {
     rows: Pages,
@@ -74,7 +74,7 @@ pub struct PackedRows {
 }
 
 impl PackedRows {
-    /// Memory for up to `max_rows` rows of `n_columns` numbers.
+    /// Allocates up to `max_rows` rows of `n_columns` elements.
     #[must_use]
     pub fn new(max_rows: usize, n_columns: usize) -> Self {
         Self { rows: Pages::zeros(max_rows * n_panels(n_columns)), n_rows: 0, n_columns }
@@ -92,8 +92,8 @@ impl PackedRows {
         PackedRef::new(&self.rows, [self.n_rows, self.n_columns])
     }
 
-    /// `n_rows` rows to be written, in whole panels. The padding behind the last column is multiplied with weights of
-    /// zero, and must be finite: it is zero if only columns are written.
+    /// Sets the number of rows and returns them, padded to whole panels, to be written. The padding after the last
+    /// column is multiplied by zero weights, so it must be finite: it is zeroed here, and stays zero unless written.
     pub(crate) fn resize(&mut self, n_rows: usize) -> MatrixMut<'_> {
         self.n_rows = n_rows;
         let n_panels = n_panels(self.n_columns);
@@ -116,17 +116,17 @@ pub struct RowNorm {
 }
 
 impl RowNorm {
-    /// A norm over as many numbers as it has weights. It subtracts their mean if it is `centred`, as a layer norm does.
+    /// A norm over rows as long as `weight`. If it is `centred`, it subtracts the mean, as layer norm does.
     ///
     /// # Panics
-    /// If the numbers of biases and weights differ.
+    /// If `bias` and `weight` differ in length.
     #[must_use]
     pub fn new(weight: Vec<f32>, bias: Option<Vec<f32>>, centred: bool, epsilon: f64) -> Self {
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == weight.len()), "a bias for each weight");
         Self { weight, bias, norm: Norm { centred, epsilon: in_f32(epsilon) } }
     }
 
-    /// Normalizes a range of rows of `x`.
+    /// Normalizes a range of the rows of `x` into `out`.
     ///
     /// # Panics
     /// If the sizes do not match, or `out` is too small.
@@ -194,7 +194,7 @@ mod tests {
                 let mut out = PackedRows::new(1, columns);
                 let norm = RowNorm::new(vec![1.0; columns], None, true, 1e-5);
                 norm.apply(&rows(&[vec![x; columns]]), 0..1, &mut out);
-                // The mean of equal numbers is rounded, and their deviation is only this rounding error.
+                // The mean of equal numbers is rounded, and their deviation from it is only this rounding error.
                 let got = out.rows.as_flattened();
                 assert!(got.iter().all(|y| y.abs() < 0.1), "{columns} of {x}: {got:?}");
             }

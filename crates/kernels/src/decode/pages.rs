@@ -1,6 +1,6 @@
-//! Memory for sequential reading, in pages as large as the system allows.
+//! Memory for sequential reads, in huge pages where the system provides them.
 //!
-//! With pages of 4 KiB a core spends a third of the time on address translation; with 2 MiB next to nothing.
+//! With pages of 4 KiB a core spends a third of the time on address translation, with pages of 2 MiB almost none.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use memmap2::MmapMut;
 
 use crate::gemm::{Row, Word};
 
-/// Zeroed rows of panels, whose memory is allocated when it is first touched.
+/// Zeroed rows of packed panels. The system allocates their memory when it is first touched.
 pub(crate) struct Pages<W = f32> {
     map: MmapMut,
     n_rows: usize,
@@ -18,6 +18,8 @@ pub(crate) struct Pages<W = f32> {
 }
 
 impl<W: Word> Pages<W> {
+    /// Maps memory for `n_rows` rows.
+    ///
     /// # Panics
     /// If the system has no memory left.
     pub(crate) fn zeros(n_rows: usize) -> Self {
@@ -43,7 +45,7 @@ impl<W: Word> Deref for Pages<W> {
 
 impl<W: Word> DerefMut for Pages<W> {
     fn deref_mut(&mut self) -> &mut [Row<W>] {
-        // SAFETY: as above, and `self` is borrowed mutably, so there is no other reference to the mapping.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably, so there is no other reference to the mapping.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.n_rows) }
     }
 }

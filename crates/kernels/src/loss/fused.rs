@@ -1,7 +1,7 @@
-//! Cross-entropy directly from hidden states, with the logits of a few rows at a time and never all of them.
+//! Fused cross-entropy: computes the loss from hidden states, holding the logits of only a few rows at a time.
 //!
-//! The gradient of the mean loss is known except for one factor, which the backward pass provides. It is therefore
-//! computed together with the loss, while the logits are available.
+//! The gradients of the mean loss are known up to one factor, which the backward pass provides. The forward pass
+//! therefore computes them together with the loss, while the logits are available.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role,
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
-/// The sizes of the chunks.
+/// The sizes of the chunks in which the loss is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The number of logits, and of their gradients in panels.
+    /// The maximum number of logits in a chunk of rows, unless a single row has more.
     logits: usize,
-    /// The number of weights packed at a time.
+    /// The number of weights that are packed at a time.
     weights: usize,
 }
 
@@ -34,7 +34,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The blocks of the vocabulary whose weights are packed together.
+    /// The blocks into which the vocabulary is divided; the weights of a block are packed together.
     fn blocks(self, vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
         let block = (self.weights / c).next_multiple_of(WIDTH).max(WIDTH);
         (0..vocab_size).step_by(block).map(move |first| first..vocab_size.min(first + block))
@@ -66,7 +66,8 @@ pub(super) fn cross_entropy(
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
 ///
 /// `E` is the element type of the products for gradients. Logits are always computed in f32: no later operation would
-/// even out their rounding errors, which alone would change the loss more than those of all other products of a model.
+/// even out their rounding errors, which would change the loss more than those of all other products of a model
+/// together.
 #[derive(Debug)]
 struct CrossEntropy<E> {
     targets: Vec<usize>,
@@ -118,11 +119,11 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             if !save {
                 continue;
             }
-            // Packed again, since the products for gradients may use pairs of bfloat16.
+            // Packed again, because the products for gradients may use pairs of bfloat16.
             let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
             let grad_logits = Matrix::new(logits, [rows, vocab_size]);
             let grad_hidden = &mut grad_hidden[first * c..][..rows * c];
-            // Each chunk of rows and each block of tokens adds its part, in order.
+            // Each block of tokens adds its part to the gradients, and so does each chunk of rows, in order.
             for tokens in blocks() {
                 let weights = projection.columns(tokens.clone()).transposed();
                 let [grad_logits, weights] =
@@ -150,7 +151,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let factor = values(&gradient)[0];
         let scaled = saved.into_iter().map(|mut part| {
-            // If the loss is the root of the backward pass its gradient is 1.
+            // The gradient of the loss is 1 if the backward pass starts at it.
             if factor.to_bits() != 1.0_f32.to_bits() {
                 let part = values_mut(&mut part);
                 run(part.len(), part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
@@ -161,13 +162,13 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     }
 }
 
-/// The mean of losses, summed in order.
+/// The mean of the losses, summed in order in f64.
 fn mean(losses: &[f32]) -> f32 {
     let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
     in_f32(sum / losses.len() as f64)
 }
 
-/// Replaces rows of logits by their gradient, and writes the losses.
+/// Replaces rows of logits by their gradients, and writes the losses.
 struct RowLosses<'a> {
     /// `[n, V]`
     logits: &'a mut [f32],
@@ -230,7 +231,7 @@ mod tests {
     use crate::testing::{Leaves, assert_threads_change_nothing, assert_within, output_and_gradients_by};
     use burn::tensor::{Device, TensorData};
 
-    /// The loss, and its gradients when it is multiplied by a factor.
+    /// The loss, and the gradients of the loss multiplied by a factor.
     fn run_with(
         f: impl Fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>,
         [n, c, vocab_size]: [usize; 3],
@@ -261,10 +262,10 @@ mod tests {
         run_with(f, shape, tied, factor)
     }
 
-    /// A loss is a small difference of large logits, and so less exact than its gradients.
+    /// A loss is a small difference of large numbers, and therefore less accurate than its gradients.
     const SHARE: f32 = 1e-5;
 
-    /// Rows, width, vocabulary.
+    /// `[N, C, V]`: rows, width, size of the vocabulary.
     const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [1, 8, 5], [70, 32, 65], [33, 7, 1000], [5, 3, 130]];
 
     #[test]
@@ -277,7 +278,7 @@ mod tests {
                 assert_within(&exact, &run_with(composed, shape, tied, factor), SHARE, &what);
                 let rounded = fused(cap, Bf16, shape, tied, factor);
                 assert_eq!(rounded[0][0].to_bits(), exact[0][0].to_bits(), "{what}");
-                // The relative error of a factor is at most 2^-9.
+                // Rounding a factor to bfloat16 changes it by a relative error of at most 2^-9.
                 assert_within(&rounded, &exact, 1.0 / 128.0, &what);
                 assert!(shape == [1, 1, 1] || rounded[1..] != exact[1..], "{what}");
             }
@@ -286,7 +287,8 @@ mod tests {
 
     #[test]
     fn parts_are_the_whole() {
-        // 4 rows at a time, and 1 at the end; then one by one; then 32 tokens at a time, and 6 at the end; then both.
+        // Chunks of 4 rows, the last of 1; then of single rows; then blocks of 32 tokens, the last of 6; then chunks of
+        // 4 rows with blocks of 32 tokens.
         let limits = [(4 * 70 + 69, 10_000), (3, 10_000), (10_000, 1), (4 * 70, 12 * 32)];
         for (tied, precision) in [(false, F32), (false, Bf16), (true, F32), (true, Bf16)] {
             let want = fused(Some(2.0), precision, [9, 12, 70], tied, 1.0);

@@ -6,26 +6,26 @@ use burn::tensor::{Int, Tensor, activation, assert_shape};
 
 use crate::{MatmulPrecision, flex};
 
-/// The most logits that the fused [`cross_entropy`] holds at once.
+/// The maximum number of logits that the fused [`cross_entropy`] holds at once.
 pub const MAX_LOSS_LOGITS: usize = 1 << 22;
 
 /// The weights of the output layer.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Those of the token embedding, `[V, C]` (tied).
+    /// The weights of the token embedding (tied), `[V, C]`.
     Tied(Tensor<2>),
-    /// Separate ones, `[C, V]`.
+    /// Separate weights, `[C, V]`.
     Own(Tensor<2>),
 }
 
-/// The mean cross-entropy of the targets under the logits of hidden states, in nats per token. Gradients are computed
-/// in the given precision, logits always in f32. A `cap` is applied to the logits, see [`softcap`].
+/// The mean cross-entropy of the targets under the logits of the hidden states, in nats per token. Gradients are
+/// computed in the given precision, logits always in f32. With a `cap`, the logits are soft-capped: see [`softcap`].
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
 ///
 /// # Panics
-/// If the numbers of targets and rows differ.
+/// If the number of targets differs from the number of rows.
 #[must_use]
 pub fn cross_entropy(
     hidden: Tensor<2>,
@@ -42,7 +42,7 @@ pub fn cross_entropy(
     composed_cross_entropy(hidden, output, targets, cap)
 }
 
-/// [`cross_entropy`] by burn's own operations.
+/// [`cross_entropy`] composed of burn's operations.
 fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>, cap: Option<f64>) -> Tensor<1> {
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
@@ -55,7 +55,7 @@ fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, 
     cross_entropy_of_logits(logits, targets)
 }
 
-/// `cap tanh(logits / cap)`: small logits hardly change, and none exceeds the cap.
+/// `cap tanh(logits / cap)`: small logits hardly change, and no logit exceeds the cap.
 ///
 /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2, "Logit
 /// soft-capping"; Bello et al. 2017, "Neural Combinatorial Optimization with Reinforcement Learning", appendix A.1.
@@ -73,7 +73,7 @@ pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
 /// `logits: [N, V]`, `targets: [N]` with values in `0..V` -> `[1]`
 ///
 /// # Panics
-/// If there are not as many targets as rows.
+/// If the number of targets differs from the number of rows.
 #[must_use]
 pub fn cross_entropy_of_logits(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [n, _] = logits.dims();
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn equals_minus_the_mean_log_probability() {
         let device = Device::flex();
-        // Here the hidden states are the logits.
+        // The output weights are the identity, so the hidden states are the logits.
         let hidden = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
         let targets = Tensor::<1, Int>::from_data([1, 0], &device);
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
@@ -102,7 +102,7 @@ mod tests {
                 let loss = |cap| f(hidden.clone(), output.clone(), targets.clone(), cap).into_scalar::<f32>();
                 let (plain, capped) = (loss(None), loss(Some(2.0)));
                 assert!((plain - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{plain}");
-                // The logits become 0 and 2 tanh(ln(2) / 2) = 2/3, and 2 and 0.
+                // The capped logits are 0 and 2 tanh(ln(2) / 2) = 2/3 in row 0, and 2 and 0 in row 1.
                 let expected = 0.5 * ((-2.0_f32 / 3.0).exp().ln_1p() + (-2.0_f32).exp().ln_1p());
                 assert!((capped - expected).abs() < 1e-6, "{capped}, not {expected}");
             }

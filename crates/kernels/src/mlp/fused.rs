@@ -1,7 +1,7 @@
-//! The feed-forward layer as one operation.
+//! The feed-forward layer as one fused operation.
 //!
-//! The activation and its derivative are computed together, from sums that are still in registers, because both use the
-//! same exponential. The values between the two projections stay in panels.
+//! The epilogue of the first projection computes the activation together with its derivative, which uses the same
+//! exponential, from sums that are still in registers. The values between the two projections stay packed in panels.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -56,12 +56,12 @@ struct FeedForward<E> {
 }
 
 impl<E: Element> FeedForward<E> {
-    /// The number of weights.
+    /// The number of weight matrices.
     fn n_weights(&self) -> usize {
         if self.activation.is_gated() { 3 } else { 2 }
     }
 
-    /// The bias of a weight; empty if there is none.
+    /// The bias that belongs to a weight, given by its index; empty if there are no biases.
     fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
         match self.has_bias {
             true => values(&inputs[1 + self.n_weights() + weight]),
@@ -70,13 +70,13 @@ impl<E: Element> FeedForward<E> {
     }
 }
 
-/// The indices of the weights.
+/// The indices of the weights among the inputs, counted from the first weight.
 const EXPAND: usize = 0;
 const CONTRACT: usize = 1;
 const GATE: usize = 2;
 
 impl<E: Element> FlexOperation for FeedForward<E> {
-    /// Saves the inputs, and in panels the activations and the derivatives of the activation function.
+    /// Saves the inputs, and, packed in panels, the activations and the derivatives of the activation function.
     fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let weights = inputs[1..=self.n_weights()].iter().map(|weight| (matrix(weight), Role::Right));
         let matrices: Vec<_> = std::iter::once((matrix(&inputs[0]), Role::Left)).chain(weights).collect();
@@ -89,7 +89,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let [mut slope, mut gate] =
             [save, is_gated].map(|is_kept| uninit(if is_kept { MatrixMut::<f32>::n_packed(shape) } else { 0 }));
         if is_gated {
-            // SAFETY: written before it is read.
+            // SAFETY: the gate is written before it is read.
             let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
             store(Mode::Put, out, x, weight(GATE), self.bias(&inputs, GATE));
         }
@@ -153,7 +153,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
             grad_x
         };
         let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
-        // The gradients of a weight and its bias.
+        // The gradients of a weight and of its bias.
         let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
             rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
         };
@@ -178,7 +178,8 @@ impl<E: Element> FlexOperation for FeedForward<E> {
     }
 }
 
-/// The panels once all numbers are written, padded with zeros behind the last column.
+/// Converts panels whose columns have all been written to initialized ones: the padding after the last column is
+/// zeroed.
 fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
     let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
     let last = panels.get_mut(beyond..).unwrap_or_default(); // empty if there are no panels
@@ -220,7 +221,7 @@ mod tests {
     const ACTIVATIONS: [Activation; 4] =
         [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu];
 
-    /// Rows of the batch, positions, width, inner width.
+    /// `[B, T, C, F]`: rows of the batch, positions, width, inner width.
     const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
 
     #[test]
@@ -232,8 +233,8 @@ mod tests {
                 assert_close(&got, &want, &what);
                 if is_biased {
                     let rounded = run_with(mlp, shape, activation, is_biased, Bf16);
-                    // The relative error of a factor is at most 2^-9; a product of products has several factors, and
-                    // the sum with a bias may be smaller than its terms.
+                    // Rounding a factor changes it by a relative error of at most 2^-9; a product of products has
+                    // several factors, and the sum with a bias may be smaller than its terms.
                     assert_within(&rounded, &got, 1.0 / 32.0, &what);
                     assert_ne!(rounded[0], got[0], "{what}");
                 }

@@ -1,4 +1,4 @@
-//! The feed-forward layer: two projections, with an activation between them.
+//! The feed-forward layer: two projections with an activation between them.
 
 mod fused;
 
@@ -27,7 +27,7 @@ pub struct Mlp {
     pub contract: Layer,
     /// The activation between the projections.
     pub activation: Activation,
-    /// The precision of the products with the projections.
+    /// The precision of the matrix products.
     pub precision: MatmulPrecision,
 }
 
@@ -39,7 +39,7 @@ pub struct Mlp {
 /// `x: [B, T, C]` -> `[B, T, C]`
 ///
 /// # Panics
-/// If a gate is missing or superfluous.
+/// If a gated activation has no gate, or an activation without gates has one.
 #[must_use]
 pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     assert_eq!(mlp.gate.is_some(), mlp.activation.is_gated(), "a gate for {:?}", mlp.activation);
@@ -49,7 +49,7 @@ pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     composed_mlp(x, mlp)
 }
 
-/// [`mlp`] by burn's own operations.
+/// [`mlp`] composed of burn's operations.
 fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { expand, gate, contract, activation: kind, precision: _ } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
