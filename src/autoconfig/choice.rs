@@ -61,7 +61,7 @@ pub(super) const LONGEST_CONTEXT: usize = 512;
 /// The most models measured.
 const MAX_MEASUREMENTS: usize = 3;
 
-/// How fast a config trains.
+/// The training speed of a config.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
     /// The measured step times.
@@ -69,7 +69,7 @@ pub(super) struct Speed {
     pub n_parameters: usize,
 }
 
-/// A config, and the numbers that it is based on.
+/// A config and the numbers that it is based on.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     pub config: Config,
@@ -88,7 +88,7 @@ pub(super) struct Choice {
 /// Everything known before the first measurement.
 pub(super) struct Known<'a> {
     pub request: &'a Request,
-    /// How the text is read.
+    /// The settings for reading the text.
     pub data: &'a DataConfig,
     pub profile: &'a TextProfile,
     pub token_choice: &'a TokenChoice,
@@ -223,7 +223,8 @@ impl Known<'_> {
         (self.n_tokens as f64 * (1.0 - self.val_fraction())).floor()
     }
 
-    /// A tenth; a fifth of a short text; about 200,000 tokens of a long one, since all are read at the end.
+    /// The share for validation: a tenth; a fifth of a short text; about 200,000 tokens of a long one, since all of
+    /// them are read at the end.
     fn val_fraction(&self) -> f64 {
         let n = self.n_tokens as f64;
         match n {
@@ -237,7 +238,7 @@ impl Known<'_> {
         }
     }
 
-    /// As long as a model of this width can use, with at least eight windows of training text.
+    /// The context length: as long as a model of this width can use, with at least eight windows of training text.
     fn context_length(&self, d_model: usize) -> usize {
         let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
             && (self.profile.characters.as_ref()).is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
@@ -266,7 +267,7 @@ impl Known<'_> {
     }
 }
 
-/// The weights in a model's blocks, which determine its speed and capacity.
+/// The number of weights in a model's blocks, which determines its speed and capacity.
 fn weights(size_idx: usize) -> f64 {
     let (n_layers, d_model, _) = SIZES[size_idx];
     (12 * n_layers * d_model * d_model) as f64
@@ -276,13 +277,13 @@ fn tokens_of_batch(config: &Config) -> f64 {
     (config.train.batch_size * config.model.context_length) as f64
 }
 
-/// The quick start's rate, found by experiment, up to its width, and beyond in proportion to 1 / width.
+/// The learning rate: the quick start's, found by experiment, up to its width, and proportional to 1 / width beyond it.
 fn learning_rate(d_model: usize) -> f64 {
     let exact = 3e-3 * (128.0 / d_model as f64).min(1.0);
     (exact * 1e4).round() / 1e4
 }
 
-/// 0 if the text is read few times, or the model is too small to memorize it.
+/// The dropout; 0 if the text is read few times or the model is too small to memorize it.
 fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
     match (epochs, parameters_per_token) {
         (..8.0, _) | (_, ..0.5) => 0.0,

@@ -1,4 +1,4 @@
-//! Why a config cannot be made for a text.
+//! The errors of making a config for a text.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::format::{counted, grouped};
 
-/// Why a config cannot be made for a text. Paths are of the file or folder.
+/// The reason why a config cannot be made for a text. Each path is that of the file or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoconfigError {
     /// The text cannot be read, is empty, or is not UTF-8.

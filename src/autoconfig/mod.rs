@@ -38,13 +38,13 @@ use token_choice::TokenChoice;
 /// The longest run, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
-/// From fewer characters, or bytes, a model learns little more than the text itself.
+/// The length, in characters or bytes, below which a model learns little more than the text itself.
 const SHORT_TEXT: u64 = 100_000;
 
-/// From this share of repeated lines on, the validation split is hardly new.
+/// The share of repeated lines from which the validation split is hardly new.
 const MUCH_REPEATED: f64 = 0.5;
 
-/// The text and the wishes that a config is made for.
+/// The text that a config is made for, and the requirements.
 #[derive(Debug, Default, Clone)]
 pub struct Request {
     /// The text, as `data.path` names it.
@@ -55,7 +55,7 @@ pub struct Request {
     pub include: Vec<String>,
     /// Patterns of the files in a folder to leave out.
     pub exclude: Vec<String>,
-    /// How long training may take, minutes.
+    /// The time that training may take, in minutes.
     pub minutes: f64,
     /// The kind of tokenizer; `None` to choose one for the text.
     pub tokenizer: Option<TokenizerKind>,
@@ -75,7 +75,7 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// How to read the text.
+    /// The settings for reading the text.
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {
             return Err(AutoconfigError::StandardInput);
@@ -134,7 +134,7 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
     Ok(TextConfig { toml, cautions })
 }
 
-/// How many bytes of the text are encoded: enough to time steps, and to train BPE.
+/// The number of bytes of the text that are encoded: enough to time steps, and to train BPE.
 const ENCODED_BYTES: usize = 1 << 20;
 
 /// The beginning of a text, tokenized.

@@ -11,7 +11,7 @@ pub struct Preset {
     pub name: &'static str,
     /// The name of its file in `configs/`, without `.toml`; also accepted as an argument.
     pub stem: &'static str,
-    /// Its model and text, in a line.
+    /// One line about its model and text.
     pub about: &'static str,
     /// The file, byte for byte.
     pub toml: &'static str,

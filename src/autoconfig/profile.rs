@@ -12,10 +12,10 @@ use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
 use crate::data::Preview;
 
-/// How many bytes of a text are read. The rest is assumed to be similar.
+/// The number of bytes of a text that are read; the rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
 
-/// How many of these bytes are gzipped: plenty for its window of 32 KiB.
+/// The number of these bytes that are compressed: plenty for gzip's window of 32 KiB.
 const PACKED_BYTES: usize = 1 << 20;
 
 /// The shortest text that gets a config, in characters or bytes.
@@ -46,12 +46,12 @@ pub(super) struct TextProfile {
 pub(super) struct Characters {
     /// The number of characters in the text.
     pub n: u64,
-    /// How often each occurs in the sample, the most frequent first.
+    /// The number of occurrences of each character in the sample, most frequent first.
     pub counts: Vec<(char, u64)>,
 }
 
 impl TextProfile {
-    /// Reads the text that `data` names, which may be any file if `kind` is byte.
+    /// Reads the text that `data` names; if `kind` is byte, it may be any file.
     pub fn read(data: &DataConfig, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(&data.all_sources()[0], SAMPLE_BYTES, !as_bytes)?;
@@ -141,7 +141,7 @@ impl Characters {
         self.counts.len()
     }
 
-    /// How many of the most frequent characters make up 99 % of the sample.
+    /// The number of characters, most frequent first, that make up 99 % of the sample.
     pub fn n_common(&self) -> usize {
         let total: u64 = self.counts.iter().map(|(_, count)| count).sum();
         let mut rest = total;

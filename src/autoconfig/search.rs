@@ -1,4 +1,4 @@
-//! The settings of a generated config that are worth searching for one text.
+//! The search space for a config generated from a text.
 
 use crate::config::{Config, TokenizerKind};
 
@@ -6,8 +6,9 @@ use crate::config::{Config, TokenizerKind};
 /// it was requested.
 ///
 /// The model family stays, so that other programs can read the result; sizes vary within the available time, in which a
-/// larger model makes fewer steps. Settings that matter only late in a run do not vary: the first rungs would choose the
-/// final learning rate by chance, and always less dropout, with which runs start better even where they end worse.
+/// larger model makes fewer steps. Settings that matter only late in a run do not vary: the first rungs would choose
+/// the final learning rate by chance, and would always choose less dropout, with which runs start better even where
+/// they end worse.
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
@@ -36,7 +37,7 @@ pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     space
 }
 
-/// From half to twice a learning rate.
+/// The range from half a learning rate to twice that rate.
 fn in_log(key: &str, rate: f64) -> String {
     format!("{key}=log({:e}..{:e})", rate / 2.0, rate * 2.0)
 }

@@ -1,4 +1,4 @@
-//! Fills in `template.toml`, a commented config: each choice with its reason, with numbers of the text.
+//! Fills in `template.toml`, a commented config that gives the reason for each choice, with numbers of the text.
 
 use serde::Serialize;
 
@@ -90,7 +90,7 @@ impl Template<'_> {
         )
     }
 
-    /// The keys for how to read the text; empty for defaults.
+    /// The keys for reading the text that do not have their defaults.
     fn how_read(&self) -> String {
         let DataConfig { format, text_field, include, exclude, .. } = &self.choice.config.data;
         let mut keys = Vec::new();

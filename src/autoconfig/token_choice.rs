@@ -1,4 +1,4 @@
-//! Chooses the tokenizer, from the text alone.
+//! Chooses the tokenizer from the text alone.
 
 use super::profile::TextProfile;
 use crate::config::TokenizerKind;
@@ -7,24 +7,24 @@ use crate::format::grouped;
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;
 
-/// From this length on, in characters, BPE is better: a run of minutes reads more of the text, and does not yet
-/// memorize it (docs/experiments.md, "Pieces instead of characters").
+/// The length in characters from which BPE is better: a run of minutes reads more of the text and does not yet memorize
+/// it (docs/experiments.md, "Pieces instead of characters").
 const LONG_TEXT: u64 = 1_000_000;
 
-/// A token that occurs less often than this is hardly learned.
+/// The number of occurrences below which a token is hardly learned.
 const MIN_OCCURRENCES: u64 = 4;
 
 /// The shortest text for BPE, in bytes: shorter ones have too few repeated pieces.
 const MIN_BPE_BYTES: u64 = 64 << 10;
 
-/// BPE gets one token for each this many bytes of text,
+/// The number of bytes of text per token of a BPE vocabulary, within the limits of [`BPE_SIZES`].
 const BYTES_PER_TOKEN: u64 = 500;
 
-/// within these limits: a smaller vocabulary is hardly better than bytes, and with a larger one a small model spends
-/// most of its time on logits.
+/// The limits of a BPE vocabulary: a smaller one is hardly better than bytes, and with a larger one a small model
+/// spends most of its time on logits.
 const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
 
-/// A kind of tokenizer, and why it was chosen.
+/// A kind of tokenizer, with the reason for the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenChoice {
     pub kind: TokenizerKind,

@@ -14,26 +14,26 @@ use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
 use crate::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox_kernels::{self as kernels, SelfAttention};
 
-/// Below this, memory ratios are not shown: a page or a thread weighs as much.
+/// The size below which memory ratios are not shown, since a page or a thread takes as much.
 const LEAST_MIB: f64 = 1.0;
 
-/// The most that explicit attention's memory grows when the tokens double.
+/// The largest factor by which explicit attention's memory grows when the number of tokens doubles.
 const PER_DOUBLING: f64 = 4.0;
 
 /// The share of free memory to leave free.
 const RESERVE: f64 = 0.1;
 
-/// How attention is computed.
+/// The way in which attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Scores, mask, softmax and the weighted sum, each materialized in memory: what a probe needs.
+    /// Scores, mask, softmax and the weighted sum, each materialized in memory, as a probe needs them.
     Explicit,
     /// The operation used in training and generation.
     Fused,
 }
 
-/// Which passes are computed.
+/// The passes that are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
@@ -84,11 +84,11 @@ pub struct Case {
 pub struct Cost {
     #[serde(flatten)]
     pub times: Times,
-    /// The peak memory of the first pass beyond queries, keys and values, MiB; `None` if unknown, as on a GPU.
+    /// The peak memory of the first pass beyond queries, keys and values, in MiB; `None` if unknown, as on a GPU.
     pub extra_mib: Option<f64>,
 }
 
-/// A case with its cost, or the reason it was left out.
+/// A case with its cost, or with the reason why it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     #[serde(flatten)]
@@ -98,7 +98,7 @@ pub struct Row {
     pub time_ratio: Option<f64>,
     /// Its memory relative to the previous row.
     pub memory_ratio: Option<f64>,
-    /// Why it was left out.
+    /// The reason why it was left out.
     pub left_out: Option<String>,
 }
 
@@ -164,7 +164,7 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
     }
 }
 
-/// `shortest`, doubled up to `longest`.
+/// The lengths from `shortest` to `longest`, each twice the one before.
 pub fn lengths(shortest: usize, longest: usize) -> Vec<usize> {
     std::iter::successors(Some(shortest), |tokens| tokens.checked_mul(2))
         .take_while(|tokens| *tokens <= longest)
@@ -203,7 +203,7 @@ pub fn series(
     rows
 }
 
-/// Why a row is left out; `None` if memory suffices.
+/// The reason why a row is left out; `None` if the memory suffices.
 fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String> {
     let (needed, available) = needed_mib.zip(available_mib)?;
     (needed > available * (1.0 - RESERVE))

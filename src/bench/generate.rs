@@ -1,4 +1,4 @@
-//! How fast a model reads a prompt and generates.
+//! Measures how fast a model reads a prompt and generates text.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,11 +20,11 @@ use crate::model::Gpt;
 pub struct Case {
     pub batch_size: usize,
     pub prompt_tokens: usize,
-    /// Tokens generated after the prompt, one by one.
+    /// The number of tokens generated after the prompt, one by one.
     pub new_tokens: usize,
 }
 
-/// How fast a model reads and generates.
+/// The speed of reading and generating.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
     #[serde(flatten)]

@@ -1,5 +1,5 @@
-//! The machine's ceilings: matrix products, which limit training and prompt reading, and memory bandwidth, which limits
-//! generation.
+//! The limits of the machine: the speed of matrix products, which limits training and prompt reading, and the memory
+//! bandwidth, which limits generation.
 
 use anyhow::Context;
 use burn::tensor::Tensor;
@@ -98,7 +98,7 @@ fn time_products(
     sizes.iter().map(ceiling).collect()
 }
 
-/// Times each access to arrays of `numbers` f32.
+/// Times each access to arrays of `numbers` f32 values.
 pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Access>>> {
     let mut arrays = Arrays::new(numbers, device);
     // Numbers read or written per element.

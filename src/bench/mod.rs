@@ -1,7 +1,7 @@
-//! How fast this machine trains, generates and attends, and with how much memory.
+//! Measures the speed and the memory of training, generation and attention on this machine.
 //!
 //! Times are medians of rounds after a warm-up, with their spread ([`crate::measure`]). The memory is that of the
-//! process, so the caller measures each case in its own process.
+//! process, so the caller measures each case in a separate process.
 
 pub mod attention;
 pub mod generate;

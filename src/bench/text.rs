@@ -1,4 +1,4 @@
-//! The measurements as text for a terminal.
+//! Formats the measurements as text for a terminal.
 
 use super::attention::{Case, Method, Pass, Row, Shape};
 use super::machine::{Access, Ceiling, Product};
@@ -10,7 +10,7 @@ use crate::draw::table::{columns, table};
 use crate::format::{counted, grouped, or_dash, short};
 use crate::measure::{Times, peak_rss_mib};
 
-/// The cost of attention: a table for each pass, and why rows were left out.
+/// The cost of attention: a table for each pass, and the reasons why rows were left out.
 pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> String {
     let Shape { batch_size, n_heads, head_dim } = shape;
     let heading = format!(
@@ -66,7 +66,7 @@ fn cells(row: &Row) -> [String; 5] {
     ]
 }
 
-/// How fast a model reads and generates, one line per number of parallel texts.
+/// The speed of reading and generating, one line per number of parallel texts.
 pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) -> String {
     let line = |speed: &generate::Speed| {
         [
@@ -136,7 +136,7 @@ fn ceilings<T>(headings: &str, ceilings: &[Ceiling<T>], name: impl Fn(&T) -> Vec
     table(columns(headings), &ceilings.iter().map(line).collect::<Vec<_>>())
 }
 
-/// How fast a model trains.
+/// The training speed of a model.
 pub fn train(speed: &train::Speed, place: &str) -> String {
     let Repetitions { warm_up_steps, rounds, steps } = speed.measured;
     let rounds_ms: Vec<_> = speed.rounds_ms.iter().map(|ms| figures(*ms)).collect();

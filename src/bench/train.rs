@@ -1,4 +1,4 @@
-//! How long training steps take.
+//! Measures how long training steps take.
 
 use std::time::Duration;
 
@@ -26,17 +26,17 @@ pub enum Text {
     Own,
 }
 
-/// How many steps are timed.
+/// The numbers of steps and rounds that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Repetitions {
-    /// Steps before the clock starts.
+    /// The number of steps before timing starts.
     pub warm_up_steps: usize,
     pub rounds: usize,
-    /// Steps per round; their median counts.
+    /// The number of steps per round, of which the median counts.
     pub steps: usize,
 }
 
-/// How fast a model trains.
+/// The training speed of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
     pub device: String,
@@ -46,14 +46,14 @@ pub struct Speed {
     pub parameters: usize,
     pub tokens_per_step: usize,
     pub measured: Repetitions,
-    /// The median step time of each round, milliseconds.
+    /// The median step time of each round, in milliseconds.
     pub rounds_ms: Vec<f64>,
     #[serde(flatten)]
     pub step: Times,
     pub tokens_per_s: f64,
     /// FLOPs of matrix products per second.
     pub flops_per_s: f64,
-    /// The peak memory of the process, MiB; `None` if the system does not report it.
+    /// The peak memory of the process, in MiB; `None` if the system does not report it.
     pub peak_rss_mib: Option<f64>,
 }
 

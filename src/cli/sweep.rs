@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// How long all training steps may take together, such as 90s, 30m or 2h
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     budget: f64,
-    /// The number of seeds for each setting of the last rung, which is ranked by their mean
+    /// The number of runs for each setting of the last rung, each with its own seed; their mean ranks it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     seeds: u32,
     /// The settings to try: grid takes every combination of lists, random draws them, and halving draws them and

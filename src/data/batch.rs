@@ -100,7 +100,7 @@ fn permuted(place: u64, n: u64, keys: [u64; 8]) -> u64 {
 
 /// Mixes bits: each bit of the result depends on every bit of the argument.
 ///
-/// Source: Stafford 2011, "Better Bit Mixing", Mix13, as `SplitMix64` has it.
+/// Source: Stafford 2011, "Better Bit Mixing", Mix13, as in `SplitMix64`.
 fn mixed(bits: u64) -> u64 {
     let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -118,7 +118,7 @@ fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rn
 }
 
 /// Covers a whole split once, in non-overlapping windows: every token except the first of each text is a target exactly
-/// once. The remainder of a text is a shorter row in a batch of its own.
+/// once. The remainder of a text is a shorter row in a separate batch.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.

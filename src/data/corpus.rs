@@ -44,7 +44,7 @@ pub struct Corpus {
 pub struct SourceSummary {
     /// The path in the config; `-` is standard input.
     pub path: PathBuf,
-    /// Where the text of standard input is kept, so that its run can be resumed.
+    /// The path at which the text of standard input is kept, so that its run can be resumed.
     pub kept: Option<PathBuf>,
     /// Tokens of the training split.
     pub train_tokens: usize,
@@ -55,14 +55,15 @@ pub struct SourceSummary {
 }
 
 impl SourceSummary {
-    /// How often each training token of the text is seen on average in a run that draws `drawn_tokens` from all texts.
+    /// The average number of times that each training token of the text is seen in a run that draws `drawn_tokens` from
+    /// all texts.
     #[must_use]
     pub fn epochs(&self, drawn_tokens: u64) -> f64 {
         self.share * drawn_tokens as f64 / self.train_tokens.max(1) as f64
     }
 }
 
-/// How [`Corpus::open`] opens the texts.
+/// The options of [`Corpus::open`].
 #[derive(Clone)]
 pub struct OpenOptions<'a> {
     /// The tokenizer of an existing model. `None` creates the one that the config describes.
@@ -159,7 +160,7 @@ impl Corpus {
 /// whether standard input holds records.
 ///
 /// # Errors
-/// As for [`Corpus::open`], and if the text is shorter than two tokens.
+/// In the same cases as [`Corpus::open`], and if the text is shorter than two tokens.
 pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
     let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
     let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };
@@ -182,7 +183,7 @@ pub(super) struct Text {
     pub source: Source,
     pub scan: Scan,
     pub split_point: SplitPoint,
-    /// How often windows are drawn from it, relative to the others.
+    /// The frequency with which windows are drawn from it, relative to the others.
     weight: f64,
     /// The path at which it is kept, if it came from standard input.
     kept: Option<PathBuf>,
@@ -190,7 +191,7 @@ pub(super) struct Text {
     _received: Option<Temporary>,
 }
 
-/// How the text of standard input is obtained.
+/// The way in which the text of standard input is obtained.
 #[derive(Debug, Clone, Copy)]
 enum StandardInput<'a> {
     /// Read now, and kept.

@@ -1,11 +1,11 @@
-//! Why a text cannot be used, and what to do about it.
+//! The errors of texts that cannot be used, with hints about how to fix them.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::tokenizer::TokenizerError;
 
-/// Why there is no corpus to train on.
+/// The reason why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum DataError {
@@ -154,7 +154,7 @@ pub(crate) fn in_quotes(paths: &[PathBuf]) -> String {
     quoted.collect::<Vec<_>>().join(", ")
 }
 
-/// Where to get the text that a shipped config calls `path`; `None` for any other text.
+/// A hint about how to get the text that a shipped config calls `path`; `None` for any other text.
 pub(crate) fn fetch_hint(path: &Path) -> Option<&'static str> {
     Some(match path.file_name()?.to_str()? {
         "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",

@@ -21,7 +21,7 @@ const HEAD_BYTES: usize = 16;
 /// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
-/// Magic numbers of files that are often mistaken for text, what they are, and what to do with them.
+/// Magic numbers of files that are often mistaken for text, with the name of the file type and advice.
 const NOT_TEXT: &[(&[u8], &str, &str)] = &[
     (b"PK\x03\x04", "a zip archive", "unzip it, and name the folder that comes out"),
     (b"%PDF-", "a PDF document", "convert it to text first, for instance with pdftotext"),

@@ -55,7 +55,7 @@ pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Resu
     }
 }
 
-/// What a tokenizer requires of the reading of a text.
+/// The requirements of a tokenizer for the reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Sets the unit in which a text is measured and split: characters or bytes. With variable-length tokens it is
@@ -107,7 +107,7 @@ pub(super) enum Half {
 pub(super) struct Chunk {
     pub half: Half,
     pub text: Vec<u8>,
-    /// Where documents end in the text, in ascending order; 0 ends a document of the previous chunk.
+    /// The positions at which documents end in the text, in ascending order; 0 ends a document of the previous chunk.
     pub ends: Vec<usize>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Reader<'a> {
     line_is_open: bool,
     /// Whether any text of the current document was read.
     document_began: bool,
-    /// Where the training split ends; `None` after it.
+    /// The point at which the training split ends; `None` after it.
     split_point: Option<SplitPoint>,
     /// The part of the last chunk after the split point.
     rest: Option<Chunk>,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::file::BYTE_ORDER_MARK;
 
-/// The text in a field of a JSON Lines record, or why there is none, with a hint.
+/// The text in a field of a JSON Lines record, or the reason why there is none, with a hint.
 pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, String> {
     let mut parser = serde_json::Deserializer::from_slice(line);
     let found = parser.deserialize_map(TextIn(field));
@@ -26,7 +26,7 @@ pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
     record_text(first_line.unwrap_or_default(), field).is_ok()
 }
 
-/// Parses the line again to say what is wrong with it.
+/// Parses the line again to describe the problem with it.
 fn problem(line: &[u8], field: &str) -> String {
     let no_object = |problem: String| {
         format!(

@@ -70,7 +70,7 @@ fn units(text: &[u8], kind: TokenizerKind) -> (u64, Vec<bool>) {
     (n_characters, seen)
 }
 
-/// The first part of a text: enough to say what it is like, however long it is.
+/// The first part of a text: enough to describe a text of any length.
 #[derive(Debug, Clone)]
 pub struct Preview {
     /// The text, or its beginning, which may end within a character.

@@ -23,7 +23,7 @@ pub(super) struct Source {
     pub path: PathBuf,
     /// At least one.
     pub files: Vec<TextFile>,
-    /// Whether each file or record is a document of its own.
+    /// Whether each file or record is a separate document.
     pub has_documents: bool,
     /// The field of a record that holds its text.
     pub text_field: String,

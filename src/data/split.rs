@@ -1,4 +1,4 @@
-//! Where a text is split into training and validation, and the tokens of one split of a corpus.
+//! The point at which a text is split into training and validation, and the tokens of one split of a corpus.
 //!
 //! The split point is found before there are tokens, so that a tokenizer can be trained on the training split alone.
 
@@ -9,7 +9,7 @@ use crate::tokenizer::TokenizerKind;
 /// The most bytes between the exact split point and the end of the line there.
 const MAX_BYTES_TO_LINE_END: u64 = 4096;
 
-/// Where the training split ends, counted from the start of the next chunk.
+/// The point at which the training split ends, counted from the start of the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SplitPoint {
     Bytes(u64),
@@ -71,7 +71,7 @@ fn within(n: &mut u64, length: usize) -> Option<usize> {
     None
 }
 
-/// How many of `n` are for training: Python's `int((1 - val_fraction) * n)`.
+/// The number of units, out of `n`, that are for training: Python's `int((1 - val_fraction) * n)`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are below 2^53")]
 pub(super) fn train_share(val_fraction: f64, n: u64) -> u64 {
     ((1.0 - val_fraction) * n as f64) as u64
@@ -143,7 +143,7 @@ impl Split {
     /// Checks that everything read so far was read correctly.
     ///
     /// # Errors
-    /// As [`Tokens::check`].
+    /// In the same cases as [`Tokens::check`].
     pub fn check(&self) -> Result<(), DataError> {
         self.texts().try_for_each(Tokens::check)
     }

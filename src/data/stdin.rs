@@ -12,7 +12,7 @@ use super::source::STANDARD_INPUT;
 use crate::config::{SourceConfig, TextFormat};
 use crate::disk::Temporary;
 
-/// How far the end of the first line is searched for; a longer line counts as text.
+/// The number of bytes in which the end of the first line is searched for; a longer line counts as text.
 const MAX_RECORD_BYTES: usize = 1 << 22;
 
 /// Saves all of standard input to a temporary file, which is deleted when dropped unless it was renamed.

@@ -173,8 +173,8 @@ struct Lengths {
 }
 
 /// The training and the validation split of a token file, which is read once to verify its checksum. `None` if it is
-/// missing, damaged, or of another key or version. `on_bytes` is told how many bytes were read, and may stop the
-/// reading.
+/// missing, damaged, or of another key or version. `on_bytes` receives the number of bytes read so far, and may
+/// stop the reading.
 pub(super) fn open(
     path: &Path,
     key: &Key,
@@ -198,7 +198,7 @@ pub(super) fn open(
     if header != header_of(key, width, lengths, crc32c) {
         return Ok(None);
     }
-    // Both only help others to clean up: a file system without locks or times works, too.
+    // The lock and the time only help other processes to clean up: a file system without locks or times works, too.
     let _ = file.try_lock_shared();
     let _ = file.set_modified(SystemTime::now());
     let size = |n: u64| usize::try_from(n).expect("tokens that were read");

@@ -45,8 +45,8 @@ const SCRIPTS: &[&str] = &[
 
 /// The largest page, in MiB: the browser tab takes several times as much memory.
 const LIMIT_MIB: usize = 512;
-/// Up to this size a section has exact numbers, and up to the next 16-bit ones; larger sections are coarse, so that
-/// they open fast.
+/// The size up to which a section has exact numbers; up to the next size it has 16-bit numbers, and larger sections are
+/// coarse, so that they open fast.
 const EXACT_MIB: usize = 1;
 const FINE_MIB: usize = 4;
 /// The most columns of a heading.
@@ -57,7 +57,7 @@ const HEADING: usize = 72;
 pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
     let section = |details: &PromptDetails| {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
-        // Lines may break after each visible blank.
+        // Lines may break after each visible space.
         (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
     };
     page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
@@ -139,7 +139,7 @@ struct Data<'a> {
     texts: &'a [String],
     /// The model's prediction after each token.
     predictions: Vec<Prediction>,
-    /// As in [`PromptDetails::effects`], for the heads shown.
+    /// The same as [`PromptDetails::effects`], for the heads shown.
     effects: Option<Vec<Vec<f64>>>,
     /// The head to show first.
     telling: Option<TellingData<'a>>,
@@ -163,7 +163,7 @@ struct Data<'a> {
     queries: Vec<Vec<usize>>,
     /// For each layer the keys by key head, `[T, D]`.
     keys: Vec<BTreeMap<usize, usize>>,
-    /// As in [`PromptAttention::similarity`].
+    /// The same as [`PromptAttention::similarity`].
     similarity: Vec<usize>,
 }
 

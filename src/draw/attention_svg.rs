@@ -35,7 +35,7 @@ const GAP: f32 = 18.0;
 const LEAST_WIDTH: f32 = 430.0;
 /// The number of shades for several heads: a divisor of 255.
 const N_SHADES: usize = 15;
-/// Maps with more cells are images.
+/// The most cells of a map that is drawn as paths; larger maps are images.
 const MOST_CELLS: usize = 20_000;
 
 /// The heads of each prompt, with the prompts stacked vertically.
@@ -230,7 +230,7 @@ fn pairs(map: &[f32], pieces: &[String]) -> String {
     svg
 }
 
-/// All cells of about the same weight as one path, with horizontal neighbours merged into one rectangle.
+/// All cells of about the same weight as one path, with horizontally adjacent cells merged into one rectangle.
 fn shades(map: &[f32], t: usize) -> String {
     let mut paths = vec![String::new(); N_SHADES + 1];
     for query in 0..t {

@@ -9,7 +9,7 @@ pub(super) fn width(text: &str) -> usize {
     text.chars().filter_map(UnicodeWidthChar::width).sum()
 }
 
-/// The text in exactly `n` columns: cut with a `…`, or padded with blanks.
+/// The text in exactly `n` columns: cut with a `…`, or padded with spaces.
 pub(super) fn fit(text: &str, n: usize) -> String {
     let mut fitted = String::new();
     if width(text) <= n {

@@ -10,7 +10,7 @@ const STYLE: &str = include_str!("assets/curves.css");
 const AXES: &str = include_str!("assets/axes.js");
 const SCRIPT: &str = include_str!("assets/curves.js");
 
-/// Curves of more points than this have no dots.
+/// The most points of a curve with dots.
 const MOST_DOTS: usize = 60;
 /// Room for the numbers on the left.
 const LEFT: f64 = 48.0;

@@ -3,7 +3,7 @@
 use super::columns::{fit, flow, width};
 use crate::inspect::{Explanation, Projection, Prompt, strongest};
 
-/// How many numbers of a vector are shown.
+/// The number of elements of a vector that are shown.
 const SHOWN: usize = 6;
 /// The width of the name before a vector, in columns.
 const NAME: usize = 30;
@@ -11,7 +11,7 @@ const NAME: usize = 30;
 const BAR: usize = 20;
 /// The most tokens named in the sum.
 pub(super) const NAMED: usize = 5;
-/// How many later tokens are listed: enough to see what the mask removes.
+/// The number of later tokens that are listed: enough to see the effect of the mask.
 pub(super) const LATER: usize = 4;
 
 /// The six steps, in at most 100 columns. Every line ends with a line break.

@@ -6,7 +6,7 @@ use super::sheet::{Cell, Figure, Grid, Scale, Sheet};
 use crate::format::signed;
 use crate::inspect::{Explanation, Projection, Prompt};
 
-/// How many numbers of a vector are shown.
+/// The number of elements of a vector that are shown.
 const SHOWN: usize = 16;
 /// The most columns of a token label.
 const LONGEST: usize = 8;

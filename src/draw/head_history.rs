@@ -17,7 +17,7 @@ const SCRIPT: &str = include_str!("assets/forming.js");
 const MOST_POINTS: usize = 40_000;
 /// The most evaluations, about one per pixel of a plot.
 const MOST_EVALUATIONS: usize = 240;
-/// More heads than this are drawn faintly, so that lines behind others stay visible.
+/// The number of heads above which lines are drawn faintly, so that lines behind others stay visible.
 const MANY_HEADS: usize = 48;
 /// Room for the name above a plot, and the gap between rows.
 const NAME: f64 = 22.0;

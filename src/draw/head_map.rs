@@ -1,4 +1,4 @@
-//! A map of layers and heads, coloured by what each head mostly does.
+//! A map of layers and heads, coloured by the main behaviour of each head.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::inspect::{HeadKind, HeadScores, ScoredHeads};
 const STYLE: &str = include_str!("assets/heads.css");
 const SCRIPT: &str = include_str!("assets/heads.js");
 
-/// From this many heads per layer on, a cell has room for an abbreviation only.
+/// The number of heads per layer from which a cell has room for an abbreviation only.
 const MANY_HEADS: usize = 7;
 
 /// Every kind, in legend order, with an abbreviation and a sentence.

@@ -4,7 +4,7 @@ use super::table::{columns, table};
 use crate::format::or_dash;
 use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
 
-/// How many heads are shown per question.
+/// The number of heads that are shown per question.
 const SHOWN: usize = 3;
 
 /// The scores of each head, and those of a head with uniform attention.

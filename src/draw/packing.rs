@@ -3,7 +3,7 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
-/// How the lists of a page are encoded.
+/// The encoding of the lists of a page.
 ///
 /// Weights are rounded in steps of their square root, like the colour scale: small ones, which are the most common, are
 /// then finer than large ones.

@@ -1,7 +1,7 @@
 //! Standalone HTML pages: styles, scripts and data are in the file, and nothing is ever fetched.
 //!
 //! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data cannot
-//! end its element, and the browser is told to run only the page's own script, identified by its hash.
+//! end its element, and the browser runs only the page's script, identified by its hash.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};

@@ -9,13 +9,13 @@ use super::table::{Column, MAX_WIDTH, columns, table, width};
 use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
 use crate::run::{Difference, Row, RunInfo, Status};
 
-/// How many runs are shown side by side.
+/// The most runs that are shown side by side.
 const MAX_ABREAST: usize = 4;
 
 /// The minimum width of a cell in a comparison: a number fits.
 const MIN_CELL: usize = 10;
 
-/// A line per run.
+/// The table of runs, with a line per run.
 #[must_use]
 pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
     let columns = columns("RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO");
@@ -37,7 +37,7 @@ pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
     table(columns, &runs.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A column per run, with the differing config keys below.
+/// The comparison of runs, with a column per run and the differing config keys below.
 #[must_use]
 pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_s: f64) -> String {
     type Cell<'a> = &'a dyn Fn(&RunInfo) -> Option<String>;
@@ -116,7 +116,7 @@ fn status(info: &RunInfo) -> String {
     .to_owned()
 }
 
-/// `1600`, or `500/1600` if there are steps left.
+/// The steps of a run, such as `1600`, or `500/1600` if there are steps left.
 fn steps(info: &RunInfo) -> String {
     match info.max_steps {
         Some(max_steps) if max_steps != info.step => format!("{}/{max_steps}", info.step),

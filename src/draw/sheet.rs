@@ -54,7 +54,7 @@ pub struct Cell {
     pub about: String,
 }
 
-/// How values map to colours.
+/// The mapping of values to colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// From 0 to 1, by square root, like weights.
@@ -327,7 +327,7 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     svg::picture([right.max(ends) + MARGIN, y], title, &svg_style(), &body)
 }
 
-/// The words of a text, each with the blank after it.
+/// The words of a text, each with the space after it.
 fn words(text: &str) -> Vec<String> {
     text.split_inclusive(' ').map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! The sheets of `inspect lens` and `inspect ablate`: what each cell and bar shows.
+//! The sheets of `inspect lens` and `inspect ablate`: the contents of their cells and bars.
 
 use super::columns::fit;
 use super::sheet::{Bars, Cell, Figure, Grid, Scale, Sheet};
@@ -10,7 +10,7 @@ use crate::tokenizer::visible;
 /// The most columns of a token in a cell.
 const LONGEST: usize = 8;
 
-/// Each layer's best guess after every token, and the contributions to one prediction.
+/// The most probable token of each layer after every token, and the contributions to one prediction.
 #[must_use]
 pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sheet {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
@@ -67,7 +67,7 @@ fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
     Bars { title, rows }
 }
 
-/// How much the loss rises without each head and layer; `measured_on` names the text.
+/// The rise of the loss without each head and layer; `measured_on` names the text.
 #[must_use]
 pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     let rises: Vec<(Part, f64)> =
@@ -120,7 +120,8 @@ fn parts_grid(
     }
 }
 
-/// The parts that move one text's prediction towards another's, and where in the residual stream the difference lies.
+/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
+/// stream.
 #[must_use]
 pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     let shares: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();

@@ -1,4 +1,4 @@
-//! What all SVG pictures share.
+//! The parts that all SVG pictures have in common.
 
 use std::fmt::Display;
 

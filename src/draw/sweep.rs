@@ -8,13 +8,13 @@ use crate::sweep::{Importance, Outcome, Row};
 
 const STYLE: &str = include_str!("assets/sweep.css");
 
-/// The number of curves with their own colour and name.
+/// The number of curves with a separate colour and a name.
 const NAMED: usize = N_SERIES;
 
-/// Losses above this many times the best are drawn at the upper edge.
+/// The multiple of the best loss above which losses are drawn at the upper edge.
 const CEILING: f64 = 2.0;
 
-/// A line per setting, best first, and the importance of each key below.
+/// The table of a sweep: a line per setting, best first, and the importance of each key below.
 #[must_use]
 pub fn sweep_table(outcome: &Outcome) -> String {
     let columns = columns("SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE");
@@ -46,7 +46,7 @@ pub fn sweep_table(outcome: &Outcome) -> String {
     text
 }
 
-/// `mlp=swiglu learning_rate=0.003`; the base config is marked.
+/// The values of a setting, such as `mlp=swiglu learning_rate=0.003`; the base config is marked.
 fn values(outcome: &Outcome, row: &Row) -> String {
     let name = |key: &str| key.split_once('.').map_or(key, |(_, name)| name).to_owned();
     let pairs = outcome.keys.iter().zip(&row.values).map(|(key, value)| format!("{}={value}", name(key)));

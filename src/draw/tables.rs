@@ -16,7 +16,7 @@ use crate::tokenizer::visible;
 const LONGEST_TOKEN: usize = 12;
 /// The most parts named.
 const NAMED: usize = 20;
-/// Below this difference between two logit differences, in nats, shares of it mean little.
+/// The difference between two logit differences, in nats, below which shares of it mean little.
 const SMALL_DIFFERENCE: f64 = 0.5;
 
 /// The number that colours each cell of a table; `None` leaves a cell uncoloured.
@@ -35,7 +35,7 @@ fn signed_scale(values: &Values) -> Scale {
     Scale::signed(values.iter().flatten().copied().flatten())
 }
 
-/// The loss of the intact model, and how much it rises without each part; `measured_on` names the text.
+/// The loss of the intact model, and its rise without each part; `measured_on` names the text.
 #[must_use]
 pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     let first = it.parts.first();
@@ -65,8 +65,8 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     text
 }
 
-/// How similar one word's vectors are in each pair of texts, how similar the word is to others, and how attention
-/// changes it, at every position if `all_positions`.
+/// The similarity of one word's vectors in each pair of texts, the similarity of the word to others, and the change by
+/// attention, at every position if `all_positions`.
 #[must_use]
 pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
@@ -220,7 +220,8 @@ fn parts(it: &Attribution, palette: Palette) -> String {
     )
 }
 
-/// The parts that move one text's prediction towards another's, and where in the residual stream the difference lies.
+/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
+/// stream.
 #[must_use]
 pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
     let mut text = String::new();
@@ -283,7 +284,7 @@ fn short(token: &str) -> String {
     fit(token, LONGEST_TOKEN).trim_end().to_owned()
 }
 
-/// How many of `n` parts are named: all of them if only one would be left out.
+/// The number of parts, out of `n`, that are named: all of them if only one would be left out.
 pub(super) fn n_named(n: usize) -> usize {
     if n <= NAMED + 1 { n } else { NAMED }
 }

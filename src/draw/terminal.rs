@@ -60,9 +60,9 @@ const COLORS_256: [u8; 10] = [16, 17, 53, 90, 125, 167, 202, 214, 221, 229];
 
 /// The most columns of a token's name next to a row, and lines above a column.
 const LONGEST_NAME: usize = 12;
-/// Thumbnails are at least this wide; if columns are scarce, there are fewer side by side.
+/// The minimum width of a thumbnail; if columns are scarce, there are fewer side by side.
 const SMALLEST_THUMBNAIL: usize = 16;
-/// Thumbnails of short prompts are enlarged up to this many columns.
+/// The width in columns up to which thumbnails of short prompts are enlarged.
 const SMALL_THUMBNAIL: usize = 24;
 /// The columns between two thumbnails.
 const GAP: usize = 2;

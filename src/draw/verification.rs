@@ -6,7 +6,7 @@ use super::table::{columns, table};
 use crate::format::counted;
 use crate::interop::verify::{TensorComparison, TensorResult, Verification};
 
-/// The tensors that differ, how many are equal, and how the predictions compare.
+/// The tensors that differ, the number of equal tensors, and the comparison of the predictions.
 #[must_use]
 pub fn verification(found: &Verification) -> String {
     let mut text = String::new();

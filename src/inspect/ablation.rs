@@ -13,7 +13,7 @@ use crate::model::Gpt;
 use crate::model::probe::{Point, Probe, Site};
 use tinderbox_kernels as kernels;
 
-/// How a part is removed.
+/// The way in which a part is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
@@ -39,7 +39,7 @@ pub struct AblationText<'a> {
 pub struct Ablation {
     /// The number of predicted tokens.
     pub tokens: usize,
-    /// The mean loss of the intact model, nats per token.
+    /// The mean loss of the intact model, in nats per token.
     pub loss: f64,
     /// Every part that was removed, in descending order of loss without it.
     pub parts: Vec<Ablated>,
@@ -51,10 +51,10 @@ pub struct Ablated {
     /// The part.
     #[serde(flatten)]
     pub part: Part,
-    /// The mean loss with [`Removal::Zero`], nats per token.
+    /// The mean loss with [`Removal::Zero`], in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero: Option<f64>,
-    /// The mean loss with [`Removal::Mean`], nats per token.
+    /// The mean loss with [`Removal::Mean`], in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
 }
@@ -94,7 +94,7 @@ impl Ablation {
 }
 
 impl AblationText<'_> {
-    /// How many batches are measured; a text whose last window is shorter adds one.
+    /// The number of batches that are measured; a text whose last window is shorter adds one.
     #[must_use]
     pub fn n_batches(&self, context_length: usize) -> usize {
         self.batches(context_length).count()
@@ -197,7 +197,7 @@ mod tests {
         [ablation.loss, found.zero.expect("measured"), found.mean.expect("measured")]
     }
 
-    /// Replacing a head by zeros is the same as an output projection that does not read it.
+    /// Replacing a head with zeros is the same as an output projection that does not read it.
     #[test]
     fn a_removed_part_is_one_whose_weights_are_zero() {
         for (part, name, rows) in [

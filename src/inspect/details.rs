@@ -1,4 +1,5 @@
-//! What the page about a prompt shows: attention, predictions, the effect of each head, and the head to show first.
+//! The contents of the page about a prompt: attention, predictions, the effect of each head, and the head to show
+//! first.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
@@ -52,7 +53,7 @@ impl PromptDetails {
     /// Reads a prompt.
     ///
     /// # Errors
-    /// As for [`super::capture()`].
+    /// In the same cases as [`super::capture()`].
     pub fn new(
         model: &Gpt,
         tokenizer: &Tokenizer,
@@ -68,7 +69,7 @@ impl PromptDetails {
     /// Reads a prompt in one pass, without removing any head: there are no effects, and no head to show first.
     ///
     /// # Errors
-    /// As for [`super::capture()`].
+    /// In the same cases as [`super::capture()`].
     pub fn quick(
         model: &Gpt,
         tokenizer: &Tokenizer,

@@ -9,7 +9,7 @@ use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
-/// How similar one word's vectors are in several texts, from the embedding to the end of the model.
+/// The similarity of one word's vectors in several texts, from the embedding to the end of the model.
 ///
 /// The word's vector is that of its last token in the residual stream, since no earlier one has seen the whole word; if
 /// it occurs several times in a text, the last time counts. Similarity is cosine similarity.

@@ -7,7 +7,7 @@ use crate::data::DataError;
 use crate::model::probe::Site;
 use crate::tokenizer::TokenizerError;
 
-/// Why a model cannot be inspected.
+/// The reason why a model cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum InspectError {

@@ -19,12 +19,12 @@ pub const N_REPEATED: usize = 16;
 /// The scores of all heads of a model, and the text that they were measured on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScoredHeads {
-    /// How many windows of the text were read.
+    /// The number of windows of the text that were read.
     #[serde(rename = "windows")]
     pub n_windows: usize,
     /// The length of the longest window, in tokens.
     pub window_tokens: usize,
-    /// How many sequences of random tokens were read.
+    /// The number of sequences of random tokens that were read.
     #[serde(rename = "repeated")]
     pub n_repeated: usize,
     /// The number of tokens, all distinct, after which each of these repeats.
@@ -97,7 +97,7 @@ impl ScoredHeads {
     }
 }
 
-/// A head's scores, and the name of what it mostly does.
+/// A head's scores, and the name of its main behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NamedScores {
     /// The name.

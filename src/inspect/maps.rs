@@ -69,7 +69,7 @@ impl PromptAttention {
     /// Reads a prompt, and keeps the weights and the values at `points`.
     ///
     /// # Errors
-    /// As for [`capture()`].
+    /// In the same cases as [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,

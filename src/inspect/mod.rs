@@ -1,4 +1,4 @@
-//! Inspects a trained model: where its attention goes, what its layers predict, which parts matter.
+//! Inspects a trained model: its attention, the predictions of its layers, and the importance of its parts.
 //!
 //! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass that keeps chosen values. Everything
 //! else is computed from these, and with probes that replace values: see [`crate::model::probe`].

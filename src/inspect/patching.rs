@@ -1,4 +1,5 @@
-//! Which parts carry the difference between two texts: values of one pass patched into the other.
+//! Activation patching: finds the parts that carry the difference between two texts, by patching values of one pass
+//! into the other.
 //!
 //! Source: Meng et al. 2022, "Locating and Editing Factual Associations in GPT", section 2 (causal tracing); Wang
 //! et al. 2022, "Interpretability in the Wild", section 3.
@@ -12,7 +13,7 @@ use super::{Answer, InspectError, Prompt, Recording};
 use crate::model::Gpt;
 use crate::model::probe::Point;
 
-/// How far each part's values from another text move a prediction towards that text's.
+/// The effect of patching: how far each part's values from another text move a prediction towards that text's.
 ///
 /// The prediction is the logit of one token minus that of another. Values are patched into the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +46,8 @@ pub struct Patched {
     pub part: Part,
     /// The logit difference.
     pub difference: f64,
-    /// Its position between the prompt's difference, 0, and the other's, 1. It may be beyond either.
+    /// The position of the difference between that of the prompt, 0, and that of the other prompt, 1. It may be beyond
+    /// either.
     pub share: f64,
 }
 
@@ -54,8 +56,8 @@ impl Patching {
     /// first of `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
-    /// As for [`Patching::check`], if both answers are the same or equally far apart after both prompts, or as for
-    /// [`capture()`].
+    /// In the same cases as [`Patching::check`] and [`capture()`], and if both answers are the same or equally far
+    /// apart after both prompts.
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],

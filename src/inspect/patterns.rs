@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// 1.
 const NEAR: usize = 4;
 
-/// From this mass on, a head mostly attends to one kind of token: no other kind can have as much.
+/// The mass from which a head mostly attends to one kind of token: no other kind can have as much.
 const MOSTLY: f64 = 0.5;
 
 /// A running mean.
@@ -39,7 +39,7 @@ impl FromIterator<f64> for Mean {
     }
 }
 
-/// How far the sum of a row may be from 1: maps printed with two digits are maps too.
+/// The largest distance of the sum of a row from 1: maps printed with two digits are maps too.
 const ROW_TOLERANCE: f64 = 0.02;
 
 /// The attention weights of one head: for each query, its weights on the keys that it sees, which sum to 1.
@@ -96,7 +96,7 @@ fn entropy_bits(row: &[f32]) -> f64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeadScores {
-    /// Entropy of a row, bits: from 0, for a single token, to `log2 n`, for n equal weights.
+    /// Entropy of a row, in bits: from 0, for a single token, to `log2 n`, for n equal weights.
     pub entropy_bits: Option<f64>,
     /// Entropy as a share of `log2` of the number of keys that the row sees.
     pub entropy: Option<f64>,
@@ -138,7 +138,7 @@ impl HeadScores {
         ]
     }
 
-    /// What the head mostly does: the first kind whose threshold is reached, special kinds before general ones.
+    /// The main behaviour of the head: the first kind whose threshold is reached, special kinds before general ones.
     #[must_use]
     pub fn kind(&self) -> HeadKind {
         let rules = [
@@ -157,7 +157,7 @@ impl HeadScores {
     }
 }
 
-/// The name of what a head mostly does.
+/// The name of a head's main behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadKind {

@@ -18,7 +18,7 @@ pub struct Prompt {
     pub n_dropped: usize,
     /// The concatenated bytes of the tokens.
     bytes: Vec<u8>,
-    /// Where each token ends in `bytes`.
+    /// The position at which each token ends in `bytes`.
     ends: Vec<usize>,
 }
 

@@ -39,7 +39,7 @@ impl Reading {
         Ok(Self { losses: rows.zip(&prompt.ids[1..]).map(|(row, id)| loss(row, *id)).collect(), next })
     }
 
-    /// The mean loss, nats per token; `None` for a single token, which is not predicted.
+    /// The mean loss, in nats per token; `None` for a single token, which is not predicted.
     #[must_use]
     pub fn loss(&self) -> Option<f64> {
         let n = self.losses.len();
@@ -51,7 +51,7 @@ impl Reading {
 /// the text or of the context.
 ///
 /// # Errors
-/// As for [`Reading::new`].
+/// In the same cases as [`Reading::new`].
 pub fn write_on(
     model: &Gpt,
     tokenizer: &Tokenizer,

@@ -1,5 +1,5 @@
-//! Whether a head attends to the right answer, in a text whose right answers are annotated: which noun a pronoun refers
-//! to, and where a name was mentioned before. `data/README.md` describes the annotations.
+//! Measures whether a head attends to the right answer, in a text whose right answers are annotated: the noun that a
+//! pronoun refers to, and the earlier mention of a name. `data/README.md` describes the annotations.
 
 use std::fs;
 use std::ops::Range;
@@ -55,15 +55,15 @@ pub struct ModelAnswers {
 pub struct Asked {
     /// The question.
     pub question: Question,
-    /// How many cases of the validation split fit the context.
+    /// The number of cases in the validation split that fit the context.
     pub found: usize,
-    /// How many of them were asked.
+    /// The number of these cases that were asked.
     pub cases: usize,
     /// The number of cases in the training split by which the best head was chosen.
     pub chosen_by: usize,
-    /// How often the nearer answer is the right one.
+    /// The share of cases in which the nearer answer is the right one.
     pub nearer: f64,
-    /// How often the answer with more tokens is right; a tie counts one half.
+    /// The share of cases in which the answer with more tokens is right; a tie counts one half.
     pub longer: f64,
     /// The model before training.
     pub untrained: ModelAnswers,
@@ -86,7 +86,8 @@ impl References {
     /// Asks all annotated questions of `model`, and of the model before training, by its `config`.
     ///
     /// # Errors
-    /// If there is nothing to ask, the tokenizer cannot encode the text, or as for [`super::capture()`].
+    /// If there is nothing to ask, the tokenizer cannot encode the text, or in the same cases as
+    /// [`super::capture()`].
     pub fn measure(
         model: &Gpt,
         config: &Config,
@@ -201,7 +202,7 @@ struct Story {
     /// Offset and length of a pronoun, then of the last mention of its referent.
     #[serde(default)]
     pronouns: Vec<[usize; 4]>,
-    /// As in `pronouns`, then offset and length of the other noun that `it` could refer to.
+    /// The same as in `pronouns`, then offset and length of the other noun that `it` could refer to.
     #[serde(default)]
     ambiguous: Vec<[usize; 6]>,
     /// Offset and length of a repeated name, then of its first mention.

@@ -13,7 +13,7 @@ use crate::model::LazyTensor;
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, LazyTensor>;
 
-/// How many values of a file are rearranged at once, and the fewest rows.
+/// The number of values of a file that are rearranged at once, and the minimum number of rows.
 const VALUES_AT_ONCE: usize = 1 << 20;
 const ROWS_AT_ONCE: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Why a model of another project cannot be imported, or one of ours exported.
+//! The errors of importing models of other projects and exporting models to them.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::Family;
 use crate::run::RunError;
 use crate::tokenizer::TokenizerError;
 
-/// Why a model cannot be imported or exported.
+/// The reason why a model cannot be imported or exported.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum InteropError {

@@ -1,6 +1,6 @@
 //! The model families that other projects support, and the one that a config of ours belongs to.
 //!
-//! A family is what `model_type` names in a Hugging Face `config.json`. This module knows the keys of `[model]`, but no
+//! `model_type` in a Hugging Face `config.json` names the family. This module knows the keys of `[model]`, but no
 //! files.
 
 use std::fmt;

@@ -1,6 +1,7 @@
-//! Downloads models from the Hugging Face hub into the cache that its own tools share.
+//! Downloads models from the Hugging Face hub into the cache that the tools of Hugging Face share.
 //!
-//! `HF_HOME` or `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean the same as for those tools.
+//! `HF_HOME` or `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as for those
+//! tools.
 
 use std::env;
 use std::fs;
@@ -33,7 +34,7 @@ const FILES: [&str; 6] = [
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 2] = ["vocab.json", "merges.txt"];
 
-/// How often an interrupted download is resumed, and after what pause.
+/// The number of times that an interrupted download is resumed, and the pause before each.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 

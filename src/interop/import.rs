@@ -8,7 +8,8 @@ use crate::config::{Config, ModelConfig, TokenizerConfig, TokenizerKind, TrainCo
 use crate::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the memory.
+/// The number of tokens that an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the
+/// memory.
 const EVALUATED_TOKENS: usize = 4096;
 
 /// A run made from a model.

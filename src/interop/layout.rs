@@ -1,4 +1,4 @@
-//! The tensors of other projects' files: their names, and which part of which parameter of ours each one is.
+//! The tensors of other projects' files: their names, and the parts of our parameters that they correspond to.
 //!
 //! There is one table per naming scheme. [`super::convert`] reads and writes by it, so that reading is the inverse of
 //! writing.
@@ -167,7 +167,7 @@ enum Columns {
     V,
     /// The queries, with the two halves of each head interleaved: the order of pairwise `RoPE`.
     PairedQ,
-    /// The keys, likewise.
+    /// The keys, interleaved in the same way.
     PairedK,
     /// Queries, keys and values of the first head, then those of the second, and so on.
     ByHead,
@@ -196,7 +196,7 @@ impl Columns {
     }
 }
 
-/// One of their modules, the module of ours that it is a part of, and which part. `{}` is the layer.
+/// One of their modules, the module of ours that it is a part of, and the columns of that part. `{}` is the layer.
 #[derive(Clone, Copy)]
 struct Row(&'static str, &'static str, Columns);
 

@@ -1,7 +1,7 @@
 //! Imports models of other projects as runs, and exports runs as models that other projects can read.
 //!
-//! A [`Family`] says which keys of `[model]` another project supports, a [`layout`] which of its tensors is which part
-//! of which parameter, and [`convert`] applies it. A [`Source`] is an opened model, a Hugging Face folder (`hf`) or a
+//! A [`Family`] says which keys of `[model]` another project supports, a [`layout`] maps its tensors to parts of our
+//! parameters, and [`convert`] applies the layout. A [`Source`] is an opened model, a Hugging Face folder (`hf`) or a
 //! llama.cpp file (`gguf`). Nothing here prints.
 
 #![allow(clippy::missing_errors_doc, reason = "every error is an `InteropError`, whose messages say when it happens")]

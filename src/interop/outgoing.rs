@@ -20,7 +20,7 @@ pub struct Outgoing {
     pub state: TrainState,
     /// The run's config.
     pub config: Config,
-    /// The family that other projects know the model as.
+    /// The family by which other projects know the model.
     pub family: Family,
     /// The run's tokenizer, padded to as many ids as the model has rows.
     pub tokenizer: Tokenizer,

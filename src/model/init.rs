@@ -15,7 +15,7 @@ use super::parameters::{self, HostTensor};
 
 const STANDARD_DEVIATION: f64 = 0.02;
 
-/// Replaces all weights of the model by initial values drawn from `seed`.
+/// Replaces all weights of the model with initial values drawn from `seed`.
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let std_of_writes = match model.config().zero_init_projections {
         true => 0.0,

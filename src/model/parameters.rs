@@ -125,7 +125,7 @@ pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
     shapes(model).into_iter().filter_map(widths).collect()
 }
 
-/// Replaces each parameter of the model by the tensor that `value` returns for its name and shape.
+/// Replaces each parameter of the model with the tensor that `value` returns for its name and shape.
 ///
 /// # Errors
 /// If a value is missing or has another shape.

@@ -1,4 +1,4 @@
-//! `AdamW`: steps normalized by the size of each weight's gradients, and decoupled weight decay.
+//! AdamW: steps normalized by the size of each weight's gradients, with decoupled weight decay.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use tinderbox_kernels as kernels;
 
 const EPSILON: f64 = 1e-8;
 
-/// The prefixes of the running means' names in a checkpoint.
+/// The prefixes for the names of the running means in a checkpoint.
 const KEYS: [&str; 2] = ["first_moment.", "second_moment."];
 
-/// The update rule with its two running means per parameter. Weight decay applies to matrices only, not to norms and
+/// The update rule with two running means per parameter. Weight decay applies to matrices only, not to norms and
 /// biases.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
@@ -34,9 +34,9 @@ impl AdamW {
         Self { betas, weight_decay, moments: BTreeMap::new() }
     }
 
-    /// The factors that all matrices share in step `step`, counted from 0.
+    /// The factors of step `step`, counted from 0, which are the same for all matrices.
     pub(super) fn rates(&self, learning_rate: f64, step: usize) -> kernels::AdamW {
-        let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // by then the corrections are 1
+        let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // for larger steps the corrections are 1 anyway
         // Bias corrections, since the running means start at zero.
         let [first_correction, second_correction] = self.betas.map(|beta| 1.0 - beta.powi(t));
         kernels::AdamW {
@@ -48,8 +48,8 @@ impl AdamW {
         }
     }
 
-    /// The new weights and running means of one parameter, from its gradient and the gradient's factor, with the rates
-    /// of a matrix.
+    /// The new weights and running means of one parameter, from its gradient and the gradient's factor. `rates` are
+    /// those of a matrix.
     ///
     /// # Shapes
     /// `weights, gradient: [n]`, factor `[1]` -> `[n]`
@@ -73,7 +73,7 @@ impl AdamW {
         }
     }
 
-    /// Moves the running means of a parameter of `n` numbers out of `state`.
+    /// Moves the running means of a parameter with `n` numbers out of `state`.
     pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
         let [first, second] = KEYS.map(|key| take(state, format!("{key}{name}"), n, device));
         self.moments.insert(name.to_owned(), [first?, second?]);

@@ -10,17 +10,17 @@ use super::{State, StateError, take};
 use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
 
-/// The prefix of the trained weights' names in a checkpoint, whose model is the average.
+/// The prefix for the names of the trained weights in a checkpoint whose model is the average.
 pub(super) const KEY: &str = "weights.";
 
-/// The average. It starts as the weights after the first step.
+/// The average, which starts with the weights after the first step.
 ///
-/// Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging"; as
+/// Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging"; like
 /// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`.
 #[derive(Clone, Debug)]
 pub(super) struct Average {
     decay: f64,
-    /// The averages by parameter, flattened; empty before the first step.
+    /// The averages by parameter name, flattened; empty before the first step.
     pub(super) means: BTreeMap<String, Tensor<1>>,
 }
 
@@ -33,7 +33,8 @@ impl Average {
         !self.means.is_empty()
     }
 
-    /// The average of a parameter's weights after a step, `[n]`, from the previous one, which is `None` at first.
+    /// The new average of a parameter's weights after a step, `[n]`. `mean` is the previous average, `None` in the
+    /// first step.
     pub(super) fn update(&self, mean: Option<Tensor<1>>, weights: Tensor<1>) -> Tensor<1> {
         match mean {
             Some(mean) => kernels::lerp(mean, weights, 1.0 - self.decay),
@@ -41,7 +42,7 @@ impl Average {
         }
     }
 
-    /// `module`, which has no gradients, with each parameter replaced by its average, if it has one.
+    /// Replaces each parameter of `module`, which does not track gradients, with its average, if there is one.
     pub(super) fn of<M: Module>(&self, module: M) -> M {
         struct Averager<'a>(Vec<String>, &'a BTreeMap<String, Tensor<1>>);
         impl ModuleMapper for Averager<'_> {
@@ -56,7 +57,8 @@ impl Average {
         module.map(&mut Averager(Vec::new(), &self.means))
     }
 
-    /// Restores the average from `module`, and gives it the trained weights, which are moved out of `state`.
+    /// Restores the averages from the weights of `module`, and replaces these with the trained weights, which are
+    /// moved out of `state`.
     pub(super) fn restore<M: Module>(
         &mut self,
         module: M,

@@ -1,4 +1,4 @@
-//! The gradients of all parameters of a step, by name.
+//! The gradients of all parameters in a step, by parameter name.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tinderbox_kernels as kernels;
 /// The gradient of a parameter, `[n]`, and the factor to multiply it by, `[1]`.
 pub(super) type Gradient = (Tensor<1>, Option<Tensor<1>>);
 
-/// Gradients by parameter name, flattened, on the device without autodiff.
+/// Gradients by parameter name, as flattened tensors on the device without autodiff.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {
     by_name: BTreeMap<String, Tensor<1>>,
@@ -38,7 +38,7 @@ impl Gradients {
         Self::from_named(taker.2)
     }
 
-    /// Gradients from another source, flattened.
+    /// Creates gradients from flattened tensors by parameter name.
     pub fn from_named(by_name: BTreeMap<String, Tensor<1>>) -> Self {
         Self { by_name, factor: None }
     }
@@ -68,13 +68,14 @@ impl Gradients {
             true => gradients.into_par_iter().map(square).collect(),
             false => gradients.into_iter().map(square).collect(),
         };
-        squares.into_iter().reduce(|sum, square| sum + square).expect("a model has parameters").sqrt() // in the order of names
+        // The sum is in the order of the names.
+        squares.into_iter().reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
     }
 
     /// Clips by global norm: scales all gradients so that their common `norm` is at most `max_norm`.
     ///
-    /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section
-    /// 3.2; the small number prevents a division by zero, as in `PyTorch`.
+    /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section 3.2. The small
+    /// number added to the norm prevents a division by zero, as in PyTorch's `clip_grad_norm_`.
     #[must_use]
     pub fn clip(mut self, norm: Tensor<1>, max_norm: f64) -> Self {
         self.factor = Some(((norm + 1e-6).recip() * max_norm).clamp_max(1.0));
@@ -86,13 +87,13 @@ impl Gradients {
         self.by_name.iter().map(|(name, gradient)| (name.as_str(), gradient))
     }
 
-    /// Takes out the gradient of one parameter, and the factor to multiply it by.
+    /// Removes the gradient of one parameter. Returns it with the factor to multiply it by.
     pub(super) fn remove(&mut self, name: &str) -> Option<Gradient> {
         Some((self.by_name.remove(name)?, self.factor.clone()))
     }
 }
 
-/// `[..]` -> `[n]`
+/// Flattens a tensor: `[..]` -> `[n]`.
 pub(super) fn flatten<const D: usize>(x: Tensor<D>) -> Tensor<1> {
     let n = x.shape().num_elements();
     x.reshape([n])

@@ -1,4 +1,4 @@
-//! Updates weights from gradients, with AdamW or Muon and a learning rate that is a pure function of the step.
+//! Updates weights from gradients with AdamW or Muon and a learning rate that is a pure function of the step.
 //! Parameters are identified by name only.
 
 mod adamw;
@@ -25,9 +25,9 @@ use muon::Muon;
 use tinderbox_kernels::MatmulPrecision;
 use update::Rates;
 
-/// The optimizer of a run with its running means.
+/// The optimizer of a run, including the running means.
 ///
-/// With [`OptimizerKind::Muon`] the matrices of the blocks are updated by Muon, everything else by `AdamW`.
+/// With [`OptimizerKind::Muon`], Muon updates the matrices of the blocks and AdamW all other parameters.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     peak_learning_rate: f64,
@@ -38,23 +38,23 @@ pub struct Optimizer {
 
 impl Optimizer {
     /// An optimizer before its first step. `hidden` are the matrices for Muon, from
-    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is that of Muon's products.
+    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is the precision of Muon's
+    /// matrix products.
     pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>, precision: MatmulPrecision) -> Self {
         let muon = (config.kind == OptimizerKind::Muon).then(|| Muon::new(config, hidden, precision));
         let average = (config.ema_decay > 0.0).then(|| Average::new(config.ema_decay));
         Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon, average }
     }
 
-    /// Updates every parameter of `module` that has a gradient, with the schedule's `learning_rate` for `step`, counted
-    /// from
-    /// 0. Muon's learning rate is the same share of its peak.
+    /// Updates every parameter of `module` that has a gradient. `learning_rate` is the schedule's learning rate for
+    /// `step`, which is counted from 0. Muon's learning rate is the same fraction of its peak.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
         let rates =
             Rates { adamw: self.adamw.rates(learning_rate, step), share: learning_rate / self.peak_learning_rate };
         update::update(self, module, gradients, rates)
     }
 
-    /// `module` without gradients, with averaged weights if the config enables averaging and there was a step.
+    /// `module`, which does not track gradients, with averaged weights if averaging is on and a step was made.
     pub fn averaged<M: Module>(&self, module: M) -> M {
         match &self.average {
             Some(average) => average.of(module),
@@ -62,7 +62,8 @@ impl Optimizer {
         }
     }
 
-    /// All running means by kind and parameter, still on the device. Keeping them beyond the next step costs a copy.
+    /// All running means by kind and parameter name, still on the device. Keeping them beyond the next step costs a
+    /// copy.
     pub fn state(&self) -> BTreeMap<String, LazyTensor> {
         let mut state = BTreeMap::new();
         self.adamw.save(&mut state);
@@ -72,16 +73,17 @@ impl Optimizer {
         state
     }
 
-    /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is their average. Empty without
-    /// averaging.
+    /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is the average of the weights.
+    /// Empty without averaging.
     pub fn learning_weights<M: Module>(&self, module: &M) -> BTreeMap<String, LazyTensor> {
         let is_needed = self.average.as_ref().is_some_and(Average::has_started);
         let weights = if is_needed { parameters::lazy(module) } else { BTreeMap::new() };
         weights.into_iter().map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
     }
 
-    /// Restores an average from `module`, the model of a checkpoint, and gives it the trained weights, which are moved
-    /// out of `state`. Without averaging, or before the first step, the module stays unchanged.
+    /// Restores the averages from `module`, the model of a checkpoint, and replaces its weights with the trained
+    /// weights, which are moved out of `state`. Without averaging, or before the first step, the module stays
+    /// unchanged.
     ///
     /// # Errors
     /// If a weight is missing, has another size, or cannot be read.
@@ -97,10 +99,11 @@ impl Optimizer {
         }
     }
 
-    /// Restores the result of [`Optimizer::state`], for parameters of these shapes. Before the first step it is empty.
+    /// Restores the running means from the result of [`Optimizer::state`], for parameters of these shapes. Before the
+    /// first step, `state` is empty.
     ///
     /// # Errors
-    /// If another kind of optimizer wrote it, or if a running mean is missing, has another size, belongs to no
+    /// If another kind of optimizer wrote the state, or if a running mean is missing, has another size, belongs to no
     /// parameter, or cannot be read.
     pub fn restore(
         &mut self,
@@ -135,7 +138,7 @@ impl Optimizer {
     }
 }
 
-/// Why the state in a checkpoint cannot be restored.
+/// The reason why the optimizer state in a checkpoint cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum StateError {
@@ -147,7 +150,7 @@ pub enum StateError {
     Unreadable { key: String, reason: String },
 }
 
-/// The name of the kind in a config.
+/// The name of the optimizer kind in a config, with quotes.
 fn key(kind: OptimizerKind) -> &'static str {
     match kind {
         OptimizerKind::Adamw => "\"adamw\"",
@@ -155,7 +158,7 @@ fn key(kind: OptimizerKind) -> &'static str {
     }
 }
 
-/// Running means by kind and parameter, such as `first_moment.NAME`.
+/// Running means by kind and parameter name, such as `first_moment.NAME`.
 type State = BTreeMap<String, LazyTensor>;
 
 fn put(state: &mut State, key: String, x: &Tensor<1>) {

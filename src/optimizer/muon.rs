@@ -1,4 +1,4 @@
-//! Muon: orthogonalized steps for matrices.
+//! Muon: momentum steps for matrices, orthogonalized by Newton-Schulz iterations.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::{State, StateError, put, take};
 use crate::config::{NewtonSchulz, OptimizerConfig};
 use tinderbox_kernels::{self as kernels, MatmulPrecision, Part, Polynomials};
 
-/// The prefixes of its running means' names in a checkpoint.
+/// The prefixes for the names of Muon's running means in a checkpoint.
 const KEY: &str = "momentum.";
 const NEURON_KEY: &str = "neuron_moment.";
 
 /// The polynomials of the iterations, for singular values of at most 1, and the factor by which the norm is enlarged
-/// before the division.
+/// before the matrix is divided by it.
 fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) {
     match kind {
         NewtonSchulz::Jordan => (vec![JORDAN; n_iterations], 1.0),
@@ -26,13 +26,15 @@ fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) 
     }
 }
 
-/// Steep at 0, so that small singular values grow fast; they end between 0.7 and 1.2 instead of converging to 1.
+/// The coefficients of a polynomial that is steep at 0, so that small singular values grow fast. They end between 0.7
+/// and 1.2 instead of converging to 1.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>, section "Tuning the coefficients".
 const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// Each is the closest to 1 over the range to which the earlier ones map singular values from a thousandth to 1.
+/// The coefficients of Polar Express. Each polynomial is the closest to 1 over the range to which the earlier
+/// polynomials map singular values from a thousandth to 1.
 ///
 /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
 /// Algorithm", algorithm 1.
@@ -46,12 +48,12 @@ const POLAR_EXPRESS: [[f64; 3]; 7] = [
     [1.875_001_480_853_447_9, -1.250_001_645_399_948_7, 0.375_000_164_547_424_8],
 ];
 
-/// The limit, for all later iterations.
+/// The limit of the Polar Express polynomials, for all later iterations.
 const LAST: [f64; 3] = [1.875, -1.25, 0.375];
 
 const POLAR_EXPRESS_SAFETY: f64 = 1.01;
 
-/// Added to the divisors of neurons' steps.
+/// The number added to the divisors in [`evening`], which prevents a division by zero.
 const NEURON_EPSILON: f64 = 1e-10;
 
 /// Whether a tensor of a checkpoint belongs to Muon.
@@ -59,7 +61,7 @@ pub(super) fn is_key(key: &str) -> bool {
     key.starts_with(KEY)
 }
 
-/// The update rule with its running mean per matrix.
+/// The update rule with the running means of each matrix.
 ///
 /// The gradient of a matrix is close to low rank: a few directions dominate. Muon orthogonalizes the step (the running
 /// mean with Nesterov momentum), so that rare directions move as far as frequent ones. Weight decay is decoupled, as in
@@ -73,10 +75,10 @@ pub(super) struct Muon {
     momentum: f64,
     weight_decay: f64,
     polynomials: (Vec<[f64; 3]>, f64),
-    /// The decay rate of the running means of neurons (`NorMuon`); 0 turns them off.
+    /// The decay rate of the running mean squares of neurons (`NorMuon`); 0 turns `NorMuon` off.
     beta2: f64,
     precision: MatmulPrecision,
-    /// The matrices to update, each with the widths of the matrices side by side in it.
+    /// The matrices to update. Each has the widths of the matrices that lie side by side in it.
     matrices: BTreeMap<String, Vec<usize>>,
     pub(super) means: BTreeMap<String, Means>,
 }
@@ -84,9 +86,9 @@ pub(super) struct Muon {
 /// The running means of a matrix.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Means {
-    /// The mean of its gradients, flattened; `None` before the first step.
+    /// The mean of the gradients, flattened; `None` before the first step.
     momentum: Option<Tensor<1>>,
-    /// The mean squares of its orthogonal steps, a number for each column.
+    /// The mean squares of the orthogonalized steps, one number per column (neuron).
     neurons: Option<Tensor<1>>,
 }
 
@@ -126,10 +128,11 @@ impl Muon {
         (weights, Means { momentum: Some(momentum), neurons })
     }
 
-    /// The orthogonal step of the matrices side by side in `x`, and the running means of its columns' squares.
+    /// The orthogonalized step of the matrices that lie side by side in `x`, and the running mean squares of its
+    /// columns.
     ///
     /// Weights are `[in, out]`. The step of a matrix with more outputs than inputs is larger, so that each output
-    /// changes as much as for any other shape.
+    /// changes as much as with any other shape.
     ///
     /// # Shapes
     /// `x: [m n]`, row by row, `n` being the sum of the matrices' widths -> `[m n]`, `[n]`
@@ -159,7 +162,7 @@ impl Muon {
     /// values stay zero; with five iterations those above a few thousandths of the Frobenius norm end between 0.68 and
     /// 1.21, by Polar Express between 0.87 and 1.13.
     ///
-    /// Source: as above, `zeropower_via_newtonschulz5`, where it is in bf16.
+    /// Source: as for [`Muon`], `zeropower_via_newtonschulz5`, which computes in bf16.
     ///
     /// # Shapes
     /// `x: [m, n]` -> `[m, n]`
@@ -181,7 +184,7 @@ impl Muon {
         }
     }
 
-    /// Moves the running means of a matrix of `n` numbers out of `state`.
+    /// Moves the running means of a matrix with `n` numbers out of `state`.
     pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
         let momentum = Some(take(state, format!("{KEY}{name}"), n, device)?);
         let neurons = match self.beta2 > 0.0 {
@@ -193,8 +196,9 @@ impl Muon {
     }
 }
 
-/// The factors of the columns of an orthogonal step, whose mean squares are `squares`: one over the root of their
-/// running means, scaled so that the norm of the whole step stays the same.
+/// The factors for the columns of an orthogonalized step. `squares` are the mean squares of the columns, and `neurons`
+/// their running means. Each factor is the inverse root of the running mean, scaled so that the norm of the whole step
+/// stays the same.
 ///
 /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1, and `normuon_update` in
 /// <https://github.com/zichongli5/NorMuon>, which keeps the norm.
@@ -203,7 +207,7 @@ impl Muon {
 /// `squares, neurons: [n]` -> `[n]`
 fn evening(squares: Tensor<1>, neurons: Tensor<1>) -> Tensor<1> {
     let factors = (neurons.sqrt() + NEURON_EPSILON).recip();
-    let norm = |squares: Tensor<1>| squares.sum().sqrt(); // over the root of the number of rows
+    let norm = |squares: Tensor<1>| squares.sum().sqrt(); // the norm divided by the root of the number of rows
     let after = norm(squares.clone() * factors.clone() * factors.clone());
     let kept = norm(squares) / (after + NEURON_EPSILON);
     factors * kept
@@ -225,7 +229,7 @@ mod tests {
         x.into_data().try_to_vec().expect("f32")
     }
 
-    /// An orthogonal matrix: the reflection across the plane orthogonal to `(1, 2, .., n) + shift`.
+    /// An orthogonal matrix: the reflection across the plane orthogonal to `(0, 1, .., n - 1) + shift`.
     fn mirror(n: usize, shift: f64) -> Vec<Vec<f64>> {
         let v: Vec<f64> = (0..n).map(|i| i as f64 + shift).collect();
         let square: f64 = v.iter().map(|x| x * x).sum();
@@ -241,7 +245,7 @@ mod tests {
         Tensor::from_data(TensorData::new(values, [s.len(), n]).convert::<f32>(), &Device::flex())
     }
 
-    /// A singular value after the iterations.
+    /// The singular value `x` after five iterations.
     fn iterated(x: f64, kind: NewtonSchulz) -> f64 {
         let (coefficients, safety) = polynomials(kind, 5);
         coefficients.iter().fold(x / safety, |x, [a, b, c]| a * x + b * x.powi(3) + c * x.powi(5))

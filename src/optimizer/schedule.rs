@@ -1,12 +1,13 @@
-//! The learning rate and the size of a batch as pure functions of the step, so that a resumed run needs no state of
-//! them.
+//! The learning rate and the batch size as pure functions of the step, so that a resumed run needs no saved schedule
+//! state.
 
 use crate::config::{Config, ScheduleConfig, ScheduleKind};
 
 /// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
 ///
-/// A linear warm-up to `peak` over `warmup_steps`, then the schedule's kind down to `min_learning_rate` at
-/// `max_steps` and from there on. A warm-up may be longer than the run.
+/// The learning rate warms up linearly to `peak` over `warmup_steps`, and then decays by the schedule's kind to
+/// `min_learning_rate`, which it reaches at `max_steps` and keeps afterwards (unless the kind is constant). The warm-up
+/// may be longer than the run.
 ///
 /// Source of the cosine: Loshchilov and Hutter 2017, "SGDR", eq. 5, one half period; of warm-up,
 /// plateau and decay ("wsd"): Hu et al. 2024, "MiniCPM", section 4.
@@ -31,17 +32,17 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
     }
 }
 
-/// The number of rows in each batch of a run, and of tokens in a row.
+/// The number of rows in each batch of a run, and the number of tokens in each row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batches {
-    /// Rows and tokens of a micro-batch, in the first step and after the warm-up of batch size and length.
+    /// Rows and tokens per row of a micro-batch, in the first step and after the warm-up of batch size and length.
     ends: [[usize; 2]; 2],
-    /// The number of steps of this warm-up.
+    /// The number of steps in the warm-up of batch size and length.
     n_growing: usize,
     grad_accumulation_steps: usize,
 }
 
-/// The length of rows grows by this many tokens at a time: lengths between are no faster to compute.
+/// The length of rows grows by this many tokens at a time, since lengths in between are no faster to compute.
 const TOKENS: usize = 8;
 
 impl Batches {
@@ -57,7 +58,7 @@ impl Batches {
         Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps }
     }
 
-    /// The rows of each micro-batch of step `step`, counted from 0, and the tokens of a row: both grow linearly.
+    /// The rows of each micro-batch in step `step`, counted from 0, and the tokens per row. Both grow linearly.
     ///
     /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training GPT
     /// Models", section 4.
@@ -82,7 +83,7 @@ impl Batches {
     pub fn tokens_before(&self, step: usize) -> u64 {
         let mut tokens: u64 = 0;
         let mut first = 0;
-        // Many steps have batches of the same size, which never shrinks: the next larger one is found by bisection.
+        // Many steps have the same batch size. Since the size never shrinks, bisection finds the next larger one.
         while first < step {
             let size = self.at(first);
             let (mut same, mut next) = (first, step);
@@ -98,7 +99,7 @@ impl Batches {
     }
 }
 
-/// `a b / c`, rounded down, for a `b` below `c`.
+/// Computes `a b / c`, rounded down, for `b` below `c`.
 fn multiplied((a, b): (usize, usize), c: usize) -> usize {
     usize::try_from(a as u128 * b as u128 / c as u128).expect("at most a")
 }
@@ -119,7 +120,7 @@ mod tests {
         learning_rates: BTreeMap<String, Vec<f64>>,
     }
 
-    /// Against `scripts/fixtures/schedule.py`, whose cosine is that of the `PyTorch` reference.
+    /// Compares with `scripts/fixtures/schedule.py`, whose cosine is that of the PyTorch reference.
     #[test]
     fn every_kind_follows_the_reference() {
         let text = include_str!("../../tests/fixtures/schedule.json");

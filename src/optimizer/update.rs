@@ -1,4 +1,5 @@
-//! One step of all parameters: on a CPU in one parallel region, since most are too small to keep all cores busy.
+//! One optimizer step for all parameters. On a CPU they are updated in one parallel region, since most parameters are
+//! too small to keep all cores busy.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients:
     let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
     let step = |(parameter, gradient): (Parameter, Gradient)| parameter.step(gradient, optimizer, rates);
     let moved: Vec<_> = match on_cpu {
-        // One at a time, so that idle cores find further ones.
+        // Tasks of one parameter each, so that idle cores can take over further parameters.
         true => taken.into_par_iter().with_max_len(1).map(step).collect(),
         false => taken.into_iter().map(step).collect(),
     };
@@ -49,18 +50,18 @@ pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients:
     module.map(&mut Giver { weights, path: Vec::new() })
 }
 
-/// A parameter during a step, flattened. There is no other reference to it, so it is changed in place.
+/// A parameter during a step, flattened. There is no other reference to the weights, so they are changed in place.
 struct Parameter {
     name: String,
     weights: Tensor<1>,
     /// The shape in the module.
     shape: Vec<usize>,
     means: Means,
-    /// The average of its weights, if averaging is on.
+    /// The average of the parameter's weights, if averaging is on.
     average: Option<Tensor<1>>,
 }
 
-/// The running means of a parameter's rule.
+/// The running means of a parameter, according to its update rule.
 enum Means {
     /// `None` before the first step.
     Adamw(Option<Moments>),

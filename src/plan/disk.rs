@@ -14,7 +14,7 @@ pub struct Disk {
     pub model: u64,
     /// `optimizer.safetensors` of one checkpoint.
     pub optimizer: u64,
-    /// How many checkpoints are kept.
+    /// The number of checkpoints that are kept.
     pub checkpoints_kept: u64,
     /// All checkpoints that are kept.
     pub total: u64,

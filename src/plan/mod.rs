@@ -42,7 +42,7 @@ use crate::train::precision;
 /// The largest model that is planned: far too large for any machine, and small enough to count.
 const MAX_PARAMETERS: u64 = 1 << 44;
 
-/// Why there is no plan.
+/// The reason why a run cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The text cannot be used.
@@ -83,13 +83,13 @@ pub struct Plan {
     pub portable: Portable,
     /// The FLOPs of one token.
     pub flops_per_token: Compute,
-    /// How often the run trains, evaluates, samples and saves.
+    /// The numbers of steps, evaluations, samples and checkpoints.
     pub run: RunCounts,
     /// The peak memory.
     pub memory: Memory,
     /// The checkpoints.
     pub disk: Disk,
-    /// How long the run takes; `None` if nothing was measured.
+    /// The duration of the run; `None` if nothing was measured.
     pub time: Option<Time>,
     /// The run on several [`Machines`], if requested.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -137,7 +137,7 @@ struct Costs {
     attention_weights: f64,
     /// The second norm and the feed-forward layer.
     mlp: Cost,
-    /// Saved by the final norm.
+    /// The bytes saved by the final norm.
     last_norm: f64,
     /// Saved logits.
     logits: f64,
@@ -160,13 +160,13 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let mask = if has_dropout { stream } else { 0.0 };
     // The gradient of the residual stream, and that of the block's output, which dropout makes different.
     let upstream = stream + mask;
-    // What sums with learned factors save: both summands.
+    // Sums with learned factors save both summands.
     let skip = if config.embedding_skip { stream } else { 0.0 };
     let values = if config.value_residual { qkv + shared_heads } else { 0.0 };
     match operations {
-        // Each operation saves its inputs, which it shares with its neighbours, and what is expensive to recompute: the
-        // MLP its activation and the activation's derivatives, attention a number for each head and position. The
-        // backward pass of a layer holds its matrices transposed, and their gradients.
+        // Each operation saves its inputs, which it shares with adjacent operations, and the values that are expensive
+        // to recompute: the MLP its activation and the activation's derivatives, attention a number for each head and
+        // position. The backward pass of a layer holds its matrices transposed, and their gradients.
         Operations::Fused => {
             let (n_derivatives, n_matrices) = match mlp {
                 MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => (1.0, 2.0),

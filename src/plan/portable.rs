@@ -1,4 +1,4 @@
-//! Whether other programs can read the model.
+//! Checks whether other programs can read the model.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::interop::Family;
 /// Whether other programs can read the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Portable {
-    /// The family that they know it as, such as `qwen3`; `None` if they know no such model.
+    /// The model family by which they know it, such as `qwen3`; `None` if they know no such model.
     pub family: Option<&'static str>,
     /// The keys that rule out the nearest family, each with its value and the reason; empty if there is a family.
     pub obstacles: Vec<String>,

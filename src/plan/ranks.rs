@@ -1,4 +1,4 @@
-//! Several machines training one run: how long their exchanges take, and which `distributed.sync` pays off.
+//! Plans a run on several machines: the time of their exchanges, and which `distributed.sync` pays off.
 
 use std::str::FromStr;
 
@@ -12,22 +12,22 @@ use crate::distributed::{Format, MOST_NUMBERS};
 /// The share of TCP payload in Ethernet traffic: 1448 of 1538 bytes.
 const PAYLOAD: f64 = 1448.0 / 1538.0;
 
-/// `step`, with the losses of one process, pays off from this share of `local`'s tokens per second on.
+/// The share of `local`'s tokens per second from which `step`, which has the losses of one process, pays off.
 const WORTH: f64 = 0.8;
 
-/// The default latency of a network, milliseconds: a wired one in one building.
+/// The default latency of a network, in milliseconds: that of a wired network in one building.
 const LATENCY_MS: f64 = 0.1;
 
 /// The network between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Network {
-    /// What each machine can send, and receive at the same time.
+    /// The bandwidth at which each machine can send and, at the same time, receive.
     pub bits_per_s: f64,
-    /// From one machine to another, milliseconds.
+    /// The latency from one machine to another, in milliseconds.
     pub latency_ms: f64,
 }
 
-/// `1Gbit`, `100Mbit`, or with the latency `1Gbit,0.5ms`.
+/// Parses `1Gbit`, `100Mbit`, or with the latency `1Gbit,0.5ms`.
 impl FromStr for Network {
     type Err = String;
 
@@ -47,7 +47,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// Milliseconds to sum `n` numbers across `ranks` machines, with the result on all of them.
+    /// The milliseconds it takes to sum `n` numbers across `ranks` machines, with the result on all of them.
     #[must_use]
     pub fn sum_ms(&self, ranks: usize, n: u64, format: Format) -> f64 {
         let ranks = ranks as f64;
@@ -58,7 +58,7 @@ impl Network {
         sent * 8.0 / (PAYLOAD * self.bits_per_s) * 1e3 + 2.0 * n_pieces * self.latency_ms
     }
 
-    /// Milliseconds to broadcast a short message from one of `ranks` machines to all others.
+    /// The milliseconds it takes to broadcast a short message from one of `ranks` machines to all others.
     fn word_ms(&self, ranks: usize) -> f64 {
         f64::from(ranks.next_power_of_two().ilog2()) * self.latency_ms
     }
@@ -82,26 +82,26 @@ pub struct Distributed {
     pub network: Network,
     /// Rows of a micro-batch on the busiest machine.
     pub rows: usize,
-    /// Computing time of its share of a step, milliseconds; `None` if nothing was measured.
+    /// The time in milliseconds to compute its share of a step; `None` if nothing was measured.
     pub compute_ms: Option<f64>,
-    /// `distributed.sync = "step"`.
+    /// The steps with `distributed.sync = "step"`.
     pub step: Synchronized,
-    /// `distributed.sync = "local"`.
+    /// The steps with `distributed.sync = "local"`.
     pub local: Synchronized,
-    /// What pays off: `step`, `local` or `one process`; `None` if nothing was measured.
+    /// The mode that pays off: `step`, `local` or `one process`; `None` if nothing was measured.
     pub pays: Option<&'static str>,
 }
 
 /// Steps with one value of `distributed.sync`. Times are `None` if nothing was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Synchronized {
-    /// Bytes that each machine sends, and receives, per exchange.
+    /// The bytes that each machine sends and receives per exchange.
     pub bytes: u64,
     /// Steps between exchanges.
     pub steps: usize,
-    /// Average communication time per step, milliseconds.
+    /// Average communication time per step, in milliseconds.
     pub communication_ms: f64,
-    /// Duration of a step, milliseconds.
+    /// Duration of a step, in milliseconds.
     pub step_ms: Option<f64>,
     /// The share of communication in a step.
     pub communication_share: Option<f64>,

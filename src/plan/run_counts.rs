@@ -1,4 +1,4 @@
-//! How many steps, evaluations, samples and checkpoints a run makes.
+//! The numbers of steps, evaluations, samples and checkpoints of a run.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct RunCounts {
     pub tokens_per_step: u64,
     /// Tokens of the whole run, including repetitions.
     pub tokens: u64,
-    /// How often each token of the training text is seen; `None` without the text.
+    /// The number of times that each token of the training text is seen; `None` without the text.
     pub epochs: Option<f64>,
     /// FLOPs of all training steps, updates included.
     pub flops: f64,
@@ -67,7 +67,7 @@ impl RunCounts {
     }
 }
 
-/// How many intervals end in a run, which itself ends the last one; an interval of 0 ends only there.
+/// The number of intervals that end in a run. The end of the run ends the last one; an interval of 0 ends only there.
 fn ends(steps: u64, interval: u64) -> u64 {
     match interval {
         0 => 1,
@@ -75,7 +75,7 @@ fn ends(steps: u64, interval: u64) -> u64 {
     }
 }
 
-/// How many distinct steps end an interval of either kind.
+/// The number of distinct steps that end an interval of either kind.
 fn saves(steps: u64, evaluations: u64, checkpoints: u64) -> u64 {
     let before_the_end = |interval: u64| ends(steps, interval) - 1;
     let both = match (evaluations, checkpoints) {

@@ -17,7 +17,7 @@ const ASSUMED_CHARACTERS: usize = 128;
 pub struct Vocabulary {
     /// The number of distinct tokens.
     pub size: usize,
-    /// What determines the size.
+    /// The setting or the text that determines the size.
     pub source: String,
 }
 

@@ -1,4 +1,4 @@
-//! How long a run takes, extrapolated from a few real steps on synthetic text.
+//! The duration of a run, extrapolated from a few real steps on synthetic text.
 //!
 //! Model, trainer, evaluation and generation are the real ones. A run with long steps is measured in parts: the
 //! difference between one micro-batch and two, or between one layer and two, is the time of each further one.
@@ -20,7 +20,7 @@ use crate::run::TrainState;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
 
-/// Roughly how long measuring steps may take.
+/// The approximate time for measuring steps.
 const BUDGET: Duration = Duration::from_secs(6);
 
 /// The measured steps. An optimizer's first step does less than the others.
@@ -29,7 +29,7 @@ const TRIAL: Trial = Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_
 /// The longest context of shortened measurements.
 const SHORT_CONTEXT: usize = 1024;
 
-/// If measuring by rows and layers would take longer than this, the context is shortened.
+/// The time above which a measurement by rows and layers uses a shortened context.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The most sample tokens that are measured.
@@ -41,19 +41,19 @@ const MOST_WRITTEN: usize = 64 << 20;
 /// The measured times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// One update of the weights, milliseconds.
+    /// One update of the weights, in milliseconds.
     pub step_ms: f64,
-    /// One batch of an evaluation, milliseconds.
+    /// One batch of an evaluation, in milliseconds.
     pub evaluation_batch_ms: f64,
-    /// One token of a sample, milliseconds.
+    /// One token of a sample, in milliseconds.
     pub sample_token_ms: f64,
-    /// One checkpoint, milliseconds.
+    /// One checkpoint, in milliseconds.
     pub checkpoint_ms: f64,
-    /// How they were measured.
+    /// The method of measurement.
     pub how: String,
 }
 
-/// How long a run takes, in seconds.
+/// The duration of a run and of its parts, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Time {
     /// The measurement that all times are based on.
@@ -167,7 +167,7 @@ fn extended(one: f64, two: f64, n: usize) -> f64 {
     one + (n as f64 - 1.0) * (two - one).max(0.0)
 }
 
-/// What all measurements have in common.
+/// The parameters that all measurements have in common.
 struct Bench<'a> {
     vocab_size: usize,
     device: &'a OpenDevice,

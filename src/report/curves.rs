@@ -3,7 +3,8 @@
 use crate::draw::{Chart, Series};
 use crate::run::{Curves, RunInfo};
 
-/// Losses above this many times the first are drawn at the upper edge: an explosion would flatten everything else.
+/// The multiple of the first loss above which losses are drawn at the upper edge: an explosion would flatten everything
+/// else.
 const MOST_GROWTH: f64 = 4.0;
 
 /// The losses: means over the log intervals for training, and estimates for validation. The mark is the headline number
@@ -45,7 +46,7 @@ pub(super) struct Column {
     pub title: [&'static str; 2],
     /// Its key in the log.
     pub key: &'static str,
-    /// As in [`Chart`].
+    /// The same as in [`Chart`].
     pub decimals: Option<u8>,
 }
 

@@ -14,10 +14,10 @@ use crate::tokenizer::Tokenizer;
 /// The fewest and the most tokens of the words, so that their maps fit the page.
 const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
 
-/// The most MiB of their section, if fewer tokens can reduce it: a large model has many numbers per token.
+/// The largest size of their section in MiB, if fewer tokens can reduce it: a large model has many numbers per token.
 const MOST_MIB: usize = 2;
 
-/// How many tokens of the validation split are searched for the start of a line.
+/// The number of tokens of the validation split that are searched for the start of a line.
 const SEARCHED_TOKENS: usize = 4096;
 
 /// The measurements of one checkpoint.

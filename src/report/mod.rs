@@ -30,7 +30,7 @@ use settings::Section;
 /// The page, in the run directory.
 pub const PAGE: &str = layout::REPORT;
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The run cannot be read.
@@ -44,7 +44,7 @@ pub enum ReportError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -86,8 +86,8 @@ impl Report {
         })
     }
 
-    /// Measures on `device` what the run's best weights do with its validation split, which takes about as long as
-    /// reading 48 windows of it. If this fails, a note says why.
+    /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 48
+    /// windows of the split. If this fails, a note says why.
     pub fn look_inside(&mut self, run: &RunDir, device: &Device) {
         match inside::look(run, device) {
             Ok(inside) => self.inside = Some(inside),

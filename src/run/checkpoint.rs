@@ -31,7 +31,7 @@ const FIRST_WITH_CHECKSUMS: u64 = 2;
 pub struct Best {
     /// Its step, whose checkpoint is kept.
     pub step: usize,
-    /// The estimated validation loss, nats per token.
+    /// The estimated validation loss, in nats per token.
     pub val_loss: f64,
 }
 
@@ -164,7 +164,7 @@ impl Checkpoint {
     }
 
     /// Compares the shapes of the tensors in `dir` with those of a model before anything is allocated for it: a config
-    /// may ask for more than there is.
+    /// may require more memory than there is.
     pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path).map_err(naming_whole(dir))?;

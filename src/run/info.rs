@@ -39,9 +39,9 @@ pub struct RunInfo {
     pub parameters: Option<u64>,
     /// Tokens trained on, with repetition.
     pub tokens: Option<u64>,
-    /// Seconds of all steps, those before a resume included.
+    /// The time of all steps in seconds, including those before a resume.
     pub train_s: Option<f64>,
-    /// Seconds of everything, likewise.
+    /// The total wall-clock time in seconds, including that before a resume.
     pub wall_s: Option<f64>,
     /// The best validation loss, nats per token.
     pub val_loss: Option<f64>,
@@ -53,7 +53,7 @@ pub struct RunInfo {
     pub best_step: Option<u64>,
     /// The device of the last process.
     pub device: Option<String>,
-    /// When the run began, in seconds since 1970.
+    /// The time at which the run began, in seconds since 1970.
     pub began_unix_s: Option<f64>,
     /// The checkpoint of another run that the initial weights came from.
     pub started_from: Option<String>,

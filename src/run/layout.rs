@@ -50,7 +50,7 @@ const CONTENTS: [&str; 16] = [
     LAST,
 ];
 
-/// `runs/NAME`, with NAME from the config's file name.
+/// The default run directory, `runs/NAME`, with NAME from the config's file name.
 pub(crate) fn default_dir(config: impl AsRef<Path>) -> PathBuf {
     let config = config.as_ref();
     Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
@@ -63,8 +63,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Checks, without changing anything, that a new run may be created at `root`: there is nothing there, or a run
-    /// without steps, or any run and `overwrite`.
+    /// Checks, without changing anything, that a new run may be created at `root`: the path is free or has a run
+    /// without steps, or `overwrite` is set and it has any run.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
         let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
         let mut entries = match fs::read_dir(root) {

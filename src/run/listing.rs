@@ -1,4 +1,4 @@
-//! Several runs: those in a folder, and how their configs differ.
+//! Several runs: the runs in a folder, and the differences between their configs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
@@ -14,7 +14,7 @@ use super::{RunDir, RunError, RunInfo, cannot_read, config_table};
 pub struct Listing {
     /// The runs.
     pub runs: Vec<RunInfo>,
-    /// Why the other folders are not listed; one line each.
+    /// The reasons why the other folders are not listed, one line each.
     pub skipped: Vec<String>,
 }
 

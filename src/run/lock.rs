@@ -1,4 +1,4 @@
-//! The lock of a run directory: only one process at a time trains there, and it notices when the directory is moved or
+//! The lock of a run directory: only one process at a time trains there, and detects when the directory is moved or
 //! replaced.
 
 use std::fs::{File, TryLockError};
@@ -10,7 +10,7 @@ use super::layout::LOCK;
 use super::{RunDir, RunError, cannot_write};
 use crate::disk;
 
-/// How many times, and how far apart, to try the lock: [`RunDir::is_busy`] holds it for a moment.
+/// The number of attempts to take the lock, and the time between them: [`RunDir::is_busy`] holds it for a moment.
 const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 

@@ -54,13 +54,13 @@ pub(crate) struct TimingsLine {
     pub median_step_ms: Option<f64>,
     /// Tokens per step over that duration.
     pub tokens_per_s: Option<f64>,
-    /// The share of the interval's step time that rank 0 spent waiting for other ranks,
+    /// The share of the interval's step time that rank 0 spent waiting for other ranks; `None` without other ranks.
     pub waiting_share: Option<f64>,
-    /// and communicating with them; `None` without other ranks.
+    /// The share of the interval's step time that rank 0 spent communicating with them; `None` without other ranks.
     pub communication_share: Option<f64>,
     /// Time of all steps, earlier processes included.
     pub train_s: Option<f64>,
-    /// Time of everything, earlier processes included.
+    /// Wall-clock time, earlier processes included.
     pub wall_s: Option<f64>,
     /// The process that ends.
     pub end: Option<End>,
@@ -104,7 +104,7 @@ pub struct Process {
     /// Its peak memory. `None` while it runs, and after a crash.
     #[serde(skip)]
     pub peak_rss_mib: Option<f64>,
-    /// When it started, in seconds since 1970.
+    /// The time at which it started, in seconds since 1970.
     pub began_unix_s: Option<f64>,
     /// The device.
     pub device: Option<String>,
@@ -271,7 +271,7 @@ pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
     cut(&tensorboard::path(run), |bytes| tensorboard::records_up_to(bytes, step))
 }
 
-/// Removes what an evaluation of `step`, which will be repeated, has logged: all of it, or its sample alone.
+/// Removes the log entries of the evaluation of `step`, which will be repeated: all of them, or only its sample.
 pub(crate) fn cut_evaluation(run: &RunDir, step: usize, only_sample: bool) -> Result<(), RunError> {
     type IsOfEvaluation = fn(&str) -> bool;
     let estimates: IsOfEvaluation = |line| line.contains("\"val_loss_estimate\"");
@@ -310,8 +310,8 @@ fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How many bytes precede the trailing lines of later steps. A later step before an earlier one is damaged, and does
-/// not end the log; nor do lines without a step. A last line without a line break is torn.
+/// The number of bytes before the trailing lines of later steps. A later step before an earlier one is damaged, and
+/// does not end the log; nor do lines without a step. A last line without a line break is torn.
 fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
     let (mut n_bytes, mut n_kept, mut is_later) = (0, 0, false);
     for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {

@@ -39,7 +39,7 @@ use crate::format::{first_line, shell_word};
 use crate::model::parameters::AssignError;
 use crate::tokenizer::TokenizerError;
 
-/// Why a run directory cannot be used.
+/// The reason why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum RunError {

@@ -1,4 +1,4 @@
-//! Prepares a run directory for resuming: from its last intact checkpoint, without what came after it.
+//! Prepares a run directory for resuming from its last intact checkpoint, without the files and log lines after it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write}
 pub(crate) struct Resumable {
     pub dir: PathBuf,
     pub checkpoint: Checkpoint,
-    /// One line for each damaged thing that is left out.
+    /// One line for each damaged part that is left out.
     pub damaged: Vec<String>,
 }
 
@@ -48,8 +48,8 @@ impl RunDir {
         Err(first_error.unwrap_or_else(|| RunError::NoCheckpoint(self.root().to_owned())))
     }
 
-    /// Removes what came after the checkpoint of `state`, which a resumed run repeats, and what a crash left half
-    /// written. Forgets the best checkpoint if it is gone or damaged, and returns a line about it if damaged.
+    /// Removes everything after the checkpoint of `state`, which a resumed run repeats, and half-written files left by
+    /// a crash. Forgets the best checkpoint if it is gone or damaged, and returns a line about it if damaged.
     pub(crate) fn cut_back_to(&self, state: &mut TrainState) -> Result<Option<String>, RunError> {
         let folder = self.checkpoints();
         for entry in fs::read_dir(&folder).map_err(cannot_read(&folder))? {

@@ -16,7 +16,7 @@ pub struct Sample {
     pub text: String,
 }
 
-/// A sample as it is appended to `samples.txt`. Lines that look like a heading are indented by a blank.
+/// A sample as it is appended to `samples.txt`. Lines that look like a heading are indented by one space.
 pub(crate) fn entry(step: usize, text: &str) -> String {
     let [before, after] = HEADING;
     let lines = text.split_inclusive('\n').map(|line| if looks_like_heading(line) { [" ", line] } else { ["", line] });
@@ -24,7 +24,7 @@ pub(crate) fn entry(step: usize, text: &str) -> String {
     format!("{before}{step}{after}\n{text}\n\n")
 }
 
-/// Whether a line is a heading after any number of blanks.
+/// Whether a line is a heading after any number of spaces.
 fn looks_like_heading(line: &str) -> bool {
     heading_step(line.trim_start_matches(' ')).is_some()
 }

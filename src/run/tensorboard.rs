@@ -137,7 +137,7 @@ fn record(event: &Event) -> Vec<u8> {
     [&length[..], &checksum(&length).to_le_bytes(), &data, &checksum(&data).to_le_bytes()].concat()
 }
 
-/// How many bytes precede the first record that is torn, or of a step after `step`.
+/// The number of bytes before the first record that is torn or belongs to a step after `step`.
 pub(super) fn records_up_to(file: &[u8], step: usize) -> usize {
     let mut at = 0;
     while let Some(data) = first_record(&file[at..])

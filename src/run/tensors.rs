@@ -23,10 +23,10 @@ use crate::model::{Dtype, LazyTensor};
 /// The longest accepted header: some 20,000 tensors. Parsed, a header takes several times as much memory.
 const LONGEST_HEADER: u64 = 1 << 21;
 
-/// More dimensions than any tensor has.
+/// The most dimensions of a tensor, more than any tensor has.
 const MOST_DIMENSIONS: usize = 8;
 
-/// Why a file of tensors cannot be opened.
+/// The reason why a file of tensors cannot be opened.
 #[derive(Debug)]
 pub(crate) enum OpenTensorsError {
     /// The operating system's error.
@@ -108,8 +108,8 @@ pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError
     })
 }
 
-/// Opens any file. `dtype_of` returns how numbers of a name and type are read, `None` to leave the tensor out, or what
-/// is wrong with it.
+/// Opens any file. `dtype_of` returns the type as which the numbers of a name and type are read, `None` to leave the
+/// tensor out, or the problem with it.
 pub(crate) fn open_as(
     path: &Path,
     dtype_of: impl Fn(&str, safetensors::Dtype) -> Result<Option<Dtype>, String>,

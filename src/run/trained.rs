@@ -24,7 +24,7 @@ pub struct Trained {
     pub checkpoint: PathBuf,
 }
 
-/// Why a trained model cannot be opened.
+/// The reason why a trained model cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The run cannot be read.

@@ -11,7 +11,7 @@ use super::request::{Shape, TextRequest};
 use super::score::Score;
 use crate::generate::End;
 
-/// What all chunks of a response have in common.
+/// The fields that all chunks of a response have in common.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) model: Arc<Hosted>,
@@ -192,7 +192,7 @@ impl Answer {
     fn usage(&self, choices: &[Choice]) -> Usage {
         let prompt_tokens = self.request.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let completion_tokens = choices.iter().map(|choice| choice.n_written).sum();
-        // Of several texts of a prompt, the first says how much of the prompt was cached.
+        // Of several texts of a prompt, the first has the number of cached tokens of the prompt.
         let cached_tokens = choices.iter().step_by(self.request.n).map(|choice| choice.n_shared).sum();
         Usage {
             prompt_tokens,

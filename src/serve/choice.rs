@@ -1,6 +1,7 @@
 //! One text of a response as it is generated: the parts that can be shown, with the scores of their tokens.
 //!
-//! A streamed response sends each part, any other all parts at once: they cannot differ.
+//! A streamed response sends the parts one by one, any other response all parts at once, so that both have the same
+//! text.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Who may send requests: checks API keys, and keeps pages of other sites from using a server on the same machine.
+//! Access control: checks API keys, and keeps pages of other sites from using a server on the same machine.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Keys {
 /// Rejects requests that a page of another site may have sent.
 ///
 /// Browsers send a page's site in `Origin`. A name that its owner points at this machine counts as the same site, so
-/// without a key `Host` must be an IP address or `localhost`, which nobody else can own.
+/// without a key `Host` must be an IP address or `localhost`, which no other site can own.
 pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host: Option<Authority> = host.and_then(|host| host.parse().ok());

@@ -24,7 +24,7 @@ pub struct Model {
     pub tensors: OpenTensors,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// When it was created, in seconds since 1970.
+    /// The time of its creation, in seconds since 1970.
     pub created_unix_s: u64,
     /// Its run, for the page; `None` for a model without one.
     pub run: Option<RunDir>,
@@ -39,7 +39,7 @@ pub(super) struct Hosted {
     pub(super) config: ModelConfig,
     pub(super) inside: Arc<Inside>,
     pub(super) run: Option<RunDir>,
-    /// The chat template, or why it cannot be used.
+    /// The chat template, or the reason why it cannot be used.
     pub(super) chat: Option<Result<Chat, String>>,
     pub(super) n_places: usize,
     pub(super) metrics: Arc<Metrics>,

@@ -11,7 +11,7 @@ use super::limits::MAX_INSPECTIONS;
 use crate::inspect::InspectError;
 use crate::model::Gpt;
 
-/// Why the weights of a model cannot be opened as tensors.
+/// The reason why the weights of a model cannot be opened as tensors.
 #[derive(Debug)]
 pub enum TensorsError {
     /// Their checkpoint has been removed.
@@ -50,7 +50,7 @@ impl Inside {
         Self { open, model: Mutex::new(None), places: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
-    /// The result of `look`, computed on another thread. It is not called if nobody waits for the result any more.
+    /// The result of `look`, computed on another thread. It is not called if no client waits for the result any more.
     pub(super) async fn look<T: Send + 'static>(
         self: Arc<Self>,
         look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,

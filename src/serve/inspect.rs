@@ -1,4 +1,4 @@
-//! `/v1/inspect`: what a model does with a text, measured by [`crate::inspect`].
+//! `/v1/inspect`: the inspection of a model on a text, measured by [`crate::inspect`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,10 +64,10 @@ struct Inspection<'a> {
     attribution: Option<Attribution>,
 }
 
-/// What a model, perhaps with heads ablated, makes of the text.
+/// The losses and predictions of a model on the text, perhaps with heads ablated.
 #[derive(Serialize)]
 struct Read {
-    /// The mean loss, nats per token; null for a single token.
+    /// The mean loss, in nats per token; null for a single token.
     loss: Option<f64>,
     /// The loss of each token; null for the first.
     losses: Vec<Option<f64>>,

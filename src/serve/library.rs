@@ -14,7 +14,7 @@ use crate::run::{self, RunDir};
 
 type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
-/// Opens the model of a run or a checkpoint, or says why it cannot.
+/// Opens the model of a run or a checkpoint, or returns the reason why it cannot.
 pub struct OpenModel(Open);
 
 impl OpenModel {
@@ -47,7 +47,7 @@ fn runs_in(folder: &Path) -> Vec<ListedRun> {
 pub(super) struct ListedRun {
     pub(super) name: String,
     pub(super) run: RunDir,
-    /// The current checkpoint of the run, and when it was saved; `None` before the first.
+    /// The current checkpoint of the run, and the time at which it was saved; `None` before the first.
     pub(super) checkpoint: Option<(PathBuf, SystemTime)>,
 }
 

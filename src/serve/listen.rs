@@ -19,7 +19,7 @@ use super::{Shared, routes};
 /// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// How long to wait when the system has no more sockets.
+/// The time to wait when the system has no more sockets.
 const NO_SOCKETS: Duration = Duration::from_millis(50);
 
 /// Listens; must be called within a runtime.
@@ -64,7 +64,7 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
 async fn ended(service: &Shared) {
     let mut stopping = service.stopping.clone();
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
-        return; // nobody can stop it, or wait for it
+        return; // the service can no longer be stopped
     }
     service.n_busy.subscribe().wait_for(|n| *n == 0).await.ok();
 }

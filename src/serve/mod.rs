@@ -49,7 +49,7 @@ pub use self::library::OpenModel;
 pub struct Options {
     /// The address to listen on; port 0 means any free port.
     pub address: SocketAddr,
-    /// How many texts a model generates at once. At least 1.
+    /// The number of texts that a model generates at once. At least 1.
     pub n_places: usize,
     /// The accepted API keys; `None` for no authentication.
     pub keys: Option<Keys>,
@@ -59,7 +59,7 @@ pub struct Options {
     pub open: OpenModel,
 }
 
-/// Why there is no server.
+/// The reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The server cannot listen on the address.
@@ -67,7 +67,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A thread cannot be started, or the system has no sockets.
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Service {
     library: Library,

@@ -1,4 +1,4 @@
-//! Requests for text: the valid values of their fields, and the texts they ask for.
+//! Requests for text: the valid values of their fields, and the requested texts.
 
 use std::sync::Arc;
 

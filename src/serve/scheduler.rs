@@ -31,7 +31,7 @@ pub(super) struct Sample {
     /// The number of most probable tokens with each score; `None` for no scores.
     pub(super) n_top: Option<usize>,
     pub(super) deadline: Instant,
-    /// Closed once nobody waits for the text any more.
+    /// Closed once no client waits for the text any more.
     pub(super) events: UnboundedSender<Event>,
 }
 
@@ -171,7 +171,7 @@ impl Scheduler {
         true
     }
 
-    /// Drops texts that nobody waits for any more, or that took too long.
+    /// Drops texts that no client waits for any more, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
         let n_before = self.waiting.len();
@@ -242,7 +242,7 @@ impl Scheduler {
 }
 
 impl Sample {
-    /// Whether somebody still waits for it and its deadline has not passed; reports a passed deadline.
+    /// Whether a client still waits for it and its deadline has not passed; reports a passed deadline.
     fn is_wanted(&self, now: Instant) -> bool {
         let is_late = now >= self.deadline;
         if is_late {

@@ -23,7 +23,7 @@ pub(super) struct Texts {
     events: UnboundedReceiver<Event>,
     choices: Vec<Choice>,
     n_open: usize,
-    /// When the request arrived; `None` once the first token was generated.
+    /// The time at which the request arrived; `None` once the first token was generated.
     since: Option<Instant>,
     _busy: Busy,
 }

@@ -23,7 +23,7 @@ pub(super) struct ViewRequest {
 #[derive(Debug)]
 enum Kind {
     Attention,
-    /// How much the loss rises without each head, which has no chart.
+    /// The rise of the loss without each head, which has no chart.
     Effects,
     Lens {
         token: usize,

@@ -1,8 +1,8 @@
-//! How a sweep spends its time: how many settings it tries, and how long each one is trained.
+//! Plans the time of a sweep: the number of settings that it tries, and the training time of each.
 //!
 //! Successive halving compares many settings early and trains few to the end: after each rung the best third is
 //! promoted, and each rung lasts three times as long as the one before. The rungs are synchronous. The asynchronous
-//! variant keeps many machines busy, but promotes whatever happens to be finished; here promotion depends on the
+//! variant keeps many machines busy, but promotes the runs that happen to be finished; here promotion depends on the
 //! results alone.
 //!
 //! Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et
@@ -121,7 +121,7 @@ impl Course {
     }
 }
 
-/// How many of `n` settings reach a rung.
+/// The number of settings, out of `n`, that reach a rung.
 pub(super) fn n_left(n: usize, rung: usize) -> usize {
     (n / power(rung)).max(1)
 }

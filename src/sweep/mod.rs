@@ -1,4 +1,4 @@
-//! Sweeps: which settings suit a text, found by training many short runs and continuing the best.
+//! Sweeps: finds the settings that suit a text by training many short runs and continuing the best.
 //!
 //! Runs train inside this process, which has read the text and opened the device once. A panic ends only its run.
 //! Running out of memory would end the process, so `plan` checks first that each run fits; resuming afterwards is the
@@ -50,7 +50,7 @@ const RUNS: &str = "runs";
 /// The number of evaluations of a run that is compared only at its end.
 const EVALUATIONS: usize = 8;
 
-/// Two parallel runs must be this much faster than one after the other: less is noise.
+/// The speedup that two parallel runs need over one run after the other; a smaller one is noise.
 const GAIN: f64 = 1.05;
 
 /// A sweep to run. The same request in the same folder resumes it.
@@ -64,9 +64,9 @@ pub struct Request {
     pub overrides: Vec<String>,
     /// The keys that vary, in the format of [`Dimension::parse`].
     pub space: Vec<String>,
-    /// Which settings are tried.
+    /// The method that chooses the settings to try.
     pub method: Method,
-    /// The time limit for all training steps together, seconds.
+    /// The time limit for all training steps together, in seconds.
     pub budget_s: f64,
     /// The number of seeds per setting in the last rung, at least 1.
     pub n_seeds: usize,
@@ -92,7 +92,7 @@ impl Request {
     }
 }
 
-/// Why a sweep did not finish. Whatever was trained stays, and the same request resumes from there.
+/// The reason why a sweep did not finish. The runs trained so far stay, and the same request resumes from there.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum SweepError {
@@ -272,7 +272,7 @@ impl Sweep<'_> {
         Ok((plans.into_iter().next().expect("at least one"), step_ms.map(|step_ms| mean(&step_ms))))
     }
 
-    /// Checks every setting, and measures those that differ in what affects step time.
+    /// Checks every setting, and measures those that differ in keys that affect the step time.
     fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
         let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
         speeds.insert(speed_key(self.base), course.base_s * 1e3 / self.base.train.max_steps as f64);
@@ -307,7 +307,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// Checks a setting against the limits; the inner result is its log entry or why it is left out.
+    /// Checks a setting against the limits; the inner result is its log entry, or the reason why it is left out.
     fn prepare(
         &self,
         course: &Course,

@@ -13,7 +13,7 @@ use crate::run::{Curves, RunDir, write_atomically};
 /// The number of equal-sized groups that the values of a range are put into.
 const N_GROUPS: usize = 3;
 
-/// Lists with more values than this are grouped like ranges, if they are numbers.
+/// The most values of a list that are not grouped; longer lists of numbers are grouped like ranges.
 const MOST_VALUES: usize = 6;
 
 /// The result of a sweep.
@@ -49,7 +49,7 @@ pub struct Row {
     pub run: PathBuf,
     /// Trainable parameters.
     pub parameters: Option<u64>,
-    /// The measured time of a step, milliseconds.
+    /// The measured time of a step, in milliseconds.
     pub step_ms: Option<f64>,
     /// The last rung reached, from 0.
     pub rung: Option<usize>,
@@ -59,11 +59,11 @@ pub struct Row {
     pub bits_per_byte: Option<f64>,
     /// The lowest and the highest loss of its seeds.
     pub seeds: Option<[f64; 2]>,
-    /// Why it was left out, or ended before the next rung.
+    /// The reason why it was left out, or ended before the next rung.
     pub reason: Option<String>,
 }
 
-/// How much of the difference between settings is due to one key.
+/// The share of the difference between settings that is due to one key.
 ///
 /// It is the share of the variance of the ranks in the first rung, at equal training time, that the groups of the key's
 /// values explain: `(H - k + 1) / (n - k)` with the Kruskal-Wallis H, k groups and n settings; 0 is what chance
@@ -269,7 +269,7 @@ fn ranks(numbers: &[f64]) -> Vec<f64> {
 }
 
 impl Group {
-    /// `gelu 2.410 (9)`.
+    /// The group as text, such as `gelu 2.410 (9)`.
     pub(crate) fn label(&self) -> String {
         let loss = self.bits_per_byte.map_or_else(|| "no result".to_owned(), |loss| format!("{loss:.3}"));
         format!("{}: {loss} ({})", self.values, self.n_trials)

@@ -1,4 +1,4 @@
-//! The results in a sweep's log so far, and which settings are promoted after a rung.
+//! The results in a sweep's log so far, and the settings that are promoted after each rung.
 
 use std::collections::BTreeMap;
 

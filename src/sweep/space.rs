@@ -12,7 +12,7 @@ use crate::config::Key;
 /// The values of a setting, in the order of the keys.
 pub type Setting = Vec<Value>;
 
-/// Why a `--space` cannot be used.
+/// The reason why a `--space` cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--space {text}: {reason}\n  hint: write KEY=VALUES, such as \"optimizer.learning_rate=log(1e-4..1e-2)\", \

@@ -14,7 +14,7 @@ use crate::run::log::{MetricsLine, read_lines};
 use crate::run::{Checkpoint, RunDir, RunError};
 use crate::train::{self, Event, Interrupter, Job, Observer, Start, TrainError};
 
-/// How far a run got.
+/// The point at which a run stopped.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reached {
     /// It reached the rung, with this validation loss.

@@ -1,4 +1,4 @@
-//! Where a text may be cut so that the ids of its parts are those of the whole.
+//! Finds the places where a text may be cut so that the ids of its parts are those of the whole.
 //!
 //! Line breaks are not enough: a text may have none for megabytes, and GPT-2's pattern takes several of them at the end
 //! of a text as one word. The model only merges within words, so a cut is safe if a word ends there whatever follows,
@@ -13,7 +13,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::words::{Class, class_of};
 
-/// Where the texts of a tokenizer may be cut.
+/// The places where the texts of a tokenizer may be cut.
 #[derive(Debug)]
 pub(super) struct Cuts {
     between: Rule,
@@ -95,7 +95,7 @@ pub(super) fn looks_around(token: &AddedToken) -> bool {
     token.single_word || token.lstrip || token.rstrip
 }
 
-/// Where words end in text that is not normalized, and the character for a blank if words begin with one.
+/// The rule for where words end in text that is not normalized, and the character for a space if words begin with one.
 fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)> {
     use PreTokenizerWrapper as P;
     let rule = |rule: Rule, blank| Some((rule, blank));

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// Why a text cannot be encoded, or a tokenizer cannot be created.
+/// The reason why a text cannot be encoded, or a tokenizer cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum TokenizerError {

@@ -28,7 +28,7 @@ const SETTINGS: [&str; 9] = [
     "ignore_merges",
 ];
 
-/// Why a file is not a tokenizer.
+/// The reason why a file is not a tokenizer.
 pub(super) enum Fault {
     /// It is malformed.
     Malformed(String),

@@ -52,7 +52,7 @@ pub(super) struct Library {
     pub(super) added: Vec<(u32, AddedToken)>,
 }
 
-/// How text is encoded.
+/// The way in which text is encoded.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Bytes,

@@ -1,8 +1,9 @@
 //! Converts text to token ids and back.
 //!
 //! A [`Tokenizer`] wraps one of the `tokenizers` library, stored as its `tokenizer.json`: a `table` of characters or
-//! bytes, byte-level BPE trained on a text (`train`), or any file (`library`). Added here is what the library lacks or
-//! is too slow for: ids of whole `words`, safe places to `cut` a text, and incremental decoding (`stream`).
+//! bytes, byte-level BPE trained on a text (`train`), or any file (`library`). This module adds the
+//! features that the library lacks or is too slow for: ids of whole `words`, safe places to `cut` a text, and
+//! incremental decoding (`stream`).
 
 mod companion;
 mod cut;
@@ -243,7 +244,7 @@ impl Tokenizer {
     /// The ids of a prompt, preceded by [`Tokenizer::bos`] unless the text begins with it.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_bytes`].
+    /// In the same cases as [`Tokenizer::encode_bytes`].
     pub fn encode_prompt(&self, text: impl AsRef<[u8]>) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.encode_bytes(text.as_ref())?;
         let bos = self.bos().filter(|bos| ids.first() != Some(bos));

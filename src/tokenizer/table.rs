@@ -133,7 +133,7 @@ fn sections(text: &[u8], end: Option<u32>) -> impl Iterator<Item = (Range<usize>
     })
 }
 
-/// How many bytes at the end of a text could become an [`END_OF_TEXT`] if the text continues.
+/// The number of bytes at the end of a text that could become an [`END_OF_TEXT`] if the text continues.
 pub(super) fn open_end(text: &[u8]) -> usize {
     let end = END_OF_TEXT.as_bytes();
     (1..end.len()).rev().find(|n| text.ends_with(&end[..*n])).unwrap_or(0)

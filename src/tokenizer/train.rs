@@ -13,7 +13,7 @@ use super::words::{byte_alphabet, first_word, spell};
 /// The end-of-text token, as it appears in text.
 pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// How often a pair must occur to be merged.
+/// The number of times that a pair must occur to be merged.
 const MIN_FREQUENCY: u64 = 2;
 
 /// The longest word that is counted, in bytes; a longer one, such as an endless run of letters, is cut. Merges are
@@ -115,7 +115,7 @@ impl WordCounter {
         with_parts(model)
     }
 
-    /// How often the most frequent pair of bytes occurs in the words.
+    /// The number of occurrences of the most frequent pair of bytes in the words.
     fn most_frequent_pair(&self) -> u64 {
         let mut pairs = vec![0; 1 << 16];
         for (word, count) in &self.words {

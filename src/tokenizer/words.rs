@@ -33,7 +33,7 @@ pub(super) struct Words {
     caches: Mutex<Vec<Cache>>,
 }
 
-/// How text is cut into words.
+/// The pattern by which text is cut into words.
 #[derive(Debug)]
 enum Pattern {
     Gpt2,
@@ -172,10 +172,10 @@ impl Pattern {
 /// Words seen before, with their ids.
 type Cache = HashMap<Box<str>, Box<[u32]>, BuildHasherDefault<WordHasher>>;
 
-/// Frequent words come early, and a hundred thousand take ten megabytes.
+/// The most words in a cache: frequent words come early, and a hundred thousand take ten megabytes.
 const MAX_CACHED_WORDS: usize = 100_000;
 
-/// Longer words, in bytes, rarely repeat.
+/// The most bytes of a cached word; longer words rarely repeat.
 const MAX_CACHED_BYTES: usize = 64;
 
 /// The characters of a word with a byte that has no token: few vocabularies lack one.

@@ -1,4 +1,4 @@
-//! Makes a run ready for its next step: new, new from another run's weights, or resumed.
+//! Prepares a run for its next step: a new run, a new run from another run's weights, or a resumed run.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) struct Prepared {
     pub run: RunDir,
     pub trainer: Trainer,
     pub state: TrainState,
-    /// Whether the run continues from a checkpoint of its own.
+    /// Whether the run continues from one of its checkpoints.
     pub resumed: bool,
     /// One line for each damaged part of the run that was skipped.
     pub damaged: Vec<String>,
@@ -34,14 +34,14 @@ impl Prepared {
         if !ranks.is_alone() {
             self.trainer.share_with(ranks);
             Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
-            ranks.meet(); // others may take long to read the text
+            ranks.meet(); // other ranks may take long to read the text
             ranks.limit_waiting(self.config.distributed.time_limit());
         }
         Ok(())
     }
 }
 
-/// Reads the text and creates or reads the run, reporting progress to `observer`.
+/// Reads the text, and creates or reads the run. Reports progress to `observer`.
 pub(super) fn prepare(
     job: Job,
     observer: &mut dyn Observer,
@@ -73,7 +73,7 @@ fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Re
     create(config, &run_dir, overwrite, parent, device, on_progress, interrupter)
 }
 
-/// The last chance to stop before the run directory is created or changed.
+/// Returns an error if a stop was requested; the last check before the run directory is created or changed.
 fn go_on(interrupter: &Interrupter) -> Result<(), TrainError> {
     if interrupter.should_stop() { Err(TrainError::InterruptedEarly) } else { Ok(()) }
 }
@@ -100,7 +100,7 @@ fn create(
         (other, _) => other,
     })?;
     if parent.is_none() {
-        corpus.tokenizer = corpus.tokenizer.without_bos(); // its text has none either
+        corpus.tokenizer = corpus.tokenizer.without_bos(); // the training text has no BOS token either
     }
     let vocab_size = corpus.tokenizer.vocab_size();
     let model = match &parent {
@@ -124,8 +124,8 @@ fn create(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), lock })
 }
 
-/// Opens the text of `config`, and replaces a default prompt whose characters do not occur in it. Checks here that the
-/// sample prompt can be encoded, rather than when the first sample is due.
+/// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
+/// checks that the sample prompt can be encoded, so that an error comes now and not when the first sample is due.
 fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
     let corpus = Corpus::open(config, options)?;
     if config.train.sample_tokens == 0 {
@@ -133,7 +133,7 @@ fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, 
     }
     let prompt = &mut config.train.sample_prompt;
     match corpus.tokenizer.encode(prompt) {
-        // In a text without a line break samples begin with its first character.
+        // If the text has no line break, samples begin with the first character of the text.
         Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {
             if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
                 let mut id = [0];
@@ -146,14 +146,14 @@ fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, 
     Ok(corpus)
 }
 
-/// The checkpoint that a new run starts from, and its tokenizer.
+/// The checkpoint that a new run starts from, and the tokenizer of that checkpoint's run.
 struct Parent {
     located: Located,
     tokenizer: Tokenizer,
 }
 
 impl Parent {
-    /// Finds the checkpoint `from`, for a new run of `config` at `root`.
+    /// Finds the checkpoint `from` for a new run with `config` at `root`.
     fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
         let located = run::locate(from)?;
         let own = located.run.root().canonicalize();
@@ -222,13 +222,13 @@ fn resume(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, lock })
 }
 
-/// Early stopping: whether as many evaluations as the config allows did not improve on the best.
+/// Early stopping: whether the validation loss has not improved for as many evaluations as the config allows.
 pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     let patience = config.train.early_stopping_patience;
     patience > 0 && state.evaluations_without_improvement >= patience
 }
 
-/// The settings that differ but must not if the run is to continue.
+/// The settings that must not differ if the run is to continue, but do.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
     let sources = different_weights(&old.data, &new.data);
     let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
@@ -256,15 +256,17 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
     fixed.filter_map(difference).chain(sources).collect()
 }
 
-/// The weights of the sources determine which batches are drawn. Their paths may change as long as the text does not.
+/// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of
+/// the sources may change as long as the text does not.
 fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
     let weights = |data: &DataConfig| -> Vec<f64> { data.all_sources().iter().map(|source| source.weight).collect() };
     let (old, new) = (weights(old), weights(new));
-    let is_one = old.len() == 1 && new.len() == 1; // whose weight does not matter
+    let is_one = old.len() == 1 && new.len() == 1; // the weight of a single source does not matter
     (old != new && !is_one).then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }
 
-/// A resumed run uses its own copy of the tokenizer. The file that it was copied from may be gone, but must not differ.
+/// Describes a changed tokenizer file. A resumed run uses the copy of the tokenizer in the run directory; the original
+/// file may be gone, but must not differ from the copy.
 fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
     let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
     let path = config.tokenizer.path.as_ref().filter(is_other);

@@ -152,7 +152,7 @@ impl Share {
     }
 }
 
-/// Replaces the weights of `model` by those of rank 0.
+/// Replaces the weights of `model` with those of rank 0.
 pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     if ranks.is_alone() {
         return model;

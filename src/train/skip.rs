@@ -1,4 +1,4 @@
-//! Skipped steps, which do not change the weights: the loss or gradient is not finite, or the loss is a spike.
+//! Skipped steps: the weights stay unchanged because the loss or gradient is not finite or the loss is a spike.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use crate::config::TrainConfig;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::Gradients;
 
-/// Spikes are detected by the mean and standard deviation of this many losses,
+/// The number of recent losses whose mean and standard deviation are used to detect spikes.
 const N_RECENT: usize = 128;
-/// as soon as there are this many.
+/// The number of recent losses needed before spikes are detected.
 const MIN_RECENT: usize = 64;
 
-/// Why a step did not change the weights.
+/// The reason why a step did not change the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skipped {
     /// The name of the faulty value: `loss` or `gradient's norm`.
     pub what: &'static str,
-    /// The value.
+    /// The faulty value.
     pub value: f32,
-    /// The mean of the losses before, if the loss is a spike; `None` if the value is not finite.
+    /// The mean of the recent losses, if the loss is a spike; `None` if the value is not finite.
     pub usual: Option<f32>,
-    /// The norms by layer, which show where the fault is.
+    /// The norms by layer, which show the layer at fault.
     pub norms: LayerNorms,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Skipped {
 pub struct LayerNorms(Vec<(String, Option<f64>, f64)>);
 
 impl LayerNorms {
-    /// The norms of a model and of gradients, if these still exist.
+    /// The norms of a model's weights and of the gradients, if these still exist.
     pub(super) fn of(model: &Gpt, gradients: Option<&Gradients>) -> Self {
         let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
         let mut add = |name: &str, is_gradient: bool, values: &[f32]| {
@@ -62,7 +62,7 @@ impl LayerNorms {
                 false => layers[at].2 += squares,
             }
         };
-        // One tensor at a time, and none of a failed device.
+        // Read one tensor at a time, and leave out tensors that a failed device cannot return.
         for (name, weight) in parameters::lazy(model) {
             if let Ok(weight) = weight.read() {
                 add(&name, false, &weight.values);
@@ -79,7 +79,7 @@ impl LayerNorms {
     }
 }
 
-/// A separate line below the fault; empty without layers.
+/// Writes a separate line below the fault, or nothing without layers.
 impl fmt::Display for LayerNorms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((_, gradient, _)) = self.0.first() else { return Ok(()) };
@@ -97,15 +97,14 @@ impl fmt::Display for LayerNorms {
     }
 }
 
-/// Detects steps that should not change the weights, from their losses and earlier ones.
+/// Detects steps that should not change the weights, from the losses of these and earlier steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Skipping {
-    /// Whether the loss of each step is read before its update, which on a CPU costs nothing.
+    /// Whether the loss of each step is read before the update, which costs nothing on a CPU.
     pub reads: bool,
     /// The number of standard deviations above the mean from which a loss is a spike; 0 turns detection off.
     spikes: f64,
-    /// The latest losses, oldest first, including those of spikes, so that a loss that stays high becomes the usual
-    /// one.
+    /// The recent losses, oldest first. Spikes are included, so that a loss that stays high becomes the usual loss.
     pub recent: Vec<f32>,
 }
 
@@ -115,7 +114,8 @@ impl Skipping {
         Self { reads: is_cpu || skip_non_finite || spikes > 0.0, spikes, recent: Vec::new() }
     }
 
-    /// The fault of a step before its update: the value's name, the value, and the usual one.
+    /// Checks a step before the update. Returns the name of the faulty value, the value, and the usual loss if the loss
+    /// is a spike.
     pub(super) fn judge(
         &mut self,
         loss: &Tensor<1>,
@@ -124,7 +124,7 @@ impl Skipping {
         if !self.reads {
             return None;
         }
-        // A value that cannot be read here cannot be read later either, and there it is an error.
+        // A value that cannot be read here cannot be read after the step either, where this is reported as an error.
         let read = Tensor::cat(vec![loss.clone(), gradient_norm.clone()], 0).try_into_vec_as::<f32>().ok()?;
         let [loss, gradient_norm] = read[..] else { return None };
         for (what, value) in [(LOSS, loss), (GRADIENT_NORM, gradient_norm)] {
@@ -135,7 +135,7 @@ impl Skipping {
         self.is_spike(loss).map(|usual| (LOSS, loss, Some(usual)))
     }
 
-    /// The usual loss, if this one is a spike above it.
+    /// Records `loss`; returns the usual loss if `loss` is a spike above it.
     fn is_spike(&mut self, loss: f32) -> Option<f32> {
         if self.spikes <= 0.0 {
             return None;
@@ -154,14 +154,14 @@ impl Skipping {
     }
 }
 
-/// After this many steps in a row that were not finite the run ends.
+/// The run ends after this many consecutive steps with a loss or gradient that is not finite.
 const MAX_SKIPPED: usize = 100;
 
 /// Decides whether a run continues after a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tolerance {
     skip_non_finite: bool,
-    /// The number of steps in a row whose loss or gradient was not finite.
+    /// The number of consecutive steps whose loss or gradient was not finite.
     n_skipped: usize,
 }
 
@@ -170,7 +170,7 @@ impl Tolerance {
         Self { skip_non_finite: config.skip_non_finite, n_skipped: 0 }
     }
 
-    /// The name and value of the number that ends the run.
+    /// The name and value of the number that ends the run; `None` if the run continues.
     pub(super) fn fault(
         &mut self,
         skipped: Option<&Skipped>,
@@ -193,7 +193,7 @@ pub(super) const LOSS: &str = "loss";
 pub(super) const GRADIENT_NORM: &str = "gradient's norm";
 
 impl StepResult {
-    /// Why the step did not change the weights; `None` if it did.
+    /// The reason why the step did not change the weights; `None` if it did change them.
     #[must_use]
     pub fn skipped(&self) -> Option<&Skipped> {
         self.skipped.as_deref()

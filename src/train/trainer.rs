@@ -1,4 +1,4 @@
-//! One training step, top to bottom.
+//! One training step: batch, forward and backward pass, gradient clipping, and optimizer update.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
-/// A model in training: its weights, its optimizer, and the number of steps made.
+/// A model in training: the weights, the optimizer state, and the number of steps made.
 #[derive(Debug)]
 pub struct Trainer {
     model: Option<Gpt>,
@@ -30,31 +30,31 @@ pub struct Trainer {
     step: usize,
     skipping: Skipping,
     share: Share,
-    /// The outer momentum saved by an earlier process, by parameter.
+    /// The outer momentum saved by an earlier process, by parameter name.
     outer_momentum: BTreeMap<String, Vec<f32>>,
 }
 
-/// Measurements of a step, still on the device; reading them waits for the step.
+/// The measurements of a step, still on the device; reading them waits until the step is done.
 #[derive(Clone, Debug)]
 pub struct StepResult {
-    /// Mean loss of the step's batch before the update, nats per token, `[1]`.
+    /// Mean loss of the step's batch before the update, in nats per token, `[1]`.
     pub loss: Tensor<1>,
-    /// Norm of all gradients together, before clipping, `[1]`.
+    /// Global gradient norm (of all gradients together), before clipping, `[1]`.
     pub gradient_norm: Tensor<1>,
-    /// Why the step did not change the weights.
+    /// The reason why the step did not change the weights; `None` if it did change them.
     pub(super) skipped: Option<Box<Skipped>>,
 }
 
 impl StepResult {
-    /// Waits for the step.
+    /// Waits until the step is done.
     ///
     /// # Errors
-    /// The device's message if it fails.
+    /// The device's message, if the device fails.
     pub fn wait(self) -> Result<(), String> {
         self.read().map(|_| ())
     }
 
-    /// Waits for the step: its loss and the norm of its gradients.
+    /// Waits until the step is done, and returns its loss and gradient norm.
     pub(super) fn read(self) -> Result<[f32; 2], String> {
         let read = Tensor::cat(vec![self.loss, self.gradient_norm], 0).try_into_vec_as::<f32>();
         let read = read.map_err(|error| error.to_string())?;
@@ -63,9 +63,9 @@ impl StepResult {
 }
 
 impl Trainer {
-    /// A trainer before its first step. The model's device has gradients turned on.
+    /// A trainer before its first step. The model must be on an autodiff device.
     ///
-    /// Only flex trains in bf16: [check](super::precision::check) the config first.
+    /// Only flex can train in bf16: [check](super::precision::check) the config first.
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
         let precision = config.train.matmul_precision.on(&model.device().inner());
@@ -91,20 +91,21 @@ impl Trainer {
         self.share = Share::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
     }
 
-    /// The processes that divide the rows among them.
+    /// The ranks that divide the rows of each batch among them.
     pub(super) fn ranks(&self) -> &Ranks {
         self.share.ranks()
     }
 
-    /// Draws a batch, and updates the weights with the gradient of its loss.
+    /// Draws a batch, and updates the weights with the gradient of the loss.
     ///
-    /// The weights stay unchanged if the loss or the gradient is not finite and that is known before the update (on a
-    /// CPU, or if the config requires it), and if the loss is a spike by the config's definition.
+    /// The weights stay unchanged if the loss or the gradient is not finite and this is known before the update (on a
+    /// CPU, or if the config requires it), or if the loss is a spike as defined by the config.
     pub fn step(&mut self) -> StepResult {
         self.step_unless(|| false).expect("not stopped")
     }
 
-    /// As [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, and nothing changed.
+    /// Like [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, in which case nothing
+    /// has changed.
     pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let device = self.trained().device();
         let result = device::compute(&device, || self.update(is_stopped))?;
@@ -114,14 +115,14 @@ impl Trainer {
         Some(result)
     }
 
-    /// Averages the weights of ranks that made steps by themselves. All ranks call this after the same step.
+    /// Averages the weights of ranks that make local steps. All ranks call this after the same step.
     pub(super) fn average(&mut self) {
         let model = self.model.take().expect("the model is here between steps");
         self.model = Some(self.share.average(model, self.step));
     }
 
-    /// Averages the running means of ranks that made steps by themselves. All ranks continue with the averages, so that
-    /// a checkpoint holds their whole state. All ranks call this after the same step.
+    /// Averages the optimizers' running means of ranks that make local steps. All ranks continue with the averages, so
+    /// that one checkpoint holds the whole state of all ranks. All ranks call this after the same step.
     pub(super) fn average_optimizer(&mut self) {
         if self.share.outer().is_none() {
             return;
@@ -138,7 +139,7 @@ impl Trainer {
         let gradient_norm = gradients.global_norm();
         if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
             let norms = match usual {
-                Some(_) => LayerNorms::default(), // a spike's numbers are finite
+                Some(_) => LayerNorms::default(), // all numbers of a spike are finite
                 None => LayerNorms::of(self.trained(), Some(&gradients)),
             };
             self.step += 1;
@@ -156,8 +157,8 @@ impl Trainer {
         Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// Gradients and loss of this step's batch, as means over its micro-batches and over all ranks; `None` if stopped
-    /// between two micro-batches.
+    /// The gradients and the loss of this step's batch, as means over the micro-batches and over all ranks; `None` if
+    /// stopped between two micro-batches.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let n_micro_steps = train.grad_accumulation_steps;
@@ -178,7 +179,7 @@ impl Trainer {
             let batch = if train.with_replacement {
                 data::batch::sample(&self.text, rows, context_length, seed, step)
             } else {
-                // As if all earlier rows had the same length.
+                // The number of earlier rows, as if all of them had the current context length.
                 let n_before = batches.tokens_before(self.step) / context_length as u64;
                 let rows = n_before + rows.start as u64..n_before + rows.end as u64;
                 data::batch::shuffled(&self.text, rows, context_length, seed)
@@ -203,14 +204,15 @@ impl Trainer {
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
-    /// The current model for evaluation: without gradients or dropout, and averaged if configured.
+    /// The current model for evaluation: without gradients or dropout, and with averaged weights if configured.
     pub fn evaluated(&self) -> Gpt {
         self.optimizer.averaged(self.trained().valid())
     }
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     ///
-    /// Its model is the one that is evaluated. If that is an average, the trained weights are in the optimizer's state.
+    /// The checkpoint's model is the one returned by [`Trainer::evaluated`]. If its weights are averages, the trained
+    /// weights are in the optimizer state.
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
         let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
         let mut optimizer = self.optimizer.state();
@@ -224,7 +226,7 @@ impl Trainer {
     /// Continues from a checkpoint that was read from `dir`.
     ///
     /// # Errors
-    /// If it does not fit the model, or cannot be read.
+    /// If the checkpoint does not fit the model or cannot be read.
     pub fn restore(&mut self, mut checkpoint: Checkpoint, dir: &Path) -> Result<(), TrainError> {
         let model = self.model.take().expect("the model is here between steps");
         let device = model.device().inner();
@@ -252,7 +254,7 @@ impl Trainer {
     }
 }
 
-/// Inputs and targets as tensors, each `[B, T]`.
+/// Copies the inputs and targets of a batch to the device, as tensors `[B, T]`.
 pub(super) fn to_device(batch: Batch, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let shape = [batch.batch_size, batch.seq_len];
     let tensor = |ids: Vec<i32>| Tensor::from_data(TensorData::new(ids, shape), device);

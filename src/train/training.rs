@@ -1,4 +1,4 @@
-//! The parts of the training loop: a step, a line of the log, an evaluation, a sample, a checkpoint, and the end.
+//! The parts of the training loop: a step, a log line, an evaluation, a sample, a checkpoint, and the end of the run.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ use crate::model::Gpt;
 use crate::optimizer::Batches;
 use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
 
-/// The most steps that may be queued on a GPU: enough to keep it busy, and few enough to notice a NaN soon.
+/// The maximum number of steps queued on a GPU: enough to keep the GPU busy, and few enough to notice a NaN soon.
 const MAX_STEPS_AHEAD: usize = 16;
 
 pub(super) struct Training {
@@ -42,7 +42,7 @@ pub(super) struct Training {
     interrupter: Interrupter,
     device: OpenDevice,
     began: Instant,
-    /// Steps whose results are still on the device.
+    /// The results of steps that have not been read back from the device yet.
     unread: Vec<StepResult>,
     max_unread: usize,
     last_loss: Option<f32>,
@@ -56,7 +56,7 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Opens the logs, and measures the weights that a new run starts with.
+    /// Opens the logs, and schedules the measurement of the initial weights of a new run.
     pub(super) fn start(
         prepared: Prepared,
         device: OpenDevice,
@@ -97,7 +97,7 @@ impl Training {
         Ok(training)
     }
 
-    /// Whether something is due before the next step.
+    /// Whether an evaluation, a sample or the measurement of the initial weights is due before the next step.
     pub(super) fn has_left_undone(&self) -> bool {
         self.state.left_undone.is_some()
     }
@@ -106,7 +106,8 @@ impl Training {
         self.state.left_undone = Some(LeftUndone::Evaluation);
     }
 
-    /// Does what is due at this step; false if interrupted, in which case the rest remains due.
+    /// Does the measurements and samples that are due at this step; false if interrupted, in which case the rest
+    /// remains due.
     pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
         if self.has_left_undone() {
             self.average();
@@ -128,24 +129,24 @@ impl Training {
         Ok(true)
     }
 
-    /// Averages the weights of ranks that made steps by themselves, before they are evaluated or saved.
+    /// Averages the weights of ranks that make local steps, before the weights are evaluated or saved.
     fn average(&mut self) {
         let ranks = self.trainer.ranks().clone();
         let _turn = Order::Average.give(&ranks);
         self.trainer.average();
     }
 
-    /// Averages the optimizers' running means of such ranks, before they are saved.
+    /// Averages the optimizers' running means of ranks that make local steps, before they are saved.
     fn average_optimizer(&mut self) {
         let ranks = self.trainer.ranks().clone();
         let _turn = Order::AverageOptimizer.give(&ranks);
         self.trainer.average_optimizer();
     }
 
-    /// Measures the weights that a new run starts with; false if interrupted.
+    /// Measures the initial weights of a new run; false if interrupted.
     fn measure_start(&mut self) -> Result<bool, TrainError> {
         if self.state.started_from.is_some() {
-            // For comparison only: the best checkpoint must have weights that this run trained.
+            // This evaluation is for comparison only: the best checkpoint must have weights trained by this run.
             let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
             self.logs.evaluated(&inherited, 0)?;
             self.observer.observe(&Event::Evaluated(&inherited));
@@ -194,12 +195,13 @@ impl Training {
         self.state.step >= self.config.train.max_steps
     }
 
-    /// Whether an interval ends with this step. An interval of 0 never ends, and none ends before the first step.
+    /// Whether an interval ends with this step. An interval of 0 never ends, and no interval ends before the first
+    /// step.
     pub(super) fn is_due(&self, interval: usize) -> bool {
         interval > 0 && self.state.step > 0 && self.state.step.is_multiple_of(interval)
     }
 
-    /// Whether the evaluation of this step is the best so far.
+    /// Whether the evaluation at this step is the best so far.
     pub(super) fn is_best(&self) -> bool {
         self.state.best.is_some_and(|best| best.step == self.state.step)
     }
@@ -211,7 +213,7 @@ impl Training {
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
         let turn = Order::Step.give(&ranks);
         let exchanged = ranks.exchanged();
-        // Once ordered, a step must be made: the other ranks do not know of the stop.
+        // With other ranks, a step that was ordered must be made, since they do not know of the stop.
         let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
@@ -229,7 +231,7 @@ impl Training {
         Ok(true)
     }
 
-    /// Waits for the device, and reads the losses of the steps since the last time.
+    /// Waits for the device, and reads back the losses and gradient norms of all unread steps.
     fn read_back(&mut self) -> Result<(), TrainError> {
         if self.unread.is_empty() {
             return Ok(());
@@ -309,7 +311,7 @@ impl Training {
         Ok(true)
     }
 
-    /// `None` if interrupted.
+    /// Estimates the losses on both splits; `None` if interrupted.
     fn estimate_losses(&self) -> Result<Option<Evaluation>, TrainError> {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
@@ -329,7 +331,8 @@ impl Training {
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
-    /// Checks the last update by an evaluated loss: the loss of a step is that of the weights before its update.
+    /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
+    /// the weights before the update.
     fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
         match loss.is_finite() {
@@ -368,7 +371,7 @@ impl Training {
         Ok(true)
     }
 
-    /// Tells the observer if the run stops early.
+    /// Reports to the observer if the run stops early.
     fn report_early_stop(&mut self) {
         if self.is_done() && !self.is_last_step() {
             let evaluations = self.state.evaluations_without_improvement;
@@ -376,21 +379,21 @@ impl Training {
         }
     }
 
-    /// Saves a checkpoint of this step, unless it exists.
+    /// Saves a checkpoint of this step, unless it was saved already.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
         let step = self.state.step;
         if self.saved_step == Some(step) {
             if self.is_best() {
                 self.lock.check()?;
-                self.run.set_best(step)?; // an interrupt saved it before it was evaluated
+                self.run.set_best(step)?; // an interrupt saved the checkpoint before the evaluation
             }
             return Ok(());
         }
         self.average();
         self.average_optimizer();
         if self.evaluated_step != Some(step) {
-            // One batch shows whether these weights have a finite loss.
+            // The loss of one batch shows whether these weights give finite numbers.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
@@ -412,7 +415,8 @@ impl Training {
         moved.map_or(Ok(()), |moved| Err(moved.into()))
     }
 
-    /// Evaluates the whole validation split, unless interrupted before or during that, and summarizes the run.
+    /// Evaluates the whole validation split, unless interrupted before or during the evaluation, and summarizes the
+    /// run.
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary, TrainError> {
         let evaluation = if interrupted { None } else { self.evaluate_fully()? };
         self.metrics.end();
@@ -428,7 +432,7 @@ impl Training {
             wall_s,
             train_s,
             median_step_ms,
-            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median, as batches grow
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median step, as batches grow
             exchange: self.exchange.of_all(self.trainer.ranks(), self.clock.total()),
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
@@ -445,7 +449,7 @@ impl Training {
         Ok(summary)
     }
 
-    /// The loss of the last weights over the whole validation split, and the lower of theirs and that of the best
+    /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
     /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
     fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.metrics.enter(EVALUATING_FULLY);
@@ -462,7 +466,7 @@ impl Training {
             }
         }
         self.lock.check()?;
-        self.run.set_best(best.step)?; // the whole split may rank them differently than the estimates
+        self.run.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
         Ok(Some((val_loss, best)))
     }
 
@@ -488,7 +492,7 @@ impl Training {
         TrainError::Device { step: self.state.step, message: error.to_string(), kept: self.kept() }
     }
 
-    /// The ending of an error message that says which checkpoint remains.
+    /// The end of an error message, which says which checkpoint remains.
     fn kept(&self) -> String {
         match self.run.last() {
             Ok(path) => format!("the checkpoint `{}` is from before", path.display()),

@@ -37,8 +37,9 @@ pub(super) struct Work {
     pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
-    /// The input of the first layer, `[n, C]`, and its values (the next field), `[n, Hkv D]`, if later layers use them.
+    /// The input of the first layer, `[n, C]`, if later layers use it.
     embedding: Rows,
+    /// The values of the first layer, `[n, Hkv D]`, if later layers use them.
     first_values: Rows,
     qkv: Rows,
     context: PackedRows,
@@ -107,8 +108,8 @@ impl Layer {
 }
 
 impl Layer {
-    /// The embedding skip or the value residual: mixes the last columns of `rows` with those of the first layer, which
-    /// saves them in `first`.
+    /// Applies the embedding skip or the value residual: mixes the last columns of `rows` with those of the first
+    /// layer, which saves its columns in `first`.
     fn mix(&self, rows: &mut Rows, first: &mut Rows, factors: Option<[f32; 2]>, n_rows: usize) {
         for row in 0..n_rows {
             let first = first.row_mut(row);
@@ -125,7 +126,7 @@ impl Layer {
     }
 }
 
-/// The values of a parameter of two learned factors.
+/// The values of a parameter that holds two learned factors.
 fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
     host(factors).try_into().expect("two")
 }

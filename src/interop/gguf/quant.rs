@@ -1,11 +1,11 @@
-//! The tensor types of a GGUF file: how numbers are encoded and decoded.
+//! The tensor types of a GGUF file, and the encoding and decoding of their numbers.
 //!
 //! Quantised types split a row into blocks of 32 numbers that share a scale d, an f16 (formulas in `docs/gguf.md`).
 //! Source: ggml, `ggml-quants.c`, the functions `quantize_row_q8_0_ref` and `dequantize_row_*`.
 
 use half::{bf16, f16};
 
-/// How many numbers share a scale.
+/// The number of values that share a scale.
 const BLOCK: usize = 32;
 
 /// The number type of a tensor.
@@ -69,7 +69,7 @@ impl TensorType {
         }
     }
 
-    /// How many numbers are encoded together. It divides the row length.
+    /// The number of values that are encoded together, which divides the row length.
     pub fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,

@@ -102,7 +102,7 @@ impl StoredTensor {
     /// Reads the numbers, row-major.
     ///
     /// # Errors
-    /// As for [`StoredTensor::stream`].
+    /// In the same cases as [`StoredTensor::stream`].
     pub fn read(&self) -> io::Result<Vec<f32>> {
         let mut numbers = Vec::new();
         self.stream(&mut |piece| {
@@ -120,7 +120,7 @@ struct TensorInfo {
     offset: u64,
 }
 
-/// Why a header cannot be used.
+/// The reason why a header cannot be used.
 enum Problem {
     Damaged(String),
     NotAModel { reason: String, hint: String },

@@ -15,7 +15,8 @@ const LOW_FREQ_FACTOR: f64 = 1.0;
 const HIGH_FREQ_FACTOR: f64 = 4.0;
 const ORIGINAL_CONTEXT_LENGTH: usize = 8192;
 
-/// How much computed and stored factors may differ, relative to the larger: they were computed in single precision.
+/// The largest difference between computed and stored factors, relative to the larger: stored factors were computed in
+/// single precision.
 const TOLERANCE: f64 = 1e-4;
 
 /// The factors of a scaling, for a head with `rotary_dim` rotated dimensions; `None` if the scaling has none.

@@ -11,7 +11,7 @@ use crate::model::LazyTensor;
 use crate::run::files::{partial_name, rename, write_synced};
 
 const VERSION: u32 = 3;
-/// How many numbers are encoded at once: a multiple of every block length.
+/// The number of values that are encoded at once: a multiple of every block length.
 const CHUNK: usize = 1 << 16;
 
 /// A tensor to be written.

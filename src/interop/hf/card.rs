@@ -1,4 +1,4 @@
-//! The model card: what the model is, and how and on what it was trained, for whoever finds the folder.
+//! The model card: describes the model, its training and its training text, for users of the folder.
 
 use std::fmt::Write;
 

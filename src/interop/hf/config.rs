@@ -108,7 +108,7 @@ fn gpt_neo_windows(keys: &mut Keys<'_>, n_layers: usize) -> Vec<usize> {
     const SUPPORTED: &str = "a list of \"global\" and \"local\", as many as num_layers, is supported";
     let window = keys.size_or("window_size", 256);
     let (key, layers) = match (keys.get("attention_types"), keys.get("attention_layers")) {
-        // `[[["global", "local"], 12]]`: a list, and how often it is repeated.
+        // `[[["global", "local"], 12]]`: a list, and the number of times that it is repeated.
         (Some(types), _) => ("attention_types", repeated(types, n_layers)),
         (None, Some(Value::Array(layers))) => ("attention_layers", Some(layers.clone())),
         (None, Some(_)) => ("attention_layers", None),
@@ -176,7 +176,7 @@ fn gpt_neox(keys: &mut Keys<'_>) -> ModelConfig {
     }
 }
 
-/// Llama and its descendants.
+/// Reads the config of Llama and its descendants.
 fn llama(family: Family, keys: &mut Keys<'_>) -> ModelConfig {
     let (d_model, n_heads) = (keys.size("hidden_size"), keys.size("num_attention_heads"));
     let context_length = keys.size("max_position_embeddings");

@@ -14,7 +14,7 @@ pub(super) struct Ends {
     pub(super) eos: Option<u32>,
 }
 
-/// `config.json`.
+/// The content of `config.json`.
 pub(super) fn config(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
     let ModelConfig { context_length, tie_embeddings, .. } = *model.model();
     let mut config = of_family(model.family, model.model());
@@ -39,7 +39,7 @@ pub(super) fn config(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
     config
 }
 
-/// `generation_config.json`: the run's default sampling settings.
+/// The content of `generation_config.json`: the run's default sampling settings.
 pub(super) fn generation(generate: &GenerateConfig, ends: Ends) -> Value {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, .. } = *generate;
     let mut config = json!({

@@ -63,7 +63,7 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
     write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
 }
 
-/// The run's own, if it has one, with the settings that make `AutoTokenizer` produce our ids.
+/// The run's `tokenizer_config.json`, if it has one, with the settings that make `AutoTokenizer` produce our ids.
 fn tokenizer_config(model: &Outgoing) -> Map<String, Value> {
     let config = model.tokenizer.config_json().and_then(|json| serde_json::from_str(json).ok());
     let mut config: Map<String, Value> = config.unwrap_or_default();

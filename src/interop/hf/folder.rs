@@ -1,4 +1,4 @@
-//! A folder from someone else: only files within it are read, wherever its names and links point.
+//! A folder from an untrusted source: only files within it are read, wherever its names and links point.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::interop::error::cannot_read;
 /// The longest text file that is read. The largest `tokenizer.json` files are about 30 MB.
 const LONGEST_TEXT: u64 = 1 << 28;
 
-/// A folder, and where its links may point.
+/// A folder, and the folders that its links may point to.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! The tokenizer of a folder: its `tokenizer.json`, and what `tokenizer_config.json` and related files add.
+//! The tokenizer of a folder: its `tokenizer.json`, with the settings from `tokenizer_config.json` and related files.
 
 use serde_json::{Map, Value, json};
 

@@ -20,11 +20,11 @@ use crate::model::Gpt;
 use crate::run::{Checkpoint, TrainState, locate};
 use crate::tokenizer::Tokenizer;
 
-/// Read by both models if no text is given, without characters unknown to a tokenizer.
+/// The text that both models read if none is given, without characters unknown to a tokenizer.
 pub const TEXT: &str =
     "The quick brown fox jumps over the lazy dog. Then it sat down by the river, and said: \"It is late.\"";
 
-/// Logits of equal tensors differ by less, whatever the order of summation.
+/// The limit on the difference between logits of equal tensors, whatever the order of summation.
 const EQUAL_LOGITS: f32 = 1e-3;
 
 /// The result of the comparison.
@@ -52,7 +52,7 @@ pub struct LogitComparison {
     pub same_ids: bool,
     /// The largest difference between two logits.
     pub max_difference: f32,
-    /// After how many tokens both predict the same most probable next token.
+    /// The number of tokens after which both predict the same most probable next token.
     pub n_same_argmax: usize,
 }
 
@@ -138,7 +138,7 @@ fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
 struct Ids {
     text: String,
     all: Vec<u32>,
-    /// As many as fit the context.
+    /// The tokens, as many as fit the context.
     ours: Vec<u32>,
 }
 

@@ -17,7 +17,7 @@ use crate::model::{Dtype, LazyTensor};
 pub struct TensorComparison {
     /// Its name in the file.
     pub name: String,
-    /// How the two compare.
+    /// The result of the comparison.
     pub result: TensorResult,
     /// The shape of the run's tensor, or of the file's if the run has none.
     pub shape: Vec<usize>,
@@ -35,7 +35,7 @@ pub struct TensorComparison {
     pub n_different: Option<usize>,
 }
 
-/// How a tensor compares.
+/// The result of comparing a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorResult {
@@ -142,9 +142,9 @@ fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Res
 struct Rounding {
     /// The name of the type.
     dtype: &'static str,
-    /// How many numbers share a scale.
+    /// The number of values that share a scale.
     block: usize,
-    /// How far a number may be from its rounded value, relative to the largest of its block.
+    /// The largest distance of a number from its rounded value, relative to the largest of its block.
     share: f32,
 }
 

@@ -1,4 +1,4 @@
-//! The vocabulary in a GGUF file: tokens, their kinds, and what an engine needs to find them in text.
+//! The vocabulary in a GGUF file: tokens, their kinds, and the data that an engine needs to find them in text.
 //!
 //! `to_tokenizer` makes a `tokenizer.json` from it, `of_tokenizer` the reverse.
 
@@ -28,12 +28,12 @@ const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 /// Stands for a space in the tokens of [`Model::Llama`].
 const SPACE: char = '\u{2581}';
 
-/// Tokens, and how text is tokenized.
+/// Tokens, and the method by which text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
     /// The tokens, by id.
     pub tokens: Vec<Token>,
-    /// How text is tokenized.
+    /// The method by which text is tokenized.
     pub model: Model,
     /// The BOS token.
     pub bos: Option<u32>,
@@ -72,7 +72,7 @@ pub enum TokenKind {
     Byte = 6,
 }
 
-/// How text is tokenized.
+/// The method by which text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
     /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged by rank.

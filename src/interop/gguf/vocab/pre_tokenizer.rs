@@ -17,7 +17,7 @@ const QWEN2: &str =
 pub(super) struct PreTokenizer {
     /// Its name in a file.
     pub name: &'static str,
-    /// How a text is cut into words.
+    /// The pattern by which a text is cut into words.
     pub words: Words,
     /// Whether text is first normalized to Unicode's NFC. llama.cpp does not do so.
     pub nfc: bool,
@@ -25,7 +25,7 @@ pub(super) struct PreTokenizer {
     pub ignore_merges: bool,
 }
 
-/// How a text is cut into words.
+/// The pattern by which a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     /// By GPT-2's pattern, which is built into the library.

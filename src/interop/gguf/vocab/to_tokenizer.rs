@@ -81,7 +81,7 @@ impl Vocab {
         std::mem::take(model)
     }
 
-    /// How many tokens are in the model's own vocabulary. The library numbers other added tokens consecutively after
+    /// The number of tokens in the model's vocabulary. The library numbers other added tokens consecutively after
     /// it: trailing ones can be left out, if there is no gap before or among them.
     fn n_inside(&self) -> usize {
         let is_unused = |token: &Token| token.kind == TokenKind::Unused;
