@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
@@ -99,6 +99,8 @@ struct Terminal {
     master: Box<dyn MasterPty + Send>,
     keys: Box<dyn Write + Send>,
     shown: Arc<Mutex<Shown>>,
+    /// Reads until the program closes the terminal.
+    reader: Option<JoinHandle<()>>,
 }
 
 /// The output of a program, and the resulting screen.
@@ -123,7 +125,7 @@ impl Terminal {
         let (rows, cols) = (nonzero(rows), nonzero(cols));
         let shown = Arc::new(Mutex::new(Shown { bytes: Vec::new(), parser: vt100::Parser::new(rows, cols, 0) }));
         let reading = shown.clone();
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(n) = output.read(&mut bytes)
                 && n > 0
@@ -133,7 +135,8 @@ impl Terminal {
                 shown.parser.process(&bytes[..n]);
             }
         });
-        Self { child, keys: pair.master.take_writer().expect("a writer"), master: pair.master, shown }
+        let keys = pair.master.take_writer().expect("a writer");
+        Self { child, keys, master: pair.master, shown, reader: Some(reader) }
     }
 
     fn screen(&self) -> vt100::Screen {
@@ -210,14 +213,8 @@ impl Terminal {
         };
         self.wait("back where it came from", |screen| !screen.alternate_screen() && !screen.hide_cursor());
         assert!(!self.is_raw(), "keys should be typed as before");
-        let mut written = String::new();
-        // The last line may still be in transit.
-        self.wait("a last line", |_| {
-            let shown = self.shown.lock().expect("no panic");
-            shown.bytes.ends_with(b"\n") || shown.bytes.ends_with(b"h")
-        });
-        let shown = self.shown.lock().expect("no panic");
-        written.push_str(&String::from_utf8_lossy(&shown.bytes));
+        self.reader.take().expect("not finished before").join().expect("no panic"); // the last lines may be in transit
+        let written = String::from_utf8_lossy(&self.shown.lock().expect("no panic").bytes).into_owned();
         let (_, dashboard) = written.split_once(ENTER).expect("there was a dashboard");
         let (_, after) = dashboard.split_once(LEAVE).expect("and it ended");
         assert!(!after.contains(LEAVE), "once");
