@@ -76,6 +76,44 @@ fn every_option_has_help_with_its_unit_and_its_default() {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
+/// The options of a command and its subcommands, each with the words that lead to it.
+fn options(command: &Command, words: &[String]) -> Vec<(Vec<String>, Arg)> {
+    let own = command.get_opts().map(|arg| (words.to_vec(), arg.clone()));
+    let deeper = command.get_subcommands().flat_map(|command| {
+        let words = [words, &[command.get_name().to_owned()]].concat();
+        options(command, &words)
+    });
+    own.chain(deeper).collect()
+}
+
+#[test]
+fn a_number_that_is_none_is_answered_in_plain_words() {
+    let numbers = ["N", "X", "L", "H", "NUMBER", "PORT", "TIME", "MINUTES"];
+    let mut command = Cli::command();
+    command.build();
+    let mut n_checked = 0;
+    for (words, arg) in options(&command, &["tinderbox".to_owned()]) {
+        let names = arg.get_value_names().unwrap_or_default();
+        let Some(option) = arg.get_long().filter(|_| names.iter().any(|name| numbers.contains(&name.as_str()))) else {
+            continue;
+        };
+        for typed in ["ten", "-3"] {
+            let words = words.iter().cloned().chain([format!("--{option}"), typed.to_owned()]);
+            let words: Vec<_> = words.collect();
+            let Err(error) = Cli::command().try_get_matches_from(&words) else {
+                panic!("{words:?} is accepted");
+            };
+            let is_negative_number = typed == "-3" && names.iter().any(|name| name == "X");
+            let text = error.to_string();
+            let is_plain = !["digit", "float literal", "non-zero type"].iter().any(|other| text.contains(other));
+            let is_of_value = error.kind() == clap::error::ErrorKind::ValueValidation;
+            assert!(is_plain && (is_of_value || is_negative_number), "{words:?}: {text}");
+            n_checked += 1;
+        }
+    }
+    assert!(n_checked > 60, "{n_checked} options");
+}
+
 #[test]
 fn the_check_finds_what_is_missing() {
     let command = || Command::new("x").about("Does x").after_help("  tinderbox x");

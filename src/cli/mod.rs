@@ -137,10 +137,9 @@ struct Subject {
 
 impl Subject {
     fn open(&self) -> anyhow::Result<Trained> {
-        if let Some(device) = &self.device {
-            open_device(device)?; // warns if it will be slow
-        }
-        Ok(Trained::open(&self.run, self.device.as_ref())?)
+        let opened = Trained::open(&self.run, self.device.as_ref())?;
+        warn_if_slow(&opened.device);
+        Ok(opened)
     }
 }
 
@@ -282,10 +281,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Opens a device, with a warning on standard error if it will be slow.
 fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
     let device = device::open(spec)?;
+    warn_if_slow(&device);
+    Ok(device)
+}
+
+/// Warns on standard error if a device is slow.
+fn warn_if_slow(device: &OpenDevice) {
     if let Some(caution) = device.caution() {
         note(format!("warning: {caution}"));
     }
-    Ok(device)
 }
 
 /// The name by which this program was called, for commands that the user can paste.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::numbers::within;
 use super::{load_config, note, open_device, print, print_json};
 use crate::device::DeviceSpec;
 use crate::plan::{self, Machines, Network, Vocabulary};
@@ -29,8 +30,8 @@ pub(super) struct Args {
     from: Option<PathBuf>,
     /// Plan for N processes, each on its own machine, all like this one, which train together under MPI [default: one
     /// process]
-    #[arg(long, value_name = "N", requires = "network", value_parser = clap::value_parser!(u32).range(2..))]
-    ranks: Option<u32>,
+    #[arg(long, value_name = "N", requires = "network", allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
+    ranks: Option<usize>,
     /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth
     /// is given, such as 1Gbit,0.5ms [default: none]
     #[arg(long, value_name = "NETWORK", requires = "ranks")]
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
     if let (Some(ranks), Some(network)) = (args.ranks, args.network) {
-        let machines = Machines { ranks: ranks as usize, network };
+        let machines = Machines { ranks, network };
         plan.distributed = Some(machines.plan(&plan, &config, &device)?);
     }
     if args.json {

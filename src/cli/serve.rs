@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
 
-use super::numbers::count;
+use super::numbers::{count, within};
 use super::weights::WeightFormat;
 use super::{INTERRUPTED, Misuse, Subject, note};
 use crate::device::DeviceSpec;
@@ -36,10 +36,10 @@ pub(super) struct Args {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// The port to listen on; 0 takes any that is free
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
     /// The number of texts that each model writes at once
-    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true, value_parser = count)]
     parallel: usize,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
@@ -156,7 +156,7 @@ impl Opening {
             Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
-        let model = self.weights.of(opened.model, &opened.device)?;
+        let model = self.weights.of(opened.model, &opened.device.name)?;
         let [root, named] = [located.run.root(), path].map(fs::canonicalize);
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::numbers::{at_least_one, within};
 use super::{DONE, INTERRUPTED, note, print_json, print_table};
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;
@@ -26,17 +27,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     space: Vec<String>,
     /// How long all training steps may take together, such as 90s, 30m or 2h
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = seconds)]
     budget: f64,
     /// The number of runs for each setting of the last rung, each with its own seed; their mean ranks it
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
-    seeds: u32,
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 1..=100))]
+    seeds: usize,
     /// The settings to try: grid takes every combination of lists, random draws them, and halving draws them and
     /// repeatedly continues only the best third (asha is another name for it)
     #[arg(long, value_enum, default_value_t = Method::Halving)]
     method: Method,
     /// The most parameters of a model, a whole number [default: as many as fit the memory]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
     max_parameters: Option<u64>,
     /// Replace the value of a key of the base config for all runs; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         space: args.space.clone(),
         method: args.method,
         budget_s: args.budget,
-        n_seeds: args.seeds as usize,
+        n_seeds: args.seeds,
         max_parameters: args.max_parameters,
     };
     let root = args.sweep_dir.clone().unwrap_or_else(|| default_dir(&args.config));

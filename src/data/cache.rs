@@ -131,7 +131,11 @@ fn default_folder() -> Result<PathBuf, DataError> {
 
 /// The path of this user's folder in a shared temporary folder.
 fn shared_folder_of(temporary: &Path) -> PathBuf {
-    temporary.join(own_id().map_or_else(|| "tinderbox".to_owned(), |id| format!("tinderbox-{id}")))
+    #[cfg(unix)]
+    let name = format!("tinderbox-{}", nix::unistd::getuid());
+    #[cfg(not(unix))]
+    let name = "tinderbox";
+    temporary.join(name)
 }
 
 fn own_folder(folder: PathBuf, may_be_link: bool) -> Result<PathBuf, DataError> {
@@ -144,7 +148,7 @@ fn own_folder(folder: PathBuf, may_be_link: bool) -> Result<PathBuf, DataError> 
     {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
         let found = if may_be_link { fs::metadata(&folder) } else { folder.symlink_metadata() }.map_err(fail)?;
-        if !found.is_dir() || own_id().is_some_and(|own| own != found.uid()) {
+        if !found.is_dir() || found.uid() != nix::unistd::getuid().as_raw() {
             return Err(DataError::CacheOfOthers { path: folder });
         }
         if found.mode() & 0o077 != 0 {
@@ -154,18 +158,6 @@ fn own_folder(folder: PathBuf, may_be_link: bool) -> Result<PathBuf, DataError> 
     #[cfg(not(unix))]
     let _ = may_be_link;
     Ok(folder)
-}
-
-/// The user id of this process; `None` where the system does not tell.
-fn own_id() -> Option<u32> {
-    #[cfg(unix)]
-    {
-        Some(std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").ok()?))
-    }
-    #[cfg(not(unix))]
-    {
-        None
-    }
 }
 
 #[cfg(test)]

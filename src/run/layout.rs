@@ -74,7 +74,7 @@ impl RunDir {
         match entries.next().transpose().map_err(cannot_read(root))? {
             None => Ok(()),
             Some(_) if !is_run(root) => Err(RunError::NotEmpty(root.to_owned())),
-            Some(_) if overwrite || !has_steps(root) => Ok(()),
+            Some(_) if overwrite || !has_steps(&Self::open(root)?) => Ok(()),
             Some(_) => Err(RunError::Exists(root.to_owned())),
         }
     }
@@ -140,10 +140,29 @@ impl RunDir {
     /// The run at `root`.
     pub fn open(root: &Path) -> Result<Self, RunError> {
         match root.join(CONFIG).is_file() {
-            true => Ok(Self { root: root.to_owned() }),
+            true => {
+                let run = Self { root: root.to_owned() };
+                run.check_kinds()?;
+                Ok(run)
+            }
             false if root.exists() => Err(RunError::NotARun(root.to_owned())),
             false => Err(not_found(root)),
         }
+    }
+
+    /// Rejects devices and pipes, also behind links: in a run received from others, reading one could take forever.
+    fn check_kinds(&self) -> Result<(), RunError> {
+        fn check(path: &Path, levels: usize) -> Result<(), RunError> {
+            match path.metadata() {
+                Ok(metadata) if metadata.is_dir() && levels > 0 => {
+                    let mut entries = fs::read_dir(path).into_iter().flatten().flatten();
+                    entries.try_for_each(|entry| check(&entry.path(), levels - 1))
+                }
+                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(RunError::NotAFile(path.to_owned())),
+                _ => Ok(()), // a missing or unreadable file is an error where it is needed
+            }
+        }
+        CONTENTS.iter().try_for_each(|name| check(&self.join(name), 2))
     }
 
     /// Rejects files that are links: in a run received from others they could direct writes anywhere.
@@ -341,20 +360,20 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
 
 /// Whether the files of a folder are those of a run: other programs use a `config.toml`, too.
 fn is_run(root: &Path) -> bool {
-    let text = fs::read_to_string(root.join(CONFIG)).unwrap_or_default();
+    let config = root.join(CONFIG);
+    let text = if config.is_file() { fs::read_to_string(config).unwrap_or_default() } else { String::new() };
     let config: toml::Table = toml::from_str(&text).unwrap_or_default();
     let has_sections = ["model", "train"].iter().all(|section| config.get(*section).is_some_and(toml::Value::is_table));
     has_sections && (root.join(LOCK).is_file() || root.join(CHECKPOINTS).is_dir())
 }
 
 /// Whether a run has something to lose: a step, saved or logged, or imported weights.
-fn has_steps(root: &Path) -> bool {
-    let run = RunDir { root: root.to_owned() };
+fn has_steps(run: &RunDir) -> bool {
     let is_worth = |(step, dir): (usize, PathBuf)| {
         step > 0 || Checkpoint::read_state(&dir).map_or(true, |state| state.is_imported())
     };
-    steps_in(&run.checkpoints()).map_or(root.join(CHECKPOINTS).exists(), |steps| steps.into_iter().any(is_worth))
-        || log::last_step(&run).is_none_or(|step| step > 0)
+    steps_in(&run.checkpoints()).map_or(run.checkpoints().exists(), |steps| steps.into_iter().any(is_worth))
+        || log::last_step(run).is_none_or(|step| step > 0)
 }
 
 /// The error for a missing path, with the runs or checkpoints beside it.

@@ -71,6 +71,8 @@ pub enum RunError {
          place, or remove it"
     )]
     Link(PathBuf),
+    #[error("`{0}` is a device or a pipe, and a run has files only\n  hint: remove it, or put the file in its place")]
+    NotAFile(PathBuf),
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound { path: PathBuf, hint: String },
     #[error(

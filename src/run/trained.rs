@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{Checkpoint, RunError, locate};
 use crate::config::Config;
 use crate::data::{self, Corpus, DataError, OpenOptions, Split};
-use crate::device::{self, DeviceError, DeviceSpec};
+use crate::device::{self, DeviceError, DeviceSpec, OpenDevice};
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 
@@ -18,8 +18,8 @@ pub struct Trained {
     pub tokenizer: Tokenizer,
     /// Its weights, without gradients.
     pub model: Gpt,
-    /// The name of the device that the weights are on.
-    pub device: String,
+    /// The device that the weights are on.
+    pub device: OpenDevice,
     /// The checkpoint that the weights come from.
     pub checkpoint: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Trained {
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
         let model = Checkpoint::load_model(&located.checkpoint, model)?;
         let checkpoint = located.checkpoint;
-        Ok(Self { config, tokenizer, model, device: opened.name, checkpoint })
+        Ok(Self { config, tokenizer, model, device: opened, checkpoint })
     }
 
     /// The text that the model was trained on, split as in training.

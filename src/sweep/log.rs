@@ -53,11 +53,13 @@ impl Folder {
         }
         let lock = RunDir::lock(root)?;
         match earlier {
+            // Another program's file of that name.
+            Some(None) if overwrite && !has_entries(root) => return Err(SweepError::NotEmpty(root.to_owned())),
             Some(_) if overwrite => {
                 for name in [REQUEST, LOG, super::PAGE, super::BEST] {
                     remove(fs::remove_file(root.join(name)), &root.join(name))?;
                 }
-                remove(fs::remove_dir_all(root.join(super::RUNS)), &root.join(super::RUNS))?;
+                remove_trials(&root.join(super::RUNS))?;
             }
             Some(None) => return Err(SweepError::Damaged(path)),
             Some(Some(earlier)) if earlier != *request => {
@@ -94,6 +96,22 @@ fn is_free(root: &Path) -> bool {
     )
 }
 
+/// Whether the log has an entry, as that of every sweep has soon after it began.
+fn has_entries(root: &Path) -> bool {
+    read_lines::<Entry>(&root.join(LOG)).is_ok_and(|log| !log.lines.is_empty())
+}
+
+/// Removes the runs of a sweep. Other runs in the folder stay.
+fn remove_trials(runs: &Path) -> Result<(), SweepError> {
+    for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(super::TRIAL.as_bytes()) {
+            remove(fs::remove_dir_all(entry.path()), &entry.path())?;
+        }
+    }
+    fs::remove_dir(runs).ok(); // unless there are others
+    Ok(())
+}
+
 fn remove(result: io::Result<()>, path: &Path) -> Result<(), SweepError> {
     match result {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(SweepError::File(path.to_owned(), error)),
@@ -127,7 +145,14 @@ mod tests {
         let other = Request { n_seeds: 3, ..request.clone() };
         let error = Folder::open(&root, &other, false).unwrap_err().to_string();
         assert!(error.contains("--seeds"), "{error}");
+        let runs = ["trial-000", "trial-001-seed-1", "mine"].map(|run| root.join(super::super::RUNS).join(run));
+        for run in &runs {
+            fs::create_dir_all(run).unwrap();
+        }
         assert_eq!(Folder::open(&root, &other, true).unwrap().1, []);
+        assert_eq!(runs.map(|run| run.exists()), [false, false, true], "only its own runs are removed");
+        fs::write(root.join(REQUEST), "{\"of\": \"another program\"}").unwrap();
+        assert!(matches!(Folder::open(&root, &request, true), Err(SweepError::NotEmpty(_))));
         fs::write(dir.path().join("a file"), "").unwrap();
         assert!(matches!(Folder::open(dir.path(), &request, true), Err(SweepError::NotEmpty(_))));
     }

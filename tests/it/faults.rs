@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -225,6 +226,41 @@ fn a_run_with_links_is_not_gone_on_with() {
         }
     }
     place.train("run", place.config(&[]), Start::Resume, None).expect("goes on without them");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_received_run_with_devices_or_pipes_is_refused_at_once() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::trained();
+    let checkpoint =
+        fs::read_dir(folder.path("runs/tiny/checkpoints")).expect("read").next().expect("one").expect("read");
+    let of_checkpoint = ["state.json", "model.safetensors"].map(|name| checkpoint.path().join(name));
+    let of_run =
+        ["tokenizer.json", "metrics.jsonl", "samples.txt", "best"].map(|name| folder.path("runs/tiny").join(name));
+    let commands = [
+        &["generate", "runs/tiny"][..],
+        &["runs", "runs"],
+        &["report", "runs/tiny"],
+        &["train", "tiny.toml", "--resume"],
+    ];
+    for path in of_run.into_iter().chain(of_checkpoint) {
+        let before = fs::read(&path).expect("read");
+        for is_pipe in [true, false] {
+            fs::remove_file(&path).expect("removed");
+            match is_pipe {
+                true => assert!(Command::new("mkfifo").arg(&path).status().expect("is installed").success()),
+                false => symlink("/dev/zero", &path).expect("linked"),
+            }
+            for args in commands {
+                let error = folder.fail(args);
+                assert!(error.contains("is a device or a pipe"), "{args:?}, {}: {error}", path.display());
+            }
+        }
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, before).expect("written");
+    }
+    folder.succeed(&["generate", "runs/tiny", "--max-new-tokens", "1"]);
 }
 
 #[test]

@@ -38,7 +38,10 @@ fn a_terminal_is_not_controlled_by_texts_and_names() {
     let named = format!("runs/{CODES}");
     std::fs::rename(folder.path("runs/tiny"), folder.path(&named)).expect("renamed");
     let write = ["generate", &named, "--prompt", CODES, "--max-new-tokens", "3"];
-    for args in [&write[..], &["runs", "runs"], &["generate", &format!("{named}/nothing")]] {
+    let attention = ["inspect", "attention", &named, "--prompt", "\u{1b}c owned\u{9b}31m"];
+    let attention_json = [&attention[..], &["--format", "json"]].concat();
+    let nothing = format!("{named}/nothing");
+    for args in [&write[..], &attention, &attention_json, &["runs", "runs"], &["generate", &nothing]] {
         let shown = shown(&folder, args, &[]);
         let shown = plain(&shown);
         assert!(shown.contains("owned") && !shown.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{args:?}: {shown:?}");

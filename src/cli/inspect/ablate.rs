@@ -1,6 +1,5 @@
 //! `tinderbox inspect ablate`: measures how much each part contributes to the loss.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -8,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::about;
 use super::output::{Drawn, DrawnOutput};
+use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
 use crate::draw;
 use crate::inspect::{Ablation, AblationText, Part, Removal};
@@ -27,8 +27,8 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
     /// Measure on N batches, evenly spread over the text [default: all of it]
-    #[arg(long, value_name = "N")]
-    max_batches: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    max_batches: Option<usize>,
     #[command(flatten)]
     output: DrawnOutput,
 }
@@ -49,11 +49,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let text = opened.text_or_val(args.text.as_deref())?;
     let methods = args.method.methods();
-    let sample = AblationText {
-        text: &text,
-        batch_size: opened.config.train.batch_size,
-        max_batches: args.max_batches.map(NonZeroUsize::get),
-    };
+    let sample =
+        AblationText { text: &text, batch_size: opened.config.train.batch_size, max_batches: args.max_batches };
     let n_batches = sample.n_batches(opened.config.model.context_length);
     let n_parts = Part::writers(&opened.config.model).len();
     let n_losses = 1 + n_parts * methods.len();

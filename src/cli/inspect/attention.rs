@@ -62,22 +62,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let read = || -> Result<Vec<PromptAttention>, InspectError> {
         prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, &[])).collect()
     };
-    args.output.write(&match args.format {
+    match args.format {
         Format::Text => {
             let palette = args.style.colors.palette(args.output.is_given());
             let n_columns = args.style.n_columns();
             let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
-            read()?.iter().map(text).collect::<Vec<_>>().join("\n")
+            args.output.write_styled(&read()?.iter().map(text).collect::<Vec<_>>().join("\n"))
         }
-        Format::Json => json_of(read()?.iter().map(draw::attention_json).collect()),
-        Format::Svg => draw::attention_svg(&read()?),
+        Format::Json => args.output.write(&json_of(read()?.iter().map(draw::attention_json).collect())),
+        Format::Svg => args.output.write(&draw::attention_svg(&read()?)),
         Format::Html => {
             check_size(&opened.config.model, &prompts, &selection)?;
             let Trained { model, tokenizer, .. } = &opened;
             let details = prompts.iter().map(|prompt| PromptDetails::new(model, tokenizer, prompt, &selection));
-            draw::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened))
+            args.output.write(&draw::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened)))
         }
-    })
+    }
 }
 
 /// Checks the total size of the page for all prompts, and prints a note to standard error if it is large.

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cli::numbers::within;
-use crate::cli::{output, paint, print_styled};
+use crate::cli::{output, paint, print, print_styled};
 use crate::draw::{self, Palette, Sheet};
 
 /// The width of a map, in columns, if none is given.
@@ -49,10 +49,10 @@ impl Output {
 
     /// Writes the pages to the file or to standard output.
     pub(super) fn write(&self, pages: Vec<String>) -> anyhow::Result<()> {
-        self.file.write(&match self.format {
-            Format::Text => pages.join("\n"),
-            Format::Json => json_of(pages),
-        })
+        match self.format {
+            Format::Text => self.file.write_styled(&pages.join("\n")),
+            Format::Json => self.file.write(&json_of(pages)),
+        }
     }
 }
 
@@ -104,12 +104,12 @@ impl DrawnOutput {
     pub(super) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
         let each = |of: fn(Drawn) -> String| results.iter().cloned().map(of).collect::<Vec<_>>();
         let sheets = || results.iter().map(|drawn| drawn.sheet.clone()).collect::<Vec<_>>();
-        self.file.write(&match self.format {
-            DrawnFormat::Text => each(|drawn| drawn.text).join("\n"),
-            DrawnFormat::Json => json_of(each(|drawn| drawn.json)),
-            DrawnFormat::Svg => draw::sheets_svg(title, about, &sheets()),
-            DrawnFormat::Html => draw::sheets_html(title, about, &sheets()),
-        })
+        match self.format {
+            DrawnFormat::Text => self.file.write_styled(&each(|drawn| drawn.text).join("\n")),
+            DrawnFormat::Json => self.file.write(&json_of(each(|drawn| drawn.json))),
+            DrawnFormat::Svg => self.file.write(&draw::sheets_svg(title, about, &sheets())),
+            DrawnFormat::Html => self.file.write(&draw::sheets_html(title, about, &sheets())),
+        }
     }
 }
 
@@ -133,10 +133,18 @@ impl File {
 
     /// Writes `text` to the file, atomically, or to standard output.
     pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
-        if let Some(path) = &self.output {
-            return output::write(path, text);
+        match &self.output {
+            Some(path) => output::write(path, text),
+            None => print(text),
         }
-        print_styled(text)
+    }
+
+    /// As [`File::write`], of a text with colours; the caller has removed control characters from other texts in it.
+    pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
+        match &self.output {
+            Some(path) => output::write(path, text),
+            None => print_styled(text),
+        }
     }
 }
 
@@ -181,7 +189,7 @@ pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
     /// The most columns of a map in text [default: the environment variable COLUMNS, else 100]
-    #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
 
