@@ -247,6 +247,9 @@ impl Screen {
         for damaged in &started.damaged {
             self.lasting_line(format!("warning: {damaged}; going on without it"));
         }
+        for changed in &started.changed {
+            self.lasting_line(format!("note: {changed}"));
+        }
         if let Some(warning) = precision::warning(started.matmul_precision) {
             self.lasting_line(format!("warning: {warning}"));
         }

@@ -77,6 +77,8 @@ pub struct Started {
     pub resumed: bool,
     /// One line for each damaged checkpoint that a resumed run skipped.
     pub damaged: Vec<String>,
+    /// One line for each changed setting that the steps of a resumed run depend on.
+    pub changed: Vec<String>,
     /// The checkpoint of another run that the initial weights came from; `None` if they were drawn from the seed.
     pub from: Option<String>,
 }

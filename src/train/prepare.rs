@@ -1,5 +1,6 @@
 //! Prepares a run for its next step: a new run, a new run from another run's weights, or a resumed run.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,8 @@ pub(super) struct Prepared {
     pub resumed: bool,
     /// One line for each damaged part of the run that was skipped.
     pub damaged: Vec<String>,
+    /// One line for each changed setting that the coming steps depend on.
+    pub changed: Vec<String>,
     pub lock: Lock,
 }
 
@@ -121,7 +124,7 @@ fn create(
         tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), lock })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), changed: Vec::new(), lock })
 }
 
 /// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
@@ -188,7 +191,9 @@ fn resume(
     if state.is_imported() {
         return Err(TrainError::Imported(root()));
     }
-    refuse(differences(&run.config()?, &config))?;
+    let old = run.config()?;
+    refuse(differences(&old, &config))?;
+    let changed = changes(&old, &config);
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
     let max_steps = config.train.max_steps;
     if run::log::has_ended(&run, step) {
@@ -219,7 +224,7 @@ fn resume(
     go_on(interrupter)?;
     damaged.extend(run.cut_back_to(&mut state)?);
     run.write_config(&config)?;
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, lock })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, changed, lock })
 }
 
 /// Early stopping: whether the validation loss has not improved for as many evaluations as the config allows.
@@ -231,14 +236,40 @@ pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
 /// The settings that must not differ if the run is to continue, but do.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
     let sources = different_weights(&old.data, &new.data);
-    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
-    let (old, new) = (table(old), table(new));
-    let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
-        let keys = new[section].as_table().into_iter().flat_map(toml::Table::keys);
-        keys.map(move |key| (section, key.as_str()))
+    // While batches grow, the number of steps determines which tokens the earlier steps have read.
+    let grows = [old, new].iter().any(|config| config.schedule != config.schedule.without_ramp());
+    let ramp = [
+        ("schedule", "initial_context_length"),
+        ("schedule", "initial_batch_size"),
+        ("schedule", "ramp_fraction"),
+        ("train", "max_steps"),
+    ];
+    let differing = differing_keys(old, new).into_iter();
+    let refused = differing.filter(|(section, key, _)| {
+        let key = (*section, key.as_str());
+        is_fixed(key) || grows && ramp.contains(&key)
     });
-    let free = [("model", "dropout"), ("tokenizer", "path")];
-    let fixed = whole_sections.filter(|key| !free.contains(key)).chain([
+    refused.map(|(_, _, difference)| difference).chain(sources).collect()
+}
+
+/// The settings that may differ and on which the steps from now on depend, except for their number.
+fn changes(old: &Config, new: &Config) -> Vec<String> {
+    let counts = [("train", "matmul_precision"), ("train", "skip_non_finite"), ("train", "skip_loss_spikes")];
+    let differing = differing_keys(old, new).into_iter();
+    let changed = differing.filter(|(section, key, _)| {
+        let key = (*section, key.as_str());
+        let is_of_updates = ["optimizer", "schedule"].contains(section) || key == DROPOUT || counts.contains(&key);
+        is_of_updates && !is_fixed(key)
+    });
+    changed.map(|(_, _, difference)| difference).collect()
+}
+
+const DROPOUT: (&str, &str) = ("model", "dropout");
+
+/// Whether a key cannot change while a run goes on: its weights, its batches or its optimizer's state depend on it.
+fn is_fixed(key: (&str, &str)) -> bool {
+    let of_section = ["tokenizer", "model"].contains(&key.0) && ![DROPOUT, ("tokenizer", "path")].contains(&key);
+    let others = [
         ("data", "val_fraction"),
         ("train", "seed"),
         ("train", "batch_size"),
@@ -247,13 +278,31 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("optimizer", "kind"),
         ("optimizer", "normuon_beta2"),
         ("optimizer", "ema_decay"),
-    ]);
-    let difference = |(section, key): (&str, &str)| {
-        let (before, now) = (old[section].get(key), new[section].get(key));
-        let before_text = before.map_or_else(|| "not given".to_owned(), ToString::to_string);
-        (before != now).then(|| format!("{section}.{key} was {before_text} and is now {}", new[section][key]))
+    ];
+    of_section || others.contains(&key)
+}
+
+/// The sections, keys and descriptions of all settings that differ.
+fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, String)> {
+    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
+    let (old, new) = (table(old), table(new));
+    let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule"].into_iter();
+    let keys = sections.flat_map(|section| {
+        let tables = [&old, &new].map(|table| table.get(section).and_then(toml::Value::as_table));
+        let keys: BTreeSet<&String> = tables.into_iter().flatten().flat_map(toml::Table::keys).collect();
+        keys.into_iter().map(move |key| (section, key))
+    });
+    let value = |table: &toml::Table, section: &str, key: &str| table.get(section)?.get(key).cloned();
+    let text = |value: Option<toml::Value>| value.map_or_else(|| "not given".to_owned(), |value| value.to_string());
+    let difference = |(section, key): (&'static str, &String)| {
+        let (before, now) = (value(&old, section, key), value(&new, section, key));
+        let differ = before != now;
+        differ.then(|| {
+            let difference = format!("{section}.{key} was {} and is now {}", text(before), text(now));
+            (section, key.clone(), difference)
+        })
     };
-    fixed.filter_map(difference).chain(sources).collect()
+    keys.filter_map(difference).collect()
 }
 
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of

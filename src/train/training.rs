@@ -65,7 +65,7 @@ impl Training {
         interrupter: Interrupter,
         began: Instant,
     ) -> Result<Self, TrainError> {
-        let Prepared { config, corpus, run, trainer, state, resumed, damaged, lock } = prepared;
+        let Prepared { config, corpus, run, trainer, state, resumed, damaged, changed, lock } = prepared;
         let is_cpu = device::is_cpu(&device.device);
         let mut training = Self {
             logs: Logs::open(&run, &state, &config.train)?,
@@ -90,7 +90,7 @@ impl Training {
             evaluated_step: None,
             lock,
         };
-        training.announce(resumed, damaged, chosen_precision)?;
+        training.announce(resumed, damaged, changed, chosen_precision)?;
         if !resumed {
             training.state.left_undone = Some(LeftUndone::Start);
         }
@@ -159,6 +159,7 @@ impl Training {
         &mut self,
         resumed: bool,
         damaged: Vec<String>,
+        changed: Vec<String>,
         chosen_precision: PrecisionChoice,
     ) -> Result<(), TrainError> {
         let Self { config, corpus, state, .. } = &*self;
@@ -179,6 +180,7 @@ impl Training {
             ranks: self.trainer.ranks().size(),
             resumed,
             damaged,
+            changed,
             from: state.started_from.clone(),
         };
         self.logs.began(&started)?;

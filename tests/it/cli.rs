@@ -481,12 +481,34 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
       - train.with_replacement was true and is now false
       hint: use those that it began with, or start a new run with --run-dir
     "#);
-    let longer = folder.json(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
-    assert_eq!(longer["steps"], 50);
+    let longer = folder.run(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
+    assert!(longer.stdout.contains("\"steps\":50,") && !longer.stderr.contains("note:"), "{}", longer.stderr);
+    let free = ["train.max_steps=60", "optimizer.learning_rate=1e-3", "model.dropout=0.1", "train.log_interval=1"];
+    let free = free.map(|setting| ["--set", setting]);
+    let slower = folder.run(&[&["train", "tiny.toml", "--resume"], free.as_flattened()].concat());
+    let notes: Vec<&str> = slower.stderr.lines().filter(|line| line.starts_with("note:")).collect();
+    let changed = [
+        "model.dropout was 0.0 and is now 0.1",
+        "optimizer.learning_rate was 0.01 and is now 0.001",
+        "schedule.min_learning_rate was 0.001 and is now 0.0001", // a tenth of it by default
+    ];
+    assert_eq!(notes, changed.map(|change| format!("note: {change}")), "{}", slower.stderr);
     let again = folder.json(&["train", "tiny.toml", "--overwrite", "--json"]);
     assert_eq!(again["steps"], 40);
     assert!(!folder.path("runs/tiny/checkpoints/step-000050").exists());
     assert_eq!(folder.run(&["train", "tiny.toml", "--resume", "--overwrite"]).code, Some(2));
+}
+
+#[test]
+fn growing_batches_fix_the_number_of_steps() {
+    let folder = Folder::new();
+    let ramp = ["--set", "schedule.initial_batch_size=1"];
+    folder.succeed(&[&["train", "tiny.toml"][..], &ramp].concat());
+    let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
+    let error = folder.fail(&[&longer[..], &ramp].concat());
+    assert!(error.contains("- train.max_steps was 40 and is now 50"), "{error}");
+    let error = folder.fail(&["train", "tiny.toml", "--resume"]);
+    assert!(error.contains("- schedule.initial_batch_size was 1 and is now not given"), "{error}");
 }
 
 #[test]

@@ -44,7 +44,11 @@ fn a_terminal_is_not_controlled_by_texts_and_names() {
     for args in [&write[..], &attention, &attention_json, &["runs", "runs"], &["generate", &nothing]] {
         let shown = shown(&folder, args, &[]);
         let shown = plain(&shown);
-        assert!(shown.contains("owned") && !shown.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{args:?}: {shown:?}");
+        assert!(
+            shown.contains("owned") | shown.contains(r#""o","w","n""#)
+                && !shown.contains(['\u{1b}', '\u{7}', '\u{9b}']),
+            "{args:?}: {shown:?}"
+        );
     }
     assert!(folder.succeed(&write).starts_with(CODES), "a pipe gets it as it is");
 }
