@@ -8,9 +8,10 @@
 #     scripts/compare_recipe.sh stories code     # some: stories shakespeare bpe code wide
 #
 # The recipe: rotary positions, RMS norm, SwiGLU, norms of queries and keys; Muon at 0.02, AdamW at 3e-3 for the rest, a
-# rate that stays and falls over the last 0.4 to nothing, no weight decay. The baseline, of as many weights: learned
-# positions, layer norm, GELU; AdamW at 3e-3, weight decay 0.1, a cosine to a tenth. It makes as many steps as take the
-# processor as long. Losses are those of the whole validation split, in nats per byte.
+# rate that stays and falls over the last 0.4 to nothing, no weight decay; windows drawn without replacement. The
+# baseline, of as many weights: learned positions, layer norm, GELU; AdamW at 3e-3, weight decay 0.1, a cosine to a tenth;
+# windows drawn with replacement. It makes as many steps as take the processor as long. Losses are those of the whole
+# validation split, in nats per byte.
 #
 # Settings, as environment variables:
 #
@@ -37,7 +38,7 @@ schedule = { warmup_steps = 20 }
 TOML
 recipe=(model.position=rope model.norm=rms_norm model.mlp=swiglu model.qk_norm=true optimizer.kind=muon
     optimizer.learning_rate=3e-3 'optimizer.betas=[0.9,0.95]' optimizer.weight_decay=0.0 schedule.kind=wsd
-    schedule.decay_fraction=0.4 schedule.min_learning_rate=0.0)
+    schedule.decay_fraction=0.4 schedule.min_learning_rate=0.0 train.with_replacement=false)
 baseline=(optimizer.learning_rate=3e-3)
 
 # train STEPS SEED SETTING...: prints the loss, and writes the processor time to $work/s.

@@ -21,7 +21,7 @@ pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
 pub use search::search_space;
 
-use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
+use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::data::{self, Tokens};
 use crate::device::OpenDevice;
 use crate::format::grouped;
@@ -65,6 +65,9 @@ pub struct Request {
     pub config_name: String,
 }
 
+/// The beginning of a config for a text.
+pub(crate) const TITLE: &str = "# A config for ";
+
 /// A config for a text.
 #[derive(Debug, Clone)]
 pub struct TextConfig {
@@ -75,6 +78,16 @@ pub struct TextConfig {
 }
 
 impl Request {
+    /// Whether `config` was made for such a request, whatever its minutes.
+    ///
+    /// # Errors
+    /// If the text cannot be read.
+    pub fn is_of(&self, config: &Config) -> Result<bool, AutoconfigError> {
+        let is_tokenizer = self.tokenizer.is_none_or(|kind| kind == config.tokenizer.kind);
+        let data = DataConfig { val_fraction: config.data.val_fraction, ..self.data()? };
+        Ok(data == config.data && is_tokenizer && self.device == config.train.device)
+    }
+
     /// The settings for reading the text.
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {
@@ -125,7 +138,9 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
         return Err(AutoconfigError::TooFewTokens(request.text.clone(), n_tokens));
     }
     let is_gpu = device.kind.is_gpu();
-    let known = Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
+    let has_bf16 = PrecisionChoice::Auto.on(&device.device) == MatmulPrecision::Bf16;
+    let known =
+        Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, has_bf16 };
     let choice = known.choose(|config| measure(config, &encoded, device))?;
     let cautions = cautions(&profile, data.format);
     let toml = Template { known: &known, choice: &choice, device_name: &device.name, cautions: &cautions }.fill();

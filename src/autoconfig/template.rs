@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::choice::{Choice, Known};
-use crate::config::{DataConfig, TextFormat, TokenizerKind};
+use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
 
@@ -53,6 +53,8 @@ impl Template<'_> {
             why_dropout = self.why_dropout(),
             dropout = model.dropout,
             device = literal(&train.device),
+            why_precision = self.why_precision(),
+            precision = literal(&train.matmul_precision),
             why_steps = self.why_steps(),
             max_steps = train.max_steps,
             batch_tokens = grouped((train.batch_size * model.context_length) as u64),
@@ -146,6 +148,21 @@ impl Template<'_> {
         }
     }
 
+    fn why_precision(&self) -> String {
+        let chosen = milliseconds(self.choice.speed.step.median_ms);
+        match (self.choice.slower_step_ms.map(milliseconds), self.choice.config.train.matmul_precision) {
+            (None, _) => {
+                "In bf16 on a CPU that multiplies it natively, which this device does not, else in f32.".to_owned()
+            }
+            (Some(other), PrecisionChoice::F32) => {
+                format!("In f32, in which a step took {chosen}; in bf16 it took {other}.")
+            }
+            (Some(other), _) => format!(
+                "In bf16 on a CPU that multiplies it natively, as this one does: a step took {chosen}, and {other} in f32."
+            ),
+        }
+    }
+
     fn why_steps(&self) -> String {
         let Choice { config, speed, epochs, text_ends_first, .. } = self.choice;
         let time = duration(config.train.max_steps as f64 * speed.step.median_ms / 1e3);
@@ -213,6 +230,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::autoconfig::TITLE;
+
+    #[test]
+    fn the_template_begins_with_its_title() {
+        assert!(include_str!("template.toml").starts_with(TITLE));
+    }
 
     proptest! {
         #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
@@ -137,6 +137,14 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
     let name = config_name(args, text);
     let root = sweep::default_dir(Path::new(&name));
     let base = if let Some(earlier) = earlier(&root) {
+        let base = Config::from_toml(&earlier.config, Path::new(&name), &[])?;
+        if !request_of(args, text).is_of(&base)? {
+            bail!(
+                "`{0}` holds a search for another text, or with other arguments\n  hint: remove it, or choose another \
+                 name for the config with --output",
+                root.display()
+            );
+        }
         note(format!("going on with the sweep in `{}`; remove it to begin with another", root.display()));
         earlier.config
     } else {
@@ -157,9 +165,8 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
     Ok(outcome.map(|outcome| outcome.best_toml.unwrap_or(request.config)))
 }
 
-fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
-    let spec = args.device.unwrap_or(DeviceSpec::Auto);
-    let request = Request {
+fn request_of(args: &Args, text: &Path) -> Request {
+    Request {
         text: text.to_owned(),
         text_field: args.text_field.clone(),
         include: args.include.clone(),
@@ -171,9 +178,14 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
             Kind::Byte => Some(TokenizerKind::Byte),
             Kind::Bpe => Some(TokenizerKind::Bpe),
         },
-        device: spec.to_string(),
+        device: args.device.unwrap_or(DeviceSpec::Auto).to_string(),
         config_name: config_name(args, text),
-    };
+    }
+}
+
+fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
+    let request = request_of(args, text);
+    let spec = args.device.unwrap_or(DeviceSpec::Auto);
     let device = open_device(&spec)?;
     note(format!("reading `{}` and measuring training steps on {} ...", text.display(), device.name));
     let config = autoconfig::for_text(&request, &device)?;

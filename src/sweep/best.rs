@@ -4,7 +4,7 @@
 use toml::{Table, Value};
 
 use super::{Alone, Dimension, Outcome, Request};
-use crate::autoconfig::comment;
+use crate::autoconfig::{self, comment};
 use crate::config::Config;
 use crate::format::{duration, milliseconds};
 
@@ -40,7 +40,11 @@ pub(super) fn toml(
     );
     let value = Value::Integer(i64::try_from(max_steps).unwrap_or(i64::MAX));
     changes.push(Change { path: "train.max_steps".to_owned(), value, why });
-    let title = comment(&format!("The best setting of `{}`. {}", outcome.sweep_dir.display(), results(outcome)));
+    let title = comment(&format!(
+        "The best setting of `{}`. {} Comments that do not name the sweep are the base config's.",
+        outcome.sweep_dir.display(),
+        results(outcome)
+    ));
     let of = |text: &str| format!("{title}\n{}", edited(text, &changes));
     let own = of(&request.config);
     // A text that does not set its keys line by line is rewritten.
@@ -101,8 +105,9 @@ fn changes(
 }
 
 /// The text with values changed line by line: a missing key is inserted after its default in a comment, or at the end
-/// of its section.
+/// of its section. The comment above a value that `init --from-text` has chosen says why, and goes with it.
 fn edited(text: &str, changes: &[Change]) -> String {
+    let is_generated = text.starts_with(autoconfig::TITLE);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for Change { path, value, why } in changes {
         let (section, key) = path.split_once('.').expect("a known key");
@@ -123,6 +128,10 @@ fn edited(text: &str, changes: &[Change]) -> String {
         let find = |mark: &str| own.iter().position(|line| sets(line, mark)).map(|at| start + at);
         let filled = own.iter().rposition(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
         let range = match (find(""), find("# ")) {
+            (Some(at), _) if is_generated && !lines[at].ends_with(&format!("= {value}")) => {
+                let is_comment = |line: &&String| line.starts_with('#');
+                at - lines[..at].iter().rev().take_while(is_comment).count()..at + 1
+            }
             (Some(at), _) => at..at + 1,
             (None, Some(at)) => at + 1..at + 1,
             (None, None) => start + filled..start + filled,
@@ -153,5 +162,12 @@ mod tests {
             "[data]\npath = \"a.txt\"\n\n[model]\n# The width.\n# Why.\nd_model = 96\n# mlp = \"gelu\"\n# Why.\n\
              mlp = \"swiglu\"\n# Why.\nd_ff = 128\n\n[train]\nseed = 1\n\n[optimizer]\n# Why.\nkind = \"muon\"\n"
         );
+        let generated = format!(
+            "{}x\n\n[model]\n# 1 parameter,\n# so few\nd_model = 64\n# Good.\nbias = true\n",
+            autoconfig::TITLE
+        );
+        let changes = [change("model.d_model", 96.into()), change("model.bias", true.into())];
+        let rest = "x\n\n[model]\n# Why.\nd_model = 96\n# Good.\n# Why.\nbias = true\n";
+        assert_eq!(edited(&generated, &changes).strip_prefix(autoconfig::TITLE), Some(rest));
     }
 }
