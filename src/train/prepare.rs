@@ -244,10 +244,12 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("schedule", "ramp_fraction"),
         ("train", "max_steps"),
     ];
+    let is_other_kind = old.tokenizer.kind != new.tokenizer.kind;
     let differing = differing_keys(old, new).into_iter();
     let refused = differing.filter(|(section, key, _)| {
         let key = (*section, key.as_str());
-        is_fixed(key) || grows && ramp.contains(&key)
+        let follows = is_other_kind && key == ("tokenizer", "vocab_size"); // which only BPE has
+        is_fixed(key) && !follows || grows && ramp.contains(&key)
     });
     refused.map(|(_, _, difference)| difference).chain(sources).collect()
 }

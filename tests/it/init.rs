@@ -428,3 +428,25 @@ fn the_manual_has_a_page_for_each_command() {
         assert!(groff.status.success() && problems.is_empty(), "{command}: {problems}");
     }
 }
+
+#[test]
+fn a_search_around_the_config_of_another_text_is_not_gone_on_with() {
+    let folder = Folder::new();
+    folder.write("my.txt", english());
+    std::fs::create_dir(folder.path("other")).expect("made");
+    folder.write("other/my.txt", english().to_uppercase());
+    let search = |text: &str, more: &[&str]| {
+        let init = ["init", "--from-text", text, "--minutes", "0.02", "--device", "cpu", "--search", "1s"];
+        folder.run(&[&init[..], more].concat())
+    };
+    let first = search("my.txt", &[]);
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stdout.starts_with("# The best setting of `sweeps/my`."), "{}", first.stdout);
+    let again = search("my.txt", &[]);
+    assert_eq!((again.code, again.stdout), (Some(0), first.stdout), "{}", again.stderr);
+    for (text, more) in [("other/my.txt", &[][..]), ("my.txt", &["--tokenizer", "byte"])] {
+        let refused = search(text, more);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{text}");
+        assert!(refused.stderr.contains("`sweeps/my` holds a search for another text"), "{}", refused.stderr);
+    }
+}
