@@ -40,34 +40,34 @@ pub(super) struct Args {
     prompt_file: Option<PathBuf>,
     /// The most tokens to write after the prompt [default: the run's
     /// generate.max_new_tokens]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count)]
     max_new_tokens: Option<usize>,
     /// How many texts to write, separated by a line `---` [default: the run's generate.num_samples]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count)]
     num_samples: Option<usize>,
     /// A factor: below 1 favours likely tokens, above 1 evens out the probabilities, 0 always takes the likeliest token
     /// [default: the run's generate.temperature]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
+    #[arg(long, value_name = "X", value_parser = number)]
     temperature: Option<f64>,
     /// Draw only from the N likeliest tokens; 0 draws from all [default: the run's generate.top_k]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count)]
     top_k: Option<usize>,
     /// Draw only from the likeliest tokens that together have this probability, in (0, 1] [default:
     /// the run's generate.top_p]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
+    #[arg(long, value_name = "X", value_parser = number)]
     top_p: Option<f64>,
     /// Draw only tokens with at least this share of the likeliest one's probability, in [0, 1] [default:
     /// the run's generate.min_p]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
+    #[arg(long, value_name = "X", value_parser = number)]
     min_p: Option<f64>,
     /// A factor: above 1 makes tokens that already occur less likely [default: the run's generate.repetition_penalty]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
+    #[arg(long, value_name = "X", value_parser = number)]
     repetition_penalty: Option<f64>,
     /// Stop before this text; may be repeated [default: the run's generate.stop]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// The same seed writes the same text [default: the run's generate.seed]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
     /// Write the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
     #[arg(long)]

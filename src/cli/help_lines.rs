@@ -4,6 +4,7 @@
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::Cli;
+use super::numbers::{is_taken_by, with_negative_numbers};
 
 /// The units of numbers in help texts. An option with another unit adds its word here.
 const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
@@ -88,22 +89,17 @@ fn options(command: &Command, words: &[String]) -> Vec<(Vec<String>, Arg)> {
 
 #[test]
 fn a_number_that_is_none_is_answered_in_plain_words() {
-    let numbers = ["N", "X", "L", "H", "NUMBER", "PORT", "TIME", "MINUTES"];
-    let mut command = Cli::command();
+    let mut command = with_negative_numbers(Cli::command());
     command.build();
     let mut n_checked = 0;
     for (words, arg) in options(&command, &["tinderbox".to_owned()]) {
-        let names = arg.get_value_names().unwrap_or_default();
-        let Some(option) = arg.get_long().filter(|_| names.iter().any(|name| numbers.contains(&name.as_str()))) else {
-            continue;
-        };
+        let Some(option) = arg.get_long().filter(|_| is_taken_by(&arg)) else { continue };
         for typed in ["ten", "-3"] {
-            let words = words.iter().cloned().chain([format!("--{option}"), typed.to_owned()]);
-            let words: Vec<_> = words.collect();
-            let Err(error) = Cli::command().try_get_matches_from(&words) else {
+            let words = [&words[..], &[format!("--{option}"), typed.to_owned()]].concat();
+            let Err(error) = command.clone().try_get_matches_from(&words) else {
                 panic!("{words:?} is accepted");
             };
-            let is_negative_number = typed == "-3" && names.iter().any(|name| name == "X");
+            let is_negative_number = typed == "-3" && arg.get_value_names().is_some_and(|names| names[0] == "X");
             let text = error.to_string();
             let is_plain = !["digit", "float literal", "non-zero type"].iter().any(|other| text.contains(other));
             let is_of_value = error.kind() == clap::error::ErrorKind::ValueValidation;

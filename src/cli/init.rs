@@ -42,18 +42,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "PATTERN", requires = "from_text")]
     exclude: Vec<String>,
     /// How long the training may take, in minutes
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 10.0,
-        requires = "from_text",
-        value_parser = minutes,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
     /// Search better settings with a sweep around the config, whose training steps may take this long together, such as
     /// 30m or 2h [default: no search]
-    #[arg(long, value_name = "TIME", requires = "from_text", allow_negative_numbers = true, value_parser = sweep::seconds)]
+    #[arg(long, value_name = "TIME", requires = "from_text", value_parser = sweep::seconds)]
     search: Option<f64>,
     /// The kind of tokens; auto chooses what suits the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]

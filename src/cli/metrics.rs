@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Print only the rows at multiples of N steps, and the last one [default: about a screen of rows]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     every: Option<usize>,
     /// Print every row of the table instead of about a screen
     #[arg(long, conflicts_with = "every")]

@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{Base, Config, ConfigError};
@@ -148,7 +148,8 @@ impl Subject {
 /// Calls `keep_freed_memory` first if the command trains; it is a parameter because the binary defines the allocator.
 #[must_use]
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
-    let command = Cli::parse().command;
+    let matches = numbers::with_negative_numbers(Cli::command()).get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let searches = matches!(&command, Command::Init(args) if args.trains());
     if searches || matches!(command, Command::Train(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)) {
         keep_freed_memory();

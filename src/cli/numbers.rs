@@ -2,6 +2,26 @@
 
 use std::ops::RangeInclusive;
 
+use clap::{Arg, Command};
+
+/// The value names of options that take a number.
+const VALUE_NAMES: [&str; 7] = ["N", "X", "L", "H", "NUMBER", "PORT", "TIME"];
+
+/// Whether an option takes a number.
+pub(super) fn is_taken_by(arg: &Arg) -> bool {
+    let names = arg.get_value_names().unwrap_or_default();
+    arg.get_long().is_some() && names.iter().any(|name| VALUE_NAMES.contains(&name.as_str()))
+}
+
+/// The command line with negative numbers as values, so that an error is about the number, not an unknown option.
+pub(super) fn with_negative_numbers(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let is_number = is_taken_by(&arg);
+        if is_number { arg.allow_negative_numbers(true) } else { arg }
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
 /// Parses a whole number, 0 or more.
 pub(super) fn count(typed: &str) -> Result<usize, String> {
     usize::try_from(seed(typed)?).map_err(|_| TOO_LARGE.to_owned())

@@ -30,7 +30,7 @@ pub(super) struct Args {
     from: Option<PathBuf>,
     /// Plan for N processes, each on its own machine, all like this one, which train together under MPI [default: one
     /// process]
-    #[arg(long, value_name = "N", requires = "network", allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
+    #[arg(long, value_name = "N", requires = "network", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
     ranks: Option<usize>,
     /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth
     /// is given, such as 1Gbit,0.5ms [default: none]

@@ -36,10 +36,10 @@ pub(super) struct Args {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// The port to listen on; 0 takes any that is free
-    #[arg(long, default_value_t = 8080, allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
+    #[arg(long, default_value_t = 8080, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
     /// The number of texts that each model writes at once
-    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]

@@ -27,17 +27,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     space: Vec<String>,
     /// How long all training steps may take together, such as 90s, 30m or 2h
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
     budget: f64,
     /// The number of runs for each setting of the last rung, each with its own seed; their mean ranks it
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |typed: &str| within(typed, 1..=100))]
     seeds: usize,
     /// The settings to try: grid takes every combination of lists, random draws them, and halving draws them and
     /// repeatedly continues only the best third (asha is another name for it)
     #[arg(long, value_enum, default_value_t = Method::Halving)]
     method: Method,
     /// The most parameters of a model, a whole number [default: as many as fit the memory]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
+    #[arg(long, value_name = "NUMBER", value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
     max_parameters: Option<u64>,
     /// Replace the value of a key of the base config for all runs; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]

@@ -191,9 +191,8 @@ fn resume(
     if state.is_imported() {
         return Err(TrainError::Imported(root()));
     }
-    let old = run.config()?;
-    refuse(differences(&old, &config))?;
-    let changed = changes(&old, &config);
+    let [refused, changed] = differences(&run.config()?, &config);
+    refuse(refused)?;
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
     let max_steps = config.train.max_steps;
     if run::log::has_ended(&run, step) {
@@ -233,38 +232,37 @@ pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     patience > 0 && state.evaluations_without_improvement >= patience
 }
 
-/// The settings that must not differ if the run is to continue, but do.
-fn differences(old: &Config, new: &Config) -> Vec<String> {
-    let sources = different_weights(&old.data, &new.data);
+/// Describes the settings that differ: those that must not if the run is to continue, and those on which its steps from
+/// now on depend, except for their number.
+fn differences(old: &Config, new: &Config) -> [Vec<String>; 2] {
     // While batches grow, the number of steps determines which tokens the earlier steps have read.
     let grows = [old, new].iter().any(|config| config.schedule != config.schedule.without_ramp());
-    let ramp = [
-        ("schedule", "initial_context_length"),
-        ("schedule", "initial_batch_size"),
-        ("schedule", "ramp_fraction"),
-        ("train", "max_steps"),
-    ];
     let is_other_kind = old.tokenizer.kind != new.tokenizer.kind;
-    let differing = differing_keys(old, new).into_iter();
-    let refused = differing.filter(|(section, key, _)| {
-        let key = (*section, key.as_str());
+    let (mut refused, mut changed) = (Vec::new(), Vec::new());
+    for (section, key, difference) in differing_keys(old, new) {
+        let key = (section, key.as_str());
         let follows = is_other_kind && key == ("tokenizer", "vocab_size"); // which only BPE has
-        is_fixed(key) && !follows || grows && ramp.contains(&key)
-    });
-    refused.map(|(_, _, difference)| difference).chain(sources).collect()
+        if is_fixed(key) && !follows || grows && OF_RAMP.contains(&key) {
+            refused.push(difference);
+        } else if ["optimizer", "schedule"].contains(&section) || OF_UPDATES.contains(&key) {
+            changed.push(difference);
+        }
+    }
+    refused.extend(different_weights(&old.data, &new.data));
+    [refused, changed]
 }
 
-/// The settings that may differ and on which the steps from now on depend, except for their number.
-fn changes(old: &Config, new: &Config) -> Vec<String> {
-    let counts = [("train", "matmul_precision"), ("train", "skip_non_finite"), ("train", "skip_loss_spikes")];
-    let differing = differing_keys(old, new).into_iter();
-    let changed = differing.filter(|(section, key, _)| {
-        let key = (*section, key.as_str());
-        let is_of_updates = ["optimizer", "schedule"].contains(section) || key == DROPOUT || counts.contains(&key);
-        is_of_updates && !is_fixed(key)
-    });
-    changed.map(|(_, _, difference)| difference).collect()
-}
+/// The keys that determine the batches that grow.
+const OF_RAMP: [(&str, &str); 4] = [
+    ("schedule", "initial_context_length"),
+    ("schedule", "initial_batch_size"),
+    ("schedule", "ramp_fraction"),
+    ("train", "max_steps"),
+];
+
+/// The keys outside `[optimizer]` and `[schedule]` that a step depends on, and that may change.
+const OF_UPDATES: [(&str, &str); 4] =
+    [DROPOUT, ("train", "matmul_precision"), ("train", "skip_non_finite"), ("train", "skip_loss_spikes")];
 
 const DROPOUT: (&str, &str) = ("model", "dropout");
 

@@ -24,19 +24,19 @@ Examples:
   tinderbox bench attention --heads 12 --head-dim 64 --longest 2048 --json")]
 pub(super) struct Args {
     /// The number of heads
-    #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     heads: usize,
     /// The length of a query, a key or a value of a head, in numbers
-    #[arg(long, value_name = "N", default_value_t = 32, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     head_dim: usize,
     /// The number of texts in a batch
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     batch_size: usize,
     /// The number of tokens in the shortest text
-    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     shortest: usize,
     /// The number of tokens in the longest text; lengths double up to it
-    #[arg(long, value_name = "N", default_value_t = 8192, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = at_least_one)]
     longest: usize,
     #[command(flatten)]
     measuring: Measuring,

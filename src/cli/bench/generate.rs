@@ -36,16 +36,16 @@ pub(super) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// The number of texts written at once; several numbers, separated by commas, are measured in turn
-    #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one)]
     batch_size: Vec<usize>,
     /// The number of tokens in a prompt [default: half the context]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     prompt_tokens: Option<usize>,
     /// The number of tokens written after it [default: a quarter of the context, at most 64]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     new_tokens: Option<usize>,
     /// The number of rounds; each row shows their median
-    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]

@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
     overrides: Vec<String>,
     /// The size of each array for measuring bandwidth, in MiB; well above the size of the caches
-    #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
     array: usize,
     #[command(flatten)]
     measuring: Measuring,

@@ -58,7 +58,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct Measuring {
     /// The most rounds per row, which shows their median; a slow row has fewer, at least 3
-    #[arg(long, value_name = "N", default_value_t = 20, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     rounds: usize,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]

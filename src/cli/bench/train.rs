@@ -25,13 +25,13 @@ pub(super) struct Args {
     #[arg(long)]
     own_text: bool,
     /// The number of rounds; the result is the median over the rounds of each one's median step
-    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
     /// The number of steps in a round
-    #[arg(long, value_name = "N", default_value_t = 20, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     steps: usize,
     /// The number of warm-up steps before the first round
-    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count)]
     warm_up: usize,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]

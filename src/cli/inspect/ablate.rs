@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
     /// Measure on N batches, evenly spread over the text [default: all of it]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_batches: Option<usize>,
     #[command(flatten)]
     output: DrawnOutput,

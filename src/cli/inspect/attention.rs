@@ -24,10 +24,10 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// Only this layer, counted from 0 [default: all]
-    #[arg(long, value_name = "L", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "L", value_parser = count)]
     layer: Option<usize>,
     /// Only this head, counted from 0 [default: all]
-    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "H", value_parser = count)]
     head: Option<usize>,
     /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]

@@ -18,10 +18,10 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// The layer, counted from 0
-    #[arg(long, value_name = "L", default_value_t = 0, allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "L", default_value_t = 0, value_parser = count)]
     layer: usize,
     /// The head, counted from 0
-    #[arg(long, value_name = "H", default_value_t = 0, allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, value_name = "H", default_value_t = 0, value_parser = count)]
     head: usize,
     #[command(flatten)]
     token: Token,

@@ -21,7 +21,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
     /// The number of windows of the text to read, each as many tokens as the context holds
-    #[arg(long, value_name = "N", default_value_t = N_WINDOWS, allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = N_WINDOWS, value_parser = at_least_one)]
     windows: usize,
     /// Measure instead whether a head looks at the right noun, in a text with annotated pronouns and names: a file like
     /// data/stories.jsonl, with its text beside it [default: scores of the text]

@@ -26,7 +26,7 @@ pub(super) struct Args {
     #[command(flatten)]
     token: Token,
     /// The number of likeliest tokens to show for each layer
-    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 1..=20))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = |typed: &str| within(typed, 1..=20))]
     top: usize,
     /// The next token to explain [default: the likeliest]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]

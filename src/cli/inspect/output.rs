@@ -189,7 +189,7 @@ pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
     /// The most columns of a map in text [default: the environment variable COLUMNS, else 100]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
+    #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
 
