@@ -1,15 +1,15 @@
 //! Tinderbox trains a small GPT from a config file, generates text with it, and shows what its attention has learned.
 //!
-//! In reading order:
+//! One name for the crates of the project, from the bottom up:
 //!
 //! 1. [`model`]: the GPT, its attention and named hook points for probes, built on the kernels of `tinderbox_kernels`;
-//! 2. [`config`], [`tokenizer`], [`data`]: the settings of a run, and how text becomes batches;
-//! 3. [`optimizer`], [`train`], [`run`]: how weights are updated, and how a run is saved;
-//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`], [`sweep`]: the uses of a model or a config;
-//! 5. [`interop`]: import and export of models of other projects;
-//! 6. `serve`, a feature: an HTTP server for models;
-//! 7. [`distributed`]: several processes that train one run;
-//! 8. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, timings, numbers as text, and figures.
+//!    with its [`tokenizer`], the [`device`] it is on, and [`generate`], which writes text;
+//! 2. [`inspect`]: what is measured of a model;
+//! 3. [`config`], [`data`], [`optimizer`], [`train`], [`run`], [`distributed`]: how a model comes to be; [`plan`],
+//!    [`autoconfig`], [`sweep`]: what that costs, and which settings serve;
+//! 4. [`interop`]: import and export of models of other projects.
+//!
+//! The program adds [`draw`] and [`report`], and as features `serve` and `cli`.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The `cli` module turns the arguments of the program into calls.
@@ -19,29 +19,17 @@
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
 
-pub mod autoconfig;
 #[cfg(feature = "cli")]
 mod bench;
 #[cfg(feature = "cli")]
 pub mod cli;
-pub mod config;
-pub mod data;
-pub mod device;
-mod disk;
-pub mod distributed;
 pub mod draw;
-pub mod format;
-pub mod generate;
-pub mod inspect;
-pub mod interop;
-pub mod measure;
-pub mod model;
-pub mod optimizer;
-pub mod plan;
 pub mod report;
-pub mod run;
 #[cfg(feature = "serve")]
 pub mod serve;
-pub mod sweep;
-pub mod tokenizer;
-pub mod train;
+
+pub use tinderbox_inspect as inspect;
+pub use tinderbox_interop as interop;
+pub use tinderbox_model as model;
+pub use tinderbox_model::{device, generate, tokenizer};
+pub use tinderbox_train::{autoconfig, config, data, distributed, format, measure, optimizer, plan, run, sweep, train};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::numbers::within;
 use super::{load_config, note, open_device, print, print_json};
 use crate::device::DeviceSpec;
-use crate::plan::{self, Machines, Network, Vocabulary};
+use crate::interop::Family;
+use crate::plan::{self, Machines, Network, Portable, Vocabulary};
 use crate::run;
 
 #[derive(Debug, clap::Args)]
@@ -51,6 +52,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let device = open_device(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
+    plan.portable = Some(match Family::of(&config.model) {
+        Ok(family) => Portable { family: Some(family.name()), obstacles: Vec::new() },
+        Err(obstacles) => Portable { family: None, obstacles },
+    });
     if let (Some(ranks), Some(network)) = (args.ranks, args.network) {
         let machines = Machines { ranks, network };
         plan.distributed = Some(machines.plan(&plan, &config, &device)?);

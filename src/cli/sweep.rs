@@ -97,7 +97,10 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     let handler = interrupter.clone();
     ctrlc::set_handler(move || stop_or_exit(&handler)).context("cannot install the Ctrl-C handler")?;
     match sweep::run(request, root, overwrite, &|entry| note(line(entry)), &interrupter) {
-        Ok(outcome) => Ok(Some(outcome)),
+        Ok(outcome) => {
+            Outcome::write_page(root, &draw::sweep_page(&outcome, &outcome.curves(root)))?;
+            Ok(Some(outcome))
+        }
         Err(error @ SweepError::Interrupted) => {
             note(error);
             Ok(None)

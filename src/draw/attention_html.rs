@@ -315,7 +315,7 @@ mod tests {
     use super::super::plot::N_SERIES;
     use super::*;
     use crate::inspect::Prompt;
-    use crate::inspect::tests::{model, small_config};
+    use crate::inspect::testing::{model, small_config};
     use crate::tokenizer::Tokenizer;
 
     fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptDetails {

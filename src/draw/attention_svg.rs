@@ -274,7 +274,7 @@ fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::tests::attention;
+    use crate::inspect::testing::attention;
 
     #[test]
     fn neighbours_of_one_shade_are_one_run() {

@@ -142,7 +142,7 @@ fn short(token: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::tests::{louder, small_config};
+    use crate::inspect::testing::{louder, small_config};
     use crate::tokenizer::Tokenizer;
 
     #[test]

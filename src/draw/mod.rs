@@ -59,7 +59,7 @@ pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
 pub use sheets::{ablation_sheet, lens_sheet, patching_sheet};
 pub use sparkline::sparkline;
-pub(crate) use sweep::sweep_page;
+pub use sweep::sweep_page;
 pub use sweep::sweep_table;
 pub use tables::{ablation, embeddings, lens, patching};
 pub use terminal::{Palette, attention_text};

@@ -171,7 +171,7 @@ fn short(token: &str) -> String {
 mod tests {
     use super::super::sheet::{sheets_html, sheets_svg};
     use super::*;
-    use crate::inspect::tests::{louder, small_config};
+    use crate::inspect::testing::{louder, small_config};
     use crate::inspect::{Answer, Term};
     use crate::tokenizer::Tokenizer;
 

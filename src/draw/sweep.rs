@@ -65,7 +65,7 @@ fn loss(outcome: &Outcome, row: &Row) -> String {
 }
 
 /// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.
-pub(crate) fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
+pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
     let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(outcome, best)));
     let lead = format!(
         "{} settings of {}. {}",

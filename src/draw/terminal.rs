@@ -336,7 +336,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::inspect::tests::attention;
+    use crate::inspect::testing::attention;
 
     /// Two layers of two heads, whose tokens attend to themselves; to the previous one; to all equally; to the first.
     fn shown(text: &str, place: [Option<usize>; 2], palette: Palette, n_columns: usize) -> String {

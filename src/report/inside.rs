@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use burn::tensor::Device;
 
-use crate::data::{Corpus, OpenOptions, Split, Tokens};
+use crate::data::{Corpus, OpenOptions, Split, Tokens, batch};
 use crate::inspect::{HeadSelection, InspectError, N_WINDOWS, Prompt, PromptDetails, ScoredHeads};
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, RunDir};
@@ -40,9 +40,12 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Erro
     let model = Checkpoint::load_model(&checkpoint, model)?;
     let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;
     let step = state.step as u64;
-    let heads = match run::head_metrics(run, ScoredHeads::from_json)?.remove(&step) {
-        Some(logged) => logged, // the same numbers
-        None => ScoredHeads::measure(&model, &corpus.val, N_WINDOWS)?,
+    let logged = run::head_metrics(run, ScoredHeads::from_json)?.remove(&step); // the same numbers
+    let heads = if let Some(heads) = logged {
+        heads
+    } else {
+        let windows = batch::spread_tokens(&corpus.val, config.model.context_length, N_WINDOWS)?;
+        ScoredHeads::measure(&model, &windows)?
     };
     Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }

@@ -51,7 +51,6 @@ mod inspect;
 mod interrupts;
 mod kernels;
 mod large_inputs;
-mod layering;
 mod lens;
 mod model_keys;
 mod optimizers;

@@ -9,8 +9,9 @@ use super::about;
 use super::output::{Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
+use crate::data::batch;
 use crate::draw;
-use crate::inspect::{Ablation, AblationText, Part, Removal};
+use crate::inspect::{Ablation, Part, Removal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,13 +50,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let text = opened.text_or_val(args.text.as_deref())?;
     let methods = args.method.methods();
-    let sample =
-        AblationText { text: &text, batch_size: opened.config.train.batch_size, max_batches: args.max_batches };
-    let n_batches = sample.n_batches(opened.config.model.context_length);
+    let (context_length, batch_size) = (opened.config.model.context_length, opened.config.train.batch_size);
+    let batches = || batch::spread(&text, context_length, batch_size, args.max_batches.unwrap_or(usize::MAX));
+    let n_batches = batches().count();
     let n_parts = Part::writers(&opened.config.model).len();
     let n_losses = 1 + n_parts * methods.len();
     note(format!("measuring {n_losses} losses, each over {n_batches} batches ..."));
-    let ablation = Ablation::new(&opened.model, sample, methods)?;
+    let ablation = Ablation::new(&opened.model, batches, methods)?;
+    text.check()?;
     let whole = args.max_batches.is_none();
     let (split, of) = if args.text.is_some() { ("text", "text") } else { ("val", "validation split") };
     let mut document = json!({ "split": split, "whole": whole, "batches": n_batches });

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::output::Output;
 use crate::cli::Subject;
 use crate::cli::numbers::at_least_one;
+use crate::data::batch;
 use crate::draw;
 use crate::inspect::{Annotations, N_WINDOWS, References, ScoredHeads};
 use crate::run::Trained;
@@ -37,11 +38,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let page = if let Some(path) = &args.annotations {
         let Trained { config, tokenizer, model, .. } = &opened;
-        let references = References::measure(model, config, tokenizer, &Annotations::read(path)?)?;
+        let references = References::measure(
+            model,
+            tokenizer,
+            &Annotations::read(path)?,
+            config.data.val_fraction,
+            config.train.seed,
+        )?;
         args.output.page(&references, draw::head_answers)?
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
-        let heads = ScoredHeads::measure(&opened.model, &text, args.windows)?;
+        let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
+        let heads = ScoredHeads::measure(&opened.model, &windows)?;
         args.output.page(&heads.to_json(), |_| draw::scored_heads(&heads))?
     };
     args.output.write(vec![page])

@@ -1,0 +1,165 @@
+//! Forward passes that keep chosen values.
+
+use burn::tensor::Tensor;
+
+use super::prompt::to_tensor;
+use super::{InspectError, Prompt};
+use tinderbox_model::Gpt;
+use tinderbox_model::parameters::HostTensor;
+use tinderbox_model::probe::{Point, Probe, Site};
+
+/// The values at chosen points of a forward pass, on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording(Vec<(Site, HostTensor)>);
+
+impl Recording {
+    /// The values at a site: in a block, or with `None` outside the blocks.
+    ///
+    /// # Panics
+    /// If they were not kept.
+    #[must_use]
+    pub fn get(&self, block_idx: impl Into<Option<usize>>, point: Point) -> &HostTensor {
+        let site = Site { block_idx: block_idx.into(), point };
+        let found = self.0.iter().find(|(at, _)| *at == site);
+        &found.unwrap_or_else(|| panic!("nothing was kept at `{site}`")).1
+    }
+
+    /// The residual stream after a layer; with `None`, the embedding.
+    pub(super) fn residual(&self, layer: Option<usize>) -> &HostTensor {
+        match layer {
+            Some(layer) => self.get(layer, Point::Residual),
+            None => self.get(None, Point::Embedding),
+        }
+    }
+
+    /// The attention weights of one head, row by row: `[T, T]`, queries then keys, each row summing to 1.
+    ///
+    /// # Panics
+    /// If [`Point::Weights`] was not kept, or there is no such layer or head.
+    #[must_use]
+    pub fn map(&self, layer: usize, head: usize) -> &[f32] {
+        let HostTensor { shape, values } = self.get(layer, Point::Weights); // [1, H, T, T]
+        let size = shape[2] * shape[3];
+        &values[head * size..(head + 1) * size]
+    }
+
+    /// The attention of the token at `query` to each token, in one head: `[T]`.
+    ///
+    /// # Panics
+    /// If [`Point::Weights`] was not kept, or there is no such layer, head or token.
+    #[must_use]
+    pub fn row(&self, layer: usize, head: usize, query: usize) -> &[f32] {
+        self.get(layer, Point::Weights).vector(head, query)
+    }
+
+    /// A recording of the attention weights of `n_layers` layers, `[L, H, T, T]`.
+    pub(crate) fn of_weights([n_layers, n_heads, t]: [usize; 3], values: &[f32]) -> Self {
+        let layers = values.chunks(values.len() / n_layers).enumerate();
+        let layer = |(layer, values): (usize, &[f32])| {
+            let site = Site { block_idx: Some(layer), point: Point::Weights };
+            (site, HostTensor { shape: vec![1, n_heads, t, t], values: values.to_vec() })
+        };
+        Self(layers.map(layer).collect())
+    }
+}
+
+/// Reads a prompt and keeps the values at `points` of every block.
+///
+/// # Errors
+/// If the device fails, or a number is not finite: the weights are damaged.
+pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
+    /// Flat, so that tensors of any rank fit one list; read at the end, so that no site waits for the device.
+    struct Capture<'a>(&'a [Point], Vec<(Site, Vec<usize>, Tensor<1>)>);
+    impl Probe for Capture<'_> {
+        fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+            if self.0.contains(&site.point) {
+                self.1.push((site, value.dims().to_vec(), value.clone().reshape([-1])));
+            }
+            value
+        }
+    }
+    let mut probe = Capture(points, Vec::new());
+    let _logits = model.forward_with(prompt.tokens(&model.device()), &mut probe);
+    let read = |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
+    Ok(Recording(probe.1.into_iter().map(read).collect::<Result<_, InspectError>>()?))
+}
+
+/// The numbers of a tensor, row-major.
+pub(super) fn host<const D: usize>(x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
+    Ok(x.reshape([-1]).try_into_vec_as::<f32>()?)
+}
+
+/// A copy of a tensor on the host.
+pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, InspectError> {
+    Ok(HostTensor { shape: x.dims().to_vec(), values: host(x)? })
+}
+
+/// Like [`host`], for values recorded at `site`.
+fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
+    let values = host(x)?;
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(values),
+        false => Err(InspectError::NotFinite(site)),
+    }
+}
+
+/// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, holding one layer's at a time.
+///
+/// # Errors
+/// If the device fails, or a weight is not finite: the model is damaged.
+pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &[f32])) -> Result<(), InspectError> {
+    struct Maps<F>(F, Result<(), InspectError>);
+    impl<F: FnMut(usize, usize, &[f32])> Probe for Maps<F> {
+        fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+            if site.point == Point::Weights && self.1.is_ok() {
+                let [.., t, s] = value.dims()[..] else { unreachable!("four dimensions") };
+                let layer = site.block_idx.expect("weights are a block's");
+                self.1 = finite(site, value.clone()).map(|weights| {
+                    let heads = weights.chunks_exact(t * s).enumerate();
+                    heads.for_each(|(head, weights)| (self.0)(layer, head, weights));
+                });
+            }
+            value
+        }
+    }
+    let mut probe = Maps(see, Ok(()));
+    let _logits = model.forward_with(to_tensor(ids, &model.device()), &mut probe);
+    probe.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{edited, model, prompt, small_config};
+
+    #[test]
+    fn weights_that_are_no_numbers_are_an_error() {
+        let broken = edited(model(&small_config()), |path, tensor| {
+            if path.starts_with("blocks.1.attention") {
+                tensor.values.fill(f32::NAN);
+            }
+        });
+        let captured = capture(&broken, &prompt("hello"), &[Point::Weights]).unwrap_err();
+        let mapped = each_map(&broken, &[1, 2, 3], |_, _, _| ()).unwrap_err();
+        for error in [captured, mapped] {
+            assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
+        }
+    }
+
+    #[test]
+    fn capturing_changes_nothing() {
+        let (model, prompt) = (model(&small_config()), prompt("hello"));
+        let recording = capture(&model, &prompt, &[Point::Residual, Point::Logits]).expect("captured");
+        let kept = recording.get(None, Point::Logits).to_device::<3>(&model.device()).into_data();
+        let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-5);
+        kept.assert_approx_eq(&model.forward(prompt.tokens(&model.device())).into_data(), tolerance);
+    }
+
+    #[test]
+    fn a_map_is_found_by_layer_and_head() {
+        let counted: Vec<f32> = (0..16_u8).map(f32::from).collect();
+        let recording = Recording::of_weights([2, 2, 2], &counted);
+        assert_eq!(recording.map(1, 0), [8.0, 9.0, 10.0, 11.0]);
+        assert_eq!(recording.row(0, 1, 1), [6.0, 7.0]);
+    }
+}

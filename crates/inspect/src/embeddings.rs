@@ -1,0 +1,211 @@
+//! Compares one word in several texts: how its vector changes from the embedding to the end of the model.
+
+use serde::Serialize;
+
+use super::capture::{capture, host_tensor};
+use super::vectors::{dot, mean};
+use super::{InspectError, Prompt};
+use tinderbox_model::Gpt;
+use tinderbox_model::parameters::HostTensor;
+use tinderbox_model::probe::Point;
+
+/// The similarity of one word's vectors in several texts, from the embedding to the end of the model.
+///
+/// The word's vector is that of its last token in the residual stream, since no earlier one has seen the whole word; if
+/// it occurs several times in a text, the last time counts. Similarity is cosine similarity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Embeddings {
+    /// The word.
+    pub word: String,
+    /// Its place in each of the P texts.
+    pub places: Vec<WordPlace>,
+    /// The S stages of the model at which vectors are compared, first to last.
+    pub stages: Vec<Stage>,
+    /// The similarity of the word's vectors in two texts, `[S][P][P]`.
+    pub similarity: Vec<Vec<Vec<f64>>>,
+    /// The mean similarity of the word's vector to those of all other tokens of its text, over all texts: the baseline.
+    /// `[S]`; `None` if there are no other tokens.
+    pub others: Vec<Option<f64>>,
+    /// The similarity of the word to other words of the same text.
+    pub context: Vec<ContextWord>,
+    /// The similarity of each attention layer's input to its output, `[P][L][T]`.
+    pub attention: Vec<Vec<Vec<f64>>>,
+}
+
+/// The place of the word in a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WordPlace {
+    /// The text of each token, `[T]`.
+    pub tokens: Vec<String>,
+    /// The word's last token, counted from 0.
+    pub position: usize,
+}
+
+/// A stage of the model at which vectors are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The token embedding: the same at every position.
+    Token,
+    /// The token embedding plus the position embedding, if positions are learned.
+    Embedding,
+    /// The residual stream after a layer, counted from 0.
+    Layer(usize),
+    /// The residual stream after the last layer and the final norm.
+    Norm,
+}
+
+/// Another word of a text, and its similarity to the word.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ContextWord {
+    /// The other word.
+    pub word: String,
+    /// The text, counted from 0.
+    pub prompt: usize,
+    /// The other word's last token, counted from 0.
+    pub position: usize,
+    /// The similarity of the two, `[S]`.
+    pub similarity: Vec<f64>,
+}
+
+impl Embeddings {
+    /// Follows `word` through a model in each of `prompts`, along with the words of `context` that occur there.
+    ///
+    /// # Errors
+    /// If the word is missing from a prompt, there are fewer than two prompts and nothing in `context`, a word of
+    /// `context` is in none of them, or as for [`capture()`].
+    pub fn new(model: &Gpt, prompts: &[Prompt], word: &str, context: &[String]) -> Result<Self, InspectError> {
+        if prompts.len() < 2 && context.is_empty() {
+            return Err(InspectError::NothingToCompare(word.to_owned()));
+        }
+        let place = |prompt: &Prompt| {
+            let position = prompt.position_of(word).ok_or_else(|| InspectError::NoSuchWord {
+                word: word.to_owned(),
+                prompt: prompt.whole_pieces().concat(),
+            })?;
+            Ok(WordPlace { tokens: prompt.texts.clone(), position })
+        };
+        let places = prompts.iter().map(place).collect::<Result<Vec<_>, InspectError>>()?;
+        let context = context_places(prompts, context)?;
+        let (mut vectors, mut attention) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let (of_prompt, of_attention) = read(model, prompt)?;
+            vectors.push(of_prompt);
+            attention.push(of_attention);
+        }
+        let stages: Vec<Stage> = vectors[0].iter().map(|(stage, _)| *stage).collect();
+        // The vector of the word in text p at a stage, and its similarity to another token.
+        let of_token = |p: usize, stage: usize, position| vectors[p][stage].1.vector(0, position);
+        let of_word = |p, stage| of_token(p, stage, places[p].position);
+        let to_token = |p, stage, position| cosine(of_word(p, stage), of_token(p, stage, position));
+        let n_texts = places.len();
+        let between_texts = |stage: usize| {
+            let row = |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
+            (0..n_texts).map(row).collect()
+        };
+        let to_others = |stage: usize| {
+            let mut all = Vec::new();
+            for (p, place) in places.iter().enumerate() {
+                let others = (0..place.tokens.len()).filter(|at| *at != place.position);
+                all.extend(others.map(|at| to_token(p, stage, at)));
+            }
+            (!all.is_empty()).then(|| mean(&all))
+        };
+        let to_context = |(word, prompt, position)| ContextWord {
+            word,
+            prompt,
+            position,
+            similarity: (0..stages.len()).map(|s| to_token(prompt, s, position)).collect(),
+        };
+        Ok(Self {
+            word: word.to_owned(),
+            similarity: (0..stages.len()).map(between_texts).collect(),
+            others: (0..stages.len()).map(to_others).collect(),
+            context: context.into_iter().map(to_context).collect(),
+            attention,
+            stages,
+            places,
+        })
+    }
+
+    /// Whether two of the texts have the same tokens up to the word, so that its vectors are the same.
+    ///
+    /// # Panics
+    /// If there is no such text.
+    #[must_use]
+    pub fn have_same_past(&self, one: usize, other: usize) -> bool {
+        let [one, other] = [one, other].map(|text| &self.places[text]);
+        one.tokens[..=one.position] == other.tokens[..=other.position]
+    }
+}
+
+/// Every occurrence of a word of `context` in a prompt: the word, the prompt, the position.
+fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String, usize, usize)>, InspectError> {
+    let mut found = Vec::new();
+    for word in context {
+        let before = found.len();
+        for (index, prompt) in prompts.iter().enumerate() {
+            found.extend(prompt.position_of(word).map(|at| (word.clone(), index, at)));
+        }
+        if found.len() == before {
+            return Err(InspectError::NotInPrompt(word.clone()));
+        }
+    }
+    Ok(found)
+}
+
+/// The vectors `[1, T, C]` of a prompt at each stage, and the similarity of attention's input to its output, `[L][T]`.
+type Followed = (Vec<(Stage, HostTensor)>, Vec<Vec<f64>>);
+
+fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
+    let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
+    let recording = capture(model, prompt, &points)?;
+    let device = model.device();
+    let mut vectors = vec![(Stage::Token, host_tensor(model.token_embedding.forward(prompt.tokens(&device)))?)];
+    if model.position_embedding.is_some() {
+        vectors.push((Stage::Embedding, recording.residual(None).clone()));
+    }
+    let layers = 0..model.config().n_layers;
+    vectors.extend(layers.map(|layer| (Stage::Layer(layer), recording.residual(Some(layer)).clone())));
+    vectors.push((Stage::Norm, recording.get(None, Point::Norm).clone()));
+    let mut attention = Vec::new();
+    for (layer, block) in model.blocks.iter().enumerate() {
+        let before = recording.residual(layer.checked_sub(1)).to_device::<3>(&device);
+        let input = host_tensor(block.attention_norm.forward(before))?;
+        let output = recording.get(layer, Point::Attention);
+        let alike = |at| cosine(input.vector(0, at), output.vector(0, at));
+        attention.push((0..prompt.len()).map(alike).collect());
+    }
+    Ok((vectors, attention))
+}
+
+/// The cosine similarity of two vectors; 0 if either is zero.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, prompt, small_config};
+    use tinderbox_model::config::ModelConfig;
+
+    #[test]
+    fn cosines_are_those_of_the_angle() {
+        assert!((cosine(&[1.0, 0.0], &[2.0, 2.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
+        assert!((cosine(&[3.0, -1.0], &[-3.0, 1.0]) + 1.0).abs() < 1e-12);
+        assert!(cosine(&[0.0, 0.0], &[1.0, 0.0]).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_comes_later_changes_nothing() {
+        let model = testing::model(&ModelConfig { context_length: 32, ..small_config() });
+        let texts = ["The bank of the river", "The bank approved the"].map(prompt);
+        let it = Embeddings::new(&model, &texts, "bank", &[]).expect("read");
+        assert!(it.have_same_past(0, 1));
+        for of_stage in &it.similarity {
+            assert!((of_stage[0][1] - 1.0).abs() < 1e-5, "{of_stage:?}");
+        }
+    }
+}

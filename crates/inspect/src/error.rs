@@ -1,0 +1,94 @@
+use std::io;
+use std::path::PathBuf;
+
+use burn::tensor::TensorReadError;
+
+use tinderbox_model::probe::Site;
+use tinderbox_model::tokenizer::TokenizerError;
+
+/// The reason why a model cannot be inspected.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum InspectError {
+    #[error("the prompt is empty\n  hint: give the model a text to read, such as --prompt \"The\"")]
+    EmptyPrompt,
+    #[error("the prompt cannot be read by this model")]
+    Prompt(#[source] TokenizerError),
+    /// `of` has `n` of them.
+    #[error("there is no {what} {index}: {of} has {n}, counted from 0\n  hint: the last one is {}", .n - 1)]
+    OutOfRange { what: &'static str, index: usize, of: &'static str, n: usize },
+    #[error(
+        "`{0}` is not in what the model reads of the prompt\n  \
+         hint: name a part of it, or a token by its position, counted from 0"
+    )]
+    NotInPrompt(String),
+    #[error(
+        "the word `{word}` is not in what the model reads of the prompt `{prompt}`\n  \
+         hint: it has to stand in every prompt; write it as it stands there"
+    )]
+    NoSuchWord { word: String, prompt: String },
+    #[error(
+        "there is nothing to compare `{0}` with\n  \
+         hint: give --prompt twice or more, or another word of the prompt with --context"
+    )]
+    NothingToCompare(String),
+    #[error("`{text}` is no token of this model")]
+    NotAToken { text: String, source: TokenizerError },
+    #[error(
+        "`{text}` is {n_tokens} tokens for this model, and one is asked for\n  \
+         hint: a prediction is of a single token; leave it out to take the likeliest"
+    )]
+    NotOneToken { text: String, n_tokens: usize },
+    #[error(
+        "the logit of `{0}` would be compared with itself\n  \
+         hint: name two different tokens with --answer and --against"
+    )]
+    SameAnswers(String),
+    #[error(
+        "the prompt has {prompt} tokens and the one to patch from has {from}\n  \
+         hint: values are taken over from the same position, so both need as many: lengthen one of them"
+    )]
+    UnequalLengths { prompt: usize, from: usize },
+    #[error(
+        "the two prompts are the same up to token {0}: there is no difference to trace\n  \
+         hint: look at a later token with --token, or change one of the texts"
+    )]
+    SamePast(usize),
+    #[error(
+        "the difference of the two logits is {0} after both prompts: there is nothing to trace\n  \
+         hint: name other tokens with --answer and --against"
+    )]
+    SameDifference(f64),
+    #[error(
+        "cannot read `{}`: {source}\n  hint: annotations are a file like data/stories.jsonl, with their text \
+         beside them under the same name, as data/stories.txt", path.display()
+    )]
+    ReadAnnotations { path: PathBuf, source: io::Error },
+    #[error(
+        "line {line} of the annotations `{}` cannot be used: {problem}\n  \
+         hint: data/README.md describes the format", path.display()
+    )]
+    Annotations { path: PathBuf, line: usize, problem: String },
+    #[error(
+        "the tokens of this model are not parts of the text, so that no place in it is known to them\n  \
+         hint: use a run whose tokenizer is of kind char, byte or bpe"
+    )]
+    TokensWithoutPlaces,
+    #[error(
+        "none of what is annotated in the validation split fits the context of {context_length} tokens\n  \
+         hint: use a run with a longer model.context_length"
+    )]
+    NothingToAsk { context_length: usize },
+    #[error(
+        "the page would hold {mib} MiB of numbers, and {limit_mib} MiB is the most\n  \
+         hint: choose one layer or head with --layer and --head, or give a shorter prompt"
+    )]
+    PageTooLarge { mib: usize, limit_mib: usize },
+    #[error(
+        "the model's numbers at `{0}` are not finite\n  \
+         hint: its weights are damaged; use another of the run's `checkpoints/step-N`"
+    )]
+    NotFinite(Site),
+    #[error("the device failed\n  hint: try --device cpu")]
+    Device(#[from] TensorReadError),
+}

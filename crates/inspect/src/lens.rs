@@ -1,0 +1,230 @@
+//! Predictions of the next token, by the model and by each layer, whose residual stream is read as if it were the last.
+//!
+//! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+
+use serde::Serialize;
+
+use super::capture::{capture, host};
+use super::vectors::{largest, softmax};
+use super::{InspectError, Prompt};
+use tinderbox_model::Gpt;
+use tinderbox_model::probe::Point;
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// The predictions of the model cut off after each layer: its residual stream through the final norm and output layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lens {
+    /// The text of each token, `[T]`.
+    pub tokens: Vec<String>,
+    /// The predictions after each token, `[T]`.
+    pub positions: Vec<TokenPredictions>,
+}
+
+/// The predictions after one token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenPredictions {
+    /// The token, counted from 0.
+    pub position: usize,
+    /// From the embedding, and from the residual stream after each layer: `[1 + L]`; the last is the model's own.
+    pub stages: Vec<LayerPrediction>,
+}
+
+/// A prediction of the next token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerPrediction {
+    /// The layer after which it was read, counted from 0; `None` for the embedding.
+    pub layer: Option<usize>,
+    /// The most probable tokens, in descending order.
+    pub top: Vec<Guess>,
+    /// The actual next token; `None` at the end of the text.
+    pub came: Option<Came>,
+}
+
+/// A token and its probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Guess {
+    /// The token id.
+    pub id: u32,
+    /// Its text.
+    pub token: String,
+    /// Its probability, from 0 to 1.
+    pub probability: f64,
+}
+
+/// The actual next token, and its probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Came {
+    /// The token and its probability.
+    #[serde(flatten)]
+    pub guess: Guess,
+    /// Its rank among all tokens; 1 is the most probable.
+    pub rank: usize,
+}
+
+impl Lens {
+    /// Reads `prompt`, and keeps the `n_top` most probable tokens of each prediction.
+    ///
+    /// # Errors
+    /// In the same cases as [`capture()`].
+    pub fn new(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt, n_top: usize) -> Result<Self, InspectError> {
+        let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
+        let mut positions: Vec<TokenPredictions> =
+            (0..prompt.len()).map(|position| TokenPredictions { position, stages: Vec::new() }).collect();
+        let layers = (0..model.config().n_layers).map(Some);
+        for layer in std::iter::once(None).chain(layers) {
+            let residual = recording.residual(layer).to_device(&model.device()); // [1, T, C]
+            let logits = host(model.unembed(residual))?; // [1, T, V]
+            for (at, row) in positions.iter_mut().zip(logits.chunks(model.vocab_size())) {
+                let next = prompt.ids.get(at.position + 1).copied();
+                at.stages.push(LayerPrediction::new(row, tokenizer, n_top, layer, next));
+            }
+        }
+        Ok(Self { tokens: prompt.texts.clone(), positions })
+    }
+}
+
+/// The model's own prediction after each token of `prompt`, with the `n_top` most probable tokens: `[T]`.
+///
+/// # Errors
+/// If the device fails.
+pub fn predictions(
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    n_top: usize,
+) -> Result<Vec<LayerPrediction>, InspectError> {
+    let logits = host(model.forward(prompt.tokens(&model.device())))?; // [1, T, V]
+    Ok(predictions_of(&logits, model, tokenizer, prompt, n_top))
+}
+
+/// Like [`predictions`], from the model's logits, `[T, V]`.
+pub(super) fn predictions_of(
+    logits: &[f32],
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    n_top: usize,
+) -> Vec<LayerPrediction> {
+    let last = model.config().n_layers.checked_sub(1);
+    let after =
+        |(at, row): (usize, &[f32])| LayerPrediction::new(row, tokenizer, n_top, last, prompt.ids.get(at + 1).copied());
+    logits.chunks(model.vocab_size()).enumerate().map(after).collect()
+}
+
+impl LayerPrediction {
+    pub(super) fn new(
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        n_top: usize,
+        layer: Option<usize>,
+        next: Option<u32>,
+    ) -> Self {
+        let probabilities = softmax(&logits.iter().copied().map(f64::from).collect::<Vec<_>>());
+        let guess = |index: usize| {
+            let id = id_of(index);
+            Guess { id, token: tokenizer.piece(id), probability: probabilities[index] }
+        };
+        let came = next.map(|id| {
+            let logit = logits[id as usize];
+            Came { rank: 1 + logits.iter().filter(|other| **other > logit).count(), guess: guess(id as usize) }
+        });
+        Self { layer, top: largest(logits, n_top).into_iter().map(guess).collect(), came }
+    }
+}
+
+fn id_of(index: usize) -> u32 {
+    u32::try_from(index).expect("ids are 32 bits")
+}
+
+/// A token that a model may predict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// The token id.
+    pub id: u32,
+    /// Its text.
+    pub token: String,
+}
+
+impl Answer {
+    /// The token whose text is `text`.
+    ///
+    /// # Errors
+    /// If the text has unknown characters, or is not exactly one token.
+    pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
+        let ids = tokenizer.encode(text);
+        let ids = ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
+        match ids[..] {
+            [id] => Ok(Self { id, token: tokenizer.piece(id) }),
+            _ => Err(InspectError::NotOneToken { text: text.to_owned(), n_tokens: ids.len() }),
+        }
+    }
+
+    /// The most probable token after the one at `position`.
+    ///
+    /// # Errors
+    /// If there is no such position, or the device fails.
+    pub fn likeliest(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        position: usize,
+    ) -> Result<Self, InspectError> {
+        prompt.check(position)?;
+        let logits = model.forward(prompt.tokens(&model.device())); // [1, T, V]
+        let logits = host(logits.narrow(1, position, 1))?; // [V]
+        let id = id_of(largest(&logits, 1)[0]);
+        Ok(Self { id, token: tokenizer.piece(id) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::activation;
+
+    use super::*;
+    use crate::testing::{self, prompt, small_config};
+    use tinderbox_model::config::ModelConfig;
+
+    #[test]
+    fn the_last_layer_predicts_what_the_model_does() {
+        for tie_embeddings in [true, false] {
+            let model = testing::model(&ModelConfig { tie_embeddings, ..small_config() });
+            let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello"));
+            let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("read");
+            let logits = model.forward(prompt.tokens(&model.device()));
+            let expected = host(activation::softmax(logits, 2)).expect("read"); // [1, T, V]
+            for (position, at) in lens.positions.iter().enumerate() {
+                assert_eq!((at.position, at.stages.len()), (position, 3));
+                let last = at.stages.last().expect("three stages");
+                assert_eq!(last.layer, Some(1));
+                for guess in &last.top {
+                    let probability = expected[position * 256 + guess.id as usize];
+                    assert!((guess.probability - f64::from(probability)).abs() < 1e-6);
+                }
+                assert!(last.top.is_sorted_by(|a, b| a.probability >= b.probability));
+                let sum: f64 = last.top.iter().map(|guess| guess.probability).sum();
+                assert!((sum - 1.0).abs() < 1e-9);
+                let came = last.came.as_ref();
+                assert_eq!(came.map(|came| came.guess.id), prompt.ids.get(position + 1).copied());
+                assert!(came.is_none_or(|came| last.top[came.rank - 1].id == came.guess.id));
+            }
+        }
+    }
+
+    #[test]
+    fn large_logits_have_probabilities() {
+        assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn an_answer_is_one_token() {
+        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).expect("three");
+        let read = |text| Answer::read(text, &tokenizer);
+        assert_eq!(read("b").expect("a token").id, 1);
+        for (text, n) in [("", 0), ("ab", 2)] {
+            let error = read(text).unwrap_err();
+            assert!(matches!(error, InspectError::NotOneToken { n_tokens, .. } if n_tokens == n));
+        }
+        assert!(matches!(read("x").unwrap_err(), InspectError::NotAToken { .. }));
+    }
+}

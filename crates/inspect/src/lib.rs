@@ -1,0 +1,46 @@
+//! Inspects a trained model: its attention, the predictions of its layers, and the importance of its parts.
+//!
+//! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass that keeps chosen values. Everything
+//! else is computed from these, and with probes that replace values: see [`tinderbox_model::probe`].
+
+#![cfg_attr(
+    test,
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
+)]
+
+mod ablation;
+mod attribution;
+mod capture;
+mod details;
+mod embeddings;
+mod error;
+mod explain;
+mod heads;
+mod lens;
+mod maps;
+mod part;
+mod patching;
+mod patterns;
+mod prompt;
+mod reading;
+mod references;
+#[doc(hidden)]
+pub mod testing;
+mod vectors;
+
+pub use ablation::{Ablated, Ablation, Removal};
+pub use attribution::{Attribution, Component, Term};
+pub use capture::{Recording, capture};
+pub use details::{PromptDetails, Telling, effects};
+pub use embeddings::{ContextWord, Embeddings, Stage, WordPlace};
+pub use error::InspectError;
+pub use explain::{Explanation, Projection};
+pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
+pub use lens::{Answer, Came, Guess, LayerPrediction, Lens, TokenPredictions, predictions};
+pub use maps::{HeadSelection, PromptAttention, strongest};
+pub use part::Part;
+pub use patching::{Patched, Patching};
+pub use patterns::{HeadKind, HeadScores};
+pub use prompt::Prompt;
+pub use reading::{Reading, write_on};
+pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};

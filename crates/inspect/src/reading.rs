@@ -1,0 +1,157 @@
+//! Reads a text, and continues it, with some parts of the model removed.
+
+use super::capture::host;
+use super::part::{Part, Replace, Replacement, Substitute};
+use super::prompt::to_tensor;
+use super::{Guess, InspectError, LayerPrediction, Prompt};
+use tinderbox_model::Gpt;
+use tinderbox_model::config::GenerateConfig;
+use tinderbox_model::generate::{ChooseToken, Sampler};
+use tinderbox_model::probe::{Point, Site};
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// The losses of a text, and the prediction after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The loss of each token except the first, in nats: `[T - 1]`.
+    pub losses: Vec<f64>,
+    /// The most probable next tokens, in descending order.
+    pub next: Vec<Guess>,
+}
+
+impl Reading {
+    /// Reads a prompt with the values of `removed` replaced by zeros, and keeps the `n_top` most probable tokens.
+    ///
+    /// # Errors
+    /// If the device fails, or a logit is not finite.
+    pub fn new(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        removed: &[Part],
+        n_top: usize,
+    ) -> Result<Self, InspectError> {
+        let logits = model.forward_with(prompt.tokens(&model.device()), &mut without(removed)); // [1, T, V]
+        let logits = finite(host(logits)?)?;
+        let mut rows = logits.chunks_exact(model.vocab_size());
+        let last = rows.next_back().expect("a prompt has a token");
+        let next = LayerPrediction::new(last, tokenizer, n_top, model.config().n_layers.checked_sub(1), None).top;
+        Ok(Self { losses: rows.zip(&prompt.ids[1..]).map(|(row, id)| loss(row, *id)).collect(), next })
+    }
+
+    /// The mean loss, in nats per token; `None` for a single token, which is not predicted.
+    #[must_use]
+    pub fn loss(&self) -> Option<f64> {
+        let n = self.losses.len();
+        (n > 0).then(|| self.losses.iter().sum::<f64>() / n as f64)
+    }
+}
+
+/// Continues a prompt greedily, with the values of `removed` replaced by zeros: at most `n_tokens`, up to the end of
+/// the text or of the context.
+///
+/// # Errors
+/// In the same cases as [`Reading::new`].
+pub fn write_on(
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    removed: &[Part],
+    n_tokens: usize,
+) -> Result<Vec<u32>, InspectError> {
+    let likeliest = GenerateConfig { temperature: 0.0, ..GenerateConfig::default() };
+    let mut sampler = Sampler::new(&likeliest, 0).without(tokenizer.gaps());
+    let (mut cache, mut probe) = (model.kv_cache(1), without(removed));
+    let (mut unread, mut written) = (prompt.ids.clone(), Vec::new());
+    // The last token is generated but not read.
+    for _ in 0..n_tokens.min(model.config().context_length + 1 - prompt.len()) {
+        let logits = model.forward_cached_with(to_tensor(&unread, &model.device()), &mut cache, &mut probe);
+        let logits = finite(host(logits.narrow(1, unread.len() - 1, 1))?)?; // [V]
+        let token = sampler.choose(&logits[..tokenizer.n_ids()], &[]).expect("finite logits");
+        if Some(token) == tokenizer.end_of_text() {
+            break;
+        }
+        written.push(token);
+        unread = vec![token];
+    }
+    Ok(written)
+}
+
+fn without(parts: &[Part]) -> Replace {
+    let zero = |part: &Part| Replacement { part: *part, position: None, substitute: Substitute::Zero };
+    Replace(parts.iter().map(zero).collect())
+}
+
+/// The negative logarithm of a token's probability.
+fn loss(logits: &[f32], id: u32) -> f64 {
+    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - largest).exp()).sum();
+    largest + sum.ln() - f64::from(logits[id as usize])
+}
+
+fn finite(logits: Vec<f32>) -> Result<Vec<f32>, InspectError> {
+    match logits.iter().all(|logit| logit.is_finite()) {
+        true => Ok(logits),
+        false => Err(InspectError::NotFinite(Site { block_idx: None, point: Point::Logits })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predictions;
+    use crate::testing::{edited, louder, prompt, small_config};
+
+    const REMOVED: [Part; 2] = [Part::Head { layer: 0, head: 2 }, Part::Head { layer: 1, head: 1 }];
+
+    /// The model, and the same with output projections that ignore the removed heads.
+    fn maimed() -> (Gpt, Gpt) {
+        let model = louder(&small_config(), 256);
+        let maimed = edited(model.clone(), |path, tensor| {
+            for (name, rows) in
+                [("blocks.0.attention.output.weight", 8..12), ("blocks.1.attention.output.weight", 4..8)]
+            {
+                if path == name {
+                    let n = tensor.shape[1];
+                    tensor.values[rows.start * n..rows.end * n].fill(0.0);
+                }
+            }
+        });
+        (model, maimed)
+    }
+
+    #[test]
+    fn a_removed_head_is_one_that_nothing_reads() {
+        let ((model, maimed), tokenizer, prompt) = (maimed(), Tokenizer::byte(), prompt("hello"));
+        let whole = Reading::new(&model, &tokenizer, &prompt, &[], 5).expect("read");
+        let without = Reading::new(&model, &tokenizer, &prompt, &REMOVED, 5).expect("read");
+        let expected = Reading::new(&maimed, &tokenizer, &prompt, &[], 5).expect("read");
+        let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
+        assert_eq!(without.losses.len(), 4);
+        assert!(close(&without.losses, &expected.losses) && !close(&without.losses, &whole.losses));
+        let mean = without.losses.iter().sum::<f64>() / 4.0;
+        assert_eq!(without.loss(), Some(mean));
+        let predicted = predictions(&model, &tokenizer, &prompt, 5).expect("read");
+        for (loss, prediction) in whole.losses.iter().zip(&predicted) {
+            let came = prediction.came.as_ref().expect("a token came");
+            assert!((loss + came.guess.probability.ln()).abs() < 1e-4);
+        }
+        let ids = |guesses: &[Guess]| guesses.iter().map(|guess| guess.id).collect::<Vec<_>>();
+        assert_eq!(ids(&whole.next), ids(&predicted[4].top));
+    }
+
+    /// With and without the cache, and at most up to the end of the context.
+    #[test]
+    fn writing_on_is_reading_again_and_again() {
+        let ((model, maimed), tokenizer, mut text) = (maimed(), Tokenizer::byte(), prompt("hello"));
+        let written = write_on(&model, &tokenizer, &text, &REMOVED, 100).expect("written");
+        assert_eq!(written.len(), 16 + 1 - 5);
+        assert_eq!(write_on(&maimed, &tokenizer, &text, &[], 100).expect("written"), written);
+        assert_ne!(write_on(&model, &tokenizer, &text, &[], 100).expect("written"), written);
+        for token in written {
+            let next = Reading::new(&model, &tokenizer, &text, &REMOVED, 1).expect("read").next[0].id;
+            assert_eq!(next, token);
+            text = Prompt::of_ids([&text.ids[..], &[token]].concat(), &tokenizer);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Small models and prompts for tests, here and of the programs that draw what is measured.
+
+use burn::tensor::Device;
+
+use crate::{HeadSelection, Prompt, PromptAttention, Recording};
+use tinderbox_model::Gpt;
+use tinderbox_model::config::{ModelConfig, NormKind};
+use tinderbox_model::parameters::{self, HostTensor};
+use tinderbox_model::tokenizer::Tokenizer;
+
+pub fn small_config() -> ModelConfig {
+    ModelConfig {
+        context_length: 16,
+        d_model: 16,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        d_ff: 32,
+        ..ModelConfig::default()
+    }
+    .with_derived()
+}
+
+/// A new byte-level model.
+pub fn model(config: &ModelConfig) -> Gpt {
+    Gpt::new(config, 256, 1, &Device::flex())
+}
+
+/// The model with every parameter edited by `edit`.
+pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
+    let drawn = parameters::read(&model);
+    let edited = parameters::assign(model, |path, _| {
+        let mut tensor = drawn[path].clone();
+        edit(path, &mut tensor);
+        Some(tensor)
+    });
+    edited.expect("the same shapes")
+}
+
+/// A model with numbers large enough for every part to matter.
+pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
+    let model = Gpt::new(config, vocab_size, 1, &Device::flex());
+    edited(model, |_, tensor| tensor.values.iter_mut().for_each(|x| *x *= 8.0))
+}
+
+/// A model with one head per layer, all zeros but for norm scales of 1 and what `fill` writes.
+pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
+    let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
+    let config = config.with_derived();
+    edited(Gpt::zeros(&config, vocab_size, &Device::flex()), |path, tensor| match path.ends_with("norm.weight") {
+        true => tensor.values.fill(1.0),
+        false => fill(path, &mut tensor.values),
+    })
+}
+
+/// The attention of a text of at most 200 bytes by `weight(head, query, key)`, with heads numbered across layers.
+pub fn attention(
+    text: &str,
+    [n_layers, n_heads]: [usize; 2],
+    place: [Option<usize>; 2],
+    weight: impl Fn(usize, usize, usize) -> f32,
+) -> PromptAttention {
+    let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
+    let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() }.with_derived();
+    let selection = HeadSelection::new(place[0], place[1], &config).expect("is there");
+    let t = prompt.len();
+    let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
+    let recording = Recording::of_weights([n_layers, n_heads, t], &cells.collect::<Vec<_>>());
+    PromptAttention { prompt, config, selection, recording }
+}
+
+pub fn prompt(text: &str) -> Prompt {
+    Prompt::read(text, &Tokenizer::byte(), 32).expect("bytes")
+}

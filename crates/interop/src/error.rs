@@ -1,0 +1,88 @@
+//! The errors of importing models of other projects and exporting models to them.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::Family;
+use tinderbox_model::tokenizer::TokenizerError;
+use tinderbox_train::run::RunError;
+
+/// The reason why a model cannot be imported or exported.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
+pub enum InteropError {
+    #[error(
+        "there is no model at `{0}`\n  hint: name a folder with a config.json and safetensors files, or a .gguf file; \
+         import downloads hf:OWNER/NAME"
+    )]
+    NotFound(PathBuf),
+    #[error("`{path}` is not a model that can be imported: {reason}\n  hint: {hint}")]
+    NotAModel { path: PathBuf, reason: String, hint: String },
+    #[error("cannot read `{path}`: {source}\n  hint: check that it is there and that you may read it")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
+    Write { path: PathBuf, source: io::Error },
+    #[error("`{path}` is damaged: {reason}\n  hint: download or write it again")]
+    Damaged { path: PathBuf, reason: String },
+    #[error("`{path}` names `{name}`, which is outside of the folder\n  hint: all files of a model lie in its folder")]
+    Outside { path: PathBuf, name: String },
+    #[error("the model in `{path}` is not supported:{}", listed(problems))]
+    Unsupported { path: PathBuf, problems: Vec<String> },
+    #[error(
+        "the tensors in `{path}` do not fit its config:{}\n  hint: the file is not whole, or of another model than \
+         its config",
+        listed(problems)
+    )]
+    Tensors { path: PathBuf, problems: Vec<String> },
+    #[error(
+        "no model family of other projects is like this run:{}\n  hint: train one that is, such as the configs of \
+         `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable",
+        listed(obstacles)
+    )]
+    NotPortable { obstacles: Vec<String> },
+    #[error(
+        "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model that \
+         was exported from it, or that it was imported from",
+        listed(obstacles)
+    )]
+    OtherFamily { path: PathBuf, family: Family, obstacles: Vec<String> },
+    #[error("the text has no tokens\n  hint: give another one with --prompt")]
+    EmptyText,
+    #[error("this model cannot be a GGUF file: {reason}\n  hint: export it as a Hugging Face folder, with --to hf")]
+    NoGguf { reason: String },
+    #[error("`{0}` already exists; nothing was written\n  hint: choose another place, or replace it with --overwrite")]
+    Exists(PathBuf),
+    #[error("`{0}` does not name a folder to make\n  hint: give it a name, such as my-model")]
+    NoName(PathBuf),
+    #[error("`{0}` is there and holds no model, so it is not replaced\n  hint: choose another place")]
+    NotAnExport(PathBuf),
+    #[error("cannot get the model `{name}` from the Hugging Face hub: {reason}\n  hint: {hint}")]
+    Hub { name: String, reason: String, hint: String },
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// The problems, one per line, truncated if there are many.
+fn listed(problems: &[String]) -> String {
+    const MOST: usize = 20;
+    let rest = problems.len().saturating_sub(MOST);
+    let rest = (rest > 0).then(|| format!("and {rest} more"));
+    problems.iter().take(MOST).chain(&rest).fold(String::new(), |list, problem| list + "\n  - " + problem)
+}
+
+fn write_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on the disk",
+        _ => "choose a place that you may write to",
+    }
+}
+
+pub(super) fn cannot_read(path: &Path) -> impl Fn(io::Error) -> InteropError {
+    move |source| InteropError::Read { path: path.to_owned(), source }
+}
+
+pub(super) fn cannot_write(path: &Path) -> impl Fn(io::Error) -> InteropError {
+    move |source| InteropError::Write { path: path.to_owned(), source }
+}

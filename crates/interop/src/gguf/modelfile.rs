@@ -1,0 +1,79 @@
+//! The `Modelfile` beside a GGUF file, from which ollama creates a model: `ollama create NAME -f Modelfile`.
+//!
+//! Source: ollama, `docs/modelfile.md`.
+
+use std::fmt::Write;
+
+use tinderbox_train::config::GenerateConfig;
+
+/// The name of the file.
+pub(super) const MODELFILE: &str = "Modelfile";
+
+/// Its first line, which marks it as replaceable by a later export.
+const FIRST_LINE: &str = "# Written by Tinderbox: ollama create NAME -f Modelfile";
+
+/// Whether Tinderbox wrote a file with this text.
+pub(super) fn is_ours(text: &str) -> bool {
+    text.lines().next() == Some(FIRST_LINE)
+}
+
+/// The file for the model at `gguf`, a relative path, that generates as a run's `[generate]` says. A model with a chat
+/// template has it in the GGUF file; any other continues prompts verbatim.
+pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, has_chat_template: bool) -> String {
+    let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
+    let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");
+    if !has_chat_template {
+        file.push_str("TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n");
+    }
+    let parameters = [
+        ("num_ctx", context_length.to_string()),
+        ("num_predict", max_new_tokens.to_string()),
+        ("temperature", temperature.to_string()),
+        ("top_k", top_k.to_string()),
+        ("top_p", top_p.to_string()),
+        ("min_p", min_p.to_string()),
+        ("repeat_penalty", repetition_penalty.to_string()),
+    ];
+    for (name, value) in parameters {
+        writeln!(file, "PARAMETER {name} {value}").expect("writing to a string cannot fail");
+    }
+    // Quotes cannot be escaped there: a stop text that would end its quotes is left out.
+    for text in stop.iter().filter(|text| !text.contains("\"\"\"") && !text.ends_with('"')) {
+        writeln!(file, "PARAMETER stop \"\"\"{text}\"\"\"").expect("writing to a string cannot fail");
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_writes_there_as_it_does_here() {
+        let config = GenerateConfig {
+            temperature: 0.5,
+            top_k: 40,
+            stop: vec!["\n\n".to_owned(), "\"".to_owned(), "the end".to_owned()],
+            ..GenerateConfig::default()
+        };
+        insta::assert_snapshot!(modelfile("model.gguf", &config, 256, false), @r#"
+        # Written by Tinderbox: ollama create NAME -f Modelfile
+        FROM ./model.gguf
+        TEMPLATE """{{ .Prompt }}"""
+        PARAMETER num_ctx 256
+        PARAMETER num_predict 500
+        PARAMETER temperature 0.5
+        PARAMETER top_k 40
+        PARAMETER top_p 1
+        PARAMETER min_p 0
+        PARAMETER repeat_penalty 1
+        PARAMETER stop """
+
+        """
+        PARAMETER stop """the end"""
+        "#);
+        let chat = modelfile("model.gguf", &config, 256, true);
+        assert!(!chat.contains("TEMPLATE") && chat.contains("\nFROM ./model.gguf\nPARAMETER num_ctx 256\n"), "{chat}");
+        assert!(is_ours(&chat) && !is_ours("FROM ./model.gguf\n") && !is_ours(""));
+    }
+}

@@ -1,0 +1,36 @@
+//! Opens a GGUF file as a model of another project.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::TensorType;
+use super::read::{Gguf, StoredTensor};
+use super::vocab::Vocab;
+use super::{metadata, rope_freqs};
+use crate::{InteropError, Naming, Source};
+use tinderbox_model::LazyTensor;
+
+/// Opens the file at `path`. Its tensors are read on demand.
+///
+/// # Errors
+/// If it is damaged, or holds an unsupported model, vocabulary or tensor type.
+pub fn open(path: &Path) -> Result<Source, InteropError> {
+    let Gguf { metadata, mut tensors } = Gguf::open(path)?;
+    let (family, config) = metadata::read(&metadata, &tensors)?;
+    let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
+    tensors.remove(rope_freqs::TENSOR); // it is part of the config
+    let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();
+    Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
+}
+
+/// The number types of the file at `path`, by tensor.
+///
+/// # Errors
+/// If its header is damaged.
+pub(crate) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
+    Ok(Gguf::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
+}
+
+fn lazy(tensor: StoredTensor) -> LazyTensor {
+    LazyTensor::computed(tensor.shape.clone(), move |sink| tensor.stream(sink))
+}

@@ -1,0 +1,392 @@
+//! The vocabulary in a GGUF file: tokens, their kinds, and the data that an engine needs to find them in text.
+//!
+//! `to_tokenizer` makes a `tokenizer.json` from it, `of_tokenizer` the reverse.
+
+mod of_tokenizer;
+mod pre_tokenizer;
+mod scores;
+mod to_tokenizer;
+
+use super::keys::Metadata;
+use super::value::Value;
+use crate::InteropError;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const SCORES: &str = "tokenizer.ggml.scores";
+const KINDS: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+/// Stands for a space in the tokens of [`Model::Llama`].
+const SPACE: char = '\u{2581}';
+
+/// Tokens, and the method by which text is tokenized.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vocab {
+    /// The tokens, by id.
+    pub tokens: Vec<Token>,
+    /// The method by which text is tokenized.
+    pub model: Model,
+    /// The BOS token.
+    pub bos: Option<u32>,
+    /// The EOS token. llama.cpp always has one.
+    pub eos: Option<u32>,
+    /// Whether `bos` is put before texts.
+    pub add_bos: bool,
+    /// The chat template, in Jinja, that turns a conversation into text.
+    pub chat_template: Option<String>,
+}
+
+/// A token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its spelling in the vocabulary.
+    pub text: String,
+    /// Its kind.
+    pub kind: TokenKind,
+}
+
+/// The kind of a token, with its code in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum TokenKind {
+    /// A piece of text.
+    Normal = 1,
+    /// Stands for text without a token.
+    Unknown = 2,
+    /// Special: matched verbatim in text, and not shown.
+    Control = 3,
+    /// Matched verbatim in text.
+    UserDefined = 4,
+    /// Padding: an embedding row without a token.
+    Unused = 5,
+    /// A byte of a character without a token, such as `<0x0A>`.
+    Byte = 6,
+}
+
+/// The method by which text is tokenized.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Model {
+    /// Byte-level BPE: words of a pre-tokenizer, in which pairs are merged by rank.
+    Gpt2 {
+        /// GGUF's name of the pre-tokenizer.
+        pre: String,
+        /// Pairs of tokens with a space between, in order of rank.
+        merges: Vec<String>,
+    },
+    /// SentencePiece's BPE: the adjacent pair is merged that makes the token with the highest score.
+    Llama {
+        /// The scores, by id.
+        scores: Vec<f32>,
+        /// Whether text is tokenized as if a space preceded it.
+        add_space_prefix: bool,
+    },
+}
+
+impl TokenKind {
+    fn of_code(code: i128) -> Option<Self> {
+        use TokenKind::{Byte, Control, Normal, Unknown, Unused, UserDefined};
+        [Normal, Unknown, Control, UserDefined, Unused, Byte].into_iter().find(|kind| *kind as i128 == code)
+    }
+}
+
+impl Vocab {
+    /// The vocabulary of a file.
+    ///
+    /// # Errors
+    /// If it is incomplete, or of an unsupported kind.
+    pub(super) fn read(metadata: &Metadata) -> Result<Self, InteropError> {
+        let texts = metadata.required(TOKENS, metadata.strings(TOKENS)?)?;
+        let kinds = match metadata.integers(KINDS)? {
+            None => vec![TokenKind::Normal; texts.len()],
+            Some(codes) => {
+                let kind = |code| {
+                    let problem = || metadata.damaged(format!("`{KINDS}` has the unknown kind {code}"));
+                    TokenKind::of_code(code).ok_or_else(problem)
+                };
+                codes.into_iter().map(kind).collect::<Result<_, _>>()?
+            }
+        };
+        metadata.same_length(TOKENS, texts.len(), KINDS, kinds.len())?;
+        let tokens = texts.iter().zip(kinds).map(|(text, kind)| Token { text: text.clone(), kind }).collect();
+        let id = |key: &str| match metadata.count(key)? {
+            Some(id) if id >= texts.len() => {
+                Err(metadata.damaged(format!("`{key}` is {id}, and there are {} tokens", texts.len())))
+            }
+            id => Ok(id.map(|id| u32::try_from(id).expect("it was read as one"))),
+        };
+        let model = Model::read(metadata, texts.len())?;
+        Ok(Self {
+            tokens,
+            bos: id(BOS)?,
+            eos: id(EOS)?,
+            add_bos: metadata.bool(ADD_BOS)?.unwrap_or_else(|| model.adds_bos()),
+            chat_template: metadata.string(CHAT_TEMPLATE)?.map(str::to_owned),
+            model,
+        })
+    }
+
+    /// The metadata entries for this vocabulary.
+    pub(super) fn write(self) -> Vec<(String, Value)> {
+        let kinds: Vec<i32> = self.tokens.iter().map(|token| token.kind as i32).collect();
+        let unknown = self.tokens.iter().position(|token| token.kind == TokenKind::Unknown);
+        let texts = self.tokens.into_iter().map(|token| token.text).collect();
+        let mut values = Vec::new();
+        let mut add = |key: &str, value: Value| values.push((key.to_owned(), value));
+        match self.model {
+            Model::Gpt2 { pre, merges } => {
+                add(MODEL, Value::string("gpt2"));
+                add(PRE, Value::string(pre));
+                add(TOKENS, Value::strings(texts));
+                add(KINDS, Value::i32s(&kinds));
+                add(MERGES, Value::strings(merges));
+            }
+            Model::Llama { scores, add_space_prefix } => {
+                add(MODEL, Value::string("llama"));
+                add(PRE, Value::string("default"));
+                add(TOKENS, Value::strings(texts));
+                add(SCORES, Value::f32s(&scores));
+                add(KINDS, Value::i32s(&kinds));
+                add(SPACE_PREFIX, Value::bool(add_space_prefix));
+            }
+        }
+        let unknown = unknown.map(|id| u32::try_from(id).expect("ids are 32 bits"));
+        for (key, id) in [(BOS, self.bos), (EOS, self.eos), (UNKNOWN, unknown)] {
+            if let Some(id) = id {
+                add(key, Value::u32(id));
+            }
+        }
+        add(ADD_BOS, Value::bool(self.add_bos));
+        add(ADD_EOS, Value::bool(false));
+        if let Some(template) = self.chat_template {
+            add(CHAT_TEMPLATE, Value::string(template));
+        }
+        values
+    }
+}
+
+impl Model {
+    fn read(metadata: &Metadata, n_tokens: usize) -> Result<Self, InteropError> {
+        match metadata.required(MODEL, metadata.string(MODEL)?)? {
+            "gpt2" => Ok(Self::Gpt2 {
+                pre: metadata.string(PRE)?.unwrap_or(pre_tokenizer::DEFAULT).to_owned(),
+                merges: metadata.strings(MERGES)?.unwrap_or_default().to_vec(),
+            }),
+            "llama" => {
+                #[allow(clippy::cast_possible_truncation, reason = "they are f32 in the file")]
+                let scores: Vec<f32> = match metadata.floats(SCORES)? {
+                    Some(scores) => scores.into_iter().map(|score| score as f32).collect(),
+                    None => vec![0.0; n_tokens],
+                };
+                metadata.same_length(TOKENS, n_tokens, SCORES, scores.len())?;
+                Ok(Self::Llama { scores, add_space_prefix: metadata.bool(SPACE_PREFIX)?.unwrap_or(true) })
+            }
+            other => Err(metadata.unsupported(MODEL, &format!("{other:?}"), "\"gpt2\" and \"llama\"")),
+        }
+    }
+
+    /// Whether texts begin with a BOS token if the file does not say.
+    fn adds_bos(&self) -> bool {
+        match self {
+            Self::Gpt2 { pre, .. } => pre == "llama-bpe",
+            Self::Llama { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+    use tinderbox_model::tokenizer::Tokenizer;
+
+    /// Text that tokenizers stumble over.
+    const HOSTILE: &str = "It's I'll  we've 'twas\n\n \t\r\n 1 22 333 4444 x86 caf\u{e9} cafe\u{301} \u{65e5}\u{672c}\u{8a9e} \
+                           \u{1f525}\u{200d} nbsp\u{a0}here<|endoftext|>  </s><s> end.\n\nStart!!!  ";
+
+    fn metadata(values: Vec<(String, Value)>) -> Metadata {
+        Metadata::new(Path::new("model.gguf"), values.into_iter().collect::<BTreeMap<_, _>>())
+    }
+
+    /// A tokenizer's vocabulary after writing and reading it, and the tokenizer made from that.
+    fn back(tokenizer: &Tokenizer, n_rows: usize) -> (Vocab, Tokenizer) {
+        let padded = tokenizer.clone().padded_to(Some(n_rows)).expect("no fewer rows");
+        let vocab = Vocab::of_tokenizer(&padded).expect("llama.cpp has one like it");
+        let metadata = metadata(vocab.clone().write());
+        let read = Vocab::read(&metadata).expect("it was just written");
+        assert_eq!(read, vocab);
+        let files = read.to_tokenizer(&metadata).expect("it was one");
+        (vocab, Tokenizer::from_json(files.json, Path::new("tokenizer.json")).expect("it was one"))
+    }
+
+    fn file(name: &str) -> Tokenizer {
+        Tokenizer::from_file(&Path::new("../../tests/fixtures/tokenizers").join(name)).expect("a fixture")
+    }
+
+    #[test]
+    fn tokenizers_made_here_come_back_as_they_are() {
+        let characters = Tokenizer::char_from_alphabet(HOSTILE.chars()).expect("an alphabet");
+        let ending = [characters.clone(), Tokenizer::byte()].map(Tokenizer::with_end_of_text);
+        let few = Tokenizer::train_bpe(257, "aaaa");
+        let trained = Tokenizer::train_bpe(300, &HOSTILE.repeat(3));
+        let others = [characters, Tokenizer::byte(), few, trained, file("trained.json")];
+        for tokenizer in others.into_iter().chain(ending) {
+            for n_rows in [tokenizer.vocab_size(), tokenizer.vocab_size() + 7] {
+                let (vocab, again) = back(&tokenizer, n_rows);
+                assert_eq!(vocab.tokens.len(), n_rows);
+                assert_eq!((again.kind(), &again), (tokenizer.kind(), &tokenizer));
+                let last = u32::try_from(n_rows - 1).expect("few");
+                assert_eq!(vocab.eos, Some(tokenizer.end_of_text().unwrap_or(last)));
+            }
+        }
+    }
+
+    #[test]
+    fn files_come_back_with_the_same_ids() {
+        for (name, pre) in [("gpt2.json", "gpt-2"), ("llama3.json", "llama-bpe")] {
+            let tokenizer = file(name);
+            let (vocab, again) = back(&tokenizer, tokenizer.vocab_size());
+            assert!(matches!(&vocab.model, Model::Gpt2 { pre: found, .. } if found == pre), "{name}");
+            let ids = tokenizer.encode(HOSTILE).expect("any text has ids");
+            assert_eq!(again.encode(HOSTILE).expect("any text has ids"), ids, "{name}");
+            assert_eq!((again.decode(&ids), again.added_tokens()), (tokenizer.decode(&ids), tokenizer.added_tokens()));
+        }
+    }
+
+    /// A SentencePiece vocabulary of the letters of "the" and all bytes.
+    fn sentencepiece(add_space_prefix: bool) -> Vocab {
+        let mut tokens = vec![
+            Token { text: "<unk>".to_owned(), kind: TokenKind::Unknown },
+            Token { text: "<s>".to_owned(), kind: TokenKind::Control },
+            Token { text: "</s>".to_owned(), kind: TokenKind::Control },
+        ];
+        tokens.extend((0..=255).map(|byte| Token { text: format!("<0x{byte:02X}>"), kind: TokenKind::Byte }));
+        let pieces = ["\u{2581}t", "he", "\u{2581}the", "th", "\u{2581}", "t", "h", "e", "\u{e9}"];
+        tokens.extend(pieces.map(|text| Token { text: text.to_owned(), kind: TokenKind::Normal }));
+        let scores = (0..tokens.len()).map(|id| if id < 259 { 0.0 } else { 259.0 - id as f32 }).collect();
+        let chat_template = Some("{{ messages }}".to_owned());
+        Vocab {
+            tokens,
+            model: Model::Llama { scores, add_space_prefix },
+            bos: Some(1),
+            eos: Some(2),
+            add_bos: true,
+            chat_template,
+        }
+    }
+
+    #[test]
+    fn sentencepiece_merges_by_score_and_falls_back_to_bytes() {
+        for add_space_prefix in [true, false] {
+            let vocab = sentencepiece(add_space_prefix);
+            let metadata = metadata(vocab.clone().write());
+            let files = vocab.to_tokenizer(&metadata).expect("it is whole");
+            let config = files.config.expect("it has a template");
+            let folder = tempfile::tempdir().expect("a temporary directory");
+            let path = folder.path().join("tokenizer.json");
+            std::fs::write(&path, files.json).expect("written");
+            std::fs::write(path.with_file_name("tokenizer_config.json"), &config).expect("written");
+            let tokenizer = Tokenizer::from_file(&path).expect("a tokenizer");
+            // The piece with the highest score comes first, wherever it is; text without a piece becomes its bytes.
+            let ids = tokenizer.encode("the the\u{e9}th\u{f1}").expect("any text has ids");
+            let start: &[u32] = if add_space_prefix { &[261] } else { &[264, 260] };
+            assert_eq!(ids, [start, &[261, 267, 262, 3 + 0xc3, 3 + 0xb1]].concat());
+            assert_eq!(tokenizer.decode(&ids), "the the\u{e9}th\u{f1}");
+            let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+            assert_eq!(config["eos_token"], "</s>");
+            assert_eq!((&config["bos_token"], &config["add_bos_token"]), (&"<s>".into(), &true.into()));
+            assert_eq!(config["chat_template"], "{{ messages }}");
+            let padded = tokenizer.clone().padded_to(Some(vocab.tokens.len())).expect("no fewer rows");
+            let again = Vocab::of_tokenizer(&padded).expect("it was one");
+            assert_eq!((again.bos, again.eos, again.add_bos), (Some(1), Some(2), true));
+            let again = again.to_tokenizer(&metadata).expect("it is whole");
+            assert_eq!(again.json, tokenizer.to_json());
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_without_an_end_takes_its_last_token_for_it() {
+        let characters = Tokenizer::char_from_alphabet("ab\n c".chars()).expect("an alphabet");
+        let (vocab, _) = back(&characters, 5);
+        assert_eq!((vocab.eos, vocab.add_bos), (Some(4), false));
+        assert_eq!(vocab.tokens[1].text, "\u{2581}");
+        let (padded, _) = back(&characters, 8);
+        assert_eq!((padded.eos, padded.tokens[7].kind), (Some(7), TokenKind::Unused));
+        let (bytes, _) = back(&Tokenizer::byte(), 256);
+        assert_eq!(bytes.eos, Some(255));
+        let Model::Gpt2 { merges, .. } = bytes.model else { panic!("bytes are byte-level") };
+        assert_eq!(merges.len(), 1, "llama.cpp refuses none");
+        let (trained, _) = back(&file("trained.json"), 600);
+        assert_eq!(trained.eos, Some(0));
+    }
+
+    fn refused(tokenizer: &Tokenizer) -> String {
+        let error = Vocab::of_tokenizer(tokenizer).expect_err("llama.cpp has none like it");
+        error.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn what_llama_cpp_has_no_tokenizer_for_is_refused() {
+        insta::assert_snapshot!(refused(&file("unigram.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "Unigram", not BPE"#);
+        insta::assert_snapshot!(refused(&file("wordpiece.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "WordPiece", not BPE"#);
+        insta::assert_snapshot!(refused(&file("llama2.json")), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its merges are a list, and scores, as SentencePiece has them, do not say the same");
+        let space = Tokenizer::char_from_alphabet("a \u{2581}".chars()).expect("an alphabet");
+        insta::assert_snapshot!(refused(&space), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: "▁" is one of its characters, and cannot be one there"#);
+        let prefixed =
+            file("trained.json").to_json().replacen("\"add_prefix_space\": false", "\"add_prefix_space\": true", 1);
+        let prefixed = Tokenizer::from_json(prefixed, Path::new("tokenizer.json")).expect("a tokenizer");
+        insta::assert_snapshot!(refused(&prefixed), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: llama.cpp has no pre-tokenizer like its ByteLevel");
+    }
+
+    #[test]
+    fn a_damaged_vocabulary_says_what_is_wrong() {
+        let error = |key: &str, value: Value| {
+            let mut values = sentencepiece(true).write();
+            values.retain(|(other, _)| other != key);
+            values.push((key.to_owned(), value));
+            let metadata = metadata(values);
+            let error = Vocab::read(&metadata).and_then(|vocab| vocab.to_tokenizer(&metadata)).expect_err("damaged");
+            error.to_string().replace('\n', "|")
+        };
+        for (key, value, expected) in [
+            (EOS, Value::u32(9999), "`tokenizer.ggml.eos_token_id` is 9999, and there are 268 tokens"),
+            (KINDS, Value::i32s(&[1, 1]), "`tokenizer.ggml.tokens` has 268 entries, and `tokenizer.ggml.token_type` 2"),
+            (KINDS, Value::i32s(&[9; 268]), "has the unknown kind 9"),
+            (SCORES, Value::f32s(&[0.0]), "`tokenizer.ggml.scores` 1"),
+            (MODEL, Value::string("bert"), "tokenizer.ggml.model = \"bert\": supported are \"gpt2\" and \"llama\""),
+            (TOKENS, Value::strings(vec!["a".to_owned(); 268]), "the token \"a\" is in its vocabulary twice"),
+        ] {
+            let message = error(key, value);
+            assert!(message.contains(expected), "{expected} is not in {message}");
+        }
+    }
+
+    #[test]
+    fn unknown_pre_tokenizers_and_merges_of_no_token_are_refused() {
+        let error = |pre: &str, merge: &str| {
+            let model = Model::Gpt2 { pre: pre.to_owned(), merges: vec![merge.to_owned()] };
+            let token = |text: &str| Token { text: text.to_owned(), kind: TokenKind::Normal };
+            let tokens = vec![token("a"), token("b"), token("ab")];
+            let vocab = Vocab { tokens, model, bos: None, eos: None, add_bos: false, chat_template: None };
+            let metadata = metadata(vocab.clone().write());
+            vocab.to_tokenizer(&metadata).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(error("gpt-2", "a b"), Ok(()));
+        let message = error("tekken", "a b").expect_err("unknown");
+        assert!(message.contains("tokenizer.ggml.pre = \"tekken\": supported are \"gpt-2\", \"olmo\""), "{message}");
+        let message = error("gpt-2", "b a").expect_err("no such token");
+        assert!(message.contains("has \"b a\", and no token is what they make"), "{message}");
+        let message = error("gpt-2", "ab").expect_err("one token");
+        assert!(message.contains("has \"ab\", which is not two tokens with a space between"), "{message}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The model card: describes the model, its training and its training text, for users of the folder.
+
+use std::fmt::Write;
+
+use crate::{InteropError, Outgoing};
+use tinderbox_train::format::{compact, grouped};
+use tinderbox_train::run::{Curves, RunInfo};
+
+/// The most rows of the table of losses.
+const MOST_ROWS: usize = 20;
+
+/// The card, in Markdown; `curve` is the file name of a loss plot beside it.
+pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, InteropError> {
+    let info = RunInfo::read(&model.run)?;
+    let mut card = String::new();
+    let parameters = model.n_parameters() as u64;
+    let context = grouped(model.model().context_length as u64);
+    let mut line = |text: &str| writeln!(card, "{text}").expect("writing to a string cannot fail");
+    line("---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- tinderbox\n---\n");
+    line(&format!("# {}\n", model.name()));
+    line(&format!(
+        "A language model of the family `{}` with {} parameters ({}), a vocabulary of {} tokens and a context of \
+         {context} tokens, written by [Tinderbox](https://crates.io/crates/tinderbox).\n",
+        model.family,
+        compact(parameters),
+        grouped(parameters),
+        grouped(model.vocab_size() as u64),
+    ));
+    line("```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n");
+    line("tokenizer = AutoTokenizer.from_pretrained(\".\")\nmodel = AutoModelForCausalLM.from_pretrained(\".\")");
+    line("inputs = tokenizer(\"...\", return_tensors=\"pt\")");
+    line("print(tokenizer.decode(model.generate(**inputs)[0]))\n```\n");
+    line("## Data\n");
+    let from = model.state.started_from.as_ref();
+    match from {
+        Some(from) if model.state.is_imported() => line(&format!("The weights are those of `{from}`.\n")),
+        Some(from) => line(&format!("The first weights were those of `{from}`.\n")),
+        None => {}
+    }
+    if model.config.data.has_text() {
+        for source in model.config.data.all_sources() {
+            line(&format!("- `{}`, drawn with weight {}", source.path.display(), source.weight));
+        }
+        let share = model.config.data.val_fraction;
+        line(&format!("\nOf each, the last {share} was kept for validation.\n"));
+    }
+    if !model.state.is_imported() {
+        line("## Training\n");
+        let tokens = info.tokens.map_or_else(String::new, |n| format!(" on {} tokens, with repetition", grouped(n)));
+        line(&format!("The checkpoint after {} steps of a run that went{tokens}.\n", grouped(model.state.step as u64)));
+        if let Some(loss) = info.val_loss {
+            let bits = info.val_bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.4} bits per byte"));
+            let mark = if info.is_estimate { "about " } else { "" };
+            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}.\n"));
+        }
+        if let Some(curve) = curve {
+            line(&format!("![The loss during training]({curve})\n"));
+        }
+        for text in losses(&Curves::read(&model.run)?) {
+            line(&text);
+        }
+    }
+    line(&format!("## Config\n\n```toml\n{}```", model.config.to_toml()));
+    Ok(card)
+}
+
+/// A table of the estimated losses during the run.
+fn losses(curves: &Curves) -> Vec<String> {
+    let train = curves.column("train_loss_estimate");
+    let val = curves.column("val_loss_estimate");
+    let rows: Vec<_> = train.iter().zip(&val).collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let every = rows.len().div_ceil(MOST_ROWS);
+    let shown = rows
+        .iter()
+        .rev()
+        .step_by(every)
+        .rev()
+        .map(|((step, train), (_, val))| format!("| {} | {train:.4} | {val:.4} |", grouped(*step)));
+    let head = ["| step | training loss, estimated | validation loss, estimated |", "|---:|---:|---:|"];
+    head.map(str::to_owned).into_iter().chain(shown).chain([String::new()]).collect()
+}

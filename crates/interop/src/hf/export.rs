@@ -1,0 +1,82 @@
+//! Writes a run's model as a folder that transformers can open, atomically.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::config_out::{self, Ends};
+use super::{CONFIG, card};
+use crate::error::cannot_write;
+use crate::{InteropError, Naming, Outgoing};
+use tinderbox_model::Dtype;
+use tinderbox_train::run::files::{write_dir, write_synced};
+use tinderbox_train::run::layout::LOSS_SVG;
+use tinderbox_train::run::tensors::write_as;
+
+/// Writes the folder `output`, replacing an old one if `overwrite`.
+///
+/// # Errors
+/// If the path is taken, or the folder cannot be written.
+pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
+    check_new(output, overwrite)?;
+    write_dir(output, |path, error| cannot_write(path)(error), |folder| write_files(model, dtype, folder))
+}
+
+/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or a model and
+/// `overwrite`.
+fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
+    if output.file_name().is_none() {
+        return Err(InteropError::NoName(output.to_owned())); // `.` or `..`, which cannot be renamed
+    }
+    let Ok(mut entries) = fs::read_dir(output) else {
+        return match output.symlink_metadata() {
+            Ok(_) => Err(InteropError::NotAnExport(output.to_owned())),
+            Err(_) => Ok(()),
+        };
+    };
+    let is_empty = entries.next().is_none();
+    match is_empty || output.join(CONFIG).is_file() {
+        false => Err(InteropError::NotAnExport(output.to_owned())),
+        true if is_empty || overwrite => Ok(()),
+        true => Err(InteropError::Exists(output.to_owned())),
+    }
+}
+
+fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), InteropError> {
+    let ends = Ends { bos: model.tokenizer.bos_token(), eos: model.tokenizer.end_of_text() };
+    let text = |name: &str, text: &str| {
+        let path = folder.join(name);
+        write_synced(&path, |file| file.write_all(text.as_bytes())).map_err(cannot_write(&path))
+    };
+    text(CONFIG, &pretty(&config_out::config(model, dtype, ends)))?;
+    text("generation_config.json", &pretty(&config_out::generation(&model.config.generate, ends)))?;
+    text("tokenizer.json", &model.tokenizer.to_json())?;
+    text("tokenizer_config.json", &pretty(&Value::Object(tokenizer_config(model))))?;
+    let curve = fs::read_to_string(model.run.join(LOSS_SVG)).ok();
+    if let Some(curve) = &curve {
+        text(LOSS_SVG, curve)?;
+    }
+    text("README.md", &card::card(model, curve.is_some().then_some(LOSS_SVG))?)?;
+    let path = folder.join("model.safetensors");
+    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
+}
+
+/// The run's `tokenizer_config.json`, if it has one, with the settings that make `AutoTokenizer` produce our ids.
+fn tokenizer_config(model: &Outgoing) -> Map<String, Value> {
+    let config = model.tokenizer.config_json().and_then(|json| serde_json::from_str(json).ok());
+    let mut config: Map<String, Value> = config.unwrap_or_default();
+    let end = model.tokenizer.end_of_text().map(|id| model.tokenizer.piece(id));
+    if let Some(end) = end {
+        config.entry("eos_token").or_insert_with(|| end.into());
+    }
+    config.entry("model_max_length").or_insert_with(|| model.model().context_length.into());
+    config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
+    config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
+    config
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).expect("plain data") + "\n"
+}

@@ -1,0 +1,86 @@
+//! A folder from an untrusted source: only files within it are read, wherever its names and links point.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::InteropError;
+use crate::error::cannot_read;
+
+/// The longest text file that is read. The largest `tokenizer.json` files are about 30 MB.
+const LONGEST_TEXT: u64 = 1 << 28;
+
+/// A folder, and the folders that its links may point to.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// The folder's real path, and within a hub cache that of its blobs.
+    allowed: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> Result<Self, InteropError> {
+        let real = path.canonicalize().map_err(cannot_read(path))?;
+        // `models--OWNER--NAME/snapshots/REVISION` links to files in `models--OWNER--NAME/blobs`.
+        let snapshots = real.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"));
+        let blobs = snapshots.and_then(|snapshots| Some(snapshots.parent()?.join("blobs")));
+        let allowed = std::iter::once(real.clone()).chain(blobs).collect();
+        Ok(Self { path: path.to_owned(), allowed })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of a file in the folder; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the name leads outside the folder.
+    pub(super) fn file(&self, name: &str) -> Result<Option<PathBuf>, InteropError> {
+        let outside = || InteropError::Outside { path: self.path.clone(), name: name.to_owned() };
+        let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain {
+            return Err(outside());
+        }
+        let path = self.path.join(name);
+        match path.canonicalize() {
+            Ok(real) if self.allowed.iter().any(|allowed| real.starts_with(allowed)) => {
+                Ok(real.is_file().then_some(path))
+            }
+            Ok(_) => Err(outside()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The names of the files with an extension, sorted.
+    pub(super) fn files_with_extension(&self, extension: &str) -> Result<Vec<String>, InteropError> {
+        let entries = fs::read_dir(&self.path).map_err(cannot_read(&self.path))?;
+        let names = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
+        let names = names.filter(|name| name.extension().is_some_and(|found| found == extension));
+        let mut names: Vec<String> = names.map(|name| name.display().to_string()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// The content of a text file in the folder; `None` if there is none.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, InteropError> {
+        let Some(path) = self.file(name)? else { return Ok(None) };
+        let length = path.metadata().map_err(cannot_read(&path))?.len();
+        if length > LONGEST_TEXT {
+            let reason = format!("it has {length} bytes, and {LONGEST_TEXT} are the most that is read");
+            return Err(InteropError::Damaged { path, reason });
+        }
+        let bytes = fs::read(&path).map_err(cannot_read(&path))?;
+        let text = String::from_utf8(bytes);
+        text.map(Some).map_err(|_| InteropError::Damaged { path, reason: "it is not UTF-8".to_owned() })
+    }
+
+    /// The content of a JSON file in the folder, which must be an object; `None` if there is none.
+    pub(super) fn json(&self, name: &str) -> Result<Option<serde_json::Map<String, serde_json::Value>>, InteropError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let object = serde_json::from_str(&text).map_err(|error| {
+            let reason = format!("it is not a JSON object: {error}");
+            InteropError::Damaged { path: self.path.join(name), reason }
+        })?;
+        Ok(Some(object))
+    }
+}

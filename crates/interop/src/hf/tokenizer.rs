@@ -1,0 +1,82 @@
+//! The tokenizer of a folder: its `tokenizer.json`, with the settings from `tokenizer_config.json` and related files.
+
+use serde_json::{Map, Value, json};
+
+use super::folder::Folder;
+use crate::{InteropError, TokenizerFiles};
+
+/// Keys of `tokenizer_config.json` that name special tokens.
+const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/// Reads the tokenizer of a model with this `config.json`.
+pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<TokenizerFiles, InteropError> {
+    let json = match (folder.text("tokenizer.json")?, folder.text("vocab.json")?, folder.text("merges.txt")?) {
+        (Some(json), ..) => json,
+        (None, Some(vocab), Some(merges)) => from_vocab_and_merges(folder, &vocab, &merges)?,
+        _ => {
+            return Err(InteropError::NotAModel {
+                path: folder.path().to_owned(),
+                reason: "it has no tokenizer.json".to_owned(),
+                hint: "models with a tokenizer.model only have to be opened with transformers' AutoTokenizer, and \
+                       saved with save_pretrained"
+                    .to_owned(),
+            });
+        }
+    };
+    let mut config = folder.json("tokenizer_config.json")?.unwrap_or_default();
+    if let Some(template) = folder.text("chat_template.jinja")? {
+        config.insert("chat_template".to_owned(), template.into());
+    }
+    let special = folder.json("special_tokens_map.json")?.unwrap_or_default();
+    for key in SPECIAL {
+        if config.get(key).is_none_or(Value::is_null)
+            && let Some(token) = special.get(key)
+        {
+            config.insert(key.to_owned(), token.clone());
+        }
+    }
+    if config.get("eos_token").is_none_or(Value::is_null)
+        && let Some(token) = model.get("eos_token_id").and_then(|id| token_of(&json, id))
+    {
+        config.insert("eos_token".to_owned(), token);
+    }
+    let config = (!config.is_empty()).then(|| pretty(&Value::Object(config)));
+    Ok(TokenizerFiles { json, config })
+}
+
+/// The token with an id, or with the first of several ids.
+fn token_of(tokenizer: &str, id: &Value) -> Option<Value> {
+    let id = id.as_array().map_or(Some(id), |ids| ids.first())?;
+    let tokenizer: Value = serde_json::from_str(tokenizer).ok()?;
+    let added = tokenizer["added_tokens"].as_array()?;
+    Some(added.iter().find(|token| token["id"] == *id)?["content"].clone())
+}
+
+/// Makes a `tokenizer.json` from GPT-2's two files, byte-level BPE.
+fn from_vocab_and_merges(folder: &Folder, vocab: &str, merges: &str) -> Result<String, InteropError> {
+    let vocab: Map<String, Value> = serde_json::from_str(vocab).map_err(|error| {
+        let reason = format!("it is not a JSON object: {error}");
+        InteropError::Damaged { path: folder.path().join("vocab.json"), reason }
+    })?;
+    let merges: Vec<&str> = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version")).collect();
+    let end_of_text = vocab.get("<|endoftext|>").map(|id| {
+        json!({
+            "id": id, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": true, "special": true,
+        })
+    });
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": Vec::from_iter(end_of_text),
+        "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": merges,
+        },
+    });
+    Ok(pretty(&tokenizer))
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).expect("plain data") + "\n"
+}

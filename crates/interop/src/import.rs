@@ -1,0 +1,86 @@
+//! Imports a model of another project as a run directory, which works like any other.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Family, InteropError, Source};
+use tinderbox_model::tokenizer::Tokenizer;
+use tinderbox_train::config::{Config, ModelConfig, TokenizerConfig, TokenizerKind, TrainConfig};
+use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
+
+/// The number of tokens that an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the
+/// memory.
+const EVALUATED_TOKENS: usize = 4096;
+
+/// A run made from a model.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The run.
+    pub run: RunDir,
+    /// Its config.
+    pub config: Config,
+    /// The family of the model.
+    pub family: Family,
+    /// The number of parameters.
+    pub n_parameters: usize,
+    /// The size of its vocabulary.
+    pub vocab_size: usize,
+}
+
+/// Writes a model as the run `root`, replacing an old one if `overwrite`. `origin` is where it came from, for the run's
+/// records.
+///
+/// # Errors
+/// If its parts do not fit together, or the run cannot be written.
+pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
+    RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before reading gigabytes
+    let tokenizer = tokenizer(source)?;
+    let config = config(source, &tokenizer, root)?;
+    let model = source.parameters()?;
+    let n_parameters = model.values().map(tinderbox_model::LazyTensor::n_numbers).sum();
+    let state = TrainState {
+        started_from: Some(origin.to_owned()),
+        tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
+        ..TrainState::default()
+    };
+    let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
+    // Even an empty one: without it, no text gets a BOS token.
+    let tokenizer_config = Some(source.tokenizer.config.as_deref().unwrap_or("{}"));
+    let run = RunDir::create_with(root, overwrite, &config, &tokenizer, tokenizer_config, &checkpoint);
+    let vocab_size = source.vocab_size();
+    Ok(Imported { run: run.map_err(in_the_way)?, config, family: source.family, n_parameters, vocab_size })
+}
+
+fn in_the_way(error: RunError) -> InteropError {
+    match error {
+        RunError::Exists(root) => InteropError::Exists(root),
+        other => other.into(),
+    }
+}
+
+fn tokenizer(source: &Source) -> Result<Tokenizer, InteropError> {
+    let path = source.path.join(layout::TOKENIZER);
+    let tokenizer = Tokenizer::from_json(source.tokenizer.json.clone(), &path)?;
+    let (n_ids, n_rows) = (tokenizer.vocab_size(), source.vocab_size());
+    if n_ids > n_rows {
+        let problem = format!("vocab_size = {n_rows}: the tokenizer has {n_ids} ids, and each needs a row");
+        return Err(InteropError::Unsupported { path: source.path.clone(), problems: vec![problem] });
+    }
+    Ok(tokenizer)
+}
+
+fn config(source: &Source, tokenizer: &Tokenizer, root: &Path) -> Result<Config, InteropError> {
+    let padded = (source.vocab_size() > tokenizer.vocab_size()).then(|| source.vocab_size());
+    let path = root.join(layout::TOKENIZER);
+    let path = if path.to_str().is_some() { path } else { PathBuf::from(layout::TOKENIZER) };
+    let default = TrainConfig::default();
+    let batch_size = (EVALUATED_TOKENS / source.config.context_length).clamp(1, default.batch_size);
+    let config = Config {
+        tokenizer: TokenizerConfig { kind: TokenizerKind::File, path: Some(path), ..TokenizerConfig::default() },
+        model: ModelConfig { vocab_size: padded, ..source.config.clone() },
+        train: TrainConfig { batch_size, ..default },
+        ..Config::default()
+    };
+    config.check_saved().map_err(|problems| InteropError::Unsupported { path: source.path.clone(), problems })?;
+    Ok(config)
+}

@@ -1,0 +1,74 @@
+//! An opened model of another project: a Hugging Face folder or a GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use super::convert::{self, Tensors};
+use super::layout::{Entry, Naming, layout};
+use super::{Family, InteropError, gguf, hf};
+use tinderbox_train::config::ModelConfig;
+
+/// A model of another project. Its tensors are read on demand.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The path of the folder or file.
+    pub path: PathBuf,
+    /// The family that its settings name.
+    pub family: Family,
+    /// The naming scheme of its tensors.
+    pub naming: Naming,
+    /// Our config of the model. `vocab_size` is always set: the number of token embedding rows.
+    pub config: ModelConfig,
+    /// Its tokenizer.
+    pub tokenizer: TokenizerFiles,
+    /// Its tensors, by name, with shapes as in PyTorch. Buffers that are not parameters are left out.
+    pub tensors: Tensors,
+}
+
+/// The files of a tokenizer, as copied into a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerFiles {
+    /// The content of `tokenizer.json`.
+    pub json: String,
+    /// The content of `tokenizer_config.json`, its chat template included.
+    pub config: Option<String>,
+}
+
+impl Source {
+    /// Opens a Hugging Face folder or a GGUF file.
+    ///
+    /// # Errors
+    /// If there is no such model, it is damaged, or it has unsupported settings.
+    pub fn open(path: &Path) -> Result<Self, InteropError> {
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => hf::open(path),
+            Ok(_) => gguf::open(path),
+            Err(_) => Err(InteropError::NotFound(path.to_owned())),
+        }
+    }
+
+    /// The number of token embedding rows.
+    pub fn vocab_size(&self) -> usize {
+        self.config.vocab_size.expect("a source gives it")
+    }
+
+    /// Its tensors and the parts of our parameters that they correspond to.
+    pub fn layout(&self) -> Vec<Entry> {
+        layout(self.family, self.naming, &self.config, self.vocab_size())
+    }
+
+    /// Its tensors as our parameters.
+    ///
+    /// # Errors
+    /// If tensors are missing, misshapen or extra.
+    pub fn parameters(&self) -> Result<Tensors, InteropError> {
+        let misfit = |problems| InteropError::Tensors { path: self.path.clone(), problems };
+        let (n_layers, n_tensors) = (self.config.n_layers, self.tensors.len());
+        if n_layers > n_tensors {
+            // Avoids listing millions of names.
+            return Err(misfit(vec![format!(
+                "there are {n_tensors} tensors, which are too few for {n_layers} layers"
+            )]));
+        }
+        convert::to_ours(&self.layout(), &self.tensors).map_err(misfit)
+    }
+}

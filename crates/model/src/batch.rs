@@ -1,0 +1,27 @@
+//! Rows of tokens that go through the model at once.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// `batch_size` rows of `seq_len` tokens each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The input tokens: `[batch_size, seq_len]`, row-major.
+    pub inputs: Vec<i32>,
+    /// The tokens to predict: each follows the input token at the same position.
+    pub targets: Vec<i32>,
+    /// The number of rows.
+    pub batch_size: usize,
+    /// The number of tokens in a row.
+    pub seq_len: usize,
+}
+
+impl Batch {
+    /// Copies the input and the target tokens to a device.
+    ///
+    /// # Shapes
+    /// each `[B, T]`
+    pub fn to_device(self, device: &Device) -> [Tensor<2, Int>; 2] {
+        let shape = [self.batch_size, self.seq_len];
+        [self.inputs, self.targets].map(|ids| Tensor::from_data(TensorData::new(ids, shape), device))
+    }
+}

@@ -1,0 +1,388 @@
+//! `[model]`: the shape of the network. The keys of a config that other parts of this crate read, `[tokenizer]` and
+//! `[generate]`, stand beside them.
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::generate::GenerateConfig;
+use crate::section::{MAX_SIZE, Problems};
+pub use crate::tokenizer::{TokenizerConfig, TokenizerKind};
+
+/// The most layers of a model.
+const MAX_LAYERS: usize = 1 << 16;
+
+crate::sections! {
+    /// `[model]`: the shape of the network.
+    pub struct ModelConfig {
+        /// The most tokens that the model sees at once. At least 1; default 128.
+        pub context_length: usize = 128,
+        /// The width of the residual stream. Divisible by `n_heads`; default 128.
+        pub d_model: usize = 128,
+        /// The number of blocks. At least 1; default 4.
+        pub n_layers: usize = 4,
+        /// The number of query heads in each attention layer. At least 1; default 4.
+        pub n_heads: usize = 4,
+        /// The number of key and value heads; fewer than `n_heads` is grouped-query attention. Divides `n_heads`, the
+        /// default.
+        pub n_kv_heads: usize = 4,
+        /// The width of a head. At least 1, even with `rope`; default `d_model / n_heads`.
+        pub head_dim: usize = Self::default_head_dim(128, 4),
+        /// The width inside the MLP. At least 1; default 4 `d_model`, or for `swiglu`, which has a third matrix, 8/3
+        /// `d_model` rounded up to a multiple of 32.
+        pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
+        /// The position encoding. Default `learned`.
+        pub position: PositionKind = PositionKind::default(),
+        /// The base of the wavelengths of `rope`; `learned` ignores it. Above 0; default 10000.
+        pub rope_theta: f64 = 10_000.0,
+        /// The share of each head's dimensions, from the first on, that `rope` rotates. In (0, 1]; default 1.
+        pub rotary_fraction: f64 = 1.0,
+        /// The normalisation before each attention layer and MLP. Default `layer_norm`.
+        pub norm: NormKind = NormKind::default(),
+        /// The epsilon that norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with
+        /// `layer_norm`, 1e-6 with `rms_norm`.
+        pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
+        /// The activation of the MLP. Default `gelu`.
+        pub mlp: MlpKind = MlpKind::default(),
+        /// Whether linear layers and layer norms have biases. Default false.
+        pub bias: bool = false,
+        /// Whether the projections to queries, keys and values have biases. Default `bias`.
+        pub qkv_bias: bool = false,
+        /// Whether the queries and keys of each head are normalised. Default false.
+        pub qk_norm: bool = false,
+        /// Whether attention and the MLP of a block both read the block's input, instead of running one after the
+        /// other. Default false.
+        pub parallel_residual: bool = false,
+        /// The number of tokens that a position attends to, itself included, one number per layer, repeated from the
+        /// first when there are more layers; 0 is the whole context. Default: no windows.
+        pub attention_window: Vec<usize> = Vec::new(),
+        /// The factor that scales the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub attention_scale: Option<f64> = None,
+        /// Whether the output layer uses the token embedding's weights. Default true.
+        pub tie_embeddings: bool = true,
+        /// Whether the projections that write to the residual stream, attention's output projection and the MLP's
+        /// second matrix, are initialized to zero instead of small random numbers, so that a new block is the identity.
+        /// Default false.
+        ///
+        /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
+        /// 3.1.
+        pub zero_init_projections: bool = false,
+        /// Whether norms have learned scales, and layer norms shifts. Default true.
+        ///
+        /// Source for norms without them: Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models",
+        /// section 2.1.
+        pub norm_weights: bool = true,
+        /// Whether the values of attention are a weighted sum of the block's values and the first block's, with two
+        /// learned factors in each block except the first. Default false.
+        ///
+        /// Source: Zhou et al. 2024, "Value Residual Learning", section 3.
+        pub value_residual: bool = false,
+        /// Whether the input of each block is a weighted sum of the residual stream and the embedding, with two learned
+        /// factors. Default false.
+        ///
+        /// Source: Jordan et al. 2024, <https://github.com/KellerJordan/modded-nanogpt>.
+        pub embedding_skip: bool = false,
+        /// The number of rows of the token embedding, if larger than the tokenizer's vocabulary. Default: as many as
+        /// tokens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub vocab_size: Option<usize> = None,
+        /// The bound on the magnitude of logits: `logit_softcap * tanh(logit / logit_softcap)`. Above 0; default none.
+        ///
+        /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub logit_softcap: Option<f64> = None,
+        /// The share of activations dropped in training. In [0, 1); default 0.
+        pub dropout: f64 = 0.0,
+        /// How the wavelengths of `rope` were stretched for a longer context. Default: they were not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub rope_scaling: Option<RopeScaling> = None,
+    }
+}
+
+/// The position encoding of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PositionKind {
+    /// A learned position embedding, added to the token embedding.
+    #[default]
+    Learned,
+    /// Rotary position embedding (`RoPE`): queries and keys are rotated by an angle that depends on their position.
+    Rope,
+}
+
+/// The normalisation before each attention layer and MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// Normalises to mean 0 and variance 1.
+    #[default]
+    LayerNorm,
+    /// Normalises to a root mean square of 1.
+    RmsNorm,
+}
+
+/// The activation of the MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpKind {
+    /// Exact GELU.
+    #[default]
+    Gelu,
+    /// The tanh approximation of GELU, as in GPT-2.
+    GeluTanh,
+    /// `SiLU` of a gate, times the value, which takes three matrices instead of two.
+    Swiglu,
+    /// The square of `ReLU`.
+    ReluSquared,
+}
+
+/// How the wavelengths of rotary positions are stretched for a longer context.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum RopeScaling {
+    /// Stretches all wavelengths by one factor.
+    ///
+    /// Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation".
+    Linear {
+        /// The factor. At least 1.
+        factor: f64,
+    },
+    /// Stretches long wavelengths by a factor and short ones not at all, with a smooth transition in between.
+    ///
+    /// Source: Llama 3.1, `apply_scaling` in its reference code; Grattafiori et al. 2024, "The Llama 3 Herd of Models".
+    Llama3 {
+        /// The factor. At least 1.
+        factor: f64,
+        /// Wavelengths that fit fewer times than this into `original_context_length` are stretched by the whole factor.
+        /// Above 0.
+        low_freq_factor: f64,
+        /// Wavelengths that fit into it more often than this are not stretched. Above `low_freq_factor`.
+        high_freq_factor: f64,
+        /// The context length before the stretching. At least 1.
+        original_context_length: usize,
+    },
+}
+
+impl ModelConfig {
+    /// The `d_ff` of a config that does not set it.
+    pub fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
+        match mlp {
+            MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => d_model.saturating_mul(4),
+            MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
+        }
+    }
+
+    /// The `head_dim` of a config that does not set it; 0 if `d_model` is not divisible by `n_heads`.
+    fn default_head_dim(d_model: usize, n_heads: usize) -> usize {
+        match n_heads {
+            0 => 0,
+            n_heads if d_model.is_multiple_of(n_heads) => d_model / n_heads,
+            _ => 0,
+        }
+    }
+
+    /// The `norm_eps` of a config that does not set it.
+    fn default_norm_eps(norm: NormKind) -> f64 {
+        match norm {
+            NormKind::LayerNorm => 1e-5,
+            NormKind::RmsNorm => RMS_NORM_EPS,
+        }
+    }
+
+    /// The config with the `head_dim`, `norm_eps` and `qkv_bias` that follow from its other keys. A config built in
+    /// code needs this; a loaded one already has them.
+    #[must_use]
+    pub fn with_derived(self) -> Self {
+        Self {
+            head_dim: Self::default_head_dim(self.d_model, self.n_heads),
+            norm_eps: Self::default_norm_eps(self.norm),
+            qkv_bias: self.bias,
+            ..self
+        }
+    }
+
+    /// Sets the keys whose defaults follow from other keys, where `is_missing`; returns each with the key that it
+    /// follows from, as `section.key`.
+    pub fn derive_defaults(&mut self, is_missing: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static str)> {
+        let mut derived = Vec::new();
+        let mut set = |key: &'static str, from, set: &dyn Fn(&mut Self)| {
+            if is_missing(key.trim_start_matches("model.")) {
+                set(self);
+                derived.push((key, from));
+            }
+        };
+        set("model.n_kv_heads", "model.n_heads", &|it| it.n_kv_heads = it.n_heads);
+        set("model.head_dim", "model.d_model", &|it| it.head_dim = Self::default_head_dim(it.d_model, it.n_heads));
+        set("model.norm_eps", "model.norm", &|it| it.norm_eps = Self::default_norm_eps(it.norm));
+        set("model.qkv_bias", "model.bias", &|it| it.qkv_bias = it.bias);
+        set("model.d_ff", "model.d_model", &|it| it.d_ff = Self::default_d_ff(it.mlp, it.d_model));
+        derived
+    }
+
+    /// The defaults, with a value for each key that has none.
+    pub fn with_every_key() -> Self {
+        Self {
+            attention_scale: Some(1.0),
+            logit_softcap: Some(1.0),
+            vocab_size: Some(1),
+            rope_scaling: Some(RopeScaling::Linear { factor: 1.0 }),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the MLP has a third matrix, the gate.
+    pub fn is_gated(&self) -> bool {
+        self.mlp == MlpKind::Swiglu
+    }
+
+    /// The epsilon of the norms of queries and keys, which are always RMS norms.
+    pub fn qk_norm_eps(&self) -> f64 {
+        match self.norm {
+            NormKind::LayerNorm => RMS_NORM_EPS,
+            NormKind::RmsNorm => self.norm_eps,
+        }
+    }
+
+    /// The number of dimensions of each head that are rotated, from the first on.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, as in GPT-NeoX")]
+    pub fn rotary_dim(&self) -> usize {
+        (self.head_dim as f64 * self.rotary_fraction) as usize
+    }
+
+    /// The number of tokens that a position attends to in a layer, itself included; `None` for all tokens before it.
+    pub fn attention_window_of(&self, layer: usize) -> Option<usize> {
+        let n = self.attention_window.len().max(1);
+        self.attention_window.get(layer % n).copied().filter(|window| *window > 0)
+    }
+
+    /// The factor that scales the products of queries and keys.
+    pub fn attention_scale(&self) -> f64 {
+        self.attention_scale.unwrap_or_else(|| tinderbox_kernels::attention_scale(self.head_dim))
+    }
+}
+
+/// The default epsilon of an RMS norm.
+const RMS_NORM_EPS: f64 = 1e-6;
+
+impl ModelConfig {
+    /// All problems of a model config that was not loaded from a file; empty if the model can be built.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Problems::default();
+        self.check_into(&mut problems);
+        problems.0
+    }
+
+    /// Checks the rules of this section.
+    pub fn check_into(&self, problems: &mut Problems) {
+        let Self {
+            context_length,
+            d_model,
+            n_layers,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            d_ff,
+            position: _,
+            rope_theta,
+            rotary_fraction,
+            norm: _,
+            norm_eps,
+            mlp: _,
+            bias: _,
+            qkv_bias: _,
+            qk_norm: _,
+            parallel_residual: _,
+            attention_window,
+            attention_scale,
+            tie_embeddings: _,
+            zero_init_projections: _,
+            norm_weights: _,
+            value_residual: _,
+            embedding_skip: _,
+            vocab_size,
+            logit_softcap,
+            dropout,
+            rope_scaling,
+        } = self;
+        problems.size("model.context_length", *context_length);
+        problems.size("model.d_model", *d_model);
+        let rule = format!("be at least 1 and at most {MAX_LAYERS}");
+        problems.must((1..=MAX_LAYERS).contains(n_layers), "model.n_layers", n_layers, &rule);
+        problems.size("model.n_heads", *n_heads);
+        problems.size("model.n_kv_heads", *n_kv_heads);
+        problems.size("model.d_ff", *d_ff);
+        if *n_heads > 0 && *d_model > 0 {
+            match head_dim {
+                0 if d_model % n_heads != 0 => {
+                    problems
+                        .0
+                        .push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
+                }
+                _ => problems.size("model.head_dim", *head_dim),
+            }
+        }
+        if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
+            problems.0.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
+        }
+        problems.above_zero("model.rope_theta", *rope_theta);
+        let is_share = *rotary_fraction > 0.0 && *rotary_fraction <= 1.0;
+        problems.must(is_share, "model.rotary_fraction", rotary_fraction, "be above 0 and at most 1");
+        if is_share {
+            self.check_rotation(problems);
+        }
+        problems.above_zero("model.norm_eps", *norm_eps);
+        let are_sizes = attention_window.iter().all(|window| *window <= MAX_SIZE);
+        let rule = format!("hold at most {MAX_SIZE} for each layer, or 0 for the whole context");
+        problems.must(are_sizes, "model.attention_window", format!("{attention_window:?}"), &rule);
+        if let Some(scale) = attention_scale {
+            problems.above_zero("model.attention_scale", *scale);
+        }
+        if let Some(vocab_size) = vocab_size {
+            problems.size("model.vocab_size", *vocab_size);
+        }
+        if let Some(cap) = logit_softcap {
+            problems.above_zero("model.logit_softcap", *cap);
+        }
+        problems.below_one("model.dropout", *dropout);
+        if let Some(scaling) = rope_scaling {
+            self.check_scaling(*scaling, problems);
+        }
+    }
+
+    /// Checks that the rotated dimensions form pairs.
+    fn check_rotation(&self, problems: &mut Problems) {
+        let Self { d_model, n_heads, head_dim, rotary_fraction, .. } = *self;
+        let n = self.rotary_dim();
+        let is_rotated = self.position == PositionKind::Rope && head_dim > 0;
+        if !is_rotated || n >= 2 && n.is_multiple_of(2) {
+            return;
+        }
+        let n_heads = n_heads.max(1);
+        let of = if rotary_fraction < 1.0 {
+            format!("model.rotary_fraction = {rotary_fraction} of model.head_dim = {head_dim}")
+        } else if head_dim == d_model / n_heads {
+            format!("model.d_model = {d_model} over model.n_heads = {n_heads}")
+        } else {
+            format!("model.head_dim = {head_dim}")
+        };
+        problems.0.push(format!("model.position = \"rope\" rotates pairs: {of} must be even, and is {n}"));
+    }
+
+    fn check_scaling(&self, scaling: RopeScaling, problems: &mut Problems) {
+        if self.position != PositionKind::Rope {
+            problems
+                .0
+                .push("model.rope_scaling is only for model.position = \"rope\": leave it out, or use rope".to_owned());
+        }
+        let (RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. }) = scaling;
+        let is_factor = factor.is_finite() && factor >= 1.0;
+        problems.must(is_factor, "model.rope_scaling.factor", factor, "be a finite number, 1 or more");
+        if let RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor: high, original_context_length, .. } =
+            scaling
+        {
+            problems.above_zero("model.rope_scaling.low_freq_factor", low);
+            let rule = format!("be a finite number above low_freq_factor = {low}");
+            problems.must(high.is_finite() && high > low, "model.rope_scaling.high_freq_factor", high, &rule);
+            problems.size("model.rope_scaling.original_context_length", original_context_length);
+        }
+    }
+}

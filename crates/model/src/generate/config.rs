@@ -1,0 +1,69 @@
+//! `[generate]`: how text is written.
+
+use crate::section::{BrokenRules, Problems};
+
+crate::sections! {
+    /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
+    pub struct GenerateConfig {
+        /// The most tokens generated after the prompt. At least 1; default 500.
+        pub max_new_tokens: usize = 500,
+        /// The number of samples. At least 1; default 1.
+        pub num_samples: usize = 1,
+        /// Divides the logits: below 1 is safer, above 1 more random, 0 always takes the most likely token. Default
+        /// 0.8.
+        pub temperature: f64 = 0.8,
+        /// Only this many of the most likely tokens may be sampled; 0: off. Default 0.
+        pub top_k: usize = 0,
+        /// Only the most likely tokens that together have this probability may be sampled; 1: off. In (0, 1]; default
+        /// 1.
+        pub top_p: f64 = 1.0,
+        /// Only tokens with this share of the most likely token's probability may be sampled; 0: off. In [0, 1];
+        /// default 0.
+        pub min_p: f64 = 0.0,
+        /// Makes tokens that already occur in the text less likely; 1: off. Above 0; default 1.
+        pub repetition_penalty: f64 = 1.0,
+        /// Texts that end the generation, none of them empty. Default: none.
+        pub stop: Vec<String> = Vec::new(),
+        /// The seed of sampling: the same seed generates the same text. Below 2^63; default 1337.
+        pub seed: u64 = 1337,
+    }
+}
+
+impl GenerateConfig {
+    /// Checks the rules again, after arguments have replaced keys.
+    ///
+    /// # Errors
+    /// If any rule is broken; all broken rules are in one error.
+    pub fn check(&self) -> Result<(), BrokenRules> {
+        let mut problems = Problems::default();
+        self.check_into(&mut problems);
+        if problems.0.is_empty() { Ok(()) } else { Err(BrokenRules(problems.0)) }
+    }
+
+    /// Checks the rules of this section.
+    pub fn check_into(&self, problems: &mut Problems) {
+        let Self {
+            max_new_tokens,
+            num_samples,
+            temperature,
+            top_k: _, // 0 is off, and more than the vocabulary is all of it
+            top_p,
+            min_p,
+            repetition_penalty: penalty,
+            stop,
+            seed,
+        } = self;
+        problems.at_least_one("generate.max_new_tokens", *max_new_tokens);
+        problems.at_least_one("generate.num_samples", *num_samples);
+        problems.not_negative("generate.temperature", *temperature);
+        let rule = "be above 0 and at most 1 (1 turns it off)";
+        problems.must(*top_p > 0.0 && *top_p <= 1.0, "generate.top_p", top_p, rule);
+        let rule = "be at least 0 and at most 1 (0 turns it off)";
+        problems.must((0.0..=1.0).contains(min_p), "generate.min_p", min_p, rule);
+        let rule = "be a finite number above 0 (1 turns it off)";
+        problems.must(penalty.is_finite() && *penalty > 0.0, "generate.repetition_penalty", penalty, rule);
+        let rule = "not hold an empty text, at which nothing would be written";
+        problems.must(!stop.iter().any(String::is_empty), "generate.stop", format!("{stop:?}"), rule);
+        problems.seed("generate.seed", *seed);
+    }
+}

@@ -1,0 +1,169 @@
+//! One transformer block: the computation of `model::Block` on packed weights.
+
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+use super::{host, linear, norm, scale};
+use crate::config::ModelConfig;
+use crate::{Block, activation};
+use tinderbox_kernels::decode::{
+    Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
+};
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    attention_norm: RowNorm,
+    /// The factors of the residual stream and the embedding, if the layer has an embedding skip.
+    skip_factors: Option<[f32; 2]>,
+    qkv: PackedLinear,
+    /// The factors of this layer's values and the first layer's values, in later layers with a value residual.
+    value_factors: Option<[f32; 2]>,
+    is_first: bool,
+    qk_norm: Option<[Vec<f32>; 2]>,
+    /// The number of positions that a query sees.
+    window: Option<usize>,
+    output: PackedLinear,
+    mlp_norm: RowNorm,
+    expand: PackedLinear,
+    activation: Activation,
+    gate: Option<PackedLinear>,
+    contract: PackedLinear,
+}
+
+/// Memory for the intermediate results of a pass, as rows of the current samples.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// The residual stream, `[n, C]`.
+    pub(super) x: Rows,
+    /// `[n, C]`
+    pub(super) normed: PackedRows,
+    /// The input of the first layer, `[n, C]`, if later layers use it.
+    embedding: Rows,
+    /// The values of the first layer, `[n, Hkv D]`, if later layers use them.
+    first_values: Rows,
+    qkv: Rows,
+    context: PackedRows,
+    gate: PackedRows,
+    hidden: PackedRows,
+    buffers: Buffers,
+}
+
+impl Layer {
+    pub(super) fn new(block: &Block, block_idx: usize, config: &ModelConfig, precision: Precision) -> Self {
+        let (attention, mlp) = (&block.attention, &block.mlp);
+        let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
+        Self {
+            attention_norm: norm(&block.attention_norm, config.norm),
+            skip_factors: block.skip_factors.as_ref().map(pair),
+            qkv: linear(&attention.qkv, precision),
+            value_factors: attention.value_factors.as_ref().map(pair),
+            is_first: block_idx == 0,
+            qk_norm: qk_norm.map(|(q, k)| [q, k].map(scale)),
+            window: config.attention_window_of(block_idx),
+            output: linear(&attention.output, precision),
+            mlp_norm: norm(&block.mlp_norm, config.norm),
+            expand: linear(&mlp.expand, precision),
+            activation: activation(config.mlp),
+            gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
+            contract: linear(&mlp.contract, precision),
+        }
+    }
+
+    /// The size of all weight matrices in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let always = [&self.qkv, &self.output, &self.expand, &self.contract];
+        always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
+    }
+
+    /// Passes the residual stream in `work` through the block.
+    pub(super) fn forward(
+        &self,
+        config: &ModelConfig,
+        work: &mut Work,
+        cache: (&mut Cache, usize),
+        stream: &Stream<'_>,
+        rotation: Option<Angles<'_>>,
+    ) {
+        let Work { x, normed, embedding, first_values, qkv, context, gate, hidden, buffers } = work;
+        let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
+        let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
+        self.mix(x, embedding, self.skip_factors, stream.n_rows);
+        self.attention_norm.apply(x, 0..stream.n_rows, normed);
+        self.qkv.store(normed, qkv);
+        self.mix(qkv, first_values, self.value_factors, stream.n_rows);
+        attend(heads, stream, cache, qkv, buffers, context);
+        if config.parallel_residual {
+            self.mlp_norm.apply(x, 0..stream.n_rows, normed); // the block's input
+            self.output.add(context, x);
+        } else {
+            self.output.add(context, x);
+            self.mlp_norm.apply(x, 0..stream.n_rows, normed);
+        }
+        if let Some(weights) = &self.gate {
+            weights.pack_into(normed, gate);
+        }
+        self.expand.activate(normed, self.activation, gate, hidden);
+        self.contract.add(hidden, x);
+    }
+}
+
+impl Layer {
+    /// Applies the embedding skip or the value residual: mixes the last columns of `rows` with those of the first
+    /// layer, which saves its columns in `first`.
+    fn mix(&self, rows: &mut Rows, first: &mut Rows, factors: Option<[f32; 2]>, n_rows: usize) {
+        for row in 0..n_rows {
+            let first = first.row_mut(row);
+            let x = rows.row_mut(row);
+            let before = x.len() - first.len();
+            let x = &mut x[before..];
+            if self.is_first {
+                first.copy_from_slice(x);
+            }
+            if let Some([a, b]) = factors {
+                x.iter_mut().zip(first).for_each(|(x, first)| *x = a * *x + b * *first);
+            }
+        }
+    }
+}
+
+/// The values of a parameter that holds two learned factors.
+fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
+    host(factors).try_into().expect("two")
+}
+
+/// The heads of a layer, without norms, rotation or window.
+fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
+    #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
+    let epsilon = config.qk_norm_eps() as f32;
+    Heads {
+        n_heads: config.n_heads,
+        n_kv_heads: config.n_kv_heads,
+        head_dim: config.head_dim,
+        norms: None,
+        epsilon,
+        rotation: None,
+        scale: config.attention_scale(),
+        window: None,
+    }
+}
+
+impl Work {
+    /// Memory for passes over a cache of `capacity`; each pair in `streams` is a number of samples and of new
+    /// positions.
+    pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
+        let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim);
+        let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
+        let d_gate = if config.is_gated() { config.d_ff } else { 0 };
+        Self {
+            x: Rows::new(n_rows, config.d_model),
+            normed: PackedRows::new(n_rows, config.d_model),
+            embedding: Rows::new(n_rows, if config.embedding_skip { config.d_model } else { 0 }),
+            first_values: Rows::new(n_rows, if config.value_residual { n_kv_heads * head_dim } else { 0 }),
+            qkv: Rows::new(n_rows, (n_heads + 2 * n_kv_heads) * head_dim),
+            context: PackedRows::new(n_rows, n_heads * head_dim),
+            gate: PackedRows::new(n_rows, d_gate),
+            hidden: PackedRows::new(n_rows, config.d_ff),
+            buffers: Buffers::new(heads(config), capacity, streams),
+        }
+    }
+}

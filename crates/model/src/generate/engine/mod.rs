@@ -1,0 +1,173 @@
+//! A trained model on the CPU without tensors: its weights are packed once and read sequentially for each new token.
+//! The tests compare every result with the tensor implementation of the model.
+
+mod decoder;
+mod layer;
+
+use burn::module::Param;
+use burn::nn;
+use burn::tensor::Tensor;
+
+use self::layer::Layer;
+use crate::attention::Rotation;
+use crate::config::{ModelConfig, NormKind, PositionKind};
+use crate::device;
+use crate::{Gpt, Norm};
+use tinderbox_kernels as kernels;
+use tinderbox_kernels::decode::{PackedLinear, RowNorm};
+
+pub use self::decoder::Decoder;
+pub use tinderbox_kernels::decode::Precision;
+
+/// A model without gradients on the CPU, with its weight matrices in some [`Precision`] and everything else in f32.
+#[derive(Debug)]
+pub struct Engine {
+    config: ModelConfig,
+    vocab_size: usize,
+    /// `[V, C]`; `None` if it is tied to the output layer, whose columns are then the embeddings.
+    token_embedding: Option<Vec<f32>>,
+    /// `[context_length, C]`
+    position_embedding: Option<Vec<f32>>,
+    /// The cosines and sines, `[context_length, R / 2]` each.
+    rotation: Option<[Vec<f32>; 2]>,
+    layers: Vec<Layer>,
+    norm: RowNorm,
+    /// `[C, V]`
+    output: PackedLinear,
+}
+
+impl Engine {
+    /// Packs the weights of `model` and frees each one once it is packed, so that a large model is never in memory
+    /// twice.
+    ///
+    /// # Panics
+    /// If the model's device fails.
+    pub fn new(model: Gpt, precision: Precision) -> Self {
+        // Destructured in full, so that a new option does not compile until the engine supports it too.
+        let ModelConfig {
+            context_length,
+            d_model,
+            n_layers: _,
+            n_heads: _, // used by Layer, as are the next three
+            n_kv_heads: _,
+            head_dim: _,
+            d_ff: _,
+            position,
+            rope_theta: _, // used by Rotation, as are rotary_fraction and rope_scaling
+            rotary_fraction: _,
+            norm: _, // passed on with the norm's weights, as is norm_eps
+            norm_eps: _,
+            mlp: _, // used by Layer
+            bias: _,
+            qkv_bias: _,
+            qk_norm: _,
+            parallel_residual: _, // used by Layer, as are the next two
+            attention_window: _,
+            attention_scale: _,
+            tie_embeddings: _,
+            zero_init_projections: _, // matters only before training
+            norm_weights: _,          // follows from the norm's weights
+            value_residual: _,        // used by Layer, as is embedding_skip
+            embedding_skip: _,
+            logit_softcap: _, // used by Decoder
+            vocab_size: _,    // taken from the weights
+            dropout: _,       // used only in training
+            rope_scaling: _,
+        } = model.config();
+        let (context_length, d_model, position) = (*context_length, *d_model, *position);
+        let vocab_size = model.vocab_size();
+        let embedding = &model.token_embedding.weight;
+        let (output, token_embedding) = if let Some(output) = &model.output {
+            (linear(output, precision), Some(host(embedding)))
+        } else {
+            let pack = |values: &[f32]| {
+                let at = |c: usize, token: usize| values[token * d_model + c];
+                PackedLinear::pack(precision, [d_model, vocab_size], at, None)
+            };
+            (with_values(embedding, pack), None)
+        };
+        let config = model.config().clone();
+        let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
+        Self {
+            vocab_size,
+            token_embedding,
+            position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
+            rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
+            layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
+            norm: norm(&last_norm, config.norm),
+            output,
+            config,
+        }
+    }
+
+    /// Whether the engine is faster than tensors on the device of `model`, which holds for burn's own CPU backend.
+    pub fn is_for(model: &Gpt) -> bool {
+        device::is_flex(&model.device())
+    }
+
+    /// The config of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The number of tokens in the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The precision of the matrices.
+    pub fn precision(&self) -> Precision {
+        self.output.precision()
+    }
+
+    /// The number of bytes read for each new token: those of all weight matrices.
+    pub fn bytes_per_token(&self) -> usize {
+        self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
+    }
+
+    /// Writes the sum of a token embedding and a position embedding to `out`.
+    fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
+        let (token, width) = (token as usize, self.config.d_model);
+        assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
+        match &self.token_embedding {
+            Some(embedding) => out.copy_from_slice(&embedding[token * width..][..width]),
+            None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, token)),
+        }
+        if let Some(positions) = &self.position_embedding {
+            let position = &positions[position * width..][..width];
+            out.iter_mut().zip(position).for_each(|(x, position)| *x += position);
+        }
+    }
+}
+
+fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
+    with_values(param, <[f32]>::to_vec)
+}
+
+/// Calls `f` with the values of a parameter and returns its result.
+fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
+    let flat = param.val().inner().reshape([param.shape().num_elements()]);
+    kernels::with_values(&flat, f).expect("the model's device works")
+}
+
+fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
+    let [inputs, outputs] = linear.weight.dims();
+    let bias = linear.bias.as_ref().map(host);
+    with_values(&linear.weight, |values| {
+        let at = |input: usize, output: usize| values[input * outputs + output];
+        PackedLinear::pack(precision, [inputs, outputs], at, bias)
+    })
+}
+
+fn norm(norm: &Norm, kind: NormKind) -> RowNorm {
+    let bias = norm.bias.as_ref().map(host);
+    RowNorm::new(scale(norm), bias, kind == NormKind::LayerNorm, norm.epsilon())
+}
+
+/// The learned scale of a norm, or ones if it has none.
+fn scale(norm: &Norm) -> Vec<f32> {
+    match &norm.weight {
+        Some(weight) => host(weight),
+        None => vec![1.0; norm.dim()],
+    }
+}

@@ -1,0 +1,18 @@
+//! Text generation: the model (on a CPU, the [`engine`]) computes logits and the sampler chooses the next token.
+//!
+//! This module needs only a model, a tokenizer and the settings of `[generate]`: it knows nothing of runs or output.
+
+mod batch;
+mod config;
+pub mod engine;
+mod language_model;
+mod sampler;
+mod sequence;
+mod writer;
+
+pub use batch::{Batch, Logits};
+pub use config::GenerateConfig;
+pub use language_model::LanguageModel;
+pub use sampler::{ChooseToken, Sampler};
+pub use sequence::{End, Sequence};
+pub use writer::{GenerateError, Piece, Writer, Writers};

@@ -1,0 +1,36 @@
+//! The model: a stack of blocks, each with an attention and a feed-forward layer that add to the residual stream.
+//!
+//! Shapes, here and everywhere: **B** batch, **T** queries (the positions computed), **S** keys (the positions
+//! visible), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`, **V** vocabulary.
+//!
+//! This module does not depend on text, optimizers or runs.
+
+#![cfg_attr(
+    test,
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
+)]
+
+pub mod attention;
+mod batch;
+mod block;
+pub mod config;
+pub mod device;
+pub mod generate;
+mod gpt;
+pub mod init;
+mod lazy_tensor;
+mod mlp;
+pub mod norm;
+pub mod parameters;
+pub mod probe;
+pub mod section;
+pub mod shapes;
+pub mod tokenizer;
+
+pub use batch::Batch;
+pub use block::Block;
+pub use gpt::Gpt;
+pub use lazy_tensor::{Dtype, LazyTensor, Sink};
+pub use mlp::{Mlp, activation};
+pub use norm::Norm;
+pub use probe::Pass;

@@ -1,0 +1,64 @@
+//! The feed-forward layer: the same two-layer network at every position.
+
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
+
+use super::parameters::zeros_linear;
+use super::probe::{Pass, Point, Probe};
+use crate::config::{MlpKind, ModelConfig};
+use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
+
+/// The feed-forward layer: `contract(activation(expand(x)))`, or with SwiGLU `contract(silu(gate(x)) * expand(x))`.
+///
+/// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    /// The up projection, `[C, F]`.
+    pub expand: Linear,
+    /// The gate projection, `[C, F]`; only in a SwiGLU.
+    pub gate: Option<Linear>,
+    /// The down projection, `[F, C]`.
+    pub contract: Linear,
+    #[module(skip)]
+    kind: MlpKind,
+}
+
+impl Mlp {
+    /// A layer with all weights zero, ready for its weights to be initialized or loaded by name.
+    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+        let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
+        Self {
+            expand: zeros_linear(d_model, d_ff, bias, device),
+            gate: config.is_gated().then(|| zeros_linear(d_model, d_ff, bias, device)),
+            contract: zeros_linear(d_ff, d_model, bias, device),
+            kind,
+        }
+    }
+
+    /// Applies the layer to each position.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, C]`
+    pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
+        let layer = |linear: &Linear| Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) };
+        let mlp = kernels::mlp::Mlp {
+            expand: layer(&self.expand),
+            gate: self.gate.as_ref().map(layer),
+            contract: layer(&self.contract),
+            activation: activation(self.kind),
+            precision: pass.precision(),
+        };
+        pass.visit(Point::Mlp, kernels::mlp(x, mlp))
+    }
+}
+
+/// The [`Activation`] of the kernels that corresponds to `kind`.
+pub fn activation(kind: MlpKind) -> Activation {
+    match kind {
+        MlpKind::Gelu => Activation::Gelu,
+        MlpKind::GeluTanh => Activation::GeluTanh,
+        MlpKind::ReluSquared => Activation::ReluSquared,
+        MlpKind::Swiglu => Activation::Swiglu,
+    }
+}

@@ -1,0 +1,174 @@
+//! Access to a model's parameters by name, such as `blocks.0.attention.qkv.weight`: reading them into host memory, and
+//! assigning new values.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::{Gpt, LazyTensor};
+use crate::config::ModelConfig;
+use crate::device;
+
+/// The two methods with which a module visitor or mapper keeps track of the current path in its field `$path`.
+#[macro_export]
+macro_rules! follow_path {
+    ($path:tt) => {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.$path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.$path.pop();
+        }
+    };
+}
+pub use follow_path;
+
+/// A tensor in host memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    /// The sizes of the dimensions.
+    pub shape: Vec<usize>,
+    /// The values, row-major.
+    pub values: Vec<f32>,
+}
+
+impl HostTensor {
+    /// The vector `[N]` at position `t` in a tensor `[1, T, N]`, or at position `t` of head `h` in `[1, H, T, N]`.
+    ///
+    /// # Panics
+    /// If `t` or `h` is out of range.
+    pub fn vector(&self, h: usize, t: usize) -> &[f32] {
+        let [.., n_rows, n] = self.shape[..] else { panic!("at least two dimensions") };
+        let start = (h * n_rows + t) * n;
+        &self.values[start..start + n]
+    }
+
+    /// Copies the tensor to a device.
+    ///
+    /// # Panics
+    /// If the tensor does not have D dimensions.
+    pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
+        Tensor::from_data(TensorData::new(self.values.clone(), self.shape.clone()), device)
+    }
+}
+
+/// Why a parameter cannot be assigned.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
+pub enum AssignError {
+    #[error("there is no `{0}`, which the model needs")]
+    Missing(String),
+    #[error("`{path}` has the shape {found:?}, and the model needs {expected:?}")]
+    Shape { path: String, expected: Vec<usize>, found: Vec<usize> },
+}
+
+/// All parameters of `module` by name, still on the device.
+pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
+    struct Lister(Vec<String>, BTreeMap<String, LazyTensor>);
+    impl ModuleVisitor for Lister {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.insert(self.0.join("."), LazyTensor::on_device(param.val()));
+        }
+        follow_path!(0);
+    }
+    let mut lister = Lister(Vec::new(), BTreeMap::new());
+    module.visit(&mut lister);
+    lister.1
+}
+
+/// All parameters of `module` by name, read into host memory.
+///
+/// # Panics
+/// If the device fails.
+pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
+    to_host(&lazy(module)).expect("the module's device works")
+}
+
+/// Reads tensors into host memory.
+///
+/// # Errors
+/// For the reasons of [`LazyTensor::read`].
+pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<String, HostTensor>> {
+    tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.read()?))).collect()
+}
+
+/// The names and shapes of all parameters of `module`.
+pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
+    lazy(module).into_iter().map(|(name, tensor)| (name, tensor.shape().to_vec())).collect()
+}
+
+/// Whether a parameter is a matrix inside a block.
+pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
+    name.starts_with("blocks.") && shape.len() == 2
+}
+
+/// The widths of the matrices that make up a matrix inside a block: for the fused projection the widths of queries,
+/// keys and values, otherwise the width of the matrix itself. `None` for any other parameter.
+pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
+    let of_heads = |n_heads: usize| n_heads * config.head_dim;
+    let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
+    is_hidden_matrix(name, shape).then(|| match name.ends_with(".attention.qkv.weight") {
+        true => vec![q, kv, kv],
+        false => vec![shape[1]],
+    })
+}
+
+/// The matrices inside the blocks with their [`hidden_widths`].
+pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
+    let widths = |(name, shape): (String, Vec<usize>)| {
+        let widths = hidden_widths(model.config(), &name, &shape)?;
+        Some((name, widths))
+    };
+    shapes(model).into_iter().filter_map(widths).collect()
+}
+
+/// Replaces each parameter of the model with the tensor that `value` returns for its name and shape.
+///
+/// # Errors
+/// If a value is missing or has another shape.
+pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor>) -> Result<Gpt, AssignError> {
+    struct Assigner<F>(Vec<String>, F, Option<AssignError>);
+    impl<F: FnMut(&str, &[usize]) -> Option<HostTensor>> ModuleMapper for Assigner<F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (path, expected) = (self.0.join("."), param.shape().to_vec());
+            let Some(HostTensor { shape, values }) = (self.1)(&path, &expected) else {
+                self.2.get_or_insert(AssignError::Missing(path));
+                return param;
+            };
+            if shape != expected {
+                self.2.get_or_insert(AssignError::Shape { path, expected, found: shape });
+                return param;
+            }
+            param.map(|old| {
+                let new = Tensor::from_data(TensorData::new(values, shape), &old.device());
+                new.set_require_grad(old.is_require_grad())
+            })
+        }
+        follow_path!(0);
+    }
+    let mut assigner = Assigner(Vec::new(), value, None);
+    let model = model.map(&mut assigner);
+    assigner.2.map_or(Ok(model), Err)
+}
+
+/// A linear layer of zeros, ready for its weights to be initialized or loaded by name.
+pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
+    Linear {
+        weight: Param::from_tensor(zeros([d_in, d_out], device)),
+        bias: bias.then(|| Param::from_tensor(zeros([d_out], device))),
+    }
+}
+
+/// Zeros as placeholders for values set later. On a CPU they take no memory until they are written to; `Tensor::zeros`
+/// would write all of them, twice.
+pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    if !device::is_cpu(device) {
+        return Tensor::zeros(shape, device);
+    }
+    let zeros = vec![0.0_f32; shape.iter().product()];
+    Tensor::from_data(TensorData::new(zeros, shape), device)
+}

@@ -1,0 +1,229 @@
+//! `tokenizer_config.json`, the companion of a `tokenizer.json`: it names the BOS and EOS tokens and holds the chat
+//! template.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::PostProcessorWrapper;
+
+use super::TokenizerError;
+use super::library::Library;
+
+/// The name of the file.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The name of the file that it accompanies; files with other names have no companion.
+const TOKENIZER: &str = "tokenizer.json";
+
+/// The parsed file, with the ids of the tokens that it names.
+#[derive(Debug, Clone)]
+pub(super) struct Companion {
+    /// The content of the file.
+    pub json: Arc<str>,
+    /// The `eos_token`; `None` if the file names none that exists.
+    pub end_of_text: Option<u32>,
+    /// The `bos_token`; `None` if the file names none that exists.
+    pub bos_token: Option<u32>,
+    /// The token to put before each text; `None` if nothing asks for one.
+    pub bos: Option<u32>,
+    pub chat_template: Option<String>,
+}
+
+/// The fields used here; there are many others.
+#[derive(Deserialize)]
+struct Fields {
+    eos_token: Option<Token>,
+    bos_token: Option<Token>,
+    add_bos_token: Option<bool>,
+    chat_template: Option<Templates>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Token {
+    Content(String),
+    Added { content: String },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    Only(String),
+    Named(Vec<Template>),
+}
+
+#[derive(Deserialize)]
+struct Template {
+    name: String,
+    template: String,
+}
+
+impl Companion {
+    /// Reads the companion of the `tokenizer.json` at `path`, which `library` was made from; `None` if there is none.
+    pub(super) fn beside(path: &Path, library: &Library) -> Result<Option<Self>, TokenizerError> {
+        if path.file_name().is_none_or(|name| name != TOKENIZER) {
+            return Ok(None);
+        }
+        let path = path.with_file_name(TOKENIZER_CONFIG);
+        match std::fs::read_to_string(&path) {
+            Ok(json) => Self::of(json, library)
+                .map(Some)
+                .map_err(|reason| TokenizerError::MalformedConfig { path, reason: reason.to_string() }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(TokenizerError::Read { path, source }),
+        }
+    }
+
+    fn of(json: String, library: &Library) -> serde_json::Result<Self> {
+        let Fields { eos_token, bos_token, add_bos_token, chat_template } = serde_json::from_str(&json)?;
+        let id = |token: Option<Token>| {
+            let (Token::Content(content) | Token::Added { content }) = token?;
+            library.tokenizer.token_to_id(&content)
+        };
+        let bos_token = id(bos_token);
+        let bos = match add_bos_token {
+            Some(false) => None,
+            Some(true) => bos_token,
+            None => library.prepended, // as the library would
+        };
+        let chat_template = chat_template.and_then(|templates| match templates {
+            Templates::Only(template) => Some(template),
+            Templates::Named(named) => named.into_iter().find(|it| it.name == "default").map(|it| it.template),
+        });
+        Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_template })
+    }
+
+    /// The same, without a token before each text.
+    pub(super) fn without_bos(mut self) -> Self {
+        let mut fields: Value = serde_json::from_str(&self.json).expect("it was read before");
+        fields["add_bos_token"] = Value::Bool(false);
+        self.json = format!("{fields:#}").into();
+        self.bos = None;
+        self
+    }
+}
+
+/// The token that the file's template puts before each text.
+pub(super) fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
+    fn of(part: &Value) -> Option<u32> {
+        match part["type"].as_str()? {
+            "TemplateProcessing" => {
+                let name = part["single"][0]["SpecialToken"]["id"].as_str()?;
+                part["special_tokens"][name]["ids"][0].as_u64()?.try_into().ok()
+            }
+            "Sequence" => part["processors"].as_array()?.iter().find_map(of),
+            _ => None,
+        }
+    }
+    of(&serde_json::to_value(post_processor).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::Tokenizer;
+    use super::*;
+
+    /// A tokenizer of the letters a to d and `<s>` (4), `</s>` (5) and `<|im_end|>` (6), with this template and this
+    /// companion.
+    fn read(template: &str, config: Option<&str>) -> Result<Tokenizer, TokenizerError> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file: Value =
+            serde_json::from_str(&Tokenizer::char_from_alphabet("abcd".chars()).unwrap().to_json()).unwrap();
+        let added = (4..).zip(["<s>", "</s>", "<|im_end|>"]).map(|(id, content)| {
+            serde_json::json!({
+                "id": id, "content": content, "special": true, "normalized": false,
+                "single_word": false, "lstrip": false, "rstrip": false,
+            })
+        });
+        file["added_tokens"] = added.collect();
+        file["post_processor"] = serde_json::from_str(template).unwrap();
+        let path = folder.path().join(TOKENIZER);
+        fs::write(&path, file.to_string()).unwrap();
+        if let Some(config) = config {
+            fs::write(folder.path().join(TOKENIZER_CONFIG), config).unwrap();
+        }
+        Tokenizer::from_file(&path)
+    }
+
+    const BOS_FIRST: &str = r#"{"type": "Sequence", "processors": [{"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}}]}"#;
+
+    #[test]
+    fn the_end_of_a_text_is_the_one_that_is_named() {
+        for (config, expected) in [
+            (None, Some(5)),
+            (Some("{}"), Some(5)),
+            (Some(r#"{"eos_token": null}"#), Some(5)),
+            (Some(r#"{"eos_token": "<|im_end|>", "model_max_length": 1e30}"#), Some(6)),
+            (Some(r#"{"eos_token": {"__type": "AddedToken", "content": "<s>", "lstrip": true}}"#), Some(4)),
+            (Some(r#"{"eos_token": "<unknown>"}"#), Some(5)),
+        ] {
+            assert_eq!(read("null", config).unwrap().end_of_text(), expected, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_begins_with_a_token_where_the_files_ask_for_it() {
+        let bos = r#""bos_token": "<s>""#;
+        for (template, config, expected) in [
+            ("null", Some(format!("{{{bos}, \"add_bos_token\": true}}")), Some(4)),
+            ("null", Some(format!("{{{bos}}}")), None),
+            ("null", Some(r#"{"bos_token": null, "add_bos_token": true}"#.to_owned()), None),
+            (BOS_FIRST, Some(format!("{{{bos}}}")), Some(4)),
+            (BOS_FIRST, Some("{}".to_owned()), Some(4)),
+            (BOS_FIRST, Some(format!("{{{bos}, \"add_bos_token\": false}}")), None),
+            (BOS_FIRST, None, None),
+        ] {
+            let tokenizer = read(template, config.as_deref()).unwrap();
+            assert_eq!(tokenizer.bos(), expected, "{template} {config:?}");
+            assert_eq!(tokenizer.encode("ab").unwrap(), [0, 1], "only prompts begin with it");
+            let first: Vec<u32> = expected.into_iter().collect();
+            assert_eq!(tokenizer.encode_prompt("ab").unwrap(), [&first[..], &[0, 1]].concat());
+            assert_eq!(tokenizer.encode_prompt("<s>ab").unwrap(), [4, 0, 1], "once");
+            assert_eq!(tokenizer.encode_prompt("").unwrap(), first);
+            let without = tokenizer.without_bos();
+            assert_eq!(without.encode_prompt("ab").unwrap(), [0, 1]);
+            let (json, config) = (without.config_json().map(str::to_owned), config.filter(|_| expected.is_none()));
+            assert!(config.is_none_or(|config| json == Some(config)), "a file that asks for none stays as it is");
+        }
+    }
+
+    #[test]
+    fn without_a_first_token_the_other_fields_stay() {
+        let config = r#"{"eos_token": "<|im_end|>", "add_bos_token": true, "bos_token": "<s>", "extra": [1]}"#;
+        let tokenizer = read("null", Some(config)).unwrap().without_bos();
+        let again = read("null", tokenizer.config_json()).unwrap();
+        assert_eq!((again.bos(), again.end_of_text()), (None, Some(6)));
+        let fields: Value = serde_json::from_str(again.config_json().unwrap()).unwrap();
+        assert_eq!((&fields["extra"][0], &fields["bos_token"]), (&1.into(), &"<s>".into()));
+    }
+
+    #[test]
+    fn the_default_template_is_kept() {
+        let template = |field: &str| {
+            let config = format!("{{\"chat_template\": {field}}}");
+            read("null", Some(&config)).unwrap().chat_template().map(str::to_owned)
+        };
+        assert_eq!(template("null"), None);
+        assert_eq!(template("\"{{ x }}\"").as_deref(), Some("{{ x }}"));
+        let named = r#"[{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]"#;
+        assert_eq!(template(named).as_deref(), Some("D"));
+        assert_eq!(template(r#"[{"name": "tool_use", "template": "T"}]"#), None);
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        for config in ["[]", "{\"eos_token\": 3}", "{"] {
+            let error = read("null", Some(config)).unwrap_err();
+            assert!(matches!(error, TokenizerError::MalformedConfig { .. }), "{error}");
+            assert!(error.to_string().contains(TOKENIZER_CONFIG), "{error}");
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! Loads a [`Config`] from a TOML file and `--set` overrides, and reports all mistakes at once.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use tinderbox_model::section::{BrokenRules, listed};
+
+use super::inherit::{self, Base};
+use super::{Config, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
+
+/// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.
+const LONGEST: u64 = 1 << 17;
+
+/// Reads the text of a config.
+pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LONGEST {
+        true => {
+            Err(std::io::Error::new(ErrorKind::FileTooLarge, format!("a config has at most {} KiB", LONGEST >> 10)))
+        }
+        false => Ok(text),
+    }
+}
+
+/// Whether a config must name a training text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    Required,
+    MayBeMissing,
+}
+
+/// The reason why a config cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read: its path and the operating system's error.
+    #[error("cannot read the config file `{}`: {}\n  hint: {}", .0.display(), .1, read_hint(.1))]
+    Read(PathBuf, #[source] std::io::Error),
+    /// The file is not TOML: its path and the parser's error, with line, column and expected syntax.
+    #[error("cannot read the config file `{}`: {}", .0.display(), .1)]
+    Syntax(PathBuf, #[source] Box<toml::de::Error>),
+    /// The file is TOML but not a valid config: its path and all mistakes, each with its key and value.
+    #[error("the config `{}` has {}", .0.display(), listed(.1))]
+    Invalid(PathBuf, Vec<String>),
+    /// Settings from a config and from arguments break rules.
+    #[error(transparent)]
+    Settings(#[from] BrokenRules),
+}
+
+impl Config {
+    /// Loads a config file with `section.key=value` overrides.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one error.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        Self::load_inheriting(path, overrides, None)
+    }
+
+    /// Loads the config of a run, which has no text if its model was imported.
+    ///
+    /// # Errors
+    /// In the same cases as [`Config::load`].
+    pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
+        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+        Self::parse(&text, path, &[], None, Text::MayBeMissing)
+    }
+
+    /// Loads a config, as [`Config::load`] does, for the model of an existing run: keys of `[model]` and `[tokenizer]`
+    /// that neither the file nor the overrides set are inherited from `base`.
+    ///
+    /// # Errors
+    /// In the same cases as [`Config::load`], and if a new run would not fit the weights that it starts from.
+    pub fn load_inheriting(path: &Path, overrides: &[String], base: Option<Base<'_>>) -> Result<Self, ConfigError> {
+        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+        Self::from_toml_inheriting(&text, path, overrides, base)
+    }
+
+    /// Does the same as [`Config::load`] with the text of a config; `origin` is its name in errors.
+    ///
+    /// # Errors
+    /// In the same cases as [`Config::load`], except for reading the file.
+    pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        Self::from_toml_inheriting(text, origin, overrides, None)
+    }
+
+    /// Does the same as [`Config::load_inheriting`] with the text of a config; `origin` is its name in errors.
+    ///
+    /// # Errors
+    /// In the same cases as [`Config::load_inheriting`], except for reading the file.
+    pub fn from_toml_inheriting(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Option<Base<'_>>,
+    ) -> Result<Self, ConfigError> {
+        Self::parse(text, origin, overrides, base, Text::Required)
+    }
+
+    fn parse(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Option<Base<'_>>,
+        needed: Text,
+    ) -> Result<Self, ConfigError> {
+        let path = origin.to_owned();
+        let mut table: Table = match toml::from_str(text) {
+            Ok(table) => table,
+            Err(error) => return Err(ConfigError::Syntax(path, Box::new(error))),
+        };
+        // The file's values come first, then the overrides, then the base's values for keys that are still missing.
+        let known = known_keys();
+        let mut problems = overrides::apply(&mut table, overrides, &known);
+        unknown_keys::take(&mut table, &known, &mut problems);
+        if let Some(base) = base {
+            inherit::fill_in(&mut table, base.config());
+        }
+        let given = table.clone();
+        let mut mistyped = Vec::new();
+        let mut config = Self {
+            data: section(&mut table, "data", &mut mistyped),
+            tokenizer: section(&mut table, "tokenizer", &mut mistyped),
+            model: section(&mut table, "model", &mut mistyped),
+            train: section(&mut table, "train", &mut mistyped),
+            optimizer: section(&mut table, "optimizer", &mut mistyped),
+            schedule: section(&mut table, "schedule", &mut mistyped),
+            generate: section(&mut table, "generate", &mut mistyped),
+            distributed: section(&mut table, "distributed", &mut mistyped),
+        };
+        let derived = config.derive_defaults(&given);
+        // A key that could not be read has its default, which the user did not write, so no rule is checked for it.
+        let is_readable = |problem: &String| !mistyped.iter().any(|(key, _)| problem.contains(key.as_str()));
+        if let Some(Base::Weights(base)) = base {
+            let derived = |problem: &String| derived.iter().any(|(key, _)| problem.contains(key));
+            let disagreements = config.disagreements(base).into_iter();
+            problems.extend(disagreements.filter(|it| is_readable(it) && !derived(it)));
+            config.adopt(base); // a rule would only repeat a disagreement
+        }
+        let broken = config.problems(needed).into_iter().filter(is_readable).collect();
+        problems.extend(explain_derived(broken, &derived));
+        problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(path, problems)) }
+    }
+
+    /// The whole config as TOML, defaults included. It loads back to an equal config.
+    ///
+    /// # Panics
+    /// If the config was not loaded but built in code, with a path that is not UTF-8 or a seed of 2^63 or more.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a config that passed its rules can be written as TOML")
+    }
+
+    /// Fills in the missing keys whose defaults follow from other keys, and returns each with the key it follows from.
+    fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
+        let missing = |section: &str, key: &str| given.get(section).and_then(|table| table.get(key)).is_none();
+        let mut derived = self.model.derive_defaults(|key| missing("model", key));
+        if missing("schedule", "min_learning_rate") {
+            self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
+            derived.push(("schedule.min_learning_rate", "optimizer.learning_rate"));
+        }
+        if self.tokenizer.kind == TokenizerKind::Bpe {
+            self.tokenizer.vocab_size = Some(self.tokenizer.bpe_vocab_size());
+        }
+        derived
+    }
+}
+
+/// A key of the config, as named by an argument.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// The key as `section.key`.
+    pub path: String,
+    /// A value of the key's type.
+    example: Value,
+}
+
+impl Key {
+    /// Finds the key at `section.key`.
+    ///
+    /// # Errors
+    /// If there is no such key, with the key that was probably meant.
+    pub fn find(path: &str) -> Result<Self, String> {
+        let known = known_keys();
+        let example = unknown_keys::known_value(path, &known)?.clone();
+        Ok(Self { path: path.to_owned(), example })
+    }
+
+    /// Whether the values of the key are whole numbers; `None` if they are not numbers.
+    pub fn takes_whole_numbers(&self) -> Option<bool> {
+        match self.example {
+            Value::Integer(_) => Some(true),
+            Value::Float(_) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Parses a value in the same way as `--set`.
+    pub fn value(&self, text: &str) -> Value {
+        overrides::parse_value(text, Some(&self.example))
+    }
+}
+
+/// Adds to the problem of a derived key the key that its value follows from, or drops it if that key has a problem too.
+fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
+    let starts = |problem: &String, key: &str| problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '));
+    let explain = |problem: &String| match derived.iter().find(|(key, _)| starts(problem, key)) {
+        None => Some(problem.clone()),
+        Some((_, from)) if problems.iter().any(|other| starts(other, from)) => None,
+        Some((_, from)) => Some(format!("{problem}; left out, it follows from {from}")),
+    };
+    problems.iter().filter_map(explain).collect()
+}
+
+/// All sections with all keys, each with a value of its type.
+fn known_keys() -> Table {
+    let mut config = Config::default();
+    // Keys without a default value would be left out.
+    config.data.path = PathBuf::from(".");
+    config.data.cache_dir = Some(PathBuf::new());
+    config.data.sources = vec![SourceConfig::default()];
+    config.data.document_separator = Some(String::new());
+    (config.data.include, config.data.exclude) = (vec![String::new()], vec![String::new()]);
+    config.tokenizer = TokenizerConfig::with_every_key();
+    config.model = ModelConfig::with_every_key();
+    config.schedule.initial_context_length = Some(1);
+    config.schedule.initial_batch_size = Some(1);
+    config.distributed.sync = SyncKind::Local; // a section of defaults would be left out
+    Table::try_from(config).expect("the defaults can be written as TOML")
+}
+
+/// Takes one section out of the table. Each key is read separately, so that one mistake does not hide the next; keys
+/// that cannot be read keep their defaults and are added to `mistyped` with a message.
+fn section<S>(table: &mut Table, name: &str, mistyped: &mut Vec<(String, String)>) -> S
+where
+    S: Default + Serialize + DeserializeOwned,
+{
+    let Some(Value::Table(mut keys)) = table.remove(name) else { return S::default() };
+    keys.retain(|key, value| {
+        let alone = Table::from_iter([(key.to_owned(), value.clone())]).try_into::<S>();
+        if let Err(error) = &alone {
+            let problem = format!("{name}.{key} = {value}: {}", plain(error.message()));
+            mistyped.push((format!("{name}.{key}"), problem));
+        }
+        alone.is_ok()
+    });
+    keys.try_into().expect("each key was read on its own before")
+}
+
+/// serde's message, with the types named in terms that the author of a config file knows.
+fn plain(message: &str) -> String {
+    let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let expected = match expected {
+        "usize" | "u64" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a string" | "path string" => "a text in quotes",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "an array of length 2" => "a list of two numbers",
+        other => other,
+    };
+    if expected.is_empty() { found.to_owned() } else { format!("{found}, expected {expected}") }
+}
+
+fn read_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::NotFound => {
+            "give the path of a config file, such as configs/quickstart.toml; relative paths start at the working \
+             directory"
+        }
+        ErrorKind::IsADirectory => "this is a folder; give the path of a config file in it",
+        ErrorKind::InvalidData => "save the file as UTF-8",
+        ErrorKind::FileTooLarge => "this is another file, or a damaged one; give the path of a config file",
+        _ => "check that the file can be read",
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{OptimizerKind, PositionKind, PrecisionChoice, RopeScaling};
+
+    const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
+
+    pub fn read(text: &str, overrides: &[&str], base: Option<Base<'_>>) -> Result<Config, ConfigError> {
+        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+        Config::from_toml_inheriting(text, Path::new("a.toml"), &overrides, base)
+    }
+
+    fn with(overrides: &[&str]) -> Config {
+        read(SMALLEST, overrides, None).unwrap()
+    }
+
+    fn loaded_back(config: &Config) -> Config {
+        read(&config.to_toml(), &[], None).unwrap()
+    }
+
+    fn problems(text: &str, overrides: &[&str]) -> Vec<String> {
+        match read(text, overrides, None) {
+            Err(ConfigError::Invalid(_, problems)) => problems,
+            other => panic!("expected problems, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_path_is_all_that_a_config_needs() {
+        let config = with(&[]);
+        assert_eq!(config.data.path, Path::new("a.txt"));
+        assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
+        assert_eq!(config.model.d_ff, 512);
+        assert_eq!(config.optimizer.kind, OptimizerKind::Adamw);
+        assert_eq!(config.data.cache_dir, None);
+        let problems = problems("", &[]);
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].starts_with("data.path is missing"), "{problems:?}");
+    }
+
+    #[test]
+    fn defaults_follow_from_the_keys_that_are_given() {
+        let model = with(&["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"]).model;
+        assert_eq!((model.d_ff, model.n_kv_heads), (288, 2)); // 8/3 of 100 is 266.7, rounded up
+        assert_eq!(with(&["model.d_model=96", "model.mlp=swiglu"]).model.d_ff, 256); // exactly 8/3 of 96
+        let model = with(&["model.d_model=96", "model.norm=rms_norm", "model.bias=true"]).model;
+        assert!(model.head_dim == 24 && model.qkv_bias && (model.norm_eps - 1e-6).abs() < 1e-18);
+        assert_eq!(model, model.clone().with_derived());
+        let schedule = with(&["optimizer.learning_rate=2e-4"]).schedule;
+        assert!((schedule.min_learning_rate - 2e-5).abs() < 1e-18);
+    }
+
+    #[test]
+    fn what_is_written_down_loads_back_equal() {
+        let settings = [
+            "model.mlp=swiglu",
+            "model.position=rope",
+            "model.n_kv_heads=2",
+            "optimizer.learning_rate=0.0003",
+            "optimizer.betas=[0, 0.95]",
+            "train.sample_prompt=a \"quoted\"\ttext\n\u{e9}",
+            "train.seed=9223372036854775807",
+            "train.matmul_precision=bf16",
+            "data.cache_dir=/tmp/c",
+            "generate.stop=[\"\\n\\n\", \"end\"]",
+        ];
+        let llama3 = "model.rope_scaling={kind=\"llama3\", factor=8, low_freq_factor=1, high_freq_factor=4, \
+                      original_context_length=8192}";
+        let foreign =
+            ["model.position=rope", "model.head_dim=128", "model.norm_eps=1e-12", "model.qkv_bias=true", llama3];
+        let foreign = with(
+            &[&foreign[..], &["model.parallel_residual=true", "model.vocab_size=300", "model.logit_softcap=30"]]
+                .concat(),
+        );
+        assert!(matches!(foreign.model.rope_scaling, Some(RopeScaling::Llama3 { .. })));
+        let [config, bpe, file] =
+            [&settings[..], &["tokenizer.kind=bpe"], &["tokenizer.kind=file", "tokenizer.path=2024"]].map(with);
+        assert_eq!(config.model.position, PositionKind::Rope);
+        assert_eq!(config.generate.stop, ["\n\n", "end"]);
+        assert_eq!(config.train.matmul_precision, PrecisionChoice::Bf16);
+        assert_eq!(bpe.tokenizer.vocab_size, Some(2048));
+        assert_eq!(file.tokenizer.path.as_deref(), Some(Path::new("2024")));
+        for config in [config, bpe, file, foreign, with(&[])] {
+            assert_eq!(loaded_back(&config), config);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_loads_back_equal(
+            text in any::<String>(),
+            stop in prop::collection::vec("(?s).{1,9}", 0..3),
+            rate in 1e-12_f64..1e3,
+            val_fraction in 1e-9_f64..1.0,
+        ) {
+            let mut config = with(&[]);
+            config.train.sample_prompt = text.clone() + "\r\n";
+            config.data.path = PathBuf::from("a/".to_owned() + &text);
+            config.generate.stop = stop;
+            config.optimizer.learning_rate = rate;
+            config.schedule.min_learning_rate = rate / 3.0;
+            config.data.val_fraction = val_fraction;
+            prop_assert_eq!(loaded_back(&config), config);
+        }
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let text = "[data]\npath = 3\n[modle]\nx = 1\n[model]\nd_modle = 64\nd_model = 130\nbias = 1\n\
+                    learning_rate = 1\n[train]\nmax_steps = -1\nbatch_size = 0\n";
+        let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1", "train.keep_checkpoints=most"]);
+        let expected = [
+            "--set nonsense: there is no `=`; write section.key=value, such as --set train.max_steps=100",
+            "--set seed=1: the section is missing, did you mean generate.seed or train.seed?; write section.key=value, such as --set train.max_steps=100",
+            "model.d_modle = 64: there is no such key in [model]; did you mean `model.d_model`?",
+            "model.learning_rate = 1: there is no such key in [model]; it belongs in [optimizer]",
+            "[modle]: there is no such section; did you mean [model]?",
+            "model.d_model = 130 must be divisible by model.n_heads = 4",
+            "train.batch_size = 0 must be at least 1 and at most 16777216",
+            "data.path = 3: invalid type: integer `3`, expected a text in quotes",
+            "model.bias = 1: invalid type: integer `1`, expected true or false",
+            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `gelu_tanh`, `swiglu`, `relu_squared`",
+            "train.keep_checkpoints = \"most\": expected a whole number, at least 1, or \"all\"",
+            "train.max_steps = -1: invalid value: integer `-1`, expected a whole number, 0 or more",
+        ];
+        assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn a_derived_default_is_not_blamed_beside_its_source() {
+        let problems = problems(SMALLEST, &["model.d_model=0", "optimizer.learning_rate=-1"]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+
+    /// Otherwise the run would be created and then its saved config refused.
+    #[test]
+    fn a_derived_default_must_keep_the_rules() {
+        let wide = ["model.d_model=16777216", "model.n_heads=1"];
+        let expected = "model.d_ff = 67108864 must be at least 1 and at most 16777216; left out, it follows \
+                        from model.d_model";
+        assert_eq!(problems(SMALLEST, &wide), [expected]);
+        let config = with(&[&wide[..], &["model.d_ff=16777216"]].concat());
+        assert_eq!(loaded_back(&config), config);
+    }
+
+    fn shipped_configs() -> Vec<PathBuf> {
+        let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs")).unwrap();
+        let paths: Vec<PathBuf> = folder.map(|file| file.unwrap().path()).collect();
+        assert!(paths.len() >= 3);
+        paths
+    }
+
+    #[test]
+    fn every_shipped_config_loads_and_has_a_comment_above_each_key() {
+        for path in shipped_configs() {
+            let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(loaded_back(&config), config);
+            let text = std::fs::read_to_string(&path).unwrap();
+            let mut keys = std::collections::HashSet::new();
+            for (above, line) in std::iter::once("").chain(text.lines()).zip(text.lines()) {
+                let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
+                assert!(!is_key || above.starts_with('#'), "{}: {line}", path.display());
+                if line.starts_with('[') {
+                    keys.clear();
+                }
+                let key = line.strip_prefix("# ").unwrap_or(line).split_once(" = ").map_or("", |(key, _)| key);
+                let is_new = key.is_empty() || key.contains(' ') || keys.insert(key);
+                assert!(is_new, "{}: {key} is there twice", path.display());
+            }
+        }
+    }
+
+    /// The comment lines above a key of a section, whether the key is commented out or not: first about the key, then
+    /// about its value.
+    fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
+        let lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
+        let mut comment = Vec::new();
+        for line in lines.skip(1).take_while(|line| !line.starts_with('[')) {
+            let plain = line.strip_prefix("# ").unwrap_or(line);
+            match plain.split_once(" = ") {
+                Some((name, _)) if name == key => return Some(comment),
+                Some((name, _)) if !name.contains(' ') => comment.clear(),
+                _ => comment.push(line),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn every_shipped_config_says_the_same_of_every_key() {
+        let configs = shipped_configs().into_iter().map(|path| std::fs::read_to_string(path).unwrap());
+        let configs: Vec<String> = configs.collect();
+        for (section, keys) in known_keys() {
+            let keys = keys.as_table().unwrap().keys();
+            for key in keys.filter(|key| *key != "sources") {
+                let comments = configs.iter().map(|config| comment_of(config, &section, key));
+                let comments = comments.collect::<Option<Vec<_>>>();
+                let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
+                let is_same = |&(i, line): &(usize, &&str)| comments.iter().all(|other| other.get(i) == Some(line));
+                let same: Vec<&str> =
+                    comments[0].iter().enumerate().take_while(is_same).map(|(_, line)| *line).collect();
+                let same = same.join(" ");
+                let is_whole = ["Default", "Required", "required"].iter().any(|word| same.contains(word));
+                assert!(is_whole, "what is said of {section}.{key} differs after `{same}`");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_key_stands_above_it() {
+        let text = "[a]\n# Of b.\nb = 1\n# Of c = d:\n# c. Default 2.\n# c = 3\n\n[e]\nf = 4\n";
+        assert_eq!(comment_of(text, "a", "b"), Some(vec!["# Of b."]));
+        assert_eq!(comment_of(text, "a", "c"), Some(vec!["# Of c = d:", "# c. Default 2."]));
+        assert_eq!(comment_of(text, "a", "f"), None);
+        assert_eq!(comment_of(text, "e", "f"), Some(vec![]));
+    }
+}

@@ -1,0 +1,416 @@
+//! The rules of a config, section by section, and the few rules that involve several sections.
+//!
+//! Each section is destructured without `..`, so that a new key does not compile until its rule is decided. A message
+//! names the key with its section and value, and all problems are reported at once.
+
+use std::path::Path;
+
+use tinderbox_model::section::Problems;
+
+use super::load::Text;
+use super::{
+    Config, DataConfig, DistributedConfig, GradientDtype, OptimizerConfig, ScheduleConfig, SourceConfig, SyncKind,
+    TrainConfig,
+};
+
+/// The most tokens in a batch, since backends use 32-bit indices.
+const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
+
+/// The largest weight of a text: large enough to be its length in bytes, and small enough that sums of weights stay
+/// finite.
+const MAX_WEIGHT: f64 = 1e15;
+
+fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
+    let rule = "name the field of a JSON Lines record that holds its text";
+    problems.must(!value.is_empty(), key, "\"\"", rule);
+}
+
+fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
+    problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
+}
+
+fn check_patterns(problems: &mut Problems, key: &str, patterns: &[String]) {
+    let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
+    problems.must(patterns.iter().all(|pattern| !pattern.is_empty()), key, format!("{patterns:?}"), rule);
+}
+
+impl Config {
+    /// All problems of this config; empty if it can be used.
+    pub(super) fn problems(&self, text: Text) -> Vec<String> {
+        let Self { data, tokenizer, model, train, optimizer, schedule, generate, distributed } = self;
+        let mut problems = Problems::default();
+        data.check_into(text, &mut problems);
+        tokenizer.check_into(&mut problems);
+        model.check_into(&mut problems);
+        train.check_into(&mut problems);
+        optimizer.check_into(&mut problems);
+        schedule.check_into(&mut problems);
+        generate.check_into(&mut problems);
+        distributed.check_into(&mut problems);
+        if distributed.sync == SyncKind::Local && optimizer.ema_decay > 0.0 {
+            let rule = "be 0 with distributed.sync = \"local\", which averages weights in its own way";
+            problems.must(false, "optimizer.ema_decay", optimizer.ema_decay, rule);
+        }
+        let (highest, lowest) = (optimizer.learning_rate, schedule.min_learning_rate);
+        if highest > 0.0 && lowest > highest {
+            let rule = format!("be at most optimizer.learning_rate = {highest}");
+            problems.must(false, "schedule.min_learning_rate", lowest, &rule);
+        }
+        for (key, initial, end_key, end) in [
+            ("initial_context_length", schedule.initial_context_length, "model.context_length", model.context_length),
+            ("initial_batch_size", schedule.initial_batch_size, "train.batch_size", train.batch_size),
+        ] {
+            let Some(initial) = initial else { continue };
+            let rule = format!("be at least 1 and at most {end_key} = {end}");
+            problems.must((1..=end.max(1)).contains(&initial), &format!("schedule.{key}"), initial, &rule);
+        }
+        let (rows, columns) = (train.batch_size, model.context_length);
+        if rows.saturating_mul(columns) > MAX_BATCH_TOKENS {
+            problems.0.push(format!(
+                "train.batch_size = {rows} times model.context_length = {columns} must be at most {MAX_BATCH_TOKENS} \
+                 tokens; use train.grad_accumulation_steps for larger updates"
+            ));
+        }
+        problems.0
+    }
+
+    /// Checks a config that was built in code, for a run that may have no text.
+    ///
+    /// # Errors
+    /// If any rule is broken, with all problems.
+    pub fn check_saved(&self) -> Result<(), Vec<String>> {
+        let problems = self.problems(Text::MayBeMissing);
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+impl DataConfig {
+    fn check_into(&self, text: Text, problems: &mut Problems) {
+        let Self {
+            path,
+            format: _,
+            text_field,
+            document_separator,
+            include,
+            exclude,
+            val_fraction,
+            cache_dir,
+            cache_limit_gib,
+            sources,
+        } = self;
+        match (path.as_os_str().is_empty(), sources.is_empty()) {
+            (true, true) if text == Text::Required => problems.0.push(
+                "data.path is missing or empty: name a text file or a folder of them, such as path = \
+                 \"data/stories.txt\" under [data], or several under [[data.sources]]"
+                    .to_owned(),
+            ),
+            (false, false) => problems.0.push(format!(
+                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
+                 out",
+                path.display()
+            )),
+            _ => {}
+        }
+        check_text_field(problems, "data.text_field", text_field);
+        check_document_separator(problems, "data.document_separator", document_separator.as_deref());
+        check_patterns(problems, "data.include", include);
+        check_patterns(problems, "data.exclude", exclude);
+        let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
+        problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
+        let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
+        problems.must(has_name, "data.cache_dir", "\"\"", "name a folder; leave it out for the default one");
+        problems.above_zero("data.cache_limit_gib", *cache_limit_gib);
+        for (idx, source) in sources.iter().enumerate() {
+            source.check_into(&format!("data.sources[{idx}]"), problems);
+            if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
+                && !source.path.as_os_str().is_empty()
+            {
+                problems.0.push(format!(
+                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
+                    source.path.display()
+                ));
+            }
+        }
+    }
+}
+
+impl SourceConfig {
+    /// Checks one source, which messages call `key`.
+    fn check_into(&self, key: &str, problems: &mut Problems) {
+        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
+        if path.as_os_str().is_empty() {
+            problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
+        }
+        if path == Path::new("-") {
+            problems.0.push(format!(
+                "{key}.path = \"-\": standard input can only be the one text of data.path; save it to a file first"
+            ));
+        }
+        let rule = format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters");
+        problems.must(*weight > 0.0 && *weight <= MAX_WEIGHT, &format!("{key}.weight"), weight, &rule);
+        if let Some(text_field) = text_field {
+            check_text_field(problems, &format!("{key}.text_field"), text_field);
+        }
+        check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
+        check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());
+        check_patterns(problems, &format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
+    }
+}
+
+impl TrainConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        let Self {
+            seed,
+            device,
+            matmul_precision: _, // checked against the device when it is opened
+            max_steps,
+            batch_size,
+            grad_accumulation_steps,
+            with_replacement: _,
+            log_interval,
+            eval_interval: _, // 0 is only at the end, and it may exceed the run
+            eval_batches,
+            checkpoint_interval: _, // same as eval_interval
+            keep_checkpoints,
+            sample_prompt,
+            sample_tokens,
+            skip_non_finite: _,
+            skip_loss_spikes,
+            early_stopping_patience: _, // 0 is off
+            tensorboard: _,
+            head_metrics: _,
+        } = self;
+        problems.seed("train.seed", *seed);
+        let rule = "name a device, such as \"auto\" or \"cpu\"; `tinderbox devices` lists them";
+        problems.must(!device.trim().is_empty(), "train.device", format!("{device:?}"), rule);
+        problems.at_least_one("train.max_steps", *max_steps);
+        problems.size("train.batch_size", *batch_size);
+        problems.size("train.grad_accumulation_steps", *grad_accumulation_steps);
+        problems.at_least_one("train.log_interval", *log_interval);
+        problems.at_least_one("train.eval_batches", *eval_batches);
+        problems.at_least_one("train.keep_checkpoints", keep_checkpoints.limit());
+        problems.not_negative("train.skip_loss_spikes", *skip_loss_spikes);
+        let rule = "not be empty: the model needs something to write on; train.sample_tokens = 0 turns samples off";
+        problems.must(*sample_tokens == 0 || !sample_prompt.is_empty(), "train.sample_prompt", "\"\"", rule);
+    }
+}
+
+impl OptimizerConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        let Self {
+            kind: _,
+            learning_rate,
+            betas,
+            weight_decay,
+            grad_clip_norm,
+            muon_learning_rate,
+            muon_momentum,
+            newton_schulz: _,
+            newton_schulz_steps,
+            normuon_beta2,
+            ema_decay,
+        } = self;
+        problems.above_zero("optimizer.learning_rate", *learning_rate);
+        problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
+        let are_shares = betas.iter().all(|beta| (0.0..1.0).contains(beta));
+        problems.must(are_shares, "optimizer.betas", format!("{betas:?}"), "each be at least 0 and below 1");
+        problems.not_negative("optimizer.weight_decay", *weight_decay);
+        problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
+        problems.below_one("optimizer.muon_momentum", *muon_momentum);
+        let is_few = (1..=10).contains(newton_schulz_steps);
+        problems.must(is_few, "optimizer.newton_schulz_steps", newton_schulz_steps, "be from 1 to 10");
+        problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
+        problems.below_one("optimizer.ema_decay", *ema_decay);
+    }
+}
+
+impl ScheduleConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        // The warm-up may be longer than the run.
+        let Self {
+            kind: _,
+            warmup_steps: _,
+            min_learning_rate,
+            decay_fraction,
+            initial_context_length: _, // checked with the lengths that they grow to
+            initial_batch_size: _,
+            ramp_fraction,
+        } = self;
+        problems.not_negative("schedule.min_learning_rate", *min_learning_rate);
+        let is_share = *decay_fraction > 0.0 && *decay_fraction <= 1.0;
+        problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
+        let is_share = *ramp_fraction > 0.0 && *ramp_fraction <= 1.0;
+        problems.must(is_share, "schedule.ramp_fraction", ramp_fraction, "be above 0 and at most 1");
+    }
+}
+
+impl DistributedConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        let Self { sync, local_steps, outer_learning_rate, outer_momentum, gradient_dtype, timeout_s: _ } = self;
+        problems.at_least_one("distributed.local_steps", *local_steps);
+        problems.above_zero("distributed.outer_learning_rate", *outer_learning_rate);
+        problems.below_one("distributed.outer_momentum", *outer_momentum);
+        let is_used = *gradient_dtype == GradientDtype::F32 || *sync == SyncKind::Step;
+        let rule = "be \"f32\" with distributed.sync = \"local\", which exchanges weights, in f32";
+        problems.must(is_used, "distributed.gradient_dtype", "\"bf16\"", rule);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::tests::read;
+    use super::*;
+    use crate::config::ConfigError;
+
+    /// The problems of an otherwise valid config with these overrides.
+    fn problems(overrides: &[&str]) -> Vec<String> {
+        match read("[data]\npath = \"a.txt\"\n", overrides, None) {
+            Ok(_) => Vec::new(),
+            Err(ConfigError::Invalid(_, problems)) => problems,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn each_rule_names_its_key() {
+        let broken = [
+            (
+                "data.",
+                "path= | text_field= | document_separator= | cache_dir= | cache_limit_gib=0 | cache_limit_gib=nan",
+            ),
+            ("data.val_fraction=", "0 | 1.0 | nan"),
+            ("data.", "include=[\"\"] | exclude=[\"a\", \"\"]"),
+            ("tokenizer.", "vocab_size=512 | path=a.json"),
+            ("model.", "context_length=0 | n_layers=0 | d_ff=0 | d_model=0 | d_model=9000000000"),
+            ("model.", "n_heads=0 | n_heads=3 | n_kv_heads=0 | n_kv_heads=3 | n_kv_heads=8"),
+            ("model.dropout=", "1 | -0.1 | nan"),
+            (
+                "model.",
+                "head_dim=0 | rope_theta=0 | rotary_fraction=0 | rotary_fraction=nan | norm_eps=0 | norm_eps=inf",
+            ),
+            ("model.", "attention_window=[16777217] | attention_scale=0 | attention_scale=nan | vocab_size=0"),
+            ("model.", "rope_scaling={kind=\"linear\", factor=2}"), // without rope
+            ("train.", "device=  | max_steps=0 | batch_size=0 | batch_size=16777216 | grad_accumulation_steps=0"),
+            ("train.", "log_interval=0 | eval_batches=0 | keep_checkpoints=0 | sample_prompt= | skip_loss_spikes=-1"),
+            ("optimizer.", "learning_rate=0 | learning_rate=inf | betas=[0.9, 1.0] | weight_decay=-1"),
+            ("optimizer.", "grad_clip_norm=nan | muon_learning_rate=0 | muon_learning_rate=nan"),
+            ("optimizer.", "muon_momentum=1 | muon_momentum=-0.1"),
+            ("schedule.", "min_learning_rate=1 | min_learning_rate=-1 | decay_fraction=0"),
+            ("schedule.", "initial_context_length=0 | initial_batch_size=0 | initial_batch_size=1000000"),
+            ("schedule.ramp_fraction=", "0 | 1.1 | nan"),
+            ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=0 | top_p=1.1 | min_p=1.1"),
+            ("generate.", "repetition_penalty=0 | stop=[\"\"]"),
+            ("distributed.", "local_steps=0 | outer_learning_rate=0 | outer_momentum=1"),
+        ];
+        for (start, ends) in broken {
+            for setting in ends.split(" | ").map(|end| format!("{start}{end}")) {
+                let key = setting.split_once('=').unwrap().0;
+                let found = problems(&[&setting]);
+                assert_eq!(found.len(), 1, "{setting}: {found:?}");
+                assert!(found[0].contains(key), "{setting}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sources_stand_instead_of_a_path() {
+        let found = |sources: &str| problems(&["data.path=", &format!("data.sources={sources}")]);
+        let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
+        assert_eq!(found(good), Vec::<String>::new());
+        let broken = [
+            ("[{weight=1}]", "data.sources[0].path is missing"),
+            (r#"[{path="-"}]"#, "data.sources[0].path = \"-\""),
+            (r#"[{path="a"}, {path="a"}]"#, "data.sources[1].path = \"a\" is data.sources[0]"),
+            (r#"[{path="a", weight=0}]"#, "data.sources[0].weight = 0 must"),
+            (r#"[{path="a", weight=-1}]"#, "data.sources[0].weight = -1 must"),
+            (r#"[{path="a", weight=nan}]"#, "data.sources[0].weight = NaN must"),
+            (r#"[{path="a", weight=inf}]"#, "data.sources[0].weight = inf must"),
+            (
+                r#"[{path="a", weight=2e15}]"#, // a sum of many largest doubles would overflow
+                "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
+            ),
+            (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),
+            (r#"[{path="a", document_separator=""}]"#, "data.sources[0].document_separator = \"\" must"),
+            (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
+        ];
+        for (sources, problem) in broken {
+            let found = found(sources);
+            assert_eq!(found.len(), 1, "{sources}: {found:?}");
+            assert!(found[0].contains(problem), "{sources}: {found:?}");
+        }
+        let both = problems(&[r#"data.sources=[{path="b"}]"#]);
+        assert_eq!(both.len(), 1, "{both:?}");
+        assert!(both[0].contains("data.path = \"a.txt\" must not"), "{both:?}");
+    }
+
+    #[test]
+    fn the_edges_of_each_range_are_allowed() {
+        let allowed = "train.eval_interval=0 train.checkpoint_interval=0 train.log_interval=1000000 \
+                       schedule.warmup_steps=0 schedule.decay_fraction=1 schedule.min_learning_rate=0.001 \
+                       schedule.ramp_fraction=1 schedule.initial_batch_size=1 \
+                       model.n_kv_heads=1 model.dropout=0 optimizer.betas=[0.0,0.0] optimizer.kind=muon \
+                       optimizer.muon_momentum=0 generate.temperature=0 generate.top_k=1000000 generate.min_p=1 \
+                       generate.top_p=1";
+        let allowed: Vec<&str> = allowed.split_whitespace().collect();
+        assert_eq!(problems(&allowed), Vec::<String>::new());
+        assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
+        let without_samples = ["train.sample_prompt=", "train.sample_tokens=0"];
+        assert_eq!(problems(&without_samples), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_gradients_travel_in_bf16() {
+        let bf16 = "distributed.gradient_dtype=bf16";
+        assert_eq!(problems(&[bf16, "distributed.timeout_s=0"]), Vec::<String>::new());
+        let found = problems(&[bf16, "distributed.sync=local"]);
+        assert!(found.len() == 1 && found[0].starts_with("distributed.gradient_dtype = \"bf16\" must "), "{found:?}");
+    }
+
+    #[test]
+    fn weights_are_averaged_in_one_way() {
+        let averaged = "optimizer.ema_decay=0.9";
+        assert_eq!(problems(&[averaged, "distributed.sync=step"]), Vec::<String>::new());
+        let found = problems(&[averaged, "distributed.sync=local"]);
+        assert!(found.len() == 1 && found[0].starts_with("optimizer.ema_decay = 0.9 must be 0"), "{found:?}");
+    }
+
+    #[test]
+    fn rope_needs_heads_of_even_width() {
+        let found = problems(&["model.d_model=12", "model.n_heads=4", "model.position=rope"]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("model.position = \"rope\""), "{found:?}");
+        assert!(problems(&["model.d_model=12", "model.n_heads=4"]).is_empty());
+        let found = problems(&["model.head_dim=5", "model.position=rope"]);
+        assert_eq!(found, ["model.position = \"rope\" rotates pairs: model.head_dim = 5 must be even, and is 5"]);
+    }
+
+    #[test]
+    fn heads_of_their_own_width_need_not_divide_the_model() {
+        assert!(problems(&["model.d_model=130", "model.head_dim=64"]).is_empty());
+    }
+
+    #[test]
+    fn a_scaling_of_rope_names_what_is_wrong_with_it() {
+        let found = |scaling: &str| problems(&["model.position=rope", &format!("model.rope_scaling={scaling}")]);
+        let llama3 = |rest: &str| format!("{{kind=\"llama3\", factor=8, original_context_length=8192, {rest}}}");
+        assert_eq!(found(&llama3("low_freq_factor=1, high_freq_factor=4")), Vec::<String>::new());
+        for (scaling, problem) in [
+            ("{kind=\"linear\", factor=0.5}", "model.rope_scaling.factor = 0.5 must be a finite number, 1 or more"),
+            ("{kind=\"linear\"}", "missing field `factor`"),
+            ("{kind=\"linear\", factor=2, x=1}", "unknown field `x`"),
+            ("{kind=\"yarn\", factor=2}", "unknown variant `yarn`, expected `linear` or `llama3`"),
+            (&llama3("low_freq_factor=4, high_freq_factor=4"), "high_freq_factor = 4 must be a finite number above"),
+        ] {
+            let found = found(scaling);
+            assert!(found.len() == 1 && found[0].contains(problem), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_seed_that_toml_cannot_hold_is_refused() {
+        let mut config = Config::default();
+        config.data.path = "a.txt".into();
+        config.train.seed = u64::MAX;
+        assert_eq!(config.problems(Text::Required).len(), 1);
+    }
+}

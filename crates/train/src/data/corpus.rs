@@ -1,0 +1,576 @@
+//! Opens texts on disk as training and validation tokens. A text is read twice: for its hash, length and alphabet, and
+//! to encode it into a token file, unless an earlier run with the same text, tokenizer and split left one.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::cache::{Cache, temporary};
+use super::encode::encode;
+use super::reader::{Half, Needs, OnProgress, Purpose, Reader, Reading, ignore, report};
+use super::scan::Scan;
+use super::source::{Source, is_standard_input};
+use super::split::SplitPoint;
+use super::stdin;
+use super::tokens::{self, Tokens, Width, Writer};
+use super::train_tokenizer::train_bpe;
+use super::{DataError, Split};
+use crate::config::{Config, DataConfig, SourceConfig, TextFormat};
+use crate::disk::Temporary;
+use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
+
+/// Both splits of all texts, and the tokenizer that encoded them.
+///
+/// Each text is split by length. With a token for each character or byte, the first `floor((1 - val_fraction) * n)`
+/// tokens are for training and the others for validation. With other tokenizers, training gets that share of the bytes,
+/// extended to the end of the line.
+#[derive(Debug, Clone)]
+pub struct Corpus {
+    /// The training split; each text in it is longer than the context length.
+    pub train: Split,
+    /// The validation split; each text in it has at least two tokens.
+    pub val: Split,
+    /// Encodes and decodes the ids.
+    pub tokenizer: Tokenizer,
+    /// Hexadecimal SHA-256 of the text, independent of its path; of several texts, the SHA-256 of their hashes.
+    pub text_sha256: String,
+    /// A summary of each text.
+    pub sources: Vec<SourceSummary>,
+}
+
+/// One text of a corpus.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceSummary {
+    /// The path in the config; `-` is standard input.
+    pub path: PathBuf,
+    /// The path at which the text of standard input is kept, so that its run can be resumed.
+    pub kept: Option<PathBuf>,
+    /// Tokens of the training split.
+    pub train_tokens: usize,
+    /// Tokens of the validation split.
+    pub val_tokens: usize,
+    /// The share of training windows that are drawn from this text. In (0, 1].
+    pub share: f64,
+}
+
+impl SourceSummary {
+    /// The average number of times that each training token of the text is seen in a run that draws `drawn_tokens` from
+    /// all texts.
+    #[must_use]
+    pub fn epochs(&self, drawn_tokens: u64) -> f64 {
+        self.share * drawn_tokens as f64 / self.train_tokens.max(1) as f64
+    }
+}
+
+/// The options of [`Corpus::open`].
+#[derive(Clone)]
+pub struct OpenOptions<'a> {
+    /// The tokenizer of an existing model. `None` creates the one that the config describes.
+    pub tokenizer: Option<Tokenizer>,
+    /// The [`Corpus::text_sha256`] of an earlier run: the texts must match it, and a text of standard input is found by
+    /// it. `None` reads standard input and keeps it.
+    pub earlier: Option<&'a str>,
+    /// Called while texts are read.
+    pub on_progress: OnProgress<'a>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        Self { tokenizer: None, earlier: None, on_progress: &ignore }
+    }
+}
+
+impl<'a> OpenOptions<'a> {
+    /// Options to reopen the texts of an earlier run.
+    #[must_use]
+    pub fn earlier(tokenizer: &Tokenizer, text_sha256: &'a str) -> Self {
+        Self { tokenizer: Some(tokenizer.clone()), earlier: Some(text_sha256), ..Self::default() }
+    }
+}
+
+impl Corpus {
+    /// Opens the texts of a config. A character tokenizer's alphabet is that of all texts, validation included;
+    /// merges are learned from the training splits alone.
+    ///
+    /// # Errors
+    /// If a text cannot be read, is empty, not UTF-8 (except for bytes), too short for the context length, has
+    /// characters that a given tokenizer lacks, or differs from that of the earlier run; if the tokenizer cannot be
+    /// created or the token file cannot be written; or if `on_progress` stops the reading.
+    pub fn open(config: &Config, options: OpenOptions<'_>) -> Result<Self, DataError> {
+        let OpenOptions { tokenizer, earlier, on_progress } = options;
+        if !config.data.has_text() {
+            return Err(DataError::NoText);
+        }
+        let opening = Opening { data: &config.data, cache: Cache::open(&config.data)?, on_progress };
+        let kind = config.tokenizer.kind;
+        let ending = |tokenizer: Tokenizer| match config.tokenizer.end_of_text {
+            true => tokenizer.with_end_of_text(),
+            false => tokenizer,
+        };
+        let existing = match (tokenizer, kind) {
+            (None, TokenizerKind::Byte) => Some(ending(Tokenizer::byte())),
+            (None, TokenizerKind::File) => {
+                let path = config.tokenizer.path.as_deref().unwrap_or(Path::new(""));
+                Some(Tokenizer::from_file(path).map_err(DataError::Tokenizer)?)
+            }
+            (given, _) => given,
+        };
+        let needs = existing.as_ref().map_or_else(|| Needs::of_config(&config.tokenizer), Needs::of);
+        let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
+        let texts = opening.texts(needs, standard_input)?;
+        let text_sha256 = text_sha256(&texts);
+        if earlier.is_some_and(|earlier| earlier != text_sha256) {
+            return Err(DataError::OtherText { paths: texts.into_iter().map(|text| text.source.path).collect() });
+        }
+        let tokenizer = match (existing, kind) {
+            (Some(tokenizer), _) => tokenizer,
+            (None, TokenizerKind::Char) => {
+                let alphabets = texts.iter().flat_map(|text| text.scan.alphabet.chars());
+                ending(Tokenizer::char_from_alphabet(alphabets).expect("no text is empty"))
+            }
+            (None, _) => train_bpe(config, &texts, &opening)?,
+        };
+        let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
+        let weights: f64 = texts.iter().map(|text| text.weight).sum();
+        let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        for text in texts {
+            let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
+            check_characters(&text, &tokenizer)?;
+            if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point
+                && !needs.documents
+            {
+                check(n, text.scan.n_units - n)?; // before a long text is encoded
+            }
+            let halves = opening.tokens(&text, &tokenizer, None)?;
+            let (train_tokens, val_tokens) = (halves.0.len(), halves.1.len());
+            check(train_tokens as u64, val_tokens as u64)?;
+            train.push((halves.0, text.weight));
+            val.push((halves.1, text.weight));
+            let (path, kept, share) = (text.source.path, text.kept, text.weight / weights);
+            sources.push(SourceSummary { path, kept, train_tokens, val_tokens, share });
+        }
+        opening.cache.clean_up();
+        Ok(Self { train: Split::new(train), val: Split::new(val), tokenizer, text_sha256, sources })
+    }
+}
+
+/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, after a BOS token if the
+/// tokenizer's files ask for one. `data` says where token files are kept, which field of a record holds the text, and
+/// whether standard input holds records.
+///
+/// # Errors
+/// In the same cases as [`Corpus::open`], and if the text is shorter than two tokens.
+pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
+    let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
+    let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };
+    let opening = Opening { data, cache: Cache::open(data)?, on_progress: &ignore };
+    let mut texts = opening.texts(Needs::of(tokenizer), StandardInput::Once)?;
+    let text = &mut texts[0];
+    check_characters(text, tokenizer)?;
+    text.split_point = SplitPoint::START;
+    let (_, tokens) = opening.tokens(text, tokenizer, tokenizer.bos())?;
+    opening.cache.clean_up();
+    if tokens.len() < 2 {
+        return Err(DataError::TooShort { path: path.to_owned(), n_tokens: tokens.len() as u64 });
+    }
+    Ok(tokens.into())
+}
+
+/// A scanned text.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub source: Source,
+    pub scan: Scan,
+    pub split_point: SplitPoint,
+    /// The frequency with which windows are drawn from it, relative to the others.
+    weight: f64,
+    /// The path at which it is kept, if it came from standard input.
+    kept: Option<PathBuf>,
+    /// Standard input that is not kept: dropping this removes the file.
+    _received: Option<Temporary>,
+}
+
+/// The way in which the text of standard input is obtained.
+#[derive(Debug, Clone, Copy)]
+enum StandardInput<'a> {
+    /// Read now, and kept.
+    Keep,
+    /// Read now, and not needed again.
+    Once,
+    /// Read by an earlier run, which kept it under this hash.
+    Kept(&'a str),
+}
+
+/// The context in which texts are opened.
+pub(super) struct Opening<'a> {
+    data: &'a DataConfig,
+    pub cache: Cache,
+    pub on_progress: OnProgress<'a>,
+}
+
+impl Opening<'_> {
+    /// Finds and scans all texts of the config, in order.
+    fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<Text>, DataError> {
+        let scanned = |source: Source, config: &SourceConfig| {
+            let scan = Scan::read(&source, needs, self.on_progress)?;
+            let split_point = SplitPoint::of(self.data.val_fraction, needs.kind, scan.n_units);
+            let weight = config.weight;
+            Ok(Text { source, scan, split_point, weight, kept: None, _received: None })
+        };
+        let configs = self.data.all_sources();
+        let config = &configs[0];
+        if configs.len() > 1 || !is_standard_input(&config.path) {
+            let sources = Source::find_all(&configs)?;
+            sources.iter().try_for_each(|source| self.cache.check_apart(source))?;
+            return sources.into_iter().zip(&configs).map(|(s, config)| scanned(s, config)).collect();
+        }
+        if let StandardInput::Kept(text_sha256) = standard_input {
+            let path = self.cache.kept_text(text_sha256);
+            if !path.is_file() {
+                return Err(DataError::NotKept { path });
+            }
+            let text = scanned(Source::of_standard_input(config, &path), config)?;
+            return Ok(vec![Text { kept: Some(path), ..text }]);
+        }
+        let received = stdin::receive(config, &self.cache, self.on_progress)?;
+        let mut text = scanned(Source::of_standard_input(config, received.path()), config)?;
+        let StandardInput::Keep = standard_input else {
+            return Ok(vec![Text { _received: Some(received), ..text }]);
+        };
+        let kept = self.cache.kept_text(&text_sha256(std::slice::from_ref(&text)));
+        received.rename(&kept).map_err(|source| DataError::cache(&kept, source))?;
+        text.source.files[0].path.clone_from(&kept);
+        Ok(vec![Text { kept: Some(kept), ..text }])
+    }
+
+    /// Opens the token file of a text, or writes it first if it is missing, with `first` before all other ids.
+    fn tokens(&self, text: &Text, tokenizer: &Tokenizer, first: Option<u32>) -> Result<(Tokens, Tokens), DataError> {
+        let mut key = Sha256::new(); // of everything that determines the ids and their split
+        key.update(Sha256::digest(RULES));
+        key.update(text.scan.hash);
+        key.update(Sha256::digest(tokenizer.to_json()));
+        key.update(self.data.val_fraction.to_le_bytes());
+        for id in [tokenizer.end_of_text(), first] {
+            key.update(id.unwrap_or(u32::MAX).to_le_bytes());
+        }
+        let key = key.finalize().into();
+        let width = Width::of_vocabulary(tokenizer.vocab_size());
+        let path = self.cache.path(&key, "tokens");
+        let checking = |bytes| {
+            report(self.on_progress, &Reading { path: &text.source.path, purpose: Purpose::Scan, bytes, of: None })
+        };
+        if let Some(halves) = tokens::open(&path, &key, width, &checking)? {
+            return Ok(halves);
+        }
+        let fail = |source| DataError::cache(&path, source);
+        let mut writer =
+            temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
+        let first: Vec<u32> = first.into_iter().collect();
+        writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
+        let reader = Reader::new(&text.source, Needs::of(tokenizer)).split_at(text.split_point);
+        let reader = reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes));
+        if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
+            return Err(DataError::Changed { path: text.source.path.clone() });
+        }
+        writer.finish(&key).map_err(fail)?;
+        tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
+            let reason = "the file that was written just now is not as it was written";
+            DataError::cache(&path, std::io::Error::other(reason))
+        })
+    }
+}
+
+/// The hexadecimal hash of a text, or of the hashes of several texts.
+fn text_sha256(texts: &[Text]) -> String {
+    let hash = match texts {
+        [text] => text.scan.hash,
+        texts => {
+            let mut hash = Sha256::new();
+            for text in texts {
+                hash.update(text.scan.hash);
+            }
+            hash.finalize().into()
+        }
+    };
+    let mut digits = String::with_capacity(2 * hash.len());
+    for byte in hash {
+        write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
+    }
+    digits
+}
+
+/// The version of splitting and encoding: token files of other versions are not used.
+const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+
+/// Names all characters that the tokenizer lacks, not only those of the first piece.
+fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    let encoded = tokenizer.encode(&text.scan.alphabet);
+    encoded.map(drop).map_err(|source| DataError::Encode { path: text.source.path.clone(), source })
+}
+
+/// Checks that the training split exceeds one window and that the validation split has something to predict.
+pub(super) fn check_lengths(path: &Path, n_train: u64, n_val: u64, config: &Config) -> Result<(), DataError> {
+    let (path, n_tokens) = (path.to_owned(), n_train + n_val);
+    let context_length = config.model.context_length;
+    if n_train <= context_length as u64 {
+        return Err(DataError::TrainTooShort { path, n_tokens, n_train, context_length });
+    }
+    if n_val < 2 {
+        let val_fraction = config.data.val_fraction;
+        return Err(DataError::ValTooShort { path, n_tokens, n_val, val_fraction });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::ops::ControlFlow;
+
+    use super::super::fixtures;
+    use super::*;
+
+    /// A text, and a folder for its token files.
+    struct Fixture {
+        folder: tempfile::TempDir,
+        config: Config,
+    }
+
+    impl Fixture {
+        fn new(text: impl AsRef<[u8]>) -> Self {
+            let folder = fixtures::folder([("text.txt", text.as_ref())]);
+            let mut config = Config::default();
+            config.data.path = folder.path().join("text.txt");
+            config.data.cache_dir = Some(folder.path().join("cache/tokens"));
+            config.model.context_length = 4;
+            Self { folder, config }
+        }
+
+        fn open(&self, kind: TokenizerKind) -> Result<Corpus, DataError> {
+            let mut config = self.config.clone();
+            config.tokenizer.kind = kind;
+            Corpus::open(&config, OpenOptions::default())
+        }
+
+        fn kept(&self, extension: &str) -> Vec<PathBuf> {
+            let entries = fs::read_dir(self.config.data.cache_dir.as_ref().unwrap()).unwrap();
+            let paths = entries.map(|entry| entry.unwrap().path());
+            paths.filter(|path| path.extension().is_some_and(|it| it == extension)).collect()
+        }
+    }
+
+    fn ids(split: &Split) -> Vec<u32> {
+        fixtures::ids(split.only().unwrap())
+    }
+
+    /// The inode number of a file, which changes when the file is replaced.
+    fn file_number(path: &Path) -> u64 {
+        #[cfg(unix)]
+        return std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        #[cfg(not(unix))]
+        return u64::from(path.is_file());
+    }
+
+    fn text(corpus: &Corpus) -> (String, String) {
+        let decode = |split| corpus.tokenizer.decode(&ids(split));
+        (decode(&corpus.train), decode(&corpus.val))
+    }
+
+    #[test]
+    fn bytes_need_not_be_text() {
+        let bytes: Vec<u8> = (0..=255).rev().collect();
+        let corpus = Fixture::new(&bytes).open(TokenizerKind::Byte).unwrap();
+        assert_eq!((corpus.train.len(), corpus.val.len()), (230, 26));
+        let both = [ids(&corpus.train), ids(&corpus.val)].concat();
+        assert_eq!(both, bytes.into_iter().map(u32::from).collect::<Vec<_>>());
+        assert_eq!((corpus.train.bytes(), corpus.val.bytes()), (230, 26));
+    }
+
+    #[test]
+    fn a_second_start_reads_the_token_file() {
+        let fixture = Fixture::new("hello, hello, hello");
+        fixture.open(TokenizerKind::Char).unwrap();
+        let [path] = &fixture.kept("tokens")[..] else { panic!("one token file") };
+        let (good, first) = (fs::read(path).unwrap(), file_number(path));
+        fixture.open(TokenizerKind::Char).unwrap();
+        assert_eq!(file_number(path), first, "the file is the same");
+
+        // A changed or truncated file is rewritten, and nothing else is left behind.
+        let mut changed = good.clone();
+        *changed.last_mut().unwrap() = 1; // the high byte of the last id
+        for damaged in [&changed[..], &good[..good.len() - 1]] {
+            fs::write(path, damaged).unwrap();
+            let corpus = fixture.open(TokenizerKind::Char).unwrap();
+            assert_eq!(text(&corpus).1, "lo");
+            assert_eq!(fs::read(path).unwrap(), good);
+            assert_eq!(fixture.kept("tokens").len(), 1);
+        }
+    }
+
+    #[test]
+    fn different_ids_have_different_files() {
+        let mut fixture = Fixture::new("hello, hello, hello");
+        let n_files = |fixture: &Fixture, kind| {
+            fixture.open(kind).unwrap();
+            fixture.kept("tokens").len()
+        };
+        assert_eq!(n_files(&fixture, TokenizerKind::Char), 1);
+        assert_eq!(n_files(&fixture, TokenizerKind::Byte), 2);
+        fixture.config.data.val_fraction = 0.2;
+        assert_eq!(n_files(&fixture, TokenizerKind::Char), 3);
+        fs::write(&fixture.config.data.path, "hello, hello, hellO").unwrap();
+        assert_eq!(n_files(&fixture, TokenizerKind::Char), 4);
+        fixture.config.model.context_length = 5;
+        assert_eq!(n_files(&fixture, TokenizerKind::Char), 4);
+    }
+
+    #[test]
+    fn starts_at_the_same_time_do_not_disturb_each_other() {
+        let content = "to be or n\u{f6}t to be ".repeat(40_000); // several chunks
+        let fixture = Fixture::new(&content);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let (train, val) = text(&fixture.open(TokenizerKind::Char).unwrap());
+                    assert!(train + &val == content);
+                });
+            }
+        });
+        assert_eq!(fixture.kept("tokens").len(), 1);
+    }
+
+    #[test]
+    fn a_text_that_changed_since_an_earlier_run_is_refused() {
+        let fixture = Fixture::new("abcabcabcabcabc");
+        let Corpus { tokenizer, text_sha256, .. } = fixture.open(TokenizerKind::Char).unwrap();
+        let again = || Corpus::open(&fixture.config, OpenOptions::earlier(&tokenizer, &text_sha256));
+        assert_eq!(again().unwrap().text_sha256, text_sha256);
+        fs::write(&fixture.config.data.path, "abcabcabcabcab?").unwrap();
+        let error = again().unwrap_err().to_string();
+        assert!(error.contains("text.txt` has changed"), "{error}");
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_or_lies_in_the_text_is_refused() {
+        let mut fixture = Fixture::new("hello, hello, hello");
+        let folder = fixture.folder.path().to_owned();
+        fixture.config.data.cache_dir = Some(folder.join("text.txt/cache"));
+        let error = fixture.open(TokenizerKind::Char).unwrap_err().to_string();
+        assert!(error.contains("text.txt/cache") && error.contains("data.cache_dir"), "{error}");
+
+        fixture.config.data.path = folder.clone();
+        fixture.config.data.cache_dir = Some(folder.join("cache"));
+        let error = fixture.open(TokenizerKind::Char).unwrap_err();
+        assert!(matches!(error, DataError::CacheInsideText { .. }));
+        fixture.config.data.cache_dir = Some(folder.join(".cache"));
+        assert!(fixture.open(TokenizerKind::Char).is_ok());
+    }
+
+    #[test]
+    fn errors_have_the_numbers() {
+        let open = |text: &[u8], context_length| {
+            let mut fixture = Fixture::new(text);
+            fixture.config.model.context_length = context_length;
+            fixture.open(TokenizerKind::Char)
+        };
+        for (text, context_length, expected) in [
+            (&b""[..], 4, ["is empty", "hint"]),
+            (&[b'a'; 100], 90, ["90 of its 100 tokens", "at least 91"]),
+            (b"aaaaaaaaaa", 4, ["leaves 1 of its 10 tokens", "hint"]),
+            (b"abc\xff", 1, ["at byte 3", "kind = \"byte\""]),
+        ] {
+            let error = open(text, context_length).unwrap_err().to_string();
+            assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+        }
+        assert!(open(&[b'a'; 100], 89).is_ok());
+    }
+
+    #[test]
+    fn merges_are_learned_from_the_training_split_alone() {
+        let learned = |last_line: &str| {
+            let fixture = Fixture::new("once upon a time\n".repeat(90) + &last_line.repeat(10));
+            fixture.open(TokenizerKind::Bpe).unwrap()
+        };
+        let (one, other) = (learned("once upon a time\n"), learned("zwei drei vier!!\n"));
+        assert_eq!(one.tokenizer, other.tokenizer);
+        assert_eq!(ids(&one.train), ids(&other.train));
+        assert_eq!(text(&other).1, "zwei drei vier!!\n".repeat(10));
+        assert_eq!((other.train.bytes(), other.val.bytes()), (90 * 17, 170));
+        assert!(ids(&other.val).len() > ids(&one.val).len());
+    }
+
+    #[test]
+    fn a_trained_tokenizer_is_cached() {
+        let fixture = Fixture::new("once upon a time\n".repeat(90));
+        let first = fixture.open(TokenizerKind::Bpe).unwrap().tokenizer;
+        let [path] = &fixture.kept("json")[..] else { panic!("one tokenizer") };
+        let (good, number) = (fs::read(path).unwrap(), file_number(path));
+        assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
+        assert_eq!(file_number(path), number, "the file is the same");
+        let other = Tokenizer::byte().to_json();
+        for damaged in [other.as_bytes(), &good[..good.len() / 2]] {
+            fs::write(path, damaged).unwrap();
+            assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
+            assert_eq!(fs::read(path).unwrap(), good);
+            assert_eq!(fixture.kept("json").len(), 1);
+        }
+    }
+
+    #[test]
+    fn several_texts_are_split_one_by_one() {
+        let mut fixture = Fixture::new("");
+        let sources = [("a.txt", "abab".repeat(25), 1.0), ("b.txt", "xyz".repeat(100), 3.0)];
+        let sources = sources.map(|(name, text, weight)| {
+            let path = fixture.folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            SourceConfig { path, weight, ..SourceConfig::default() }
+        });
+        fixture.config.data.path = PathBuf::new();
+        fixture.config.data.sources = sources.to_vec();
+        let corpus = fixture.open(TokenizerKind::Char).unwrap();
+        assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
+        let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
+        assert_eq!((lengths(&corpus.train), lengths(&corpus.val)), (vec![90, 270], vec![10, 30]));
+        let shares: Vec<f64> = corpus.sources.iter().map(|source| source.share).collect();
+        assert_eq!(shares, [0.25, 0.75]);
+        assert!((corpus.sources[0].epochs(3600) - 10.0).abs() < 1e-9);
+
+        // Each text has its own token file, which other mixtures reuse.
+        assert_eq!(fixture.kept("tokens").len(), 2);
+        fixture.config.data.sources.reverse();
+        assert_ne!(fixture.open(TokenizerKind::Char).unwrap().text_sha256, corpus.text_sha256);
+        assert_eq!(fixture.kept("tokens").len(), 2);
+
+        fixture.config.model.context_length = 95;
+        let error = fixture.open(TokenizerKind::Char).unwrap_err().to_string();
+        assert!(error.contains("a.txt` is too short"), "{error}");
+    }
+
+    #[test]
+    fn a_text_without_splits_is_encoded_whole() {
+        let fixture = Fixture::new("abcabc");
+        let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
+        let open = || open_text(&fixture.config.data.path, &fixture.config.data, &tokenizer);
+        assert_eq!(ids(&open().unwrap()), [0, 1, 2, 0, 1, 2]);
+        fs::write(&fixture.config.data.path, "a").unwrap();
+        assert!(matches!(open(), Err(DataError::TooShort { n_tokens: 1, .. })));
+        fs::write(&fixture.config.data.path, "a?b!").unwrap();
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("'!'") && error.contains("'?'"), "{error}");
+    }
+
+    #[test]
+    fn a_text_that_changes_while_it_is_read_is_refused() {
+        let fixture = Fixture::new("hello, hello, hello");
+        let on_progress: OnProgress<'_> = &|reading| {
+            if reading.purpose == Purpose::Encode {
+                fs::write(reading.path, "hello, hello, helol").unwrap();
+            }
+            ControlFlow::Continue(())
+        };
+        let opened = Corpus::open(&fixture.config, OpenOptions { on_progress, ..OpenOptions::default() });
+        assert!(matches!(opened, Err(DataError::Changed { .. })));
+        assert!(fixture.kept("tokens").is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+//! The errors of texts that cannot be used, with hints about how to fix them.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use tinderbox_model::tokenizer::TokenizerError;
+
+/// The reason why there is no corpus to train on.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages explain the variants and their fields")]
+pub enum DataError {
+    /// The config of a run names no text.
+    #[error(
+        "this model was imported and has no text of its own\n  hint: name one with `--text FILE`, or train the model on \
+         yours with `tinderbox train CONFIG --from RUN`"
+    )]
+    NoText,
+    #[error("there is no file or folder `{path}`\n  hint: {}", missing_hint(path, nearest.as_deref()))]
+    Missing { path: PathBuf, nearest: Option<PathBuf> },
+    #[error(
+        "`{path}` is a link to `{target}`, which is not there\n  hint: remove the link, or put back what it leads to"
+    )]
+    DanglingLink { path: PathBuf, target: PathBuf },
+    #[error("cannot read the text `{path}`: {source}\n  hint: {}", read_hint(source))]
+    Read { path: PathBuf, source: io::Error },
+    /// A device, a pipe or the like, which cannot be read twice.
+    #[error(
+        "`{path}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with path = \"-\""
+    )]
+    NotAFile { path: PathBuf },
+    #[error(
+        "there are no files in the folder `{path}`\n  hint: every file in it and its subfolders counts as text, except \
+         those whose names begin with a dot, and what data.include and data.exclude leave out"
+    )]
+    NoFiles { path: PathBuf },
+    #[error(
+        "`{file}` is in two sources, `{first}` and `{second}`: what one keeps for validation, the other would train \
+         on\n  hint: name each file in one of them; a weight says how often it is drawn"
+    )]
+    InTwoSources { file: PathBuf, first: PathBuf, second: PathBuf },
+    /// `offset` is that of a zero byte, in the unpacked file.
+    #[error(
+        "`{path}` looks like a binary file: byte {offset} is 0, which no text has\n  hint: kind = \"byte\" under \
+         [tokenizer] learns any file as it is, byte by byte; exclude under [data] leaves files of a folder out; --force \
+         takes it for text"
+    )]
+    Binary { path: PathBuf, offset: usize },
+    #[error(
+        "the first line of `{path}` is a record of JSON Lines, with a field \"{field}\"\n  hint: format = \"jsonl\" under \
+         [data] reads that field of each line as the text, format = \"text\" reads the lines as they are; so would a name \
+         that ends in .jsonl"
+    )]
+    FileOfRecords { path: PathBuf, field: String },
+    #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
+    Empty { path: PathBuf },
+    #[error("`{path}` is not text, but {what}\n  hint: {advice}")]
+    NotText { path: PathBuf, what: &'static str, advice: &'static str },
+    /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
+    #[error(
+        "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if \
+         it is an older Western European text; a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer \
+         byte`) takes any file"
+    )]
+    NotUtf8 { path: PathBuf, offset: u64 },
+    #[error(
+        "`{path}` is not a complete gzip file: {source}\n  hint: download or compress it again; `gzip -t` checks \
+         whether it is complete"
+    )]
+    Gzip { path: PathBuf, source: io::Error },
+    /// A line of a JSON Lines file, counted from 1, has no text.
+    #[error("line {line} of `{path}` {problem}")]
+    Record { path: PathBuf, line: u64, problem: String },
+    #[error(
+        "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in `cat *.txt | \
+         tinderbox train ...`, or name a file instead of \"-\""
+    )]
+    Terminal,
+    #[error(
+        "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: data.format = \
+         \"jsonl\" reads that field of each line as the text, data.format = \"text\" reads the lines as they are; the \
+         name of a file would decide"
+    )]
+    TextOrRecords { field: String },
+    #[error(
+        "the text came through standard input, and the copy kept as `{path}` is gone\n  hint: save the same text to a \
+         file, and name that with --set data.path=FILE"
+    )]
+    NotKept { path: PathBuf },
+    #[error("cannot use tokenizer.path: {0}")]
+    Tokenizer(#[source] TokenizerError),
+    #[error("cannot encode the text `{path}`: {source}")]
+    Encode { path: PathBuf, source: TokenizerError },
+    /// The training split is shorter than one window and the token after it.
+    #[error(
+        "the text `{path}` is too short: {n_train} of its {n_tokens} tokens are for training, and model.context_length = \
+         {context_length} needs at least {}\n  hint: use more text, a shorter model.context_length or a smaller \
+         data.val_fraction",
+        context_length + 1
+    )]
+    TrainTooShort { path: PathBuf, n_tokens: u64, n_train: u64, context_length: usize },
+    /// The validation split has nothing to predict.
+    #[error(
+        "the text `{path}` is too short: data.val_fraction = {val_fraction} leaves {n_val} of its {n_tokens} tokens for \
+         validation, which needs at least 2\n  hint: use more text or a larger data.val_fraction"
+    )]
+    ValTooShort { path: PathBuf, n_tokens: u64, n_val: u64, val_fraction: f64 },
+    /// A text without splits has nothing to predict.
+    #[error(
+        "the text `{path}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict one\n  hint: \
+         give a longer text"
+    )]
+    TooShort { path: PathBuf, n_tokens: u64 },
+    #[error("the text `{path}` changed while it was read\n  hint: start again when nothing writes to it")]
+    Changed { path: PathBuf },
+    /// The progress callback stopped the reading.
+    #[error("stopped while the text was read")]
+    Stopped,
+    #[error("the text {} has changed since the run began\n  hint: put it back as it was", in_quotes(paths))]
+    OtherText { paths: Vec<PathBuf> },
+    /// The next run would read the token files as text.
+    #[error(
+        "the token files of data.cache_dir = \"{cache_dir}\" would lie within the text \"{path}\"\n  hint: name a \
+         folder outside of it"
+    )]
+    CacheInsideText { cache_dir: PathBuf, path: PathBuf },
+    #[error(
+        "the folder for encoded texts, `{path}`, is somebody else's, who could exchange what is kept there\n  hint: name \
+         a folder of your own with the environment variable XDG_CACHE_HOME, or as data.cache_dir"
+    )]
+    CacheOfOthers { path: PathBuf },
+    /// The token file was intact when it was opened.
+    #[error(
+        "cannot read the encoded text `{path}` any more: {source}\n  hint: start again, which encodes the text anew; a \
+         run goes on with --resume"
+    )]
+    Tokens { path: PathBuf, source: io::Error },
+    #[error("cannot keep the encoded text in `{path}`: {source}\n  hint: {}", cache_hint(source))]
+    Cache { path: PathBuf, source: io::Error },
+}
+
+impl DataError {
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(super) fn cache(path: &Path, source: io::Error) -> Self {
+        Self::Cache { path: path.to_owned(), source }
+    }
+}
+
+/// Paths in backquotes, separated by commas.
+pub fn in_quotes(paths: &[PathBuf]) -> String {
+    let quoted = paths.iter().map(|path| format!("`{}`", path.display()));
+    quoted.collect::<Vec<_>>().join(", ")
+}
+
+/// A hint about how to get the text that a shipped config calls `path`; `None` for any other text.
+pub fn fetch_hint(path: &Path) -> Option<&'static str> {
+    Some(match path.file_name()?.to_str()? {
+        "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",
+        "tinyshakespeare.txt" => "`scripts/fetch_data.sh shakespeare` in the repository downloads it",
+        "tinystories.txt" => "`scripts/fetch_data.sh tinystories` in the repository downloads it",
+        "openwebtext" => "the config gpt2-124m.toml says where to get it",
+        _ => return None,
+    })
+}
+
+/// Advice for a text `path` that is missing: where to fetch it, or else the entry with the `nearest` name.
+pub fn missing_hint(path: &Path, nearest: Option<&Path>) -> String {
+    match (fetch_hint(path), nearest) {
+        (Some(hint), _) => format!("{hint}; relative paths start at the working directory"),
+        (None, Some(nearest)) => format!("did you mean `{}`?", nearest.display()),
+        (None, None) => "relative paths start at the working directory".to_owned(),
+    }
+}
+
+fn read_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::PermissionDenied => "check that you may read it",
+        _ => "check the path, and that the file can be read elsewhere",
+    }
+}
+
+fn cache_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "make room there, or name a folder with more of it as data.cache_dir; a token takes two \
+             bytes (four with a vocabulary above 65,536)"
+        }
+        _ => "data.cache_dir names another folder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_missing_text_has_the_hint_that_fits_it() {
+        let nearest = Some(Path::new("data/stories.txt"));
+        for (path, nearest, expected) in [
+            ("data/tinyshakespeare.txt", None, "`scripts/fetch_data.sh shakespeare` in"),
+            ("data/tinystories.txt", nearest, "`scripts/fetch_data.sh tinystories` in"),
+            ("../data/stories.txt", None, "it comes with the repository"),
+            ("data/storys.txt", nearest, "did you mean `data/stories.txt`?"),
+            ("mine.txt", None, "relative paths start at"),
+        ] {
+            let hint = missing_hint(Path::new(path), nearest);
+            assert!(hint.starts_with(expected), "{hint}");
+        }
+    }
+
+    #[test]
+    fn the_texts_of_all_shipped_configs_can_be_fetched() {
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        for file in std::fs::read_dir(configs).unwrap() {
+            let config = Config::load(&file.unwrap().path(), &[]).unwrap();
+            let path = &config.data.path;
+            let hint = fetch_hint(path).unwrap_or_else(|| panic!("{}", path.display()));
+            let script = include_str!("../../../../scripts/fetch_data.sh");
+            let is_fetched = script.contains(&format!("target={}\n", path.display()));
+            assert_eq!(hint.contains("fetch_data.sh"), is_fetched, "{hint}");
+        }
+    }
+}

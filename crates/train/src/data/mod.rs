@@ -1,0 +1,37 @@
+//! From text on disk to batches of token ids.
+//!
+//! [`Corpus::open`] finds the files of texts (`source`), reads them in chunks (`reader`), scans them (`scan`), and
+//! encodes both splits of each (`split`, `encode`) into a token file (`tokens`, `cache`); [`batch`] cuts rows from it.
+//! Nothing here knows about models or devices: a batch is two vectors of integers.
+
+pub mod batch;
+mod cache;
+mod corpus;
+mod encode;
+mod error;
+mod file;
+#[cfg(test)]
+mod fixtures;
+mod pattern;
+mod reader;
+mod record;
+mod scan;
+mod second_look;
+mod separator;
+mod source;
+mod split;
+mod stdin;
+mod tokens;
+mod train_tokenizer;
+
+pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
+pub use error::DataError;
+pub use error::fetch_hint;
+pub use error::{in_quotes, missing_hint};
+pub use reader::{OnProgress, Purpose, Reading};
+pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
+pub use second_look::{holds_records, second_look};
+pub use source::is_jsonl;
+pub use split::Split;
+pub use tinderbox_model::Batch;
+pub use tokens::Tokens;

@@ -1,0 +1,405 @@
+//! Reads a text from beginning to end, in chunks of bounded length that record where documents end.
+
+use std::mem;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::DataError;
+use super::file::OpenFile;
+use super::separator::Separator;
+use super::source::{Source, TextFile};
+use super::split::SplitPoint;
+use crate::config::TokenizerConfig;
+use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
+
+/// The progress of one reading of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading<'a> {
+    /// The text, as the config names it.
+    pub path: &'a Path,
+    /// The purpose of the reading.
+    pub purpose: Purpose,
+    /// Bytes of text read so far.
+    pub bytes: u64,
+    /// Total bytes of text, if known.
+    pub of: Option<u64>,
+}
+
+/// The purposes for which a text is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To find its hash, length and alphabet.
+    Scan,
+    /// To count the words that merges are learned from.
+    CountWords,
+    /// To find the merges; nothing more is reported until they are found.
+    FindMerges,
+    /// To encode it.
+    Encode,
+}
+
+/// Called often while texts are read. `Break` stops the reading and leaves nothing half-written.
+pub type OnProgress<'a> = &'a (dyn Fn(&Reading<'_>) -> ControlFlow<()> + Sync);
+
+/// The [`OnProgress`] of callers that want no reports.
+pub(super) fn ignore(_: &Reading<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Result<(), DataError> {
+    match on_progress(reading) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(DataError::Stopped),
+    }
+}
+
+/// The requirements of a tokenizer for the reading of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// Sets the unit in which a text is measured and split: characters or bytes. With variable-length tokens it is
+    /// bytes, too, and the number of tokens is unknown.
+    pub kind: TokenizerKind,
+    /// Whether document ends are marked. Otherwise documents follow one another, each on a new line.
+    pub documents: bool,
+}
+
+impl Needs {
+    pub(super) const BYTES: Self = Self { kind: TokenizerKind::Byte, documents: false };
+    pub(super) const CHARACTERS: Self = Self { kind: TokenizerKind::Char, documents: false };
+    pub(super) const BPE: Self = Self { kind: TokenizerKind::Bpe, documents: true };
+
+    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+        Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
+    }
+
+    /// The needs of the tokenizer that a config asks for, which does not exist yet.
+    pub(super) fn of_config(config: &TokenizerConfig) -> Self {
+        let TokenizerConfig { kind, end_of_text, vocab_size: _, path: _ } = config;
+        match kind {
+            TokenizerKind::Char | TokenizerKind::Byte => Self { kind: *kind, documents: *end_of_text },
+            TokenizerKind::Bpe | TokenizerKind::File => Self::BPE,
+        }
+    }
+
+    /// Whether the text must be UTF-8.
+    pub(super) fn utf8(self) -> bool {
+        self.kind != TokenizerKind::Byte
+    }
+
+    /// Marks the end of a document in a hash: impossible in UTF-8, and in no other file by chance.
+    fn end_mark(self) -> &'static [u8] {
+        if self.utf8() { b"\xff" } else { b"\xff end of document \xff" }
+    }
+}
+
+/// The split that a part of a text belongs to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    #[default]
+    Train,
+    Val,
+}
+
+/// A part of a text. Whole characters, if the text is UTF-8.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub half: Half,
+    pub text: Vec<u8>,
+    /// The positions at which documents end in the text, in ascending order; 0 ends a document of the previous chunk.
+    pub ends: Vec<usize>,
+}
+
+impl Chunk {
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.ends.is_empty()
+    }
+
+    /// The pieces of text between the ends, and whether a document ends after each.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (&[u8], bool)> {
+        let ends = self.ends.iter().map(|&end| (end, true)).chain([(self.text.len(), false)]);
+        let pieces = ends.scan(0, |start, (end, is_end)| Some((&self.text[mem::replace(start, end)..end], is_end)));
+        pieces.filter(|(text, is_end)| *is_end || !text.is_empty())
+    }
+
+    /// Splits off everything after `at`. A document that ends there ends in the first part.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        let n_ends = self.ends.partition_point(|&end| end <= at);
+        let ends = self.ends.split_off(n_ends).into_iter().map(|end| end - at);
+        Self { half: self.half, text: self.text.split_off(at), ends: ends.collect() }
+    }
+
+    pub(super) fn append(&mut self, next: Self) {
+        if self.is_empty() {
+            *self = next;
+            return;
+        }
+        let n = self.text.len();
+        self.text.extend(next.text);
+        self.ends.extend(next.ends.into_iter().map(|end| n + end));
+    }
+
+    /// Adds the text, and where its documents end, to a hash.
+    pub(super) fn hash_into(&self, hash: &mut Sha256, needs: Needs) {
+        for (text, is_end) in self.pieces() {
+            hash.update(text);
+            if is_end {
+                hash.update(needs.end_mark());
+            }
+        }
+    }
+}
+
+/// Reads a text from beginning to end.
+pub(super) struct Reader<'a> {
+    pub source: &'a Source,
+    needs: Needs,
+    /// The approximate size of a chunk; at least 4, the longest character. Several for each core are in memory.
+    pub chunk_bytes: usize,
+    files: std::slice::Iter<'a, TextFile>,
+    /// Finds the ends of documents within a text file, if it has them.
+    separator: Option<Separator>,
+    /// The current file, and whether its lines are records.
+    open: Option<(OpenFile, bool)>,
+    /// Whether the text read so far ends in the middle of a line.
+    line_is_open: bool,
+    /// Whether any text of the current document was read.
+    document_began: bool,
+    /// The point at which the training split ends; `None` after it.
+    split_point: Option<SplitPoint>,
+    /// The part of the last chunk after the split point.
+    rest: Option<Chunk>,
+    on_progress: OnProgress<'a>,
+    reading: Reading<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(source: &'a Source, needs: Needs) -> Self {
+        Self {
+            source,
+            needs,
+            chunk_bytes: 1 << 18,
+            files: source.files.iter(),
+            separator: source.separator.as_ref().filter(|_| needs.documents).map(|text| Separator::new(text)),
+            open: None,
+            line_is_open: false,
+            document_began: false,
+            split_point: None,
+            rest: None,
+            on_progress: &ignore,
+            reading: Reading { path: &source.path, purpose: Purpose::Scan, bytes: 0, of: None },
+        }
+    }
+
+    /// Reports progress before each chunk.
+    pub(super) fn with_progress(self, on_progress: OnProgress<'a>, purpose: Purpose, of: Option<u64>) -> Self {
+        Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
+    }
+
+    /// Splits the text at this point, and with it the chunk that straddles it.
+    pub(super) fn split_at(self, split_point: SplitPoint) -> Self {
+        Self { split_point: Some(split_point), ..self }
+    }
+
+    /// The next chunk; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        let Some(mut chunk) = self.read()? else {
+            return Ok(None);
+        };
+        let Some(split_point) = &mut self.split_point else {
+            return Ok(Some(Chunk { half: Half::Val, ..chunk }));
+        };
+        match split_point.find(&chunk) {
+            None => {}
+            // A document may end here, too, and only the next chunk would say so.
+            Some(at) if at == chunk.text.len() => *split_point = SplitPoint::START,
+            Some(at) => {
+                self.split_point = None;
+                let rest = Chunk { half: Half::Val, ..chunk.split_off(at) };
+                if chunk.is_empty() {
+                    return Ok(Some(rest));
+                }
+                self.rest = Some(rest);
+            }
+        }
+        Ok(Some(chunk))
+    }
+
+    fn read(&mut self) -> Result<Option<Chunk>, DataError> {
+        report(self.on_progress, &self.reading)?;
+        let mut chunk = Chunk::default();
+        while chunk.text.len() < self.chunk_bytes {
+            let (file, is_jsonl) = match &mut self.open {
+                Some(open) => open,
+                None => match self.files.next() {
+                    Some(file) => self.open.insert((self.source.open(file, self.needs.utf8())?, file.is_jsonl)),
+                    None => break,
+                },
+            };
+            let start = chunk.text.len();
+            let (has_more, ends_document) = if *is_jsonl {
+                let is_record = file.read_record(&self.source.text_field, &mut chunk.text)?;
+                (is_record, is_record)
+            } else {
+                let has_more = file.read_text(self.chunk_bytes - start, &mut chunk.text)?;
+                (has_more, !has_more)
+            };
+            let separator = self.separator.as_mut().filter(|_| !*is_jsonl);
+            if !has_more {
+                self.open = None;
+            }
+            let is_document = match separator {
+                Some(separator) => {
+                    let found = separator.find(&chunk.text[start..]);
+                    chunk.ends.extend(found.into_iter().map(|end| start + end));
+                    ends_document && separator.end()
+                }
+                None => ends_document && self.document_began | (chunk.text.len() > start),
+            };
+            self.text_added(&mut chunk, start);
+            if ends_document {
+                self.document_began = false;
+            }
+            if is_document && self.needs.documents && self.source.has_documents {
+                chunk.ends.push(chunk.text.len());
+            }
+        }
+        self.reading.bytes += chunk.text.len() as u64;
+        Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
+    }
+
+    /// Inserts a line break at `start` if a document begins there in mid-line and document ends are not marked.
+    fn text_added(&mut self, chunk: &mut Chunk, start: usize) {
+        if chunk.text.len() == start {
+            return;
+        }
+        let is_first = !mem::replace(&mut self.document_began, true);
+        if is_first && self.line_is_open && !self.needs.documents {
+            chunk.text.insert(start, b'\n');
+        }
+        self.line_is_open = chunk.text.last() != Some(&b'\n');
+    }
+}
+
+/// The text of a chunk that was read as UTF-8.
+pub(super) fn as_utf8(text: &[u8]) -> &str {
+    std::str::from_utf8(text).expect("the reader checks it")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::fixtures::{folder, reader, record, source};
+    use super::*;
+
+    /// The text and the document ends that a reader yields for a folder of these files.
+    fn read(files: &[(&str, &[u8])], chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
+        let folder = folder(files.iter().copied());
+        let source = source(folder.path());
+        let mut reader = reader(&source, needs, chunk_bytes);
+        let mut whole = Chunk::default();
+        while let Some(chunk) = reader.next()? {
+            assert!(!chunk.is_empty());
+            assert!(!needs.utf8() || std::str::from_utf8(&chunk.text).is_ok());
+            whole.append(chunk);
+        }
+        Ok(whole)
+    }
+
+    #[test]
+    fn documents_end_where_their_texts_do_or_follow_one_another_each_on_a_new_line() {
+        let files: [(&str, &[u8]); 6] = [
+            ("b.txt", b"b, without an end of line"),
+            ("c.txt", b""),
+            ("a/z.txt", b"a/z\n"),
+            ("a/b/c.md", b"a/b/c\n\n"),
+            ("d.txt", b"d"),
+            ("e.jsonl", b"{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\\n\"}"),
+        ];
+        for chunk_bytes in [4, 9, 1000] {
+            let whole = read(&files, chunk_bytes, Needs::CHARACTERS).unwrap();
+            let expected = b"a/b/c\n\na/z\nb, without an end of line\nd\none\ntwo\n";
+            assert_eq!(whole.text, expected);
+            assert!(whole.ends.is_empty());
+
+            let whole = read(&files, chunk_bytes, Needs::BPE).unwrap();
+            let documents = ["a/b/c\n\n", "a/z\n", "b, without an end of line", "d", "one", "two\n"];
+            assert!(whole.pieces().eq(documents.map(|text| (text.as_bytes(), true))));
+        }
+    }
+
+    #[test]
+    fn a_text_file_has_several_documents_where_separators_tell_them_apart() {
+        let records = record("x\n\ny");
+        let files = [("a.txt", &b"one\n\n\ntwo\n\n"[..]), ("b.jsonl", records.as_bytes()), ("c.txt", b"three\n")];
+        let folder = folder(files);
+        let source = Source { separator: Some("\n\n".to_owned()), ..source(folder.path()) };
+        for chunk_bytes in 4..20 {
+            let whole = |needs| {
+                let mut reader = reader(&source, needs, chunk_bytes);
+                let mut whole = Chunk::default();
+                while let Some(chunk) = reader.next().unwrap() {
+                    whole.append(chunk);
+                }
+                whole
+            };
+            let documents = ["one\n\n", "\ntwo\n\n", "x\n\ny", "three\n"];
+            assert!(whole(Needs::BPE).pieces().eq(documents.map(|text| (text.as_bytes(), true))));
+            assert_eq!(whole(Needs::CHARACTERS).text, b"one\n\n\ntwo\n\nx\n\ny\nthree\n");
+        }
+    }
+
+    #[test]
+    fn the_place_that_is_not_utf8_is_named() {
+        for (content, at) in [
+            (&b"\xff"[..], 0),
+            (b"0123456789\xc3(", 10),
+            (b"01234567\xe2\x82", 8),
+            (b"0\xf0", 1),
+            (b"\xef\xbb", 0),
+            (b"\xef\xbb\xbf01\xff", 5),
+        ] {
+            for chunk_bytes in 4..12 {
+                let files = [("a.txt", content)];
+                let error = read(&files, chunk_bytes, Needs::CHARACTERS).unwrap_err();
+                let DataError::NotUtf8 { path, offset } = error else { panic!("{error}") };
+                assert_eq!((offset, path.ends_with("a.txt")), (at, true));
+                assert_eq!(read(&files, chunk_bytes, Needs::BYTES).unwrap().text, content);
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_taken_apart_where_its_documents_are() {
+        let chunk =
+            |text: &[u8], ends: &[usize]| Chunk { text: text.to_vec(), ends: ends.to_vec(), ..Chunk::default() };
+        let mut first = chunk(b"abcdef", &[0, 2, 2, 6]);
+        assert!(first.pieces().eq([&b""[..], b"ab", b"", b"cdef"].map(|text| (text, true))));
+        assert_eq!(first.split_off(2), chunk(b"cdef", &[4]));
+        assert_eq!(first, chunk(b"ab", &[0, 2, 2]));
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_the_same_texts_as_files(
+            texts in prop::collection::vec("\\PC{0,9}|(?s:.{0,9})|[a-z\n]{0,30}", 1..20),
+            chunk_bytes in 4_usize..50,
+        ) {
+            prop_assume!(texts.iter().all(|text| !text.starts_with('\u{feff}')));
+            let names: Vec<String> = (10..).zip(&texts).map(|(i, _)| format!("{i}.txt")).collect();
+            let files: Vec<_> = names.iter().zip(&texts).map(|(name, text)| (&**name, text.as_bytes())).collect();
+            let lines: String = texts.iter().map(|text| record(text)).collect();
+            for needs in [Needs::CHARACTERS, Needs::BPE, Needs::BYTES] {
+                let of_files = read(&files, chunk_bytes, needs).unwrap();
+                let of_records = read(&[("a.jsonl", lines.as_bytes())], chunk_bytes, needs).unwrap();
+                prop_assert_eq!(&of_records, &of_files);
+                prop_assert!(!needs.documents || of_files.text == texts.concat().into_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The files that a text on disk is made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::DataError;
+use super::file::OpenFile;
+use super::pattern::fits;
+use crate::config::{SourceConfig, TextFormat};
+
+/// The path that stands for standard input.
+pub(super) const STANDARD_INPUT: &str = "-";
+
+pub(super) fn is_standard_input(path: &Path) -> bool {
+    path == Path::new(STANDARD_INPUT)
+}
+
+/// The files of a text, in order.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// The path in the config, as errors show it.
+    pub path: PathBuf,
+    /// At least one.
+    pub files: Vec<TextFile>,
+    /// Whether each file or record is a separate document.
+    pub has_documents: bool,
+    /// The field of a record that holds its text.
+    pub text_field: String,
+    /// The text that ends a document within a text file.
+    pub separator: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct TextFile {
+    pub path: PathBuf,
+    /// Whether each line is a record, rather than the text itself.
+    pub is_jsonl: bool,
+}
+
+impl Source {
+    /// Finds the file, or every file of the folder and its subfolders, in path order.
+    ///
+    /// Hidden files and folders are left out. Symbolic links are followed, but no folder or file is read twice:
+    /// otherwise one copy could be for training, and another for validation.
+    pub(super) fn find(config: &SourceConfig) -> Result<Self, DataError> {
+        let path = &config.path;
+        let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
+        let mut files = Vec::new();
+        if metadata.is_dir() {
+            list(path, &mut BTreeSet::new(), &mut files)?;
+            let any = |patterns: &Option<Vec<String>>, file: &Path| {
+                let inside = file.strip_prefix(path).unwrap_or(file);
+                patterns.iter().flatten().any(|pattern| fits(pattern, inside))
+            };
+            let includes_all = config.include.as_ref().is_none_or(Vec::is_empty);
+            files.retain(|file| (includes_all || any(&config.include, file)) && !any(&config.exclude, file));
+        } else if metadata.is_file() {
+            files.push(path.clone());
+        } else {
+            return Err(DataError::NotAFile { path: path.clone() });
+        }
+        if files.is_empty() {
+            return Err(DataError::NoFiles { path: path.clone() });
+        }
+        let format = config.format.unwrap_or_default();
+        let files = files.into_iter();
+        let files: Vec<TextFile> = files.map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path }).collect();
+        Ok(Self {
+            path: path.clone(),
+            has_documents: metadata.is_dir()
+                || files.iter().any(|file| file.is_jsonl)
+                || config.document_separator.is_some(),
+            files,
+            text_field: config.text_field.clone().unwrap_or_else(|| "text".to_owned()),
+            separator: config.document_separator.clone(),
+        })
+    }
+
+    /// Finds several texts. No file may be in two of them: one could train on what the other holds out for validation.
+    pub(super) fn find_all(configs: &[SourceConfig]) -> Result<Vec<Self>, DataError> {
+        let sources: Vec<Self> = configs.iter().map(Self::find).collect::<Result<_, _>>()?;
+        if sources.len() < 2 {
+            return Ok(sources);
+        }
+        let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+        for source in &sources {
+            for file in &source.files {
+                let real = file.path.canonicalize();
+                let real = real.map_err(|error| DataError::read(&file.path, error))?;
+                if let Some(first) = owners.insert(real, &source.path) {
+                    let (file, first, second) = (file.path.clone(), first.to_owned(), source.path.clone());
+                    return Err(DataError::InTwoSources { file, first, second });
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The text of standard input that was saved as `file`.
+    pub(super) fn of_standard_input(config: &SourceConfig, file: &Path) -> Self {
+        let is_jsonl = config.format == Some(TextFormat::Jsonl);
+        Self {
+            path: config.path.clone(),
+            files: vec![TextFile { path: file.to_owned(), is_jsonl }],
+            has_documents: is_jsonl || config.document_separator.is_some(),
+            text_field: config.text_field.clone().unwrap_or_default(),
+            separator: config.document_separator.clone(),
+        }
+    }
+
+    /// Opens a file of this text, which must be UTF-8 if it holds records.
+    pub(super) fn open(&self, file: &TextFile, utf8: bool) -> Result<OpenFile, DataError> {
+        let shown = match is_standard_input(&self.path) {
+            true => &self.path, // rather than the file that it was saved to
+            false => &file.path,
+        };
+        OpenFile::open(&file.path, shown, utf8 || file.is_jsonl)
+    }
+}
+
+/// Whether each line of a file is a record.
+pub fn is_jsonl(format: TextFormat, path: &Path) -> bool {
+    match format {
+        TextFormat::Text => false,
+        TextFormat::Jsonl => true,
+        TextFormat::Auto => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+            let name = name.strip_suffix(".gz").unwrap_or(&name);
+            let extension = Path::new(name).extension();
+            extension.is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+        }
+    }
+}
+
+/// Adds the files of a folder in name order; `seen` holds the canonical paths of the folders entered and the files
+/// added.
+fn list(folder: &Path, seen: &mut BTreeSet<PathBuf>, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let fail = |source| DataError::read(folder, source);
+    if !seen.insert(folder.canonicalize().map_err(fail)?) {
+        return Ok(());
+    }
+    let entries = fs::read_dir(folder).map_err(fail)?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let mut names = names.collect::<Result<Vec<_>, _>>().map_err(fail)?;
+    names.sort();
+    for name in names.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")) {
+        let path = folder.join(name);
+        let metadata = fs::metadata(&path).map_err(|source| not_found(&path, source))?;
+        if metadata.is_dir() {
+            list(&path, seen, files)?;
+        } else if metadata.is_file() {
+            let real = path.canonicalize().map_err(|source| DataError::read(&path, source))?;
+            if seen.insert(real) {
+                files.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn not_found(path: &Path, source: io::Error) -> DataError {
+    if source.kind() != io::ErrorKind::NotFound {
+        return DataError::read(path, source);
+    }
+    let path = path.to_owned();
+    match fs::read_link(&path) {
+        Ok(target) => DataError::DanglingLink { path, target },
+        Err(_) => DataError::Missing { nearest: nearest(&path), path },
+    }
+}
+
+/// The entry in the same folder whose name is most similar to that of a missing path.
+fn nearest(path: &Path) -> Option<PathBuf> {
+    const LEAST_LIKENESS: f64 = 0.75;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let wanted = path.file_name()?.to_string_lossy();
+    let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+    let (likeness, name) = names
+        .map(|name| (strsim::jaro_winkler(&wanted, &name.to_string_lossy()), name))
+        .max_by(|(a, a_name), (b, b_name)| a.total_cmp(b).then_with(|| b_name.cmp(a_name)))?;
+    (likeness >= LEAST_LIKENESS).then(|| path.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::folder;
+    use super::*;
+
+    fn find(path: &Path) -> Result<Source, DataError> {
+        Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })
+    }
+
+    /// A folder with empty files.
+    fn empty(names: &[&'static str]) -> tempfile::TempDir {
+        folder(names.iter().map(|name| (*name, &b""[..])))
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_ordered_and_known_by_name() {
+        let folder = empty(&["b.txt", "a/z.JSONL", "a/b/c.ndjson.gz", ".hidden", ".git/x", "jsonl", "d.jsonl.txt"]);
+        let source = find(folder.path()).unwrap();
+        let file = |file: &TextFile| (file.path.strip_prefix(folder.path()).unwrap().to_owned(), file.is_jsonl);
+        let (files, are_jsonl): (Vec<_>, Vec<_>) = source.files.iter().map(file).unzip();
+        assert_eq!(files, ["a/b/c.ndjson.gz", "a/z.JSONL", "b.txt", "d.jsonl.txt", "jsonl"].map(PathBuf::from));
+        assert_eq!(are_jsonl, [true, true, false, false, false]);
+        assert!(source.has_documents);
+        assert!(!find(&folder.path().join("b.txt")).unwrap().has_documents);
+        assert!(find(&folder.path().join("a/z.JSONL")).unwrap().has_documents);
+        assert!(is_jsonl(TextFormat::Jsonl, Path::new("a.txt")));
+        assert!(!is_jsonl(TextFormat::Text, Path::new("a.jsonl")));
+        assert!(!is_jsonl(TextFormat::Auto, Path::new("a.jsonl.gz.gz")));
+    }
+
+    #[test]
+    fn the_error_for_a_missing_text_names_one_like_it() {
+        let folder = empty(&[".hidden", "sub/stories.txt", "empty/.hidden"]);
+        assert!(matches!(find(&folder.path().join("empty")), Err(DataError::NoFiles { .. })));
+        let sub = folder.path().join("sub");
+        for (name, expected) in [("storys.txt", Some("stories.txt")), ("other", None)] {
+            let error = find(&sub.join(name)).unwrap_err();
+            let expected = expected.map(|name| sub.join(name));
+            assert!(matches!(&error, DataError::Missing { nearest, .. } if *nearest == expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_of_a_folder_are_chosen_by_patterns() {
+        let folder = empty(&["a.txt", "b.png", "old/c.txt", "old/d.md"]);
+        let names = |include: &[&str], exclude: &[&str]| {
+            let list = |patterns: &[&str]| Some(patterns.iter().map(ToString::to_string).collect());
+            let path = folder.path().to_owned();
+            let config =
+                SourceConfig { path, include: list(include), exclude: list(exclude), ..SourceConfig::default() };
+            let name = |file: &TextFile| file.path.strip_prefix(folder.path()).unwrap().display().to_string();
+            Source::find(&config).map(|source| source.files.iter().map(name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[], &[]).unwrap(), ["a.txt", "b.png", "old/c.txt", "old/d.md"]);
+        assert_eq!(names(&["*.txt"], &[]).unwrap(), ["a.txt", "old/c.txt"]);
+        assert_eq!(names(&["*.txt", "*.md"], &["old/c*"]).unwrap(), ["a.txt", "old/d.md"]);
+        assert_eq!(names(&[], &["*.png", "old/**"]).unwrap(), ["a.txt"]);
+        assert!(matches!(names(&["*.rst"], &[]), Err(DataError::NoFiles { .. })));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_but_not_in_circles() {
+        use std::os::unix::fs::symlink;
+        let folder = empty(&["a/x.txt"]);
+        symlink("..", folder.path().join("a/loop")).unwrap();
+        symlink("a/x.txt", folder.path().join("y.txt")).unwrap();
+        let files = find(folder.path()).unwrap().files;
+        assert_eq!(files.len(), 1, "a file counts once");
+        assert_eq!(files[0].path, folder.path().join("a/x.txt"));
+        assert!(matches!(find(Path::new("/dev/null")), Err(DataError::NotAFile { .. })));
+    }
+}

@@ -1,0 +1,25 @@
+//! Training of a GPT: from a config and a text to a run directory.
+//!
+//! [`config`] holds the settings of a run and [`data`] makes batches of its text; [`optimizer`] and [`train`] change the
+//! weights, alone or on several machines ([`distributed`]), and [`run`] keeps them. [`plan`] predicts what a run takes,
+//! [`autoconfig`] and [`sweep`] find settings.
+//!
+//! Nothing here prints: progress is reported through an observer.
+
+#![cfg_attr(
+    test,
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
+)]
+
+pub mod autoconfig;
+pub mod config;
+pub mod data;
+pub mod disk;
+pub mod distributed;
+pub mod format;
+pub mod measure;
+pub mod optimizer;
+pub mod plan;
+pub mod run;
+pub mod sweep;
+pub mod train;

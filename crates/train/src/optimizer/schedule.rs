@@ -1,0 +1,185 @@
+//! The learning rate and the batch size as pure functions of the step, so that a resumed run needs no saved schedule
+//! state.
+
+use crate::config::{Config, ScheduleConfig, ScheduleKind};
+
+/// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
+///
+/// The learning rate warms up linearly to `peak` over `warmup_steps`, and then decays by the schedule's kind to
+/// `min_learning_rate`, which it reaches at `max_steps` and keeps afterwards (unless the kind is constant). The warm-up
+/// may be longer than the run.
+///
+/// Source of the cosine: Loshchilov and Hutter 2017, "SGDR", eq. 5, one half period; of warm-up,
+/// plateau and decay ("wsd"): Hu et al. 2024, "MiniCPM", section 4.
+pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_steps: usize) -> f64 {
+    let ScheduleConfig { kind, warmup_steps, min_learning_rate: min, decay_fraction, .. } = *schedule;
+    if step < warmup_steps {
+        return peak * (step + 1) as f64 / (warmup_steps + 1) as f64;
+    }
+    let (step, warmup, end) = (step as f64, warmup_steps as f64, max_steps as f64);
+    let progress_from = |start: f64| ((step - start) / (end - start).max(1.0)).clamp(0.0, 1.0);
+    match kind {
+        ScheduleKind::Constant => peak,
+        ScheduleKind::Linear => peak + (min - peak) * progress_from(warmup),
+        ScheduleKind::Cosine => {
+            let cosine = (std::f64::consts::PI * progress_from(warmup)).cos();
+            min + 0.5 * (1.0 + cosine) * (peak - min)
+        }
+        ScheduleKind::Wsd => {
+            let decay_start = (end * (1.0 - decay_fraction)).max(warmup);
+            peak + (min - peak) * progress_from(decay_start)
+        }
+    }
+}
+
+/// The number of rows in each batch of a run, and the number of tokens in each row.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batches {
+    /// Rows and tokens per row of a micro-batch, in the first step and after the warm-up of batch size and length.
+    ends: [[usize; 2]; 2],
+    /// The number of steps in the warm-up of batch size and length.
+    n_growing: usize,
+    grad_accumulation_steps: usize,
+}
+
+/// The length of rows grows by this many tokens at a time, since lengths in between are no faster to compute.
+const TOKENS: usize = 8;
+
+impl Batches {
+    /// The batches of a run.
+    pub fn of(config: &Config) -> Self {
+        let Config { train, schedule, model, .. } = config;
+        let last = [train.batch_size, model.context_length];
+        let first = [schedule.initial_batch_size, schedule.initial_context_length];
+        let first = [first[0].unwrap_or(last[0]), first[1].unwrap_or(last[1])];
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a number of steps")]
+        let share = (schedule.ramp_fraction * train.max_steps as f64).ceil() as usize;
+        let n_growing = if first == last { 0 } else { share };
+        Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps }
+    }
+
+    /// The rows of each micro-batch in step `step`, counted from 0, and the tokens per row. Both grow linearly.
+    ///
+    /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training GPT
+    /// Models", section 4.
+    pub fn at(&self, step: usize) -> [usize; 2] {
+        let [[first_rows, first_tokens], last @ [last_rows, last_tokens]] = self.ends;
+        if step >= self.n_growing {
+            return last;
+        }
+        let grown = |first: usize, last: usize| first + multiplied((last - first, step), self.n_growing);
+        let tokens = grown(first_tokens, last_tokens) / TOKENS * TOKENS;
+        [grown(first_rows, last_rows), tokens.max(first_tokens)]
+    }
+
+    /// The number of training tokens in step `step`.
+    pub fn tokens_at(&self, step: usize) -> u64 {
+        self.at(step)
+            .into_iter()
+            .fold(self.grad_accumulation_steps as u64, |product, n| product.saturating_mul(n as u64))
+    }
+
+    /// The number of training tokens in all steps before `step`.
+    pub fn tokens_before(&self, step: usize) -> u64 {
+        let mut tokens: u64 = 0;
+        let mut first = 0;
+        // Many steps have the same batch size. Since the size never shrinks, bisection finds the next larger one.
+        while first < step {
+            let size = self.at(first);
+            let (mut same, mut next) = (first, step);
+            while next - same > 1 {
+                let middle = same.midpoint(next);
+                if first >= self.n_growing || self.at(middle) == size { same = middle } else { next = middle }
+            }
+            let n_steps = (next - first) as u64;
+            tokens = tokens.saturating_add(self.tokens_at(first).saturating_mul(n_steps));
+            first = next;
+        }
+        tokens
+    }
+}
+
+/// Computes `a b / c`, rounded down, for `b` below `c`.
+fn multiplied((a, b): (usize, usize), c: usize) -> usize {
+    usize::try_from(a as u128 * b as u128 / c as u128).expect("at most a")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Case {
+        max_steps: usize,
+        warmup_steps: usize,
+        learning_rate: f64,
+        min_learning_rate: f64,
+        decay_fraction: f64,
+        learning_rates: BTreeMap<String, Vec<f64>>,
+    }
+
+    /// Compares with `scripts/fixtures/schedule.py`, whose cosine is that of the PyTorch reference.
+    #[test]
+    fn every_kind_follows_the_reference() {
+        let text = include_str!("../../../../tests/fixtures/schedule.json");
+        let mut fixture: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let cases: Vec<Case> = serde_json::from_value(fixture["cases"].take()).expect("cases");
+        let mut compared = 0;
+        for case in cases {
+            let Case { warmup_steps, min_learning_rate, decay_fraction, learning_rate: peak, max_steps, .. } = case;
+            for (name, expected) in case.learning_rates {
+                let kind = serde_json::from_value(name.as_str().into()).expect("a kind");
+                let schedule = ScheduleConfig {
+                    kind,
+                    warmup_steps,
+                    min_learning_rate,
+                    decay_fraction,
+                    ..ScheduleConfig::default()
+                };
+                for (step, expected) in expected.into_iter().enumerate() {
+                    let got = learning_rate(&schedule, peak, step, max_steps);
+                    assert!((got - expected).abs() < 1e-12, "{name} step {step}: {got} {expected}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 100, "only {compared} values compared");
+    }
+
+    fn batches(max_steps: usize, [rows, tokens]: [Option<usize>; 2]) -> Batches {
+        let mut config = Config::default();
+        (config.train.max_steps, config.train.batch_size, config.train.grad_accumulation_steps) = (max_steps, 12, 3);
+        config.model.context_length = 100;
+        (config.schedule.initial_batch_size, config.schedule.initial_context_length) = (rows, tokens);
+        config.schedule.ramp_fraction = 0.5;
+        Batches::of(&config)
+    }
+
+    #[test]
+    fn rows_and_batches_grow_on_a_straight_line_and_stay() {
+        let both = batches(20, [Some(2), Some(30)]);
+        let sizes = [0, 1, 5, 9, 10, 19, 1000].map(|step| both.at(step));
+        assert_eq!(sizes, [[2, 30], [3, 32], [7, 64], [11, 88], [12, 100], [12, 100], [12, 100]]);
+        assert_eq!(batches(20, [None, Some(30)]).at(5), [12, 64]);
+        assert_eq!(batches(20, [None, None]).at(0), [12, 100]);
+        assert_eq!(batches(1, [Some(2), None]).at(0), [2, 100], "a run of a single step begins");
+    }
+
+    #[test]
+    fn tokens_are_those_of_all_steps_before() {
+        for ends in [[None, None], [Some(2), None], [None, Some(1)], [Some(1), Some(99)], [Some(12), Some(100)]] {
+            for max_steps in [1, 7, 150] {
+                let batches = batches(max_steps, ends);
+                let mut tokens = 0;
+                for step in 0..max_steps + 3 {
+                    assert_eq!(batches.tokens_before(step), tokens, "{ends:?}, step {step} of {max_steps}");
+                    tokens += batches.tokens_at(step);
+                }
+            }
+        }
+        let endless = batches(usize::MAX, [Some(1), Some(1)]);
+        assert_eq!(endless.tokens_before(usize::MAX), u64::MAX);
+    }
+}

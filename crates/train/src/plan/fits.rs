@@ -1,0 +1,126 @@
+//! Whether training or generation fits the memory of the machine, checked before anything is allocated.
+
+use super::{MAX_PARAMETERS, Memory, PlanError, parameters};
+use crate::config::{Config, ModelConfig, PositionKind, TokenizerKind};
+use crate::format::size;
+use crate::measure::Machine;
+use tinderbox_model::device::OpenDevice;
+
+/// Rejects a run that needs more memory than there is, assuming the smallest possible vocabulary.
+///
+/// # Errors
+/// If the run does not fit.
+pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanError> {
+    let vocab_size = config.model.vocab_size.unwrap_or(match config.tokenizer.kind {
+        TokenizerKind::Byte => 256,
+        TokenizerKind::Bpe => config.tokenizer.bpe_vocab_size(),
+        TokenizerKind::Char | TokenizerKind::File => 1, // depends on the text or the file
+    });
+    let n_parameters = parameters(&config.model, vocab_size).total;
+    if n_parameters > MAX_PARAMETERS {
+        return Err(PlanError::TooLarge(n_parameters));
+    }
+    let advice = Memory::new(config, vocab_size, device).advice(config, vocab_size, device);
+    advice.map_or(Ok(()), |advice| Err(PlanError::DoesNotFit(advice)))
+}
+
+/// The texts that a model is to generate.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing<'a> {
+    /// The model.
+    pub model: &'a ModelConfig,
+    /// The size of its weights in bytes.
+    pub weights: u64,
+    /// The number of texts generated at once.
+    pub n_texts: u64,
+    /// The most tokens per text, prompt included.
+    pub n_tokens: u64,
+}
+
+impl Writing<'_> {
+    /// The least memory needed, in bytes: weights, keys and values, and the `RoPE` table.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.weights.saturating_add(self.cache()).saturating_add(self.rotations())
+    }
+
+    /// The KV cache.
+    fn cache(&self) -> u64 {
+        let ModelConfig { n_layers, n_kv_heads, head_dim, context_length, .. } = *self.model;
+        let n_tokens = self.n_tokens.min(context_length as u64);
+        let factors = [n_layers as u64, n_kv_heads as u64, head_dim as u64, n_tokens, self.n_texts, 2 * 4];
+        factors.into_iter().fold(1, u64::saturating_mul)
+    }
+
+    /// The `RoPE` table: an angle in f64, its cosine and its sine for each pair of dimensions and each position.
+    fn rotations(&self) -> u64 {
+        match self.model.position {
+            PositionKind::Learned => 0,
+            PositionKind::Rope => self.model.context_length as u64 * (self.model.rotary_dim() as u64 / 2) * 16,
+        }
+    }
+
+    /// Rejects a generation that needs more memory than there is.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn check(&self, machine: Machine) -> Result<(), PlanError> {
+        let needed = self.memory();
+        let [shown, total, free] = [needed, machine.total, machine.available].map(size);
+        let problem = if needed > machine.total {
+            format!("writing with this model needs {shown}, and this machine has {total}")
+        } else if needed > machine.available {
+            format!("writing with this model needs {shown}, and of this machine's {total} only {free} are free now")
+        } else {
+            return Ok(());
+        };
+        let hint = if self.cache() > needed / 2 {
+            "lower --max-new-tokens or --num-samples"
+        } else if self.rotations() > needed / 2 {
+            "its model.context_length is out of all proportion: lower it in the run's config.toml"
+        } else {
+            "free some memory, or use a machine with more"
+        };
+        Err(PlanError::DoesNotFit(format!("{problem}\n  hint: {hint}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tinderbox_model::device;
+
+    #[test]
+    fn a_run_that_fits_no_machine_is_refused_before_anything_is_allocated() {
+        let device = device::open(&"flex".parse().unwrap()).unwrap();
+        let check = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            let text = "[data]\npath = \"a.txt\"\n[tokenizer]\nkind = \"byte\"";
+            check_training(&Config::from_toml(text, "c.toml".as_ref(), &settings).unwrap(), &device)
+        };
+        check(&["model.d_model=16"]).unwrap();
+        let error = check(&["model.d_model=16384", "model.n_layers=600"]).unwrap_err().to_string();
+        assert!(error.starts_with("the run needs ") && error.contains("hint: "), "{error}");
+        assert!(error.ends_with("--force tries it all the same"), "{error}");
+        let error = check(&["model.d_model=16777216", "model.d_ff=16777216", "model.n_layers=60000"]).unwrap_err();
+        assert!(matches!(error, PlanError::TooLarge(_)), "{error}");
+    }
+
+    #[test]
+    fn the_memory_of_writing_says_what_to_lower() {
+        let model = ModelConfig { position: PositionKind::Rope, ..ModelConfig::default() }.with_derived();
+        let writing = Writing { model: &model, weights: 1 << 20, n_texts: 1, n_tokens: 10 };
+        // 4 layers of 4 heads, 32 wide: keys and values of 10 tokens; 16 angles for each of 128 positions.
+        assert_eq!(writing.memory(), (1 << 20) + 4 * 128 * 10 * 8 + 128 * 16 * 16);
+        let machine = Machine { total: 8 << 30, available: 4 << 30 };
+        writing.check(machine).unwrap();
+        let hint = |writing: Writing<'_>| writing.check(machine).unwrap_err().to_string();
+        let heavy = hint(Writing { weights: 5 << 30, ..writing });
+        assert!(heavy.contains("5.0 GiB") || heavy.contains("5120"), "{heavy}");
+        assert!(heavy.contains("only") && heavy.contains("free some memory"), "{heavy}");
+        let long = ModelConfig { context_length: 1 << 24, ..model.clone() };
+        assert!(hint(Writing { model: &long, n_tokens: u64::MAX, ..writing }).contains("lower --max-new-tokens"));
+        let long = ModelConfig { context_length: 1 << 24, head_dim: 128, ..model.clone() };
+        assert!(hint(Writing { model: &long, ..writing }).contains("model.context_length"));
+    }
+}

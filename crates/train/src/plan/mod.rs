@@ -1,0 +1,160 @@
+//! The cost of a run before it starts: parameters, FLOPs, memory, disk and time.
+//!
+//! Everything but the time follows from the config; [`Time`] is extrapolated from a few real steps on synthetic text.
+
+mod compute;
+mod disk;
+mod fits;
+mod memory;
+mod parameters;
+mod pass;
+mod portable;
+mod ranks;
+mod run_counts;
+mod table;
+mod text;
+mod time;
+mod update;
+
+use serde::Serialize;
+
+pub use compute::{Compute, compute, update_flops};
+pub use disk::Disk;
+pub use fits::{Writing, check_training};
+pub use memory::Memory;
+pub use parameters::{BlockParameters, Parameters, parameters, tensors};
+pub use pass::{Held, Operations, PassMemory, pass_memory};
+pub use portable::Portable;
+pub use ranks::{Distributed, Machines, Network, Synchronized};
+pub use run_counts::RunCounts;
+pub use table::table;
+pub use text::Vocabulary;
+pub use time::{Measured, Time};
+pub use update::update_memory;
+
+use crate::config::{Config, MatmulPrecision};
+use crate::data::{DataError, Estimate};
+use crate::train::precision;
+use tinderbox_model::device::OpenDevice;
+pub use tinderbox_model::shapes::NamedShape;
+use tinderbox_model::tokenizer::TokenizerError;
+
+/// The largest model that is planned: far too large for any machine, and small enough to count.
+const MAX_PARAMETERS: u64 = 1 << 44;
+
+/// The reason why a run cannot be planned.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The text cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The tokenizer's file cannot be used.
+    #[error("cannot use tokenizer.path: {0}")]
+    Tokenizer(#[source] TokenizerError),
+    /// The model is too large to be planned.
+    #[error(
+        "a model of {0} parameters fits no machine\n  hint: lower model.d_model, model.d_ff, \
+         model.n_layers or the vocabulary"
+    )]
+    TooLarge(u64),
+    /// There is too little memory: how much is needed, how much there is, and what helps.
+    #[error("{0}; --force tries it all the same")]
+    DoesNotFit(String),
+    /// The device failed while steps were measured.
+    #[error("the device failed: {0}\n  hint: --no-measure plans without computing anything")]
+    Device(String),
+}
+
+/// The cost of a run. Sizes are in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// The device's name.
+    pub device: String,
+    /// The precision of the run's matrix products.
+    #[serde(skip)]
+    pub matmul_precision: MatmulPrecision,
+    /// The vocabulary.
+    pub vocabulary: Vocabulary,
+    /// The text; `None` if it was not found.
+    pub text: Option<Estimate>,
+    /// The parameters.
+    pub parameters: Parameters,
+    /// Whether other programs can read the model; `None` until the caller has asked those who know them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub portable: Option<Portable>,
+    /// The FLOPs of one token.
+    pub flops_per_token: Compute,
+    /// The numbers of steps, evaluations, samples and checkpoints.
+    pub run: RunCounts,
+    /// The peak memory.
+    pub memory: Memory,
+    /// The checkpoints.
+    pub disk: Disk,
+    /// The duration of the run; `None` if nothing was measured.
+    pub time: Option<Time>,
+    /// The run on several [`Machines`], if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distributed: Option<Distributed>,
+    /// The assumptions made.
+    pub notes: Vec<String>,
+    /// The problems found, each with a hint.
+    pub warnings: Vec<String>,
+}
+
+/// Plans the run of `config` on `device`.
+///
+/// With `measure`, makes a few real steps on synthetic text, unless the run cannot be made there. Leaves nothing
+/// behind. `known` is the vocabulary of a run that starts from the weights of another; any other vocabulary follows
+/// from the config and its text.
+///
+/// # Errors
+/// If the text cannot be used, the model is too large to count, or the device fails.
+pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, measure: bool) -> Result<Plan, PlanError> {
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    let (vocabulary, text) = text::find(config, known, &mut notes, &mut warnings)?;
+    let vocab_size = vocabulary.size;
+    let parameters = parameters(&config.model, vocab_size);
+    if parameters.total > MAX_PARAMETERS {
+        return Err(PlanError::TooLarge(parameters.total));
+    }
+    let flops_per_token = compute(&config.model, vocab_size, Operations::of(device.backend));
+    let update_flops = update_flops(&config.model, vocab_size, &config.optimizer);
+    let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
+    let memory = Memory::new(config, vocab_size, device);
+    let disk = Disk::new(config, vocab_size, run.checkpoints);
+    warnings.extend(memory.advice(config, vocab_size, device));
+    let precision = config.train.matmul_precision.on(&device.device);
+    let unusable = precision::check(config.train.matmul_precision, device).err();
+    let obstacle = if memory.is_too_much() {
+        Some("the run does not fit the memory")
+    } else if unusable.is_some() {
+        Some("the run cannot be made on this device")
+    } else {
+        None
+    };
+    warnings.extend(unusable.map(|error| error.to_string()).or_else(|| precision::warning(precision)));
+    let time = match obstacle {
+        _ if !measure => None,
+        Some(obstacle) => {
+            notes.push(format!("nothing was measured: {obstacle}"));
+            None
+        }
+        None => Some(Time::new(time::measure(config, vocab_size, device, &memory)?, &run)),
+    };
+    Ok(Plan {
+        device: device.name.clone(),
+        matmul_precision: precision,
+        vocabulary,
+        text,
+        parameters,
+        portable: None,
+        flops_per_token,
+        run,
+        memory,
+        disk,
+        time,
+        distributed: None,
+        notes,
+        warnings,
+    })
+}

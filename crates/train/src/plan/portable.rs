@@ -1,0 +1,12 @@
+//! Whether other programs can read the model, which the crate that knows them says.
+
+use serde::Serialize;
+
+/// Whether other programs can read the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Portable {
+    /// The model family by which they know it, such as `qwen3`; `None` if they know no such model.
+    pub family: Option<&'static str>,
+    /// The keys that rule out the nearest family, each with its value and the reason; empty if there is a family.
+    pub obstacles: Vec<String>,
+}

@@ -1,0 +1,94 @@
+//! The text and the vocabulary of a run, as far as they are known before it starts.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::PlanError;
+use crate::config::Config;
+use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Estimate};
+use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
+
+/// The number of characters assumed for a text that is not found: those of ASCII.
+const ASSUMED_CHARACTERS: usize = 128;
+
+/// The vocabulary of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Vocabulary {
+    /// The number of distinct tokens.
+    pub size: usize,
+    /// The setting or the text that determines the size.
+    pub source: String,
+}
+
+/// Scans the text, if there is one, and determines the vocabulary, unless it is `known`.
+pub(super) fn find(
+    config: &Config,
+    known: Option<Vocabulary>,
+    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
+) -> Result<(Vocabulary, Option<Estimate>), PlanError> {
+    let path = config.data.path.display();
+    let kind = config.tokenizer.kind;
+    let mut too_short = |error: DataError| warnings.push(error.to_string());
+    let mut left_out = |why: String| {
+        notes.push(format!("{why}, so the number of epochs and the last evaluation are left out"));
+        None
+    };
+    let extent = if config.data.path == Path::new("-") {
+        left_out("standard input is not read".to_owned())
+    } else {
+        match Estimate::read(config, &mut too_short) {
+            Ok(extent) => Some(extent),
+            Err(DataError::Missing { path, nearest }) => {
+                let hint = data::missing_hint(&path, nearest.as_deref());
+                left_out(format!("the text `{}` is not there ({hint})", path.display()))
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let end = usize::from(config.tokenizer.end_of_text);
+    let and_end = if config.tokenizer.end_of_text { " and the end of a text" } else { "" };
+    let mut from_config = || -> Result<Vocabulary, PlanError> {
+        Ok(match (kind, &extent) {
+            (TokenizerKind::Byte, _) => Vocabulary { size: 256 + end, source: format!("bytes{and_end}") },
+            (TokenizerKind::Char, Some(extent)) => {
+                Vocabulary { size: extent.n_characters + end, source: format!("the characters of `{path}`{and_end}") }
+            }
+            (TokenizerKind::Char, None) => {
+                notes.push(format!(
+                    "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
+                ));
+                Vocabulary { size: ASSUMED_CHARACTERS, source: "assumed".to_owned() }
+            }
+            (TokenizerKind::Bpe, _) => Vocabulary {
+                size: config.tokenizer.vocab_size.expect("a config with bpe is given one when it is loaded"),
+                source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
+            },
+            (TokenizerKind::File, _) => {
+                let path = config.tokenizer.path.as_ref().expect("a rule of the config");
+                Vocabulary {
+                    size: Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?.vocab_size(),
+                    source: format!("`{}`", path.display()),
+                }
+            }
+        })
+    };
+    let vocabulary = match known {
+        Some(known) => known,
+        None => from_config()?,
+    };
+    let vocabulary = match config.model.vocab_size {
+        // A tokenizer with more tokens is rejected when the run starts.
+        Some(rows) => Vocabulary { size: rows.max(vocabulary.size), source: "model.vocab_size".to_owned() },
+        None => vocabulary,
+    };
+    let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
+    if is_estimate && extent.is_some() {
+        notes.push(format!(
+            "a token was taken to stand for {ASSUMED_BYTES_PER_TOKEN} bytes of text: how many it does, encoding \
+             tells"
+        ));
+    }
+    Ok((vocabulary, extent))
+}

@@ -1,0 +1,323 @@
+//! A checkpoint directory: weights, optimizer state and training state.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::files::{write_dir, write_synced};
+use super::layout::{step_of, steps_in};
+use super::{RunError, cannot_read, cannot_write, tensors};
+use crate::config::ModelConfig;
+use crate::disk;
+use tinderbox_model::parameters::AssignError;
+use tinderbox_model::{Gpt, LazyTensor, parameters, shapes};
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+
+/// The position embedding, with a row for each position of the context.
+const POSITIONS: &str = "position_embedding.weight";
+
+/// The version of the format. Version 1 had no checksums.
+const VERSION: u32 = 2;
+const FIRST_WITH_CHECKSUMS: u64 = 2;
+
+/// The best evaluation so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Its step, whose checkpoint is kept.
+    pub step: usize,
+    /// The estimated validation loss, in nats per token.
+    pub val_loss: f64,
+}
+
+/// The training state, apart from tensors. Batches, dropout and learning rates follow from the step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainState {
+    /// Updates made.
+    pub step: usize,
+    /// SHA-256 of the training text, in hexadecimal; empty in an imported model.
+    pub text_sha256: String,
+    /// The checkpoint, or the model of another project, that the initial weights came from, as it was named then;
+    /// `None` if they were drawn from the seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<String>,
+    /// The best evaluation so far.
+    pub best: Option<Best>,
+    /// Evaluations since the best one.
+    pub evaluations_without_improvement: usize,
+    /// Training losses since the last line of the log, nats per token.
+    pub loss_window: Vec<f32>,
+    /// Mean training loss of the last line of the log, nats per token.
+    pub train_loss: Option<f64>,
+    /// CRC-32C of the run's `tokenizer.json`; `None` if an older version began the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer_crc32c: Option<u32>,
+    /// The work at this step that an interrupt left undone; done first on resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_undone: Option<LeftUndone>,
+    /// The losses by which spikes are detected, nats per token; empty unless the config asks for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent_losses: Vec<f32>,
+}
+
+/// Work that can be left undone at a step; each includes those below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftUndone {
+    /// The measurements of the initial weights.
+    Start,
+    /// The evaluation.
+    Evaluation,
+    /// The sample after it.
+    Sample,
+}
+
+impl TrainState {
+    /// Whether the weights come from another project and were not trained here.
+    pub fn is_imported(&self) -> bool {
+        self.text_sha256.is_empty()
+    }
+}
+
+/// Not deserialized: serde would buffer the flattened fields as values, at many times their size.
+#[derive(Serialize)]
+struct StateFile {
+    version: u32,
+    #[serde(flatten)]
+    state: TrainState,
+    crc32c: Checksums,
+}
+
+/// CRC-32C of the files of a checkpoint, in hexadecimal.
+#[derive(Serialize, Deserialize)]
+struct Checksums {
+    #[serde(rename = "model.safetensors")]
+    model: String,
+    #[serde(rename = "optimizer.safetensors")]
+    optimizer: String,
+    /// The checksum of this file up to these digits, which are its last.
+    #[serde(rename = "state.json")]
+    state: String,
+}
+
+/// The contents of a checkpoint. Its tensors stay on the device or in the file until written or loaded.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The weights, by parameter name.
+    pub model: BTreeMap<String, LazyTensor>,
+    /// The optimizer's running means.
+    pub optimizer: BTreeMap<String, LazyTensor>,
+    /// The training state.
+    pub state: TrainState,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint to `dir`, atomically.
+    pub fn write(&self, dir: &Path) -> Result<(), RunError> {
+        write_dir(
+            dir,
+            |path, error| cannot_write(path)(error),
+            |dir| {
+                let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
+                let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
+                let crc32c = Checksums { model, optimizer, state: String::new() };
+                let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
+                let mut state = serde_json::to_string_pretty(&state).expect("plain data");
+                let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
+                state.insert_str(at, &hexadecimal(crc32c::crc32c(&state.as_bytes()[..at])));
+                let path = dir.join(STATE);
+                write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))
+            },
+        )
+    }
+
+    /// Reads the checkpoint in `dir`, except for the values of its tensors, after verifying the checksums of its files.
+    pub fn read(dir: &Path) -> Result<Self, RunError> {
+        Self::read_whole(dir).map_err(naming_whole(dir))
+    }
+
+    /// Like [`Checkpoint::read`], but an error names no other checkpoint.
+    pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
+        let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
+        let (model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
+        let (state, crc32c) = read_state_file(dir)?;
+        if let Some(Checksums { model, optimizer, .. }) = crc32c {
+            compare(&paths[0], &model)?;
+            compare(&paths[1], &optimizer)?;
+        }
+        Ok(Self { model, optimizer, state })
+    }
+
+    /// Reads the training state.
+    pub fn read_state(dir: &Path) -> Result<TrainState, RunError> {
+        read_state_file(dir).map(|(state, _)| state).map_err(naming_whole(dir))
+    }
+
+    /// The size of the weights in `dir` in bytes; 0 if there are none.
+    pub fn weights_bytes(dir: &Path) -> u64 {
+        fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Compares the shapes of the tensors in `dir` with those of a model before anything is allocated for it: a config
+    /// may require more memory than there is.
+    pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
+        let path = dir.join(MODEL);
+        let weights = tensors::open(&path).map_err(naming_whole(dir))?;
+        for (name, expected) in shapes::of_config(config, vocab_size) {
+            let source = match weights.get(&name).map(LazyTensor::shape) {
+                None => AssignError::Missing(name),
+                Some(found) if found == expected => continue,
+                // A model with a shorter context uses only the first positions.
+                Some(&[n, width]) if name == POSITIONS && n >= expected[0] && width == expected[1] => continue,
+                Some(found) => AssignError::Shape { path: name, expected, found: found.to_vec() },
+            };
+            return Err(RunError::Misfit { path, source });
+        }
+        Ok(())
+    }
+
+    /// Loads the weights of the checkpoint in `dir` into `model`.
+    pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
+        load(dir, Self::weights(dir)?, model, usize::MAX)
+    }
+
+    /// Like [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
+    pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
+        let n_positions = model.config().context_length;
+        load(dir, Self::weights(dir)?, model, n_positions)
+    }
+
+    /// The weights of the checkpoint in `dir`, after verifying their checksum.
+    fn weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        Self::whole_weights(dir).map_err(naming_whole(dir))
+    }
+
+    /// The same, but an error names no other checkpoint.
+    pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let path = dir.join(MODEL);
+        let weights = tensors::open(&path)?;
+        if let (_, Some(Checksums { model, .. })) = read_state_file(dir)? {
+            compare(&path, &model)?;
+        }
+        Ok(weights)
+    }
+
+    /// The number of parameters in the checkpoint in `dir`; their values are not read.
+    pub(super) fn n_parameters(dir: &Path) -> Result<u64, RunError> {
+        let weights = tensors::open(&dir.join(MODEL))?;
+        Ok(weights.values().map(|tensor| tensor.n_numbers() as u64).sum())
+    }
+
+    /// Loads the weights, which were read from `dir`, into `model`.
+    pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
+        load(dir, self.model, model, usize::MAX)
+    }
+}
+
+/// Loads the weights of the checkpoint in `dir` into `model` one by one, with only the first `n_positions` learned
+/// positions.
+fn load(
+    dir: &Path,
+    mut weights: BTreeMap<String, LazyTensor>,
+    model: Gpt,
+    n_positions: usize,
+) -> Result<Gpt, RunError> {
+    let mut unreadable = None;
+    let assigned = parameters::assign(model, |name, _| {
+        let read = weights.remove(name)?.read();
+        let mut weight = read.map_err(|error| _ = unreadable.get_or_insert(error)).ok()?;
+        if name == POSITIONS
+            && let [n, width] = weight.shape[..]
+            && n > n_positions
+        {
+            weight.values.truncate(n_positions * width);
+            weight.shape[0] = n_positions;
+        }
+        Some(weight)
+    });
+    let path = dir.join(MODEL);
+    if let Some(error) = unreadable {
+        return Err(cannot_read(&path)(error));
+    }
+    match (assigned, weights.pop_first()) {
+        (Err(source), _) => Err(RunError::Misfit { path, source }),
+        (Ok(_), Some((name, _))) => Err(RunError::damaged(&path, format!("the model has no `{name}`"))),
+        (Ok(model), None) => Ok(model),
+    }
+}
+
+/// Verifies the checksum of a file before its bytes are used. They are read again then, from the page cache.
+fn compare(path: &Path, expected: &str) -> Result<(), RunError> {
+    let found = File::open(path).and_then(disk::crc32c_of).map(hexadecimal).map_err(cannot_read(path))?;
+    match found == expected {
+        true => Ok(()),
+        false => Err(RunError::damaged(path, format!("its checksum was {expected} and is now {found}"))),
+    }
+}
+
+fn read_state_file(dir: &Path) -> Result<(TrainState, Option<Checksums>), RunError> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    #[derive(Deserialize)]
+    struct Sums {
+        #[serde(default)]
+        crc32c: Option<Checksums>,
+    }
+    let path = dir.join(STATE);
+    let damaged = |reason: String| RunError::damaged(&path, reason);
+    let text = String::from_utf8(fs::read(&path).map_err(cannot_read(&path))?)
+        .map_err(|error| damaged(format!("it is not text at byte {}", error.utf8_error().valid_up_to())))?;
+    let malformed = |error: serde_json::Error| damaged(error.to_string());
+    let Version { version: found } = serde_json::from_str(&text).map_err(malformed)?;
+    if found > u64::from(VERSION) {
+        return Err(RunError::Newer { path, found, known: VERSION });
+    }
+    let Sums { crc32c } = serde_json::from_str(&text).map_err(malformed)?;
+    match &crc32c {
+        Some(sums) => {
+            let sum = text.rfind(&format!("\"{}\"", sums.state)).map(|at| crc32c::crc32c(&text.as_bytes()[..=at]));
+            if sum.map(hexadecimal).as_ref() != Some(&sums.state) {
+                return Err(damaged("it is not as it was written, by its checksum".to_owned()));
+            }
+        }
+        None if found >= FIRST_WITH_CHECKSUMS => return Err(damaged("it has no checksums".to_owned())),
+        None => {}
+    }
+    let state: TrainState = serde_json::from_str(&text).map_err(malformed)?;
+    match step_of(dir) {
+        Some(step) if step != state.step => {
+            Err(damaged(format!("it is of step {}, and its directory of step {step}", state.step)))
+        }
+        _ => Ok((state, crc32c)),
+    }
+}
+
+fn hexadecimal(crc32c: u32) -> String {
+    format!("{crc32c:08x}")
+}
+
+/// Adds to the error of a damaged checkpoint an intact one of the same run, preferably an earlier one.
+fn naming_whole(dir: &Path) -> impl Fn(RunError) -> RunError {
+    move |error| match error {
+        RunError::Damaged { path, reason, whole: None } => RunError::Damaged { path, reason, whole: whole_beside(dir) },
+        RunError::Read { path, source } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
+            RunError::Damaged { path, reason: "it is missing".to_owned(), whole: whole_beside(dir) }
+        }
+        other => other,
+    }
+}
+
+fn whole_beside(dir: &Path) -> Option<PathBuf> {
+    let (step, folder) = (step_of(dir)?, dir.parent()?);
+    let mut steps = steps_in(folder).ok()?;
+    steps.sort_by_key(|(other, _)| (*other > step, other.abs_diff(step)));
+    let mut others = steps.into_iter().filter(|(other, _)| *other != step).map(|(_, dir)| dir);
+    others.find(|dir| Checkpoint::read_whole(dir).is_ok())
+}

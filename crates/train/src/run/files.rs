@@ -1,0 +1,154 @@
+//! Atomic writes: readers, even after a crash, find a file or directory complete or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::{RunError, cannot_read};
+use crate::disk::{self, Temporary};
+
+/// The suffix of names of half-written or half-removed files.
+const PARTIAL: &str = ".partial";
+
+/// Replaces the file `path`: a reader sees the old contents or the new ones.
+///
+/// Processes that replace it at the same time do not interfere.
+pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut partial = Temporary::create(folder, &format!(".{name}."), PARTIAL)?;
+    partial.file.write_all(contents)?;
+    partial.file.sync_all()?;
+    partial.rename(path)?;
+    sync_names_beside(path)
+}
+
+/// Creates a file, replacing any existing one, lets `write` fill it, and waits until it is on the disk.
+pub fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {} // the target of a link stays as it is
+    }
+    let mut file = File::create_new(path)?;
+    let written = write(&mut file)?;
+    file.sync_all()?;
+    Ok(written)
+}
+
+/// Renames within a directory and waits until the new name is on the disk.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_names_beside(to)
+}
+
+/// Waits until the name of a file or a directory is on the disk.
+pub(super) fn sync_names_beside(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
+        Some(parent) => sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
+/// Waits until the names in a directory are on the disk.
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    if !cfg!(unix) {
+        return Ok(()); // other systems cannot flush a directory
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Creates a directory and its missing parents, and waits until their names are on the disk.
+pub(crate) fn create_dir_all(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dir_all(parent)?;
+    }
+    fs::create_dir_all(dir)?; // another process may have created it by now
+    sync_names_beside(dir)
+}
+
+/// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
+/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and the system's error.
+pub fn write_dir<E>(
+    dir: &Path,
+    cannot_write: impl Fn(&Path, io::Error) -> E,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    let partial = partial_name(dir);
+    let written = create_empty_dir(&partial)
+        .map_err(|error| cannot_write(&partial, error))
+        .and_then(|()| fill(&partial))
+        .and_then(|()| {
+            sync_dir(&partial).and_then(|()| replace_dir(dir, &partial)).map_err(|error| cannot_write(dir, error))
+        });
+    written.inspect_err(|_| {
+        fs::remove_dir_all(&partial).ok(); // the first error is the one to report
+    })
+}
+
+fn create_empty_dir(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?; // left by a crash
+    }
+    create_dir_all(dir)
+}
+
+/// Renames the directory `new` to `dir`. An existing one is moved away first and removed afterwards: `dir` never has
+/// only some of its files.
+fn replace_dir(dir: &Path, new: &Path) -> io::Result<()> {
+    if dir.symlink_metadata().is_err() {
+        return rename(new, dir);
+    }
+    let old = partial_name(new);
+    if old.exists() {
+        fs::remove_dir_all(&old)?; // left by a crash
+    }
+    fs::rename(dir, &old)?;
+    rename(new, dir).inspect_err(|_| {
+        fs::rename(&old, dir).ok();
+    })?;
+    fs::remove_dir_all(old)
+}
+
+pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
+    let partial = partial_name(dir);
+    rename(dir, &partial)?;
+    fs::remove_dir_all(partial)
+}
+
+/// The hidden name beside `path` for something half written or half removed.
+pub fn partial_name(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}{PARTIAL}"))
+}
+
+/// Whether this is the name of something unfinished: [`write_atomically`] or a user of [`partial_name`] was killed, or
+/// is still working on it.
+pub(super) fn is_partial(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(PARTIAL.as_bytes())
+}
+
+/// Removes the unfinished files in `dir` that killed processes left. Those of running processes stay.
+pub fn remove_left_over(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if is_partial(&entry.path()) {
+            disk::remove_unused(&entry.path()).ok(); // the next process tries again
+        }
+    }
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<String, RunError> {
+    fs::read_to_string(path).map_err(cannot_read(path))
+}
+
+/// Reads a file; a missing one is empty.
+pub(crate) fn read_or_empty(path: &Path) -> Result<Vec<u8>, RunError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.map_err(cannot_read(path)),
+    }
+}

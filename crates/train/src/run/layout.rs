@@ -1,0 +1,423 @@
+//! The files of a run directory, and the paths by which a user can name a run or a checkpoint.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use super::files::{
+    create_dir_all, is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically,
+};
+use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, log};
+use crate::config::Config;
+use crate::disk;
+pub(crate) use tinderbox_model::tokenizer::TOKENIZER_CONFIG;
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// The config as resolved.
+pub const CONFIG: &str = "config.toml";
+/// The tokenizer, loadable by the `tokenizers` library.
+pub const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const TIMINGS: &str = "timings.jsonl";
+pub(crate) const HEAD_METRICS: &str = "head_metrics.jsonl";
+pub(crate) const SAMPLES: &str = "samples.txt";
+/// The text that the terminal showed.
+pub const TRAIN_LOG: &str = "train.log";
+/// The page of the run.
+pub const REPORT: &str = "report.html";
+/// The picture of the losses.
+pub const LOSS_SVG: &str = "loss.svg";
+/// The picture of the learning rate.
+pub const LEARNING_RATE_SVG: &str = "learning-rate.svg";
+/// The picture of the heads.
+pub const HEADS_SVG: &str = "heads.svg";
+pub(crate) const TENSORBOARD: &str = "tensorboard";
+const CHECKPOINTS: &str = "checkpoints";
+pub(super) const BEST: &str = "best";
+pub(super) const LAST: &str = "last";
+pub(super) const LOCK: &str = ".lock";
+
+/// Everything that `--overwrite` removes. The lock file stays.
+const CONTENTS: [&str; 16] = [
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    METRICS,
+    TIMINGS,
+    HEAD_METRICS,
+    SAMPLES,
+    TRAIN_LOG,
+    REPORT,
+    LOSS_SVG,
+    LEARNING_RATE_SVG,
+    HEADS_SVG,
+    TENSORBOARD,
+    CHECKPOINTS,
+    BEST,
+    LAST,
+];
+
+/// The default run directory, `runs/NAME`, with NAME from the config's file name.
+pub fn default_dir(config: impl AsRef<Path>) -> PathBuf {
+    let config = config.as_ref();
+    Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
+}
+
+/// The directory of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+impl RunDir {
+    /// Checks, without changing anything, that a new run may be created at `root`: the path is free or has a run
+    /// without steps, or `overwrite` is set and it has any run.
+    pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
+        let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
+        let mut entries = match fs::read_dir(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(cannot_read(root))?.filter(|entry| !entry.as_ref().is_ok_and(is_nothing)),
+        };
+        match entries.next().transpose().map_err(cannot_read(root))? {
+            None => Ok(()),
+            Some(_) if !is_run(root) => Err(RunError::NotEmpty(root.to_owned())),
+            Some(_) if overwrite || !has_steps(&Self::open(root)?) => Ok(()),
+            Some(_) => Err(RunError::Exists(root.to_owned())),
+        }
+    }
+
+    /// Creates the directory of a new run, replacing an old one if `overwrite`.
+    pub fn create(root: &Path, overwrite: bool, config: &Config, tokenizer: &Tokenizer) -> Result<Self, RunError> {
+        Self::check_new(root, overwrite)?;
+        // The config stays: it marks the directory as a run that may be overwritten, even if this is interrupted.
+        for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
+            let path = root.join(name);
+            match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(_) => continue, // there is none
+            }
+            .map_err(cannot_write(&path))?;
+        }
+        create_dir_all(root).map_err(cannot_write(root))?;
+        remove_left_over(root);
+        let run = Self { root: root.to_owned() };
+        run.write_config(config)?;
+        run.replace(TOKENIZER, &tokenizer.to_json())?;
+        if let Some(json) = tokenizer.config_json() {
+            run.replace(TOKENIZER_CONFIG, json)?;
+        }
+        let checkpoints = run.join(CHECKPOINTS);
+        create_dir_all(&checkpoints).map_err(cannot_write(&checkpoints))?;
+        Ok(run)
+    }
+
+    /// Creates the directory of a run with one checkpoint, of weights that were not trained there, replacing an old run
+    /// if `overwrite`. The checkpoint is written first, beside the directory: if that fails, the old run stays.
+    pub fn create_with(
+        root: &Path,
+        overwrite: bool,
+        config: &Config,
+        tokenizer: &Tokenizer,
+        tokenizer_config: Option<&str>,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, RunError> {
+        Self::check_new(root, overwrite)?;
+        let beside = partial_name(root);
+        if beside.exists() {
+            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // left by a crash
+        }
+        checkpoint.write(&beside)?;
+        let created = Self::lock(root).and_then(|_lock| {
+            let run = Self::create(root, overwrite, config, tokenizer)?;
+            if let Some(tokenizer_config) = tokenizer_config {
+                run.replace(TOKENIZER_CONFIG, tokenizer_config)?;
+            }
+            let step = checkpoint.state.step;
+            rename(&beside, &run.checkpoint(step)).map_err(cannot_write(root))?;
+            run.write_pointer(LAST, step)?;
+            run.set_best(step)?;
+            Ok(run)
+        });
+        created.inspect_err(|_| {
+            fs::remove_dir_all(&beside).ok(); // the first error is the one to report
+        })
+    }
+
+    /// The run at `root`.
+    pub fn open(root: &Path) -> Result<Self, RunError> {
+        match root.join(CONFIG).is_file() {
+            true => {
+                let run = Self { root: root.to_owned() };
+                run.check_kinds()?;
+                Ok(run)
+            }
+            false if root.exists() => Err(RunError::NotARun(root.to_owned())),
+            false => Err(not_found(root)),
+        }
+    }
+
+    /// Rejects devices and pipes, also behind links: in a run received from others, reading one could take forever.
+    fn check_kinds(&self) -> Result<(), RunError> {
+        fn check(path: &Path, levels: usize) -> Result<(), RunError> {
+            match path.metadata() {
+                Ok(metadata) if metadata.is_dir() && levels > 0 => {
+                    let mut entries = fs::read_dir(path).into_iter().flatten().flatten();
+                    entries.try_for_each(|entry| check(&entry.path(), levels - 1))
+                }
+                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(RunError::NotAFile(path.to_owned())),
+                _ => Ok(()), // a missing or unreadable file is an error where it is needed
+            }
+        }
+        CONTENTS.iter().try_for_each(|name| check(&self.join(name), 2))
+    }
+
+    /// Rejects files that are links: in a run received from others they could direct writes anywhere.
+    pub(crate) fn check_no_links(&self) -> Result<(), RunError> {
+        fn check(path: &Path) -> Result<(), RunError> {
+            let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
+            if metadata.is_symlink() {
+                return Err(RunError::Link(path.to_owned()));
+            }
+            if metadata.is_dir() {
+                for entry in fs::read_dir(path).map_err(cannot_read(path))? {
+                    check(&entry.map_err(cannot_read(path))?.path())?;
+                }
+            }
+            Ok(())
+        }
+        CONTENTS.iter().try_for_each(|name| check(&self.join(name)))
+    }
+
+    /// The path of the directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The path of a file in the directory.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The run's config, as resolved when the run began or was last resumed.
+    pub fn config(&self) -> Result<Config, RunError> {
+        Ok(Config::load_saved(&self.join(CONFIG))?)
+    }
+
+    /// Replaces the run's config.
+    pub fn write_config(&self, config: &Config) -> Result<(), RunError> {
+        self.replace(CONFIG, &config.to_toml())
+    }
+
+    /// The run's tokenizer, if it is the one that its last checkpoint was trained with.
+    pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
+        let last = self.last().and_then(|last| Checkpoint::read_state(&last));
+        self.tokenizer_of(&last.unwrap_or_default())
+    }
+
+    /// The run's tokenizer, if it is the one that the checkpoint of `state` was trained with.
+    pub(crate) fn tokenizer_of(&self, state: &TrainState) -> Result<Tokenizer, RunError> {
+        let path = self.join(TOKENIZER);
+        let found = || fs::File::open(&path).and_then(disk::crc32c_of).ok();
+        match state.tokenizer_crc32c {
+            Some(expected) if found().is_some_and(|found| found != expected) => Err(RunError::OtherTokenizer { path }),
+            _ => Ok(Tokenizer::from_file(&path)?),
+        }
+    }
+
+    /// The run's tokenizer, padded to as many ids as its model has rows.
+    pub fn tokenizer_of_model(&self, config: &Config) -> Result<Tokenizer, RunError> {
+        Ok(self.tokenizer()?.padded_to(config.model.vocab_size)?)
+    }
+
+    /// The directory of the checkpoint after `step` updates.
+    pub fn checkpoint(&self, step: usize) -> PathBuf {
+        self.join(CHECKPOINTS).join(checkpoint_name(step))
+    }
+
+    /// Saves a checkpoint, points `last` and `best` at the right ones, and removes those that are no longer kept:
+    /// all but the `keep` latest and the best. `usize::MAX` keeps all.
+    pub fn save(&self, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf, RunError> {
+        let (step, best) = (checkpoint.state.step, checkpoint.state.best.map(|best| best.step));
+        let dir = self.checkpoint(step);
+        checkpoint.write(&dir)?;
+        self.write_pointer(LAST, step)?;
+        if let Some(best) = best.filter(|best| self.checkpoint(*best).is_dir()) {
+            self.set_best(best)?;
+        }
+        let steps = steps_in(&self.checkpoints())?;
+        for (_, path) in steps.into_iter().rev().skip(keep.max(1)).filter(|(step, _)| Some(*step) != best) {
+            remove_dir(&path).map_err(cannot_write(&path))?;
+        }
+        Ok(dir)
+    }
+
+    /// Makes the checkpoint of `step` the run's best.
+    pub fn set_best(&self, step: usize) -> Result<(), RunError> {
+        self.write_pointer(BEST, step)
+    }
+
+    /// The checkpoint that the run resumes from.
+    pub fn last(&self) -> Result<PathBuf, RunError> {
+        self.read_pointer(LAST)
+    }
+
+    /// The best checkpoint of the run, or the last one if there were no evaluations.
+    pub fn best(&self) -> Result<PathBuf, RunError> {
+        match self.read_pointer(BEST) {
+            Err(RunError::NoCheckpoint(_)) => self.last(),
+            result => result,
+        }
+    }
+
+    pub(super) fn write_pointer(&self, name: &str, step: usize) -> Result<(), RunError> {
+        self.replace(name, &format!("{}\n", checkpoint_name(step)))
+    }
+
+    fn replace(&self, name: &str, text: &str) -> Result<(), RunError> {
+        let path = self.join(name);
+        write_atomically(&path, text.as_bytes()).map_err(cannot_write(&path))
+    }
+
+    pub(super) fn read_pointer(&self, name: &str) -> Result<PathBuf, RunError> {
+        let path = self.join(name);
+        if !path.is_file() {
+            return Err(RunError::NoCheckpoint(self.root.clone()));
+        }
+        let text = read_text(&path)?;
+        let name = Path::new(text.trim());
+        let dir = self.join(CHECKPOINTS).join(name);
+        let is_name = name.components().eq([Component::Normal(name.as_os_str())]); // it leads nowhere else
+        if is_name && dir.is_dir() && step_of(&dir).is_some() {
+            return Ok(dir);
+        }
+        let reason = format!("it names `{}`, which is not there", text.trim());
+        Err(RunError::Pointer { path, reason })
+    }
+
+    /// The checkpoints that the run has now, with their steps, in order of step.
+    ///
+    /// # Errors
+    /// If the folder of checkpoints cannot be read.
+    pub fn kept(&self) -> Result<Vec<(usize, PathBuf)>, RunError> {
+        steps_in(&self.checkpoints())
+    }
+
+    /// The folder of checkpoints.
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.join(CHECKPOINTS)
+    }
+
+    /// Removes all checkpoints: the run cannot be resumed, but its logs stay.
+    pub fn remove_checkpoints(&self) -> Result<(), RunError> {
+        for path in [self.join(LAST), self.join(BEST)].into_iter().filter(|path| path.is_file()) {
+            fs::remove_file(&path).map_err(cannot_write(&path))?;
+        }
+        let path = self.checkpoints();
+        if path.is_dir() { fs::remove_dir_all(&path).map_err(cannot_write(&path)) } else { Ok(()) }
+    }
+}
+
+/// A checkpoint and its run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The run.
+    pub run: RunDir,
+    /// The checkpoint's directory.
+    pub checkpoint: PathBuf,
+}
+
+/// Finds the checkpoint that a user names by a run directory (its best one), its `best` or `last`, or one of its
+/// `checkpoints/step-N`.
+pub fn locate(path: &Path) -> Result<Located, RunError> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    if let (Some(BEST | LAST), Some(parent)) = (name, ancestor(path, 1))
+        && !path.is_dir()
+    {
+        let run = RunDir::open(&parent)?;
+        let checkpoint = if name == Some(BEST) { run.best() } else { run.last() }?;
+        return Ok(Located { run, checkpoint });
+    }
+    if let Some(step) = step_of(path)
+        && let Some(root) = ancestor(path, 2)
+    {
+        let run = RunDir::open(&root)?;
+        let padded = run.checkpoint(step); // `step-500` means `step-000500`
+        let checkpoint = [path.to_owned(), padded].into_iter().find(|path| path.is_dir());
+        return Ok(Located { run, checkpoint: checkpoint.ok_or_else(|| not_found(path))? });
+    }
+    let run = RunDir::open(path)?;
+    let checkpoint = run.best()?;
+    Ok(Located { run, checkpoint })
+}
+
+/// The run at `path`, or the run of the checkpoint that `path` names.
+pub fn open_or_locate(path: &Path) -> Result<RunDir, RunError> {
+    RunDir::open(path).or_else(|error| locate(path).map(|located| located.run).map_err(|_| error))
+}
+
+/// The directory `n` levels above `path`, in the working directory's path if `path` has fewer levels.
+fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
+    let above = |path: &Path| {
+        let above = path.ancestors().nth(n)?;
+        (!above.as_os_str().is_empty()).then(|| above.to_owned())
+    };
+    above(path).or_else(|| above(&std::path::absolute(path).ok()?))
+}
+
+/// Whether the files of a folder are those of a run: other programs use a `config.toml`, too.
+fn is_run(root: &Path) -> bool {
+    let config = root.join(CONFIG);
+    let text = if config.is_file() { fs::read_to_string(config).unwrap_or_default() } else { String::new() };
+    let config: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let has_sections = ["model", "train"].iter().all(|section| config.get(*section).is_some_and(toml::Value::is_table));
+    has_sections && (root.join(LOCK).is_file() || root.join(CHECKPOINTS).is_dir())
+}
+
+/// Whether a run has something to lose: a step, saved or logged, or imported weights.
+fn has_steps(run: &RunDir) -> bool {
+    let is_worth = |(step, dir): (usize, PathBuf)| {
+        step > 0 || Checkpoint::read_state(&dir).map_or(true, |state| state.is_imported())
+    };
+    steps_in(&run.checkpoints()).map_or(run.checkpoints().exists(), |steps| steps.into_iter().any(is_worth))
+        || log::last_step(run).is_none_or(|step| step > 0)
+}
+
+/// The error for a missing path, with the runs or checkpoints beside it.
+fn not_found(path: &Path) -> RunError {
+    let siblings = path.parent().and_then(|parent| {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let mut names: Vec<String> = fs::read_dir(parent)
+            .ok()?
+            .flatten()
+            .filter(|entry| entry.path().join(CONFIG).is_file() || step_of(&entry.path()).is_some())
+            .map(|entry| format!("`{}`", entry.path().display()))
+            .collect();
+        names.sort();
+        (!names.is_empty()).then(|| names.join(", "))
+    });
+    let hint = match siblings {
+        Some(names) => format!("found there: {names}"),
+        None => "train one with `tinderbox train CONFIG`".to_owned(),
+    };
+    RunError::NotFound { path: path.to_owned(), hint }
+}
+
+fn checkpoint_name(step: usize) -> String {
+    format!("step-{step:06}")
+}
+
+/// The steps of the checkpoints in a folder, in order, with their directories.
+pub(super) fn steps_in(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
+    let entries =
+        fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(cannot_read(folder))?;
+    let mut steps: Vec<_> = entries.iter().filter_map(|entry| Some((step_of(&entry.path())?, entry.path()))).collect();
+    steps.sort();
+    Ok(steps)
+}
+
+/// The step of a checkpoint's directory; `None` for any other name.
+pub(super) fn step_of(path: &Path) -> Option<usize> {
+    let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}

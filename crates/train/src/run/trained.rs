@@ -1,0 +1,79 @@
+//! A trained model, opened for use.
+
+use std::path::{Path, PathBuf};
+
+use super::{Checkpoint, RunError, locate};
+use crate::config::Config;
+use crate::data::{self, Corpus, DataError, OpenOptions, Split};
+use tinderbox_model::Gpt;
+use tinderbox_model::device::{self, DeviceError, DeviceSpec, OpenDevice};
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// A trained model with everything that belongs to it.
+#[derive(Debug)]
+pub struct Trained {
+    /// The config of its run.
+    pub config: Config,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its weights, without gradients.
+    pub model: Gpt,
+    /// The device that the weights are on.
+    pub device: OpenDevice,
+    /// The checkpoint that the weights come from.
+    pub checkpoint: PathBuf,
+}
+
+/// The reason why a trained model cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The run cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The device cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The text of the run cannot be read, or has changed.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+impl Trained {
+    /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`, on
+    /// `device`, or on that of its config.
+    ///
+    /// # Errors
+    /// If there is no such checkpoint, it cannot be read, or the device cannot be used.
+    pub fn open(run: &Path, device: Option<&DeviceSpec>) -> Result<Self, OpenError> {
+        let located = locate(run)?;
+        let config = located.run.config()?;
+        let tokenizer = located.run.tokenizer_of_model(&config)?;
+        let spec = device.copied().map_or_else(|| config.train.device.parse(), Ok)?;
+        let opened = device::open(&spec)?;
+        Checkpoint::check_shapes(&located.checkpoint, &config.model, tokenizer.vocab_size())?;
+        let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
+        let model = Checkpoint::load_model(&located.checkpoint, model)?;
+        let checkpoint = located.checkpoint;
+        Ok(Self { config, tokenizer, model, device: opened, checkpoint })
+    }
+
+    /// The text that the model was trained on, split as in training.
+    ///
+    /// # Errors
+    /// If the text cannot be read, or has changed since.
+    pub fn corpus(&self) -> Result<Corpus, OpenError> {
+        let state = Checkpoint::read_state(&self.checkpoint)?;
+        Ok(Corpus::open(&self.config, OpenOptions::earlier(&self.tokenizer, &state.text_sha256))?)
+    }
+
+    /// The whole text at `path`, or the validation split of the text that the model was trained on.
+    ///
+    /// # Errors
+    /// If the text cannot be read, or the model has none or it has changed.
+    pub fn text_or_val(&self, path: Option<&Path>) -> Result<Split, OpenError> {
+        match path {
+            Some(path) => Ok(data::open_text(path, &self.config.data, &self.tokenizer)?),
+            None => Ok(self.corpus()?.val),
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! Sweeps: finds the settings that suit a text by training many short runs and continuing the best.
+//!
+//! Runs train inside this process, which has read the text and opened the device once. A panic ends only its run.
+//! Running out of memory would end the process, so `plan` checks first that each run fits; resuming afterwards is the
+//! same as after any other kill: everything that a decision depends on is logged before it is used.
+
+mod best;
+mod course;
+mod log;
+mod outcome;
+mod results;
+mod space;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+pub use course::{Course, Method};
+pub use log::Entry;
+pub use outcome::{Group, Importance, Outcome, Row};
+pub use space::{Dimension, Setting, SpaceError};
+
+use crate::config::{
+    Config, ConfigError, GenerateConfig, KeptCheckpoints, OptimizerConfig, ScheduleConfig, TrainConfig,
+};
+use crate::format::{duration, first_line, grouped, size};
+use crate::plan::{self, Plan, PlanError};
+use crate::run::RunError;
+use crate::train::{Interrupter, TrainError};
+use course::Known;
+use log::Folder;
+use results::{Alone, Prepared, Results, mean};
+use tinderbox_model::device::{self, DeviceError, OpenDevice};
+use trial::Reached;
+
+/// The page, in the folder of the sweep.
+pub const PAGE: &str = "sweep.html";
+/// The best config, in the same folder.
+pub const BEST: &str = "best.toml";
+/// The run directories, in the same folder.
+const RUNS: &str = "runs";
+/// How the names of the run directories begin.
+const TRIAL: &str = "trial-";
+
+/// The number of evaluations of a run that is compared only at its end.
+const EVALUATIONS: usize = 8;
+
+/// The speedup that two parallel runs need over one run after the other; a smaller one is noise.
+const GAIN: f64 = 1.05;
+
+/// A sweep to run. The same request in the same folder resumes it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The base config, as TOML.
+    pub config: String,
+    /// The name of the base config in messages.
+    pub config_name: PathBuf,
+    /// Overrides for every run, `section.key=value`.
+    pub overrides: Vec<String>,
+    /// The keys that vary, in the format of [`Dimension::parse`].
+    pub space: Vec<String>,
+    /// The method that chooses the settings to try.
+    pub method: Method,
+    /// The time limit for all training steps together, in seconds.
+    pub budget_s: f64,
+    /// The number of seeds per setting in the last rung, at least 1.
+    pub n_seeds: usize,
+    /// The most parameters of a model; `None` if only memory limits them.
+    pub max_parameters: Option<u64>,
+}
+
+impl Request {
+    /// The arguments that differ between two requests.
+    fn differences(&self, other: &Self) -> String {
+        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters } = self;
+        let names = [
+            ("the base config", *config != other.config),
+            ("--set or --device", *overrides != other.overrides),
+            ("--space", *space != other.space),
+            ("--method", *method != other.method),
+            ("--budget", budget_s.total_cmp(&other.budget_s).is_ne()),
+            ("--seeds", *n_seeds != other.n_seeds),
+            ("--max-parameters", *max_parameters != other.max_parameters),
+        ];
+        let names = names.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The reason why a sweep did not finish. The runs trained so far stay, and the same request resumes from there.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
+pub enum SweepError {
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    #[error("the base config cannot be trained: {0}\n  hint: `tinderbox plan` says more")]
+    Base(String),
+    #[error("a grid takes lists only\n  hint: list the values of every key, or use --method random")]
+    GridOfRanges,
+    #[error("none of the settings can be trained: {0}\n  hint: try one of them with `tinderbox plan`")]
+    NothingLeft(String),
+    #[error(
+        "`{0}` holds another sweep, which differs in: {1}\n  hint: repeat its command to go on with it, choose another \
+         folder with --sweep-dir, or replace it with --overwrite"
+    )]
+    Other(PathBuf, String),
+    #[error("`{0}` is damaged or of another version\n  hint: replace the sweep with --overwrite")]
+    Damaged(PathBuf),
+    #[error("`{0}` is not empty and not a sweep, so nothing is written there\n  hint: choose another --sweep-dir")]
+    NotEmpty(PathBuf),
+    #[error("cannot use `{0}`: {1}\n  hint: check the disk, or choose another place with --sweep-dir")]
+    File(PathBuf, #[source] io::Error),
+    #[error("interrupted: everything is saved\n  hint: repeat the command to go on")]
+    Interrupted,
+}
+
+/// Runs or resumes the sweep, and writes the page and the best config into its folder `root`.
+///
+/// `observer` receives every new log entry.
+///
+/// # Errors
+/// If the request is invalid, or the sweep cannot continue.
+pub fn run(
+    request: &Request,
+    root: &Path,
+    overwrite: bool,
+    observer: &(dyn Fn(&Entry) + Sync),
+    interrupter: &Interrupter,
+) -> Result<Outcome, SweepError> {
+    let space = request.space.iter().map(|text| Dimension::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    if request.method == Method::Grid && space::n_settings(&space).is_none() {
+        return Err(SweepError::GridOfRanges);
+    }
+    let base = load(request, &[], &[])?;
+    let device = device::open(&base.train.device.parse()?)?;
+    let (folder, entries) = Folder::open(root, request, overwrite)?;
+    let state = State { folder, results: Results::default() };
+    let sweep =
+        Sweep { request, root, space: &space, base: &base, device, observer, interrupter, state: Mutex::new(state) };
+    for entry in entries {
+        sweep.state().results.add(entry);
+    }
+    let (course, settings) = sweep.course()?;
+    sweep.prepare_all(&course, &settings)?;
+    for rung in 0..course.n_rungs {
+        sweep.train_rung(&course, &settings, rung)?;
+    }
+    let mut outcome = Outcome::new(root, &space, &settings, &course, &sweep.state().results);
+    outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
+    outcome.write(root)?;
+    Ok(outcome)
+}
+
+/// The request in the folder of a sweep; `None` if there is none that can be read.
+#[must_use]
+pub fn earlier(root: &Path) -> Option<Request> {
+    log::request(root)
+}
+
+/// The config of a setting: the base, then the request's overrides, then the setting's values.
+fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
+    let mut overrides = request.overrides.clone();
+    overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
+    Config::from_toml(&request.config, &request.config_name, &overrides)
+}
+
+/// The directory of a run, relative to the sweep's.
+fn run_name(trial: usize, seed: usize) -> PathBuf {
+    let seed = if seed == 0 { String::new() } else { format!("-seed-{seed}") };
+    Path::new(RUNS).join(format!("{TRIAL}{trial:03}{seed}"))
+}
+
+struct State {
+    folder: Folder,
+    results: Results,
+}
+
+struct Sweep<'a> {
+    request: &'a Request,
+    root: &'a Path,
+    space: &'a [Dimension],
+    base: &'a Config,
+    device: OpenDevice,
+    observer: &'a (dyn Fn(&Entry) + Sync),
+    interrupter: &'a Interrupter,
+    state: Mutex<State>,
+}
+
+impl Sweep<'_> {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while it holds the log")
+    }
+
+    /// Logs an entry before anything acts on it.
+    fn note(&self, entry: Entry) -> Result<(), SweepError> {
+        let mut state = self.state();
+        state.folder.append(&entry)?;
+        (self.observer)(&entry);
+        state.results.add(entry);
+        Ok(())
+    }
+
+    /// The course of the sweep and its settings, the base config's first.
+    fn course(&self) -> Result<(Course, Vec<Setting>), SweepError> {
+        let known = self.state().results.course;
+        let table = Table::try_from(self.base).expect("a config can be written as TOML");
+        let value = |dimension: &Dimension| {
+            let (section, key) = dimension.key.path.split_once('.').expect("a known key");
+            table[section].get(key).cloned().unwrap_or_else(|| Value::String("none".to_owned()))
+        };
+        let base: Setting = self.space.iter().map(value).collect();
+        let draw = |n| space::draw(self.space, base.clone(), n, self.base.train.seed);
+        let n_settings = space::n_settings(self.space).map(|n| n.saturating_add(1));
+        let n_possible = n_settings.map(|n| if n <= course::MOST_SETTINGS { draw(n).len() } else { n });
+        if known.is_none() {
+            self.plan_course(n_possible)?;
+        }
+        let course = self.state().results.course.expect("it was planned");
+        Ok((course, draw(course.n_settings)))
+    }
+
+    /// Measures the base config, alone and with a second run in parallel, and plans with the faster option.
+    fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
+        let (plan, alone_ms) = self.measured(self.base, 1)?;
+        let (Some(alone_ms), Some(_)) = (alone_ms, &plan.text) else {
+            let why = plan.warnings.iter().chain(&plan.notes).map(first_line).next();
+            return Err(SweepError::Base(why.unwrap_or_default()));
+        };
+        let fits_twice = plan.memory.machine.is_some_and(|machine| 2 * plan.memory.peak <= machine.available);
+        let (mut jobs, mut step_ms) = (1, alone_ms);
+        if self.device.backend.is_cpu() && fits_twice && rayon::current_num_threads() > 1 {
+            let beside = self.measured(self.base, 2)?.1;
+            if let Some(beside_ms) = beside.filter(|beside_ms| beside_ms * GAIN < 2.0 * alone_ms) {
+                (jobs, step_ms) = (2, beside_ms);
+            }
+        }
+        let base_steps = self.base.train.max_steps;
+        let course = Course::plan(Known {
+            method: self.request.method,
+            budget_s: self.request.budget_s,
+            base_s: base_steps as f64 * step_ms / 1e3,
+            base_steps,
+            n_possible,
+            n_seeds: self.request.n_seeds.max(1),
+            jobs,
+        });
+        self.note(Entry::Planned(course))
+    }
+
+    /// Plans the run of a config, with the mean step time of `jobs` parallel runs.
+    fn measured(&self, config: &Config, jobs: usize) -> Result<(Plan, Option<f64>), PlanError> {
+        let config = measurable(config);
+        let plans = side_by_side(jobs, || plan::plan(&config, None, &self.device, true));
+        let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let step_ms = plans.iter().map(|plan| Some(plan.time.as_ref()?.measured.step_ms));
+        let step_ms: Option<Vec<f64>> = step_ms.collect();
+        Ok((plans.into_iter().next().expect("at least one"), step_ms.map(|step_ms| mean(&step_ms))))
+    }
+
+    /// Checks every setting, and measures those that differ in keys that affect the step time.
+    fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
+        let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
+        speeds.insert(speed_key(self.base), course.base_s * 1e3 / self.base.train.max_steps as f64);
+        for (trial, setting) in settings.iter().enumerate() {
+            if self.interrupter.should_stop() {
+                return Err(SweepError::Interrupted);
+            }
+            let config = self.config_of(trial, setting);
+            if !self.state().results.trials.contains_key(&trial) {
+                let entry = match &config {
+                    Err(reason) => Err(reason.clone()),
+                    Ok(config) => self.prepare(course, trial, config, &speeds)?,
+                };
+                self.note(entry.unwrap_or_else(|reason| Entry::LeftOut { trial, reason }))?;
+            }
+            if let (Ok(config), Ok(prepared)) = (&config, &self.state().results.trials[&trial]) {
+                speeds.insert(speed_key(config), prepared.step_ms);
+            }
+        }
+        let results = &self.state().results;
+        match results.in_rung(0).is_empty() {
+            true => Err(SweepError::NothingLeft(results.trials[&0].clone().err().unwrap_or_default())),
+            false => Ok(()),
+        }
+    }
+
+    fn config_of(&self, trial: usize, setting: &[Value]) -> Result<Config, String> {
+        let setting = if trial == 0 { &[] } else { setting };
+        load(self.request, self.space, setting).map_err(|error| match error {
+            ConfigError::Invalid(_, problems) => problems.join("; "),
+            other => first_line(other),
+        })
+    }
+
+    /// Checks a setting against the limits; the inner result is its log entry, or the reason why it is left out.
+    fn prepare(
+        &self,
+        course: &Course,
+        trial: usize,
+        config: &Config,
+        speeds: &BTreeMap<String, f64>,
+    ) -> Result<Result<Entry, String>, SweepError> {
+        let known_ms = speeds.get(&speed_key(config)).copied();
+        let plan = match plan::plan(config, None, &self.device, false) {
+            Err(PlanError::Device(message)) => return Err(PlanError::Device(message).into()),
+            Err(error) => return Ok(Err(first_line(error))),
+            Ok(plan) => plan,
+        };
+        let parameters = plan.parameters.total;
+        if let Some(most) = self.request.max_parameters.filter(|most| parameters > *most) {
+            return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
+        }
+        let (needed, machine) = (plan.memory.peak * course.jobs as u64, plan.memory.machine);
+        if let Some(machine) = machine.filter(|machine| needed > machine.total) {
+            return Ok(Err(format!("it needs {} of memory, and there are {}", size(needed), size(machine.total))));
+        }
+        let step_ms = match known_ms {
+            Some(step_ms) => Some(step_ms),
+            None => self.measured(config, course.jobs)?.1,
+        };
+        let Some(step_ms) = step_ms else {
+            return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
+        let max_steps = (course.full_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize;
+        if course.steps_of(0, max_steps) == 0 {
+            let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
+            return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));
+        }
+        Ok(Ok(Entry::Prepared { trial, parameters, step_ms, max_steps }))
+    }
+
+    /// Trains all runs of a rung up to its end, and removes the checkpoints of those that ended in the previous one.
+    fn train_rung(&self, course: &Course, settings: &[Setting], rung: usize) -> Result<(), SweepError> {
+        let (trials, out) = {
+            let results = &self.state().results;
+            let trials = results.in_rung(rung);
+            let before = if rung == 0 { Vec::new() } else { results.in_rung(rung - 1) };
+            let out: Vec<usize> = before.into_iter().filter(|trial| !trials.contains(trial)).collect();
+            (trials, out)
+        };
+        for trial in out {
+            trial::forget(&self.root.join(run_name(trial, 0)))?;
+        }
+        let n_seeds = if rung + 1 == course.n_rungs { course.n_seeds } else { 1 };
+        let pairs = trials.iter().flat_map(|trial| (0..n_seeds).map(|seed| (*trial, seed)));
+        let is_new =
+            |(trial, seed): &(usize, usize)| !self.state().results.reached.contains_key(&(*trial, rung, *seed));
+        let pairs: Vec<(usize, usize)> = pairs.filter(is_new).collect();
+        let next = AtomicUsize::new(0);
+        let results = side_by_side(course.jobs, || -> Result<(), SweepError> {
+            while let Some((trial, seed)) = pairs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let entry = self.train_run(course, settings, rung, *trial, *seed);
+                if entry.is_err() {
+                    next.store(pairs.len(), Ordering::Relaxed); // parallel runs finish their rung
+                }
+                self.note(entry?)?;
+            }
+            Ok(())
+        });
+        results.into_iter().collect()
+    }
+
+    /// The config of the best setting. Its run should take as long as the base config's, so a setting with another step
+    /// time is measured against the base config: with all threads, as in that run.
+    fn best_toml(&self, settings: &[Setting], outcome: &Outcome) -> Result<Option<String>, SweepError> {
+        let Some(trial) = outcome.best_trial else { return Ok(None) };
+        let setting = if trial == 0 { &[] } else { &settings[trial][..] };
+        let config = self.config_of(trial, setting).expect("it was trained");
+        if speed_key(&config) != speed_key(self.base) && !self.state().results.alone.contains_key(&trial) {
+            let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.1.unwrap_or_default());
+            self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
+        }
+        let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
+        let same = Alone { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
+        let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
+        Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
+    }
+
+    fn train_run(
+        &self,
+        course: &Course,
+        settings: &[Setting],
+        rung: usize,
+        trial: usize,
+        seed: usize,
+    ) -> Result<Entry, SweepError> {
+        let Some(Ok(Prepared { max_steps, .. })) = self.state().results.trials.get(&trial).cloned() else {
+            unreachable!("only what was prepared takes part in a rung");
+        };
+        let config = self.config_of(trial, &settings[trial]).expect("it was checked when it was prepared");
+        let config = compared(config, self.base, course, max_steps, seed);
+        let step = course.steps_of(rung, max_steps);
+        let root = self.root.join(run_name(trial, seed));
+        Ok(match trial::train_to(step, &root, config, &self.device, self.interrupter)? {
+            Reached::Rung { bits_per_byte } => Entry::Reached { trial, seed, rung, step, bits_per_byte },
+            Reached::End(reason) => Entry::Failed { trial, seed, rung, reason },
+        })
+    }
+}
+
+/// The config of a run for comparison: as long as its time allows, and evaluated on as many tokens as the base config
+/// at every rung.
+fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
+    let tokens = |config: &Config| config.train.batch_size * config.model.context_length;
+    let eval_interval = match course.n_rungs {
+        1 => (max_steps / EVALUATIONS).max(1),
+        _ => course.steps_of(0, max_steps),
+    };
+    let train = TrainConfig {
+        seed: base.train.seed + seed as u64,
+        max_steps,
+        eval_interval,
+        eval_batches: (base.train.eval_batches * tokens(base)).div_ceil(tokens(&config)),
+        checkpoint_interval: 0,
+        keep_checkpoints: KeptCheckpoints::Latest(1),
+        sample_tokens: 0,
+        early_stopping_patience: 0,
+        tensorboard: false,
+        head_metrics: false,
+        ..config.train
+    };
+    Config { train, ..config }
+}
+
+/// The config with everything that does not affect step time at its default: learning rates, too, since some would make
+/// a model diverge within a few steps.
+fn measurable(config: &Config) -> Config {
+    let mut config = config.clone();
+    let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;
+    config.train = TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, ..TrainConfig::default() };
+    let OptimizerConfig { kind, newton_schulz, newton_schulz_steps, normuon_beta2, ema_decay, .. } = config.optimizer;
+    let extra = OptimizerConfig { kind, newton_schulz, newton_schulz_steps, ..OptimizerConfig::default() };
+    config.optimizer = OptimizerConfig { normuon_beta2, ema_decay, ..extra };
+    (config.schedule, config.generate) = (ScheduleConfig::default(), GenerateConfig::default());
+    if config.model.dropout > 0.0 {
+        config.model.dropout = 0.5; // any rate takes the same time
+    }
+    config
+}
+
+/// The part of a config that step time depends on.
+fn speed_key(config: &Config) -> String {
+    measurable(config).to_toml()
+}
+
+/// The results of `jobs` parallel calls, each with its share of the threads.
+fn side_by_side<T: Send>(jobs: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
+    if jobs == 1 {
+        return vec![work()];
+    }
+    let n_threads = (rayon::current_num_threads() / jobs).max(1);
+    thread::scope(|scope| {
+        let one = || {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
+            pool.expect("the system has threads").install(&work)
+        };
+        let running: Vec<_> = (0..jobs).map(|_| scope.spawn(one)).collect();
+        running.into_iter().map(|thread| thread.join().expect("panics of runs are caught")).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! The result of a sweep: its table, the importance of each key, and the best setting.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use toml::Value;
+
+use super::{BEST, Course, Dimension, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
+use crate::format::short;
+use crate::run::{Curves, RunDir, write_atomically};
+
+/// The number of equal-sized groups that the values of a range are put into.
+const N_GROUPS: usize = 3;
+
+/// The most values of a list that are not grouped; longer lists of numbers are grouped like ranges.
+const MOST_VALUES: usize = 6;
+
+/// The result of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The folder of the sweep.
+    pub sweep_dir: PathBuf,
+    /// The keys that varied.
+    pub keys: Vec<String>,
+    /// The dimensions of the sweep.
+    pub course: Course,
+    /// Seconds of training steps at each comparison of runs.
+    pub rungs_s: Vec<f64>,
+    /// Every setting, best first.
+    pub trials: Vec<Row>,
+    /// Every key, most important first; empty if there are too few results.
+    pub importance: Vec<Importance>,
+    /// The setting with the best result; `None` if no run reached a rung.
+    pub best_trial: Option<usize>,
+    /// The best setting as a config.
+    #[serde(skip)]
+    pub best_toml: Option<String>,
+}
+
+/// A setting and its results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its number; 0 is the base config.
+    pub trial: usize,
+    /// The values of the keys that varied.
+    pub values: Vec<String>,
+    /// The directory of its first run.
+    pub run: PathBuf,
+    /// Trainable parameters.
+    pub parameters: Option<u64>,
+    /// The measured time of a step, in milliseconds.
+    pub step_ms: Option<f64>,
+    /// The last rung reached, from 0.
+    pub rung: Option<usize>,
+    /// The number of steps at that rung.
+    pub step: Option<usize>,
+    /// Validation loss at that rung, bits per byte: the mean over its seeds. Before the last rung it is an estimate.
+    pub bits_per_byte: Option<f64>,
+    /// The lowest and the highest loss of its seeds.
+    pub seeds: Option<[f64; 2]>,
+    /// The reason why it was left out, or ended before the next rung.
+    pub reason: Option<String>,
+}
+
+/// The share of the difference between settings that is due to one key.
+///
+/// It is the share of the variance of the ranks in the first rung, at equal training time, that the groups of the key's
+/// values explain: `(H - k + 1) / (n - k)` with the Kruskal-Wallis H, k groups and n settings; 0 is what chance
+/// explains. Ranks, since one diverging setting would otherwise account for all of the variance; it just ranks last.
+///
+/// Source: Tomczak and Tomczak 2014, "The need to report effect size estimates revisited", `eta^2_H`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Importance {
+    /// The key.
+    pub key: String,
+    /// In [0, 1]; `None` if too few settings have a result.
+    pub share: Option<f64>,
+    /// The groups of its values.
+    pub groups: Vec<Group>,
+}
+
+/// Values of a key, and their results in the first rung.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// The value, or the lowest and the highest.
+    pub values: String,
+    /// The number of settings with these values.
+    pub n_trials: usize,
+    /// The mean over the settings that reached the first rung, bits per byte.
+    pub bits_per_byte: Option<f64>,
+}
+
+impl Outcome {
+    pub(super) fn new(
+        root: &Path,
+        space: &[Dimension],
+        settings: &[Setting],
+        course: &Course,
+        results: &Results,
+    ) -> Self {
+        let mut trials: Vec<Row> = settings.iter().enumerate().map(|(at, it)| row(at, it, course, results)).collect();
+        // Settings trained longer come first, and untrained ones last.
+        let place = |row: &Row| row.rung.map_or(usize::MAX, |rung| course.n_rungs - rung);
+        let loss = |row: &Row| row.bits_per_byte.unwrap_or(f64::INFINITY);
+        trials.sort_by(|a, b| place(a).cmp(&place(b)).then(loss(a).total_cmp(&loss(b))).then(a.trial.cmp(&b.trial)));
+        let of_first = |trial: usize| Some(results.of(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
+        let known: Vec<(&Setting, f64)> =
+            settings.iter().enumerate().filter_map(|(trial, setting)| Some((setting, of_first(trial)?))).collect();
+        let of_key = |(at, dimension): (usize, &Dimension)| {
+            let values: Vec<(&Value, f64)> = known.iter().map(|(setting, loss)| (&setting[at], *loss)).collect();
+            importance(&dimension.key.path, values)
+        };
+        let mut importance: Vec<Importance> = space.iter().enumerate().map(of_key).collect();
+        importance.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
+        let mut outcome = Self {
+            sweep_dir: root.to_owned(),
+            keys: space.iter().map(|dimension| dimension.key.path.clone()).collect(),
+            course: *course,
+            rungs_s: (0..course.n_rungs).map(|rung| course.seconds_of(rung)).collect(),
+            best_trial: None,
+            best_toml: None,
+            importance,
+            trials,
+        };
+        outcome.best_trial = outcome.best().map(|row| row.trial);
+        outcome
+    }
+
+    /// The best row.
+    pub fn best(&self) -> Option<&Row> {
+        self.trials.first().filter(|row| row.rung.is_some())
+    }
+
+    /// The row of the base config.
+    pub fn base(&self) -> Option<&Row> {
+        self.trials.iter().find(|row| row.trial == 0)
+    }
+
+    /// Writes the best config into the folder of the sweep.
+    pub(super) fn write(&self, root: &Path) -> Result<(), SweepError> {
+        match &self.best_toml {
+            Some(toml) => write(root, BEST, toml),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the page of the sweep, which the caller has drawn, into its folder.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_page(root: &Path, page: &str) -> Result<(), SweepError> {
+        write(root, PAGE, page)
+    }
+
+    /// The validation loss of each trial over its training time in seconds.
+    pub fn curves(&self, root: &Path) -> Vec<Vec<(f64, f64)>> {
+        let curve = |row: &Row| {
+            let curves = RunDir::open(&root.join(&row.run)).and_then(|run| Curves::read(&run));
+            let points = curves.map(|curves| curves.column("val_bits_per_byte_estimate")).unwrap_or_default();
+            // Runs are aligned by training time.
+            let step_ms = row.step_ms.unwrap_or_default();
+            points.into_iter().map(|(step, loss)| (step as f64 * step_ms / 1e3, loss)).collect()
+        };
+        self.trials.iter().map(curve).collect()
+    }
+}
+
+fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
+    let path = root.join(name);
+    write_atomically(&path, text.as_bytes()).map_err(|error| SweepError::File(path, error))
+}
+
+fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> Row {
+    let prepared = results.trials.get(&trial).cloned();
+    let mut row = Row {
+        trial,
+        values: setting.iter().map(plain).collect(),
+        run: run_name(trial, 0),
+        parameters: None,
+        step_ms: None,
+        rung: None,
+        step: None,
+        bits_per_byte: None,
+        seeds: None,
+        reason: None,
+    };
+    match prepared {
+        None => return row,
+        Some(Err(reason)) => return Row { reason: Some(reason), ..row },
+        Some(Ok(Prepared { parameters, step_ms, max_steps })) => {
+            (row.parameters, row.step_ms) = (Some(parameters), Some(step_ms));
+            for rung in 0..course.n_rungs {
+                match results.of(trial, rung) {
+                    None => break,
+                    Some(Err(reason)) => row.reason = Some(reason),
+                    Some(Ok(runs)) => {
+                        (row.rung, row.step) = (Some(rung), Some(course.steps_of(rung, max_steps)));
+                        row.bits_per_byte = Some(mean(&runs));
+                        let ends = [f64::INFINITY, f64::NEG_INFINITY];
+                        let ends = runs.iter().fold(ends, |[low, high], run| [low.min(*run), high.max(*run)]);
+                        row.seeds = (runs.len() > 1).then_some(ends);
+                    }
+                }
+            }
+        }
+    }
+    row
+}
+
+/// A value as a reader would write it: strings without quotes, and no long rows of zeros.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Float(number) => format!("{number:?}"),
+        other => other.to_string(),
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
+}
+
+/// The groups of a key's values: each value, or thirds of the settings ordered by value.
+fn groups(values: &[(&Value, f64)]) -> Vec<(String, Vec<usize>)> {
+    let mut distinct: Vec<(&Value, Vec<usize>)> = Vec::new();
+    for (at, (value, _)) in values.iter().enumerate() {
+        match distinct.iter_mut().find(|(known, _)| known == value) {
+            Some((_, members)) => members.push(at),
+            None => distinct.push((value, vec![at])),
+        }
+    }
+    let numbers: Option<Vec<f64>> = values.iter().map(|(value, _)| number(value)).collect();
+    let Some(numbers) = numbers.filter(|_| distinct.len() > MOST_VALUES) else {
+        return distinct.into_iter().map(|(value, members)| (plain(value), members)).collect();
+    };
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b]).then(a.cmp(b)));
+    let thirds = order.chunks(order.len().div_ceil(N_GROUPS));
+    let named = thirds.map(|third| {
+        let end = |at: Option<&usize>| plain(values[*at.expect("a third has members")].0);
+        (format!("{} to {}", end(third.first()), end(third.last())), third.to_vec())
+    });
+    named.collect()
+}
+
+/// `values` has the value of every setting in the first rung, with its loss; infinity for a run that failed.
+fn importance(key: &str, values: Vec<(&Value, f64)>) -> Importance {
+    let (n, groups) = (values.len(), groups(&values));
+    let losses: Vec<f64> = values.iter().map(|(_, loss)| *loss).collect();
+    let ranks = ranks(&losses);
+    let middle = f64::midpoint(n as f64, 1.0);
+    let squares = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| (x - middle).powi(2)).sum::<f64>();
+    let all = squares(&mut ranks.iter().copied());
+    let between: f64 = groups
+        .iter()
+        .map(|(_, members)| {
+            let mean = members.iter().map(|at| ranks[*at]).sum::<f64>() / members.len() as f64;
+            members.len() as f64 * (mean - middle).powi(2)
+        })
+        .sum();
+    let k = groups.len();
+    let share = (n > k && k > 1 && all > 0.0).then(|| {
+        let h = (n as f64 - 1.0) * between / all;
+        ((h - k as f64 + 1.0) / (n - k) as f64).clamp(0.0, 1.0)
+    });
+    let group = |(values, members): (String, Vec<usize>)| {
+        let finite: Vec<f64> = members.iter().map(|at| losses[*at]).filter(|loss| loss.is_finite()).collect();
+        Group { values, n_trials: members.len(), bits_per_byte: (!finite.is_empty()).then(|| mean(&finite)) }
+    };
+    Importance { key: key.to_owned(), share, groups: groups.into_iter().map(group).collect() }
+}
+
+/// The rank of each number, from 1; ties share their mean rank.
+fn ranks(numbers: &[f64]) -> Vec<f64> {
+    let rank = |number: &f64| {
+        let below = numbers.iter().filter(|other| *other < number).count() as f64;
+        let equal = numbers.iter().filter(|other| other.total_cmp(number).is_eq()).count() as f64;
+        below + f64::midpoint(equal, 1.0)
+    };
+    numbers.iter().map(rank).collect()
+}
+
+impl Group {
+    /// The group as text, such as `gelu 2.410 (9)`.
+    pub fn label(&self) -> String {
+        let loss = self.bits_per_byte.map_or_else(|| "no result".to_owned(), |loss| format!("{loss:.3}"));
+        format!("{}: {loss} ({})", self.values, self.n_trials)
+    }
+}
+
+impl Importance {
+    /// The share in percent, or a dash.
+    pub fn percent(&self) -> String {
+        self.share.map_or_else(|| "-".to_owned(), |share| format!("{} %", short(100.0 * share)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_that_decides_is_the_important_one() {
+        let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
+        let rates: Vec<Value> = (1_u32..=12).map(|i| Value::Float(f64::from(i) / 100.0)).collect();
+        // `b` is better by 1, at any rate; one run fails.
+        let losses: Vec<f64> = (0..12).map(|i| f64::from(i % 3) / 10.0 + f64::from((i + 1) % 2)).collect();
+        let of_kind = importance("kind", losses.iter().enumerate().map(|(i, x)| (&kinds[i % 2], *x)).collect());
+        let of_rate = importance("rate", losses.iter().zip(&rates).map(|(x, rate)| (rate, *x)).collect());
+        assert!(of_kind.share > Some(0.6) && of_rate.share < Some(0.2), "{of_kind:?} {of_rate:?}");
+        assert_eq!(of_kind.groups[1].label(), "b: 0.100 (6)");
+        assert_eq!(
+            of_rate.groups.iter().map(|group| &*group.values).collect::<Vec<_>>(),
+            ["0.01 to 0.04", "0.05 to 0.08", "0.09 to 0.12"]
+        );
+        let same = importance("kind", vec![(&kinds[0], 1.0), (&kinds[0], 2.0)]);
+        assert_eq!(same.share, None, "one value explains nothing");
+    }
+
+    #[test]
+    fn by_hand_h_is_what_kruskal_and_wallis_say() {
+        // Ranks 1, 2, 3 against 4, 5, 6: H = 12 / (6 * 7) * (6^2 / 3 + 15^2 / 3) - 3 * 7 = 27 / 7.
+        let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
+        let values: Vec<(&Value, f64)> = (0..6).map(|i| (&kinds[i / 3], i as f64)).collect();
+        let share = importance("kind", values).share.unwrap();
+        assert!((share - (27.0 / 7.0 - 1.0) / 4.0).abs() < 1e-12, "{share}");
+        assert_eq!(ranks(&[2.0, 1.0, f64::INFINITY, 2.0]), [2.5, 1.0, 4.0, 2.5]);
+    }
+}

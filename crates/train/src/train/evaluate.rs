@@ -1,0 +1,173 @@
+//! The mean loss of a model over a text.
+
+use std::sync::Arc;
+
+use burn::tensor::{Tensor, TensorReadError};
+
+use crate::data::{Batch, Split, batch};
+use crate::distributed::{Format, Ranks};
+use tinderbox_kernels::MatmulPrecision;
+use tinderbox_model::Gpt;
+use tinderbox_model::generate::engine::{Decoder, Engine};
+
+/// The mean loss over a number of tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loss {
+    /// The number of predicted tokens.
+    pub tokens: usize,
+    /// Mean cross-entropy in nats per token.
+    pub nats_per_token: f64,
+}
+
+impl Loss {
+    /// The perplexity, `exp(loss)`: a uniform choice among this many tokens would have the same loss.
+    pub fn perplexity(&self) -> f64 {
+        self.nats_per_token.exp()
+    }
+
+    /// The loss in bits per token.
+    pub fn bits_per_token(&self) -> f64 {
+        self.nats_per_token / std::f64::consts::LN_2
+    }
+
+    /// The loss in bits per byte of `text`, which is comparable between tokenizers.
+    pub fn bits_per_byte(&self, text: &Split) -> f64 {
+        bits_per_byte(self.nats_per_token, text)
+    }
+}
+
+/// Converts a loss in nats per token of `text` to bits per byte of `text`.
+pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
+    let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
+    nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
+}
+
+/// The number of batches sent to the device before their losses are read back, which synchronizes with the device.
+const BATCHES_AHEAD: usize = 16;
+
+/// The number of batches that each rank computes before all ranks exchange their losses and stop requests.
+const BATCHES_OF_A_RANK: usize = 4;
+
+/// The loss over every token of `text` but the first, in non-overlapping windows of the context length, always in f32.
+///
+/// `model` does not track gradients. `batch_size` windows are computed at once.
+///
+/// # Errors
+/// If the device fails.
+pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
+    let loss = full_unless(model, text, batch_size, &Ranks::alone(), || false)?;
+    Ok(loss.expect("not stopped"))
+}
+
+/// Like [`full`], for a model that is packed for generation.
+pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
+    let context_length = engine.config().context_length;
+    let mut decoder = Decoder::new(engine, 1, context_length);
+    let ids = |tokens: Vec<i32>| tokens.into_iter().map(i32::unsigned_abs).collect::<Vec<_>>(); // none is negative
+    let (mut total, mut n_tokens) = (0.0, 0);
+    for batch in batch::windows(text, context_length, 1) {
+        let token_losses = decoder.token_losses(&ids(batch.inputs), &ids(batch.targets));
+        total += token_losses.iter().map(|x| f64::from(*x)).sum::<f64>();
+        n_tokens += token_losses.len();
+    }
+    Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
+}
+
+/// Like [`full`], with the batches divided among the ranks, all of which call this function with the same weights;
+/// `None` if `is_stopped` returned true on any rank before a batch.
+pub(super) fn full_unless(
+    model: &Gpt,
+    text: &Split,
+    batch_size: usize,
+    ranks: &Ranks,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let batches = batch::windows(text, model.config().context_length, batch_size);
+    mean_unless(model, batches, MatmulPrecision::F32, ranks, is_stopped)
+}
+
+/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, with matrix products in
+/// `precision`.
+///
+/// # Errors
+/// If the device fails.
+pub fn estimate(
+    model: &Gpt,
+    text: &Split,
+    batch_size: usize,
+    n_batches: usize,
+    precision: MatmulPrecision,
+) -> Result<Loss, TensorReadError> {
+    let loss = estimate_unless(model, text, batch_size, n_batches, precision, &Ranks::alone(), || false)?;
+    Ok(loss.expect("not stopped"))
+}
+
+/// Like [`estimate`], with the batches divided among the ranks as in [`full_unless`].
+pub(super) fn estimate_unless(
+    model: &Gpt,
+    text: &Split,
+    batch_size: usize,
+    n_batches: usize,
+    precision: MatmulPrecision,
+    ranks: &Ranks,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let context_length = model.config().context_length;
+    mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, ranks, is_stopped)
+}
+
+/// The mean loss over all batches, which are divided among the ranks. The losses are added in batch order, no matter
+/// which rank computed them, so that ranks whose CPUs round alike get the same result as a single process.
+fn mean_unless(
+    model: &Gpt,
+    mut batches: impl Iterator<Item = Batch>,
+    precision: MatmulPrecision,
+    ranks: &Ranks,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let n_of_round = if ranks.is_alone() { BATCHES_AHEAD } else { BATCHES_OF_A_RANK * ranks.size() };
+    let (mut total, mut n_tokens) = (0.0, 0);
+    loop {
+        let round: Vec<Batch> = batches.by_ref().take(n_of_round).collect();
+        if round.is_empty() {
+            break;
+        }
+        let sizes: Vec<usize> = round.iter().map(|batch| batch.targets.len()).collect();
+        let Some(losses) = losses_of(model, round, precision, ranks, &is_stopped)? else { return Ok(None) };
+        for (n, loss) in sizes.into_iter().zip(losses) {
+            total += f64::from(loss) * n as f64;
+            n_tokens += n;
+        }
+    }
+    Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
+}
+
+/// The losses of `batches`, of which each rank computes a share; `None` if a rank was stopped.
+fn losses_of(
+    model: &Gpt,
+    batches: Vec<Batch>,
+    precision: MatmulPrecision,
+    ranks: &Ranks,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Vec<f32>>, TensorReadError> {
+    let n = batches.len();
+    let mut losses = vec![0.0; n + 1]; // the last element counts stopped ranks
+    let (mut places, mut unread) = (Vec::new(), Vec::new());
+    for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
+        if is_stopped() {
+            losses[n] = 1.0;
+            break;
+        }
+        let [tokens, targets] = batch.to_device(&model.device());
+        places.push(place);
+        unread.push(model.loss(tokens, targets, precision, None));
+    }
+    let read = if unread.is_empty() { Ok(Vec::new()) } else { Tensor::cat(unread, 0).try_into_vec_as::<f32>() };
+    for (idx, place) in places.into_iter().enumerate() {
+        losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
+    }
+    ranks.all_reduce(&mut losses, Format::F32); // exact: each sum is of one loss and zeros
+    read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
+    let n_stopped = losses.pop().expect("it was put there");
+    Ok((n_stopped < 0.5).then_some(losses))
+}

@@ -1,0 +1,136 @@
+//! Training: from a config to weights on the disk.
+//!
+//! [`train`] is the training loop. `prepare` readies a run for its next step, `training` has the parts that the loop
+//! calls, and `trainer` makes one step. This module prints nothing: events go to an [`Observer`].
+
+mod clock;
+mod devices;
+mod error;
+pub mod evaluate;
+mod follow;
+mod logs;
+pub mod metrics;
+mod observer;
+mod order;
+mod outer;
+pub mod precision;
+mod prepare;
+mod share;
+mod skip;
+mod trainer;
+mod training;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+pub use burn::train::Interrupter;
+pub use burn::train::renderer::MetricsRenderer;
+
+pub use devices::train_on;
+pub use error::TrainError;
+pub use follow::Assignment;
+pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
+pub use precision::PrecisionError;
+pub use skip::{LayerNorms, Skipped};
+pub use trainer::{StepResult, Trainer};
+
+use crate::config::{Config, TrainConfig};
+use crate::distributed::{DistributedError, Ranks};
+use order::{Heartbeat, Order};
+use tinderbox_model::device::OpenDevice;
+use training::Training;
+
+/// The way in which a run starts, given the state of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// As a new run, in a directory without a run.
+    New,
+    /// As a new run, which replaces the existing run in the directory.
+    Overwrite,
+    /// From the last checkpoint of the run in the directory.
+    Resume,
+}
+
+/// A training job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The config: model, text and training.
+    pub config: Config,
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// The way in which the run starts.
+    pub start: Start,
+    /// The run or checkpoint whose weights and tokenizer a new run starts from; with `None`, the weights are drawn from
+    /// the seed.
+    pub from: Option<PathBuf>,
+    /// The device to compute on.
+    pub device: OpenDevice,
+}
+
+/// Trains until the run is done or `interrupter` stops it; a stopped run saves a checkpoint first.
+///
+/// # Errors
+/// If the text, the run directory or the config cannot be used, if the device lacks the precision, if a loss is not
+/// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Earlier checkpoints stay.
+pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -> Result<Summary, TrainError> {
+    lead(job, &Ranks::alone(), observer, interrupter)
+}
+
+/// Like [`train`], together with other ranks, which [follow](Assignment): each computes a share of every batch. Called
+/// by rank 0; when this function returns, the other ranks are done.
+///
+/// # Errors
+/// For the reasons of [`train`].
+pub fn lead(
+    job: Job,
+    ranks: &Ranks,
+    observer: Box<dyn Observer>,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
+    let trained = train_with(job, ranks, observer, interrupter);
+    drop(Order::End.give(ranks));
+    ranks.limit_waiting(None); // other ranks may still be busy
+    trained
+}
+
+fn train_with(
+    job: Job,
+    ranks: &Ranks,
+    mut observer: Box<dyn Observer>,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
+    let began = Instant::now();
+    let reads_standard_input = job.config.data.all_sources().iter().any(|source| source.path.as_os_str() == "-");
+    if reads_standard_input && !ranks.is_alone() {
+        return Err(DistributedError::StandardInput.into());
+    }
+    let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
+    let limit = job.config.distributed.time_limit();
+    let device = job.device.clone();
+    let chosen_precision = job.config.train.matmul_precision;
+    let mut prepared = prepare::prepare(job, &mut *observer, interrupter)?;
+    prepared.share_with(ranks)?;
+    let _heartbeat = limit.filter(|_| !ranks.is_alone()).map(|limit| Heartbeat::start(ranks, limit));
+    let mut run = Training::start(prepared, device, chosen_precision, observer, interrupter.clone(), began)?;
+    while !run.is_done() || run.has_left_undone() {
+        if interrupter.should_stop() {
+            run.save()?;
+            return run.finish(true);
+        }
+        if !run.has_left_undone() {
+            if !run.step()? {
+                continue; // interrupted
+            }
+            if run.is_last_step() || run.is_due(log_interval) {
+                run.log()?;
+            }
+            if run.is_last_step() || run.is_due(eval_interval) {
+                run.owe_evaluation();
+            }
+        }
+        if run.catch_up()? && (run.is_best() || run.is_done() || run.is_due(checkpoint_interval)) {
+            run.save()?;
+        }
+    }
+    run.finish(false)
+}

@@ -1,0 +1,324 @@
+//! Prepares a run for its next step: a new run, a new run from another run's weights, or a resumed run.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use burn::tensor::Device;
+
+use super::follow::Assignment;
+use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
+use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
+use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
+use crate::distributed::Ranks;
+use crate::run::{self, Checkpoint, Located, Lock, Resumable, RunDir, TrainState};
+use tinderbox_model::Gpt;
+use tinderbox_model::section::BrokenRules;
+use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
+
+pub(super) struct Prepared {
+    pub config: Config,
+    pub corpus: Corpus,
+    pub run: RunDir,
+    pub trainer: Trainer,
+    pub state: TrainState,
+    /// Whether the run continues from one of its checkpoints.
+    pub resumed: bool,
+    /// One line for each damaged part of the run that was skipped.
+    pub damaged: Vec<String>,
+    /// One line for each changed setting that the coming steps depend on.
+    pub changed: Vec<String>,
+    pub lock: Lock,
+}
+
+impl Prepared {
+    /// Divides the coming steps among `ranks`.
+    pub(super) fn share_with(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
+        if !ranks.is_alone() {
+            self.trainer.share_with(ranks);
+            Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
+            ranks.meet(); // other ranks may take long to read the text
+            ranks.limit_waiting(self.config.distributed.time_limit());
+        }
+        Ok(())
+    }
+}
+
+/// Reads the text, and creates or reads the run. Reports progress to `observer`.
+pub(super) fn prepare(
+    job: Job,
+    observer: &mut dyn Observer,
+    interrupter: &Interrupter,
+) -> Result<Prepared, TrainError> {
+    let observer = Mutex::new(observer);
+    let on_progress = |reading: &Reading<'_>| {
+        let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+        observer.observe(&Event::Reading(reading));
+        if interrupter.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    start(job, &on_progress, interrupter).map_err(|error| match error {
+        TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
+        other => other,
+    })
+}
+
+fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Result<Prepared, TrainError> {
+    let Job { mut config, run_dir, start, from, device } = job;
+    config.train.matmul_precision = precision::check(config.train.matmul_precision, &device)?.into();
+    let device = &device.device.clone().autodiff();
+    let overwrite = match start {
+        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress, interrupter),
+        Start::New => false,
+        Start::Overwrite => true,
+    };
+    let parent = from.map(|from| Parent::find(&from, &config, &run_dir)).transpose()?;
+    RunDir::check_new(&run_dir, overwrite)?; // before a large text is read, which may take minutes
+    create(config, &run_dir, overwrite, parent, device, on_progress, interrupter)
+}
+
+/// Returns an error if a stop was requested; the last check before the run directory is created or changed.
+fn go_on(interrupter: &Interrupter) -> Result<(), TrainError> {
+    if interrupter.should_stop() { Err(TrainError::InterruptedEarly) } else { Ok(()) }
+}
+
+fn create(
+    mut config: Config,
+    root: &Path,
+    overwrite: bool,
+    parent: Option<Parent>,
+    device: &Device,
+    on_progress: OnProgress<'_>,
+    interrupter: &Interrupter,
+) -> Result<Prepared, TrainError> {
+    let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
+    let options = OpenOptions { tokenizer, earlier: None, on_progress };
+    let mut corpus = open_corpus(&mut config, options).map_err(|error| match (error, &parent) {
+        (
+            TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
+            Some(parent),
+        ) => {
+            let from = parent.located.run.root().to_owned();
+            TrainError::UnknownCharacters { text: path, from, characters }
+        }
+        (other, _) => other,
+    })?;
+    if parent.is_none() {
+        corpus.tokenizer = corpus.tokenizer.without_bos(); // the training text has no BOS token either
+    }
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let model = match &parent {
+        None => Gpt::new(&config.model, vocab_size, config.train.seed, device),
+        Some(parent) => {
+            Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
+            let model = Gpt::zeros(&config.model, vocab_size, device);
+            Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?
+        }
+    };
+    let trainer = Trainer::new(model, &config, corpus.train.clone());
+    go_on(interrupter)?;
+    let lock = RunDir::lock(root)?;
+    let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
+    let state = TrainState {
+        text_sha256: corpus.text_sha256.clone(),
+        started_from: parent.map(|parent| parent.located.checkpoint.display().to_string()),
+        tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
+        ..TrainState::default()
+    };
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), changed: Vec::new(), lock })
+}
+
+/// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
+/// checks that the sample prompt can be encoded, so that an error comes now and not when the first sample is due.
+fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
+    let corpus = Corpus::open(config, options)?;
+    if config.train.sample_tokens == 0 {
+        return Ok(corpus);
+    }
+    let prompt = &mut config.train.sample_prompt;
+    match corpus.tokenizer.encode(prompt) {
+        // If the text has no line break, samples begin with the first character of the text.
+        Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {
+            if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
+                let mut id = [0];
+                first.read(0, &mut id);
+                *prompt = corpus.tokenizer.decode(&id.map(i32::cast_unsigned));
+            }
+        }
+        encoded => _ = encoded.map_err(TrainError::SamplePrompt)?,
+    }
+    Ok(corpus)
+}
+
+/// The checkpoint that a new run starts from, and the tokenizer of that checkpoint's run.
+struct Parent {
+    located: Located,
+    tokenizer: Tokenizer,
+}
+
+impl Parent {
+    /// Finds the checkpoint `from` for a new run with `config` at `root`.
+    fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
+        let located = run::locate(from)?;
+        let own = located.run.root().canonicalize();
+        if own.is_ok_and(|own| root.canonicalize().is_ok_and(|root| root == own)) {
+            return Err(TrainError::StartsFromItself(root.to_owned()));
+        }
+        let problems = config.disagreements(&located.run.config()?);
+        if !problems.is_empty() {
+            return Err(ConfigError::Settings(BrokenRules(problems)).into());
+        }
+        let tokenizer = located.run.tokenizer()?;
+        Ok(Self { located, tokenizer })
+    }
+}
+
+fn resume(
+    mut config: Config,
+    run: RunDir,
+    device: &Device,
+    on_progress: OnProgress<'_>,
+    interrupter: &Interrupter,
+) -> Result<Prepared, TrainError> {
+    let lock = RunDir::lock(run.root())?;
+    run.check_no_links()?;
+    let root = || run.root().to_owned();
+    let refuse = |differences: Vec<String>| match differences.is_empty() {
+        true => Ok(()),
+        false => Err(TrainError::OtherRun { run: root(), differences }),
+    };
+    let Resumable { dir, checkpoint, mut damaged } = run.resumable()?;
+    let mut state = checkpoint.state.clone();
+    if state.is_imported() {
+        return Err(TrainError::Imported(root()));
+    }
+    let [refused, changed] = differences(&run.config()?, &config);
+    refuse(refused)?;
+    let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
+    let max_steps = config.train.max_steps;
+    if run::log::has_ended(&run, step) {
+        if step >= max_steps {
+            return Err(TrainError::AlreadyDone { run: root(), step });
+        }
+        if has_stopped_early(&state, &config) {
+            return Err(TrainError::AlreadyStopped { run: root(), step, evaluations });
+        }
+    }
+    if step > max_steps {
+        return Err(TrainError::PastEnd { run: root(), step, max_steps });
+    }
+    let tokenizer = run.tokenizer_of(&state)?;
+    refuse(other_tokenizer(&config, &tokenizer))?;
+    let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
+    let corpus = open_corpus(&mut config, options).map_err(|error| match error {
+        TrainError::Data(DataError::OtherText { paths }) => {
+            let text = format!("the text {} has changed", data::in_quotes(&paths));
+            TrainError::OtherRun { run: root(), differences: vec![text] }
+        }
+        other => other,
+    })?;
+    Checkpoint::check_shapes(&dir, &config.model, corpus.tokenizer.vocab_size())?;
+    let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device);
+    let mut trainer = Trainer::new(model, &config, corpus.train.clone());
+    trainer.restore(checkpoint, &dir)?;
+    go_on(interrupter)?;
+    damaged.extend(run.cut_back_to(&mut state)?);
+    run.write_config(&config)?;
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, changed, lock })
+}
+
+/// Early stopping: whether the validation loss has not improved for as many evaluations as the config allows.
+pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
+    let patience = config.train.early_stopping_patience;
+    patience > 0 && state.evaluations_without_improvement >= patience
+}
+
+/// Describes the settings that differ: those that must not if the run is to continue, and those on which its steps from
+/// now on depend, except for their number.
+fn differences(old: &Config, new: &Config) -> [Vec<String>; 2] {
+    // While batches grow, the number of steps determines which tokens the earlier steps have read.
+    let grows = [old, new].iter().any(|config| config.schedule != config.schedule.without_ramp());
+    let is_other_kind = old.tokenizer.kind != new.tokenizer.kind;
+    let (mut refused, mut changed) = (Vec::new(), Vec::new());
+    for (section, key, difference) in differing_keys(old, new) {
+        let key = (section, key.as_str());
+        let follows = is_other_kind && key == ("tokenizer", "vocab_size"); // which only BPE has
+        if is_fixed(key) && !follows || grows && OF_RAMP.contains(&key) {
+            refused.push(difference);
+        } else if ["optimizer", "schedule"].contains(&section) || OF_UPDATES.contains(&key) {
+            changed.push(difference);
+        }
+    }
+    refused.extend(different_weights(&old.data, &new.data));
+    [refused, changed]
+}
+
+/// The keys that determine the batches that grow.
+const OF_RAMP: [(&str, &str); 4] = [
+    ("schedule", "initial_context_length"),
+    ("schedule", "initial_batch_size"),
+    ("schedule", "ramp_fraction"),
+    ("train", "max_steps"),
+];
+
+/// The keys outside `[optimizer]` and `[schedule]` that a step depends on, and that may change.
+const OF_UPDATES: [(&str, &str); 4] =
+    [DROPOUT, ("train", "matmul_precision"), ("train", "skip_non_finite"), ("train", "skip_loss_spikes")];
+
+const DROPOUT: (&str, &str) = ("model", "dropout");
+
+/// Whether a key cannot change while a run goes on: its weights, its batches or its optimizer's state depend on it.
+fn is_fixed(key: (&str, &str)) -> bool {
+    let of_section = ["tokenizer", "model"].contains(&key.0) && ![DROPOUT, ("tokenizer", "path")].contains(&key);
+    let others = [
+        ("data", "val_fraction"),
+        ("train", "seed"),
+        ("train", "batch_size"),
+        ("train", "grad_accumulation_steps"),
+        ("train", "with_replacement"),
+        ("optimizer", "kind"),
+        ("optimizer", "normuon_beta2"),
+        ("optimizer", "ema_decay"),
+    ];
+    of_section || others.contains(&key)
+}
+
+/// The sections, keys and descriptions of all settings that differ.
+fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, String)> {
+    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
+    let (old, new) = (table(old), table(new));
+    let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule"].into_iter();
+    let keys = sections.flat_map(|section| {
+        let tables = [&old, &new].map(|table| table.get(section).and_then(toml::Value::as_table));
+        let keys: BTreeSet<&String> = tables.into_iter().flatten().flat_map(toml::Table::keys).collect();
+        keys.into_iter().map(move |key| (section, key))
+    });
+    let value = |table: &toml::Table, section: &str, key: &str| table.get(section)?.get(key).cloned();
+    let text = |value: Option<toml::Value>| value.map_or_else(|| "not given".to_owned(), |value| value.to_string());
+    let difference = |(section, key): (&'static str, &String)| {
+        let (before, now) = (value(&old, section, key), value(&new, section, key));
+        let differ = before != now;
+        differ.then(|| {
+            let difference = format!("{section}.{key} was {} and is now {}", text(before), text(now));
+            (section, key.clone(), difference)
+        })
+    };
+    keys.filter_map(difference).collect()
+}
+
+/// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of
+/// the sources may change as long as the text does not.
+fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
+    let weights = |data: &DataConfig| -> Vec<f64> { data.all_sources().iter().map(|source| source.weight).collect() };
+    let (old, new) = (weights(old), weights(new));
+    let is_one = old.len() == 1 && new.len() == 1; // the weight of a single source does not matter
+    (old != new && !is_one).then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
+}
+
+/// Describes a changed tokenizer file. A resumed run uses the copy of the tokenizer in the run directory; the original
+/// file may be gone, but must not differ from the copy.
+fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
+    let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
+    let path = config.tokenizer.path.as_ref().filter(is_other);
+    path.map(|path| format!("the tokenizer `{}` has changed", path.display())).into_iter().collect()
+}

@@ -1,0 +1,232 @@
+//! The share of a rank in each training step: its rows of the batch, and the sums over all ranks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::outer::Outer;
+use crate::config::{DistributedConfig, GradientDtype, SyncKind};
+use crate::distributed::{Format, MOST_NUMBERS, Ranks};
+use crate::optimizer::Gradients;
+use tinderbox_model::parameters::HostTensor;
+use tinderbox_model::{Gpt, LazyTensor, parameters};
+
+/// The name of the loss among named tensors.
+const LOSS: &str = "loss";
+
+/// The share of one rank; the whole step if it is the only rank.
+#[derive(Debug)]
+pub(super) struct Share {
+    ranks: Ranks,
+    /// The format in which gradients are sent.
+    gradient_format: Format,
+    /// The outer optimizer, for ranks that make local steps.
+    outer: Option<Outer>,
+}
+
+impl Share {
+    pub(super) fn alone() -> Self {
+        Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
+    }
+
+    /// The share of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
+    /// outer momentum saved by an earlier process, by parameter name.
+    pub(super) fn of(
+        ranks: &Ranks,
+        config: &DistributedConfig,
+        model: &Gpt,
+        step: usize,
+        momentum: &BTreeMap<String, Vec<f32>>,
+    ) -> Self {
+        let is_local = !ranks.is_alone() && config.sync == SyncKind::Local;
+        let outer = is_local.then(|| Outer::new(config, model, step, momentum));
+        let gradient_format = match config.gradient_dtype {
+            GradientDtype::F32 => Format::F32,
+            GradientDtype::Bf16 => Format::Bf16,
+        };
+        Self { ranks: ranks.clone(), gradient_format, outer }
+    }
+
+    pub(super) fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    pub(super) fn outer(&self) -> Option<&Outer> {
+        self.outer.as_ref()
+    }
+
+    /// The rows of a micro-batch that this rank computes. The numbers of rows differ by at most one between ranks; if
+    /// the ranks make local steps, each has at least one row.
+    pub(super) fn rows(&self, batch_size: usize) -> Range<usize> {
+        let first = |rank: usize| batch_size * rank / self.ranks.size();
+        let (first, end) = (first(self.ranks.rank()), first(self.ranks.rank() + 1));
+        first..if self.outer.is_some() { end.max(first + 1) } else { end }
+    }
+
+    /// The divisor for the mean over this rank's `n_rows`, chosen so that the sum over all ranks is the mean over all
+    /// rows.
+    pub(super) fn n_parts(&self, n_rows: usize, batch_size: usize) -> f32 {
+        if self.outer.is_some() { 1.0 } else { batch_size as f32 / n_rows as f32 }
+    }
+
+    /// The sum of gradients and losses over all ranks; a rank without rows contributes nothing. If the ranks make local
+    /// steps, returns this rank's gradients and loss unchanged.
+    ///
+    /// Each rank gets the same bits, so that all ranks make the same update.
+    pub(super) fn sum(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
+        if self.ranks.is_alone() || self.outer.is_some() {
+            return own.expect("a step has at least one row");
+        }
+        self.ranks.meet();
+        if self.ranks.has_cards() {
+            return self.sum_on_cards(model, own);
+        }
+        let (gradients, loss) = own.unzip();
+        let named = |(name, tensor): (&str, &Tensor<1>)| (name.to_owned(), LazyTensor::on_device(tensor.clone()));
+        let gradients = gradients.iter().flat_map(Gradients::iter).map(named).collect();
+        let loss = loss.iter().map(|loss| named((LOSS, loss))).collect();
+        let device = model.device().inner();
+        let sum = |format, own, lengths: &mut dyn Iterator<Item = (String, usize)>| {
+            let mut sums = BTreeMap::new();
+            sum_each(&self.ranks, format, own, lengths, |name, values| {
+                sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
+            });
+            sums
+        };
+        let gradients = sum(self.gradient_format, &gradients, &mut lengths(model));
+        let mut loss = sum(Format::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
+        (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
+    }
+
+    /// Like [`Share::sum`], with an all-reduce between the GPUs.
+    fn sum_on_cards(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
+        let device = model.device().inner();
+        let (gradients, loss) = own.unzip();
+        let mut tensors: BTreeMap<_, _> =
+            lengths(model).map(|(name, length)| (name, Tensor::zeros([length], &device))).collect();
+        let found = gradients.iter().flat_map(Gradients::iter);
+        tensors.extend(found.map(|(name, gradient)| (name.to_owned(), gradient.clone())));
+        let format = match self.gradient_format {
+            Format::F32 => DType::F32,
+            Format::Bf16 => DType::BF16,
+        };
+        let (names, tensors): (Vec<_>, Vec<_>) =
+            tensors.into_iter().map(|(name, tensor)| (name, tensor.cast(format))).unzip();
+        let sums = self.ranks.sum_on_cards(tensors).into_iter().map(|sum| sum.cast(DType::F32));
+        let gradients = Gradients::from_named(names.into_iter().zip(sums).collect());
+        let loss = loss.unwrap_or_else(|| Tensor::zeros([1], &device));
+        (gradients, self.ranks.sum_on_cards(vec![loss]).remove(0))
+    }
+
+    /// Whether ranks that make local steps should average their weights after `step`.
+    pub(super) fn is_due(&self, step: usize) -> bool {
+        self.outer.as_ref().is_some_and(|outer| outer.is_due(step))
+    }
+
+    /// The weights with which all ranks continue after `step`, which the outer step computes from the average of the
+    /// ranks' weights.
+    pub(super) fn average(&mut self, model: Gpt, step: usize) -> Gpt {
+        match &mut self.outer {
+            Some(outer) => outer.average(&self.ranks, model, step),
+            None => model,
+        }
+    }
+
+    /// Averages tensors with the same names over all ranks; `None` if any rank has no tensors yet.
+    pub(super) fn average_state(&self, own: &BTreeMap<String, LazyTensor>) -> Option<BTreeMap<String, LazyTensor>> {
+        let mut n_empty = [if own.is_empty() { 1.0 } else { 0.0 }];
+        self.ranks.all_reduce(&mut n_empty, Format::F32);
+        if n_empty[0] > 0.5 {
+            return None;
+        }
+        let size = self.ranks.size() as f32;
+        let lengths = own.iter().map(|(name, tensor)| (name.clone(), tensor.n_numbers()));
+        let mut averages = BTreeMap::new();
+        sum_each(&self.ranks, Format::F32, own, lengths, |name, sums| {
+            let values: Vec<f32> = sums.iter().map(|sum| sum / size).collect();
+            let shape = own[&name].shape().to_vec();
+            averages.insert(name, LazyTensor::computed(shape, move |sink| sink(&values)));
+        });
+        Some(averages)
+    }
+}
+
+/// Replaces the weights of `model` with those of rank 0.
+pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
+    if ranks.is_alone() {
+        return model;
+    }
+    let own = if ranks.is_first() { parameters::lazy(&model) } else { BTreeMap::new() };
+    let mut weights = BTreeMap::new();
+    sum_each(ranks, Format::F32, &own, lengths(&model), |name, values| {
+        weights.insert(name, values.to_vec());
+    });
+    let weights = |name: &str, shape: &[usize]| {
+        let values = weights.remove(name)?;
+        Some(HostTensor { shape: shape.to_vec(), values })
+    };
+    parameters::assign(model, weights).expect("they are those of this model")
+}
+
+/// The names of the parameters and their numbers of elements.
+pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
+    parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()))
+}
+
+/// Sums tensors over all ranks, and passes each sum to `sink`. Tensors listed in `lengths` that this rank does not have
+/// count as zeros.
+///
+/// Small tensors are sent together, in buckets that fill one exchange ([`MOST_NUMBERS`]).
+pub(super) fn sum_each(
+    ranks: &Ranks,
+    format: Format,
+    own: &BTreeMap<String, LazyTensor>,
+    lengths: impl Iterator<Item = (String, usize)>,
+    mut sink: impl FnMut(String, &[f32]),
+) {
+    let (mut names, mut values): (Vec<(String, usize)>, Vec<f32>) = (Vec::new(), Vec::new());
+    let mut lengths = lengths.peekable();
+    while let Some((name, length)) = lengths.next() {
+        let end = values.len() + length;
+        let read = own.get(&name).map(|tensor| {
+            tensor.stream(&mut |piece| {
+                values.extend_from_slice(piece);
+                Ok(())
+            })
+        });
+        // The other ranks must not wait for a failed device; the failure is reported when the loss is read.
+        values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
+        names.push((name, length));
+        if values.len() < MOST_NUMBERS && lengths.peek().is_some() {
+            continue;
+        }
+        ranks.all_reduce(&mut values, format);
+        let mut rest = &values[..];
+        for (name, length) in names.drain(..) {
+            let (sum, after) = rest.split_at(length);
+            sink(name, sum);
+            rest = after;
+        }
+        values.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_a_process_without_others_are_its_numbers_and_zeros() {
+        let device = burn::tensor::Device::flex();
+        let tensor = |values: &[f32]| LazyTensor::on_device(Tensor::<1>::from_floats(values, &device));
+        let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
+        let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
+        let mut sums = Vec::new();
+        sum_each(&Ranks::alone(), Format::Bf16, &own, lengths.into_iter(), |name, values| {
+            sums.push((name, values.to_vec()));
+        });
+        let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];
+        assert_eq!(sums, expected.map(|(name, values)| (name.to_owned(), values)));
+    }
+}

@@ -1,0 +1,255 @@
+//! One training step: batch, forward and backward pass, gradient clipping, and optimizer update.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::TrainError;
+use super::outer::Outer;
+use super::share::Share;
+use super::skip::{LayerNorms, Skipped, Skipping};
+use crate::config::Config;
+use crate::data::{self, Split};
+use crate::distributed::Ranks;
+use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
+use crate::run::{Checkpoint, TrainState};
+use tinderbox_kernels::{DropoutKey, MatmulPrecision};
+use tinderbox_model::device;
+use tinderbox_model::{Gpt, parameters};
+
+/// A model in training: the weights, the optimizer state, and the number of steps made.
+#[derive(Debug)]
+pub struct Trainer {
+    model: Option<Gpt>,
+    optimizer: Optimizer,
+    precision: MatmulPrecision,
+    config: Config,
+    text: Split,
+    step: usize,
+    skipping: Skipping,
+    share: Share,
+    /// The outer momentum saved by an earlier process, by parameter name.
+    outer_momentum: BTreeMap<String, Vec<f32>>,
+}
+
+/// The measurements of a step, still on the device; reading them waits until the step is done.
+#[derive(Clone, Debug)]
+pub struct StepResult {
+    /// Mean loss of the step's batch before the update, in nats per token, `[1]`.
+    pub loss: Tensor<1>,
+    /// Global gradient norm (of all gradients together), before clipping, `[1]`.
+    pub gradient_norm: Tensor<1>,
+    /// The reason why the step did not change the weights; `None` if it did change them.
+    pub(super) skipped: Option<Box<Skipped>>,
+}
+
+impl StepResult {
+    /// Waits until the step is done.
+    ///
+    /// # Errors
+    /// The device's message, if the device fails.
+    pub fn wait(self) -> Result<(), String> {
+        self.read().map(|_| ())
+    }
+
+    /// Waits until the step is done, and returns its loss and gradient norm.
+    pub(super) fn read(self) -> Result<[f32; 2], String> {
+        let read = Tensor::cat(vec![self.loss, self.gradient_norm], 0).try_into_vec_as::<f32>();
+        let read = read.map_err(|error| error.to_string())?;
+        Ok([read[0], read[1]])
+    }
+}
+
+impl Trainer {
+    /// A trainer before its first step. The model must be on an autodiff device.
+    ///
+    /// Only flex can train in bf16: [check](super::precision::check) the config first.
+    pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
+        let hidden = parameters::hidden_matrices(&model);
+        let precision = config.train.matmul_precision.on(&model.device().inner());
+        let optimizer = Optimizer::new(&config.optimizer, hidden, precision);
+        let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
+        Self {
+            model: Some(model),
+            optimizer,
+            precision,
+            config: config.clone(),
+            text: text.into(),
+            step: 0,
+            skipping,
+            share: Share::alone(),
+            outer_momentum: BTreeMap::new(),
+        }
+    }
+
+    /// From the next step on, computes only this rank's share of the rows of each batch, and updates the weights with
+    /// the gradients of all `ranks`.
+    pub(super) fn share_with(&mut self, ranks: &Ranks) {
+        let model = self.trained().valid();
+        self.share = Share::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
+    }
+
+    /// The ranks that divide the rows of each batch among them.
+    pub(super) fn ranks(&self) -> &Ranks {
+        self.share.ranks()
+    }
+
+    /// Draws a batch, and updates the weights with the gradient of the loss.
+    ///
+    /// The weights stay unchanged if the loss or the gradient is not finite and this is known before the update (on a
+    /// CPU, or if the config requires it), or if the loss is a spike as defined by the config.
+    pub fn step(&mut self) -> StepResult {
+        self.step_unless(|| false).expect("not stopped")
+    }
+
+    /// Like [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, in which case nothing
+    /// has changed.
+    pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
+        let device = self.trained().device();
+        let result = device::compute(&device, || self.update(is_stopped))?;
+        if self.share.is_due(self.step) {
+            self.average();
+        }
+        Some(result)
+    }
+
+    /// Averages the weights of ranks that make local steps. All ranks call this after the same step.
+    pub(super) fn average(&mut self) {
+        let model = self.model.take().expect("the model is here between steps");
+        self.model = Some(self.share.average(model, self.step));
+    }
+
+    /// Averages the optimizers' running means of ranks that make local steps. All ranks continue with the averages, so
+    /// that one checkpoint holds the whole state of all ranks. All ranks call this after the same step.
+    pub(super) fn average_optimizer(&mut self) {
+        if self.share.outer().is_none() {
+            return;
+        }
+        let (state, shapes) = (self.optimizer.state(), parameters::shapes(self.trained()));
+        if let Some(state) = self.share.average_state(&state) {
+            let device = self.trained().device().inner();
+            self.optimizer.restore(state, &shapes, &device).expect("it is of this optimizer");
+        }
+    }
+
+    fn update(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
+        let (gradients, loss) = self.backward(self.trained(), is_stopped)?;
+        let gradient_norm = gradients.global_norm();
+        if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
+            let norms = match usual {
+                Some(_) => LayerNorms::default(), // all numbers of a spike are finite
+                None => LayerNorms::of(self.trained(), Some(&gradients)),
+            };
+            self.step += 1;
+            let skipped = Some(Box::new(Skipped { what, value, usual, norms }));
+            return Some(StepResult { loss, gradient_norm, skipped });
+        }
+        let model = self.model.take().expect("the model is here between steps");
+        let gradients = match self.config.optimizer.grad_clip_norm {
+            max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
+            _ => gradients,
+        };
+        let learning_rate = self.learning_rate_of(self.step);
+        self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
+        self.step += 1;
+        Some(StepResult { loss, gradient_norm, skipped: None })
+    }
+
+    /// The gradients and the loss of this step's batch, as means over the micro-batches and over all ranks; `None` if
+    /// stopped between two micro-batches.
+    fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
+        let train = &self.config.train;
+        let n_micro_steps = train.grad_accumulation_steps;
+        let device = model.device();
+        let mut sum: Option<(Gradients, Tensor<1>)> = None;
+        for micro_step in 0..n_micro_steps {
+            if micro_step > 0 && is_stopped() {
+                return None;
+            }
+            let batches = Batches::of(&self.config);
+            let [batch_size, context_length] = batches.at(self.step);
+            let own = self.share.rows(batch_size);
+            if own.is_empty() {
+                continue; // fewer rows than ranks
+            }
+            let (seed, step, first_row) = (train.seed, self.step as u64, micro_step * batch_size);
+            let rows = first_row + own.start..first_row + own.end;
+            let batch = if train.with_replacement {
+                data::batch::sample(&self.text, rows, context_length, seed, step)
+            } else {
+                // The number of earlier rows, as if all of them had the current context length.
+                let n_before = batches.tokens_before(self.step) / context_length as u64;
+                let rows = n_before + rows.start as u64..n_before + rows.end as u64;
+                data::batch::shuffled(&self.text, rows, context_length, seed)
+            };
+            let [tokens, targets] = batch.to_device(&device);
+            let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
+            let n_parts = n_micro_steps as f32 * self.share.n_parts(own.len(), batch_size);
+            let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
+            let gradients = Gradients::take(model, loss.backward());
+            let loss = loss.inner();
+            sum = Some(match sum {
+                Some((so_far, total)) => (so_far.plus(gradients), total + loss),
+                None => (gradients, loss),
+            });
+        }
+        Some(self.share.sum(model, sum))
+    }
+
+    /// The learning rate of step `step`, counted from 0.
+    pub(super) fn learning_rate_of(&self, step: usize) -> f64 {
+        let peak = self.config.optimizer.learning_rate;
+        learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
+    }
+
+    /// The current model for evaluation: without gradients or dropout, and with averaged weights if configured.
+    pub fn evaluated(&self) -> Gpt {
+        self.optimizer.averaged(self.trained().valid())
+    }
+
+    /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
+    ///
+    /// The checkpoint's model is the one returned by [`Trainer::evaluated`]. If its weights are averages, the trained
+    /// weights are in the optimizer state.
+    pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
+        let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
+        let mut optimizer = self.optimizer.state();
+        optimizer.extend(self.optimizer.learning_weights(self.trained()));
+        if let Some(outer) = self.share.outer() {
+            outer.save(&mut optimizer);
+        }
+        Checkpoint { model: parameters::lazy(&self.evaluated()), optimizer, state }
+    }
+
+    /// Continues from a checkpoint that was read from `dir`.
+    ///
+    /// # Errors
+    /// If the checkpoint does not fit the model or cannot be read.
+    pub fn restore(&mut self, mut checkpoint: Checkpoint, dir: &Path) -> Result<(), TrainError> {
+        let model = self.model.take().expect("the model is here between steps");
+        let device = model.device().inner();
+        let mut state = std::mem::take(&mut checkpoint.optimizer);
+        let misfit = |source| TrainError::OptimizerState { path: dir.to_owned(), source };
+        self.outer_momentum = Outer::take(&mut state).map_err(misfit)?;
+        self.step = checkpoint.state.step;
+        if self.config.train.skip_loss_spikes > 0.0 {
+            self.skipping.recent.clone_from(&checkpoint.state.recent_losses);
+        }
+        let model = checkpoint.into_model(dir, model)?;
+        let model = self.optimizer.restore_average(model, &mut state, &device).map_err(misfit)?;
+        self.optimizer.restore(state, &parameters::shapes(&model), &device).map_err(misfit)?;
+        self.model = Some(model);
+        Ok(())
+    }
+
+    /// The norms of the weights by layer.
+    pub(super) fn weight_norms(&self) -> LayerNorms {
+        LayerNorms::of(self.trained(), None)
+    }
+
+    fn trained(&self) -> &Gpt {
+        self.model.as_ref().expect("the model is here between steps")
+    }
+}

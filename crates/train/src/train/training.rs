@@ -1,0 +1,521 @@
+//! The parts of the training loop: a step, a log line, an evaluation, a sample, a checkpoint, and the end of the run.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::{Tensor, TensorReadError};
+
+use super::clock::{ExchangeClock, StepClock};
+use super::evaluate::Loss;
+use super::logs::{Elapsed, Logs};
+use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
+use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+use super::order::Order;
+use super::prepare::{Prepared, has_stopped_early};
+use super::share::weights_of_first;
+use super::skip::{LayerNorms, Tolerance};
+use super::trainer::{StepResult, Trainer};
+use super::{Interrupter, TrainError, evaluate};
+use crate::config::{Config, GenerateConfig, PrecisionChoice, TrainConfig};
+use crate::data::{Corpus, Split, batch};
+use crate::measure::peak_rss_mib;
+use crate::optimizer::Batches;
+use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
+use tinderbox_inspect::{self as inspect, ScoredHeads};
+use tinderbox_model::Gpt;
+use tinderbox_model::device::{self, OpenDevice};
+use tinderbox_model::generate::Writer;
+
+/// The maximum number of steps queued on a GPU: enough to keep the GPU busy, and few enough to notice a NaN soon.
+const MAX_STEPS_AHEAD: usize = 16;
+
+pub(super) struct Training {
+    config: Config,
+    corpus: Corpus,
+    run: RunDir,
+    trainer: Trainer,
+    state: TrainState,
+    logs: Logs,
+    clock: StepClock,
+    observer: Box<dyn Observer>,
+    metrics: Metrics,
+    interrupter: Interrupter,
+    device: OpenDevice,
+    began: Instant,
+    /// The results of steps that have not been read back from the device yet.
+    unread: Vec<StepResult>,
+    max_unread: usize,
+    last_loss: Option<f32>,
+    last_gradient_norm: f32,
+    saved_step: Option<usize>,
+    tolerance: Tolerance,
+    exchange: ExchangeClock,
+    evaluated_step: Option<usize>,
+    /// Keeps other processes out of the run directory.
+    lock: Lock,
+}
+
+impl Training {
+    /// Opens the logs, and schedules the measurement of the initial weights of a new run.
+    pub(super) fn start(
+        prepared: Prepared,
+        device: OpenDevice,
+        chosen_precision: PrecisionChoice,
+        mut observer: Box<dyn Observer>,
+        interrupter: Interrupter,
+        began: Instant,
+    ) -> Result<Self, TrainError> {
+        let Prepared { config, corpus, run, trainer, state, resumed, damaged, changed, lock } = prepared;
+        let is_cpu = device::is_cpu(&device.device);
+        let mut training = Self {
+            logs: Logs::open(&run, &state, &config.train)?,
+            metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
+            max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
+            saved_step: resumed.then_some(state.step),
+            tolerance: Tolerance::new(&config.train),
+            exchange: ExchangeClock::default(),
+            last_loss: state.loss_window.last().copied(),
+            config,
+            corpus,
+            run,
+            trainer,
+            state,
+            clock: StepClock::default(),
+            observer,
+            interrupter,
+            device,
+            began,
+            unread: Vec::new(),
+            last_gradient_norm: 0.0,
+            evaluated_step: None,
+            lock,
+        };
+        training.announce(resumed, damaged, changed, chosen_precision)?;
+        if !resumed {
+            training.state.left_undone = Some(LeftUndone::Start);
+        }
+        Ok(training)
+    }
+
+    /// Whether an evaluation, a sample or the measurement of the initial weights is due before the next step.
+    pub(super) fn has_left_undone(&self) -> bool {
+        self.state.left_undone.is_some()
+    }
+
+    pub(super) fn owe_evaluation(&mut self) {
+        self.state.left_undone = Some(LeftUndone::Evaluation);
+    }
+
+    /// Does the measurements and samples that are due at this step; false if interrupted, in which case the rest
+    /// remains due.
+    pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
+        if self.has_left_undone() {
+            self.average();
+        }
+        while let Some(left) = self.state.left_undone {
+            let (is_done, next) = match left {
+                LeftUndone::Start => (self.measure_start()?, None),
+                LeftUndone::Evaluation => (self.evaluate()?, Some(LeftUndone::Sample)),
+                LeftUndone::Sample => (self.sample()?, None),
+            };
+            if !is_done {
+                return Ok(false);
+            }
+            self.state.left_undone = next;
+            if left == LeftUndone::Sample {
+                self.report_early_stop();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Averages the weights of ranks that make local steps, before the weights are evaluated or saved.
+    fn average(&mut self) {
+        let ranks = self.trainer.ranks().clone();
+        let _turn = Order::Average.give(&ranks);
+        self.trainer.average();
+    }
+
+    /// Averages the optimizers' running means of ranks that make local steps, before they are saved.
+    fn average_optimizer(&mut self) {
+        let ranks = self.trainer.ranks().clone();
+        let _turn = Order::AverageOptimizer.give(&ranks);
+        self.trainer.average_optimizer();
+    }
+
+    /// Measures the initial weights of a new run; false if interrupted.
+    fn measure_start(&mut self) -> Result<bool, TrainError> {
+        if self.state.started_from.is_some() {
+            // This evaluation is for comparison only: the best checkpoint must have weights trained by this run.
+            let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
+            self.logs.evaluated(&inherited, 0)?;
+            self.observer.observe(&Event::Evaluated(&inherited));
+        }
+        self.measure_heads()?;
+        Ok(true)
+    }
+
+    fn announce(
+        &mut self,
+        resumed: bool,
+        damaged: Vec<String>,
+        changed: Vec<String>,
+        chosen_precision: PrecisionChoice,
+    ) -> Result<(), TrainError> {
+        let Self { config, corpus, state, .. } = &*self;
+        let started = Started {
+            run_dir: self.run.root().to_owned(),
+            device: self.device.name.clone(),
+            matmul_precision: config.train.matmul_precision.on(&self.device.device),
+            chosen_precision,
+            parameters: self.trainer.evaluated().num_params(),
+            train_tokens: corpus.train.len(),
+            val_tokens: corpus.val.len(),
+            val_bytes: corpus.val.bytes(),
+            sources: corpus.sources.clone(),
+            vocab_size: corpus.tokenizer.vocab_size(),
+            step: state.step,
+            max_steps: config.train.max_steps,
+            batches: Batches::of(config),
+            ranks: self.trainer.ranks().size(),
+            resumed,
+            damaged,
+            changed,
+            from: state.started_from.clone(),
+        };
+        self.logs.began(&started)?;
+        self.observer.observe(&Event::Started(&started));
+        Ok(())
+    }
+
+    /// Whether the run has made its last step or stopped early.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_last_step() || has_stopped_early(&self.state, &self.config)
+    }
+
+    pub(super) fn is_last_step(&self) -> bool {
+        self.state.step >= self.config.train.max_steps
+    }
+
+    /// Whether an interval ends with this step. An interval of 0 never ends, and no interval ends before the first
+    /// step.
+    pub(super) fn is_due(&self, interval: usize) -> bool {
+        interval > 0 && self.state.step > 0 && self.state.step.is_multiple_of(interval)
+    }
+
+    /// Whether the evaluation at this step is the best so far.
+    pub(super) fn is_best(&self) -> bool {
+        self.state.best.is_some_and(|best| best.step == self.state.step)
+    }
+
+    /// Makes a step; false if interrupted, in which case no step was made.
+    pub(super) fn step(&mut self) -> Result<bool, TrainError> {
+        self.metrics.enter(TRAINING);
+        self.clock.begin();
+        let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
+        let turn = Order::Step.give(&ranks);
+        let exchanged = ranks.exchanged();
+        // With other ranks, a step that was ordered must be made, since they do not know of the stop.
+        let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
+            self.clock.cancel();
+            return Ok(false);
+        };
+        drop(turn);
+        self.exchange.add(exchanged, ranks.exchanged());
+        self.unread.push(result);
+        self.state.step += 1;
+        if self.unread.len() >= self.max_unread {
+            self.read_back()?;
+        }
+        let step = self.state.step;
+        self.metrics.stepped(step);
+        self.observer.observe(&Event::Stepped { step, loss: self.last_loss });
+        Ok(true)
+    }
+
+    /// Waits for the device, and reads back the losses and gradient norms of all unread steps.
+    fn read_back(&mut self) -> Result<(), TrainError> {
+        if self.unread.is_empty() {
+            return Ok(());
+        }
+        let first_step = self.state.step - self.unread.len() + 1;
+        let mut skipped = Vec::with_capacity(self.unread.len());
+        let tensors = |result: StepResult| {
+            skipped.push(result.skipped);
+            (result.loss, result.gradient_norm)
+        };
+        let (losses, norms): (Vec<_>, Vec<_>) = self.unread.drain(..).map(tensors).unzip();
+        let read = |values| Tensor::cat(values, 0).try_into_vec_as::<f32>();
+        let (losses, norms) = match (read(losses), read(norms)) {
+            (Ok(losses), Ok(norms)) => (losses, norms),
+            (Err(error), _) | (_, Err(error)) => return Err(self.device_failed(&error)),
+        };
+        self.clock.done();
+        self.corpus.train.check()?;
+        for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
+            if let Some((what, value)) = self.tolerance.fault(skipped.as_deref(), loss, norm) {
+                let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
+                return Err(self.not_finite(step, what, value.into(), norms));
+            }
+            if let Some(skipped) = skipped {
+                self.observer.observe(&Event::Skipped { step, skipped: &skipped });
+                continue;
+            }
+            self.state.loss_window.push(loss);
+            self.last_loss = Some(loss);
+            self.last_gradient_norm = norm;
+        }
+        Ok(())
+    }
+
+    pub(super) fn log(&mut self) -> Result<(), TrainError> {
+        self.read_back()?;
+        let window = std::mem::take(&mut self.state.loss_window);
+        if window.is_empty() {
+            return Ok(()); // every step was skipped
+        }
+        let train_loss = window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
+        self.state.train_loss = Some(train_loss);
+        let median_step_ms = self.clock.interval_median_ms();
+        let logged = Logged {
+            step: self.state.step,
+            train_loss,
+            learning_rate: self.trainer.learning_rate_of(self.state.step - 1),
+            gradient_norm: self.last_gradient_norm,
+            median_step_ms,
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step - 1),
+            exchange: self.exchange.of_interval(self.trainer.ranks(), self.clock.total()),
+        };
+        self.logs.logged(&logged, self.tokens(), self.elapsed())?;
+        self.metrics.logged(&logged);
+        self.observer.observe(&Event::Logged(&logged));
+        Ok(())
+    }
+
+    /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
+    fn evaluate(&mut self) -> Result<bool, TrainError> {
+        self.read_back()?;
+        self.metrics.enter(EVALUATING);
+        let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
+        let Evaluation { step, val_loss, .. } = evaluation;
+        self.evaluated_step = Some(step);
+        if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
+            self.state.best = Some(Best { step, val_loss });
+            self.state.evaluations_without_improvement = 0;
+            evaluation.is_best = true;
+        } else {
+            self.state.evaluations_without_improvement += 1;
+        }
+        self.logs.evaluated(&evaluation, self.tokens())?;
+        self.metrics.evaluated(&evaluation);
+        self.observer.observe(&Event::Evaluated(&evaluation));
+        self.measure_heads()?;
+        Ok(true)
+    }
+
+    /// Estimates the losses on both splits; `None` if interrupted.
+    fn estimate_losses(&self) -> Result<Option<Evaluation>, TrainError> {
+        let model = self.trainer.evaluated();
+        let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
+        let precision = matmul_precision.on(&self.device.device);
+        let ranks = self.trainer.ranks();
+        let estimate = |order: Order, split: &Split| {
+            let is_stopped = || self.interrupter.should_stop();
+            let turn = order.give(ranks);
+            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, ranks, is_stopped);
+            drop(turn);
+            split.check()?;
+            loss.transpose().map(|loss| self.finite(loss)).transpose()
+        };
+        let Some(val_loss) = estimate(Order::EstimateVal, &self.corpus.val)? else { return Ok(None) };
+        let Some(train_loss) = estimate(Order::EstimateTrain, &self.corpus.train)? else { return Ok(None) };
+        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
+        Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
+    }
+
+    /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
+    /// the weights before the update.
+    fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
+        let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
+        match loss.is_finite() {
+            true => Ok(loss),
+            false => Err(self.not_finite(self.state.step, "evaluated loss", loss, self.trainer.weight_norms())),
+        }
+    }
+
+    fn measure_heads(&mut self) -> Result<(), TrainError> {
+        if !self.config.train.head_metrics {
+            return Ok(());
+        }
+        let step = self.state.step;
+        let model = self.trainer.evaluated();
+        let windows = batch::spread_tokens(&self.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
+        let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
+            step,
+            source: Box::new(source),
+            kept: self.kept(),
+        })?;
+        self.logs.heads(step, &heads)
+    }
+
+    /// Generates a sample, if configured; false if interrupted.
+    fn sample(&mut self) -> Result<bool, TrainError> {
+        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
+        if n == 0 {
+            return Ok(true);
+        }
+        let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
+        let model = self.trainer.evaluated();
+        let mut text = prompt.clone();
+        for piece in Writer::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
+            text.push_str(&piece?);
+            if self.interrupter.should_stop() {
+                return Ok(false);
+            }
+        }
+        self.logs.sampled(self.state.step, &text)?;
+        self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
+        Ok(true)
+    }
+
+    /// Reports to the observer if the run stops early.
+    fn report_early_stop(&mut self) {
+        if self.is_done() && !self.is_last_step() {
+            let evaluations = self.state.evaluations_without_improvement;
+            self.observer.observe(&Event::StoppedEarly { step: self.state.step, evaluations });
+        }
+    }
+
+    /// Saves a checkpoint of this step, unless it was saved already.
+    pub(super) fn save(&mut self) -> Result<(), TrainError> {
+        self.read_back()?;
+        let step = self.state.step;
+        if self.saved_step == Some(step) {
+            if self.is_best() {
+                self.lock.check()?;
+                self.run.set_best(step)?; // an interrupt saved the checkpoint before the evaluation
+            }
+            return Ok(());
+        }
+        self.average();
+        self.average_optimizer();
+        if self.evaluated_step != Some(step) {
+            // The loss of one batch shows whether these weights give finite numbers.
+            let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
+            let model = self.trainer.evaluated();
+            let precision = matmul_precision.on(&self.device.device);
+            self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, precision))?;
+            self.corpus.val.check()?;
+        }
+        self.logs.sync()?; // log lines must reach the disk before the checkpoint that follows them
+        let checkpoint = self.trainer.checkpoint(self.state.clone());
+        let moved = match self.lock.check() {
+            Err(RunError::Moved { root, to }) => {
+                self.run = RunDir::open(&to)?;
+                Some(RunError::Moved { root, to })
+            }
+            other => other.map(|()| None)?,
+        };
+        let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints.limit())?;
+        self.saved_step = Some(step);
+        self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
+        moved.map_or(Ok(()), |moved| Err(moved.into()))
+    }
+
+    /// Evaluates the whole validation split, unless interrupted before or during the evaluation, and summarizes the
+    /// run.
+    pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary, TrainError> {
+        let evaluation = if interrupted { None } else { self.evaluate_fully()? };
+        self.metrics.end();
+        let Elapsed { train_s, wall_s } = self.elapsed();
+        let median_step_ms = self.clock.median_ms();
+        let (val_loss, best) = evaluation.unzip();
+        let summary = Summary {
+            run_dir: self.run.root().to_owned(),
+            device: self.device.name.clone(),
+            parameters: self.trainer.evaluated().num_params(),
+            steps: self.state.step,
+            tokens: self.tokens(),
+            wall_s,
+            train_s,
+            median_step_ms,
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median step, as batches grow
+            exchange: self.exchange.of_all(self.trainer.ranks(), self.clock.total()),
+            peak_rss_mib: peak_rss_mib(),
+            train_loss: self.state.train_loss,
+            val_loss,
+            best_val_loss: best.map(|best| best.val_loss),
+            best_step: best.or(self.state.best).map(|best| best.step),
+            val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, &self.corpus.val)),
+            interrupted: val_loss.is_none(),
+        };
+        if !summary.interrupted {
+            self.logs.finished(&summary)?;
+        }
+        self.logs.ended(summary.steps, Elapsed { train_s, wall_s }, summary.peak_rss_mib)?;
+        Ok(summary)
+    }
+
+    /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
+    /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
+    fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
+        self.metrics.enter(EVALUATING_FULLY);
+        self.observer.observe(&Event::FinalEvaluation);
+        let Some(val_loss) = self.full_loss(Order::Whole, self.trainer.evaluated())? else { return Ok(None) };
+        let mut best = Best { step: self.state.step, val_loss };
+        if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
+            let vocab_size = self.corpus.tokenizer.vocab_size();
+            let model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
+            let model = Checkpoint::load_model(&self.run.checkpoint(earlier.step), model)?;
+            let Some(loss) = self.full_loss(Order::WholeOfBest, model)? else { return Ok(None) };
+            if loss <= val_loss {
+                best = Best { step: earlier.step, val_loss: loss };
+            }
+        }
+        self.lock.check()?;
+        self.run.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
+        Ok(Some((val_loss, best)))
+    }
+
+    /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
+    fn full_loss(&self, order: Order, mut model: Gpt) -> Result<Option<f64>, TrainError> {
+        let (ranks, batch_size) = (self.trainer.ranks(), self.config.train.batch_size);
+        let is_stopped = || self.interrupter.should_stop();
+        let turn = order.give(ranks);
+        if order == Order::WholeOfBest {
+            model = weights_of_first(ranks, model);
+        }
+        let loss = evaluate::full_unless(&model, &self.corpus.val, batch_size, ranks, is_stopped);
+        drop(turn);
+        self.corpus.val.check()?;
+        loss.transpose().map(|loss| self.finite(loss)).transpose()
+    }
+
+    fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: LayerNorms) -> TrainError {
+        TrainError::not_finite(&self.config, step, what, value, self.kept(), norms)
+    }
+
+    fn device_failed(&self, error: &TensorReadError) -> TrainError {
+        TrainError::Device { step: self.state.step, message: error.to_string(), kept: self.kept() }
+    }
+
+    /// The end of an error message, which says which checkpoint remains.
+    fn kept(&self) -> String {
+        match self.run.last() {
+            Ok(path) => format!("the checkpoint `{}` is from before", path.display()),
+            Err(_) => "no checkpoint was saved yet".to_owned(),
+        }
+    }
+
+    fn elapsed(&self) -> Elapsed {
+        Elapsed { train_s: self.clock.total().as_secs_f64(), wall_s: self.began.elapsed().as_secs_f64() }
+    }
+
+    fn tokens(&self) -> u64 {
+        Batches::of(&self.config).tokens_before(self.state.step)
+    }
+
+    fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {
+        if step_ms > 0.0 { Batches::of(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
+    }
+}
