@@ -97,7 +97,7 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
-        assignment.work(&device, ranks, |step, skipped| note_skipped(ranks, step, skipped))?;
+        assignment.work(device, ranks, |step, skipped| note_skipped(ranks, step, skipped))?;
     }
     Ok(DONE)
 }

@@ -12,7 +12,7 @@ use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::device;
 use tinderbox::model::{Gpt, parameters};
-use tinderbox::run::{Checkpoint, LeftUndone};
+use tinderbox::run::{Checkpoint, Pending};
 use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train};
 
 #[cfg(target_os = "linux")]
@@ -58,8 +58,8 @@ fn go(
 
 const NEVER: fn(&Event<'_>) -> bool = |_| false;
 
-/// A run, where it stops, at which step, and what is left undone there.
-type Case = (&'static str, fn(&Event<'_>) -> bool, usize, LeftUndone);
+/// A run, where it stops, at which step, and what is pending there.
+type Case = (&'static str, fn(&Event<'_>) -> bool, usize, Pending);
 
 #[test]
 fn what_an_interrupt_leaves_undone_is_made_up_for() {
@@ -69,12 +69,12 @@ fn what_an_interrupt_leaves_undone_is_made_up_for() {
     let new = (Start::New, Some("parent"));
     go(&place, "whole", new, config(), NEVER).0.expect("trains");
     let cases: [Case; 6] = [
-        ("start", |event| matches!(event, Event::Started(_)), 0, LeftUndone::Start),
-        ("log", |event| matches!(event, Event::Stepped { step: 4, .. }), 4, LeftUndone::Evaluation),
-        ("sample", |event| matches!(event, Event::Evaluated(it) if it.step == 4), 4, LeftUndone::Sample),
-        ("last", |event| matches!(event, Event::Logged(it) if it.step == 10), 10, LeftUndone::Evaluation),
-        ("last-sample", |event| matches!(event, Event::Evaluated(it) if it.step == 10), 10, LeftUndone::Sample),
-        ("first", |event| matches!(event, Event::Evaluated(it) if it.step == 0), 1, LeftUndone::Start),
+        ("start", |event| matches!(event, Event::Started(_)), 0, Pending::Start),
+        ("log", |event| matches!(event, Event::Stepped { step: 4, .. }), 4, Pending::Evaluation),
+        ("sample", |event| matches!(event, Event::Evaluated(it) if it.step == 4), 4, Pending::Sample),
+        ("last", |event| matches!(event, Event::Logged(it) if it.step == 10), 10, Pending::Evaluation),
+        ("last-sample", |event| matches!(event, Event::Evaluated(it) if it.step == 10), 10, Pending::Sample),
+        ("first", |event| matches!(event, Event::Evaluated(it) if it.step == 0), 1, Pending::Start),
     ];
     for (run, at, step, left) in cases {
         let stopped = go(&place, run, new, config(), at).0.expect("stops");
@@ -82,7 +82,7 @@ fn what_an_interrupt_leaves_undone_is_made_up_for() {
         if run != "first" {
             let state = Checkpoint::read_state(&place.path(run).join(format!("checkpoints/step-{step:06}")));
             let state = state.expect("saved");
-            assert_eq!((state.step, state.left_undone), (step, Some(left)), "{run}");
+            assert_eq!((state.step, state.pending), (step, Some(left)), "{run}");
         }
         let resumed = go(&place, run, (Start::Resume, None), config(), NEVER).0.expect("goes on");
         assert!(!resumed.interrupted && resumed.steps == 10, "{run}");

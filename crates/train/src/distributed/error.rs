@@ -41,6 +41,8 @@ pub enum DistributedError {
          data.path"
     )]
     StandardInput,
+    #[error("rank 0 has ended the run")]
+    Ended,
     #[error(
         "{}, so all processes end; the last checkpoint stands\n  hint: look at {}; distributed.timeout_s allows more time",
         hangs(missing, *after), if missing.is_empty() { "the network" } else { "that machine" }

@@ -13,8 +13,10 @@ mod threads;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{panic, thread};
 
 use burn::tensor::distributed::{CollectiveTensor, ReduceOperation, all_reduce};
 use burn::tensor::{Device, Tensor};
@@ -102,6 +104,10 @@ pub struct Limit {
 /// See [`Limit::report`].
 pub type Report = Box<dyn Fn(&[usize]) + Send + Sync>;
 
+/// The answers of rank 0 in [`Ranks::agree`] other than no (0) and yes (1): it is busy, or it has ended the run.
+const WAIT: u8 = 2;
+const END: u8 = 3;
+
 /// The time that a process has spent in exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
@@ -134,7 +140,8 @@ pub struct Ranks {
     hosts: Arc<[String]>,
     on_hang: OnHang,
     clocks: Arc<Clocks>,
-    turn: Arc<Mutex<()>>,
+    /// The time after which a rank that waits gives up.
+    limit: Arc<Mutex<Option<Duration>>>,
     /// The devices of all ranks, if they can sum tensors directly.
     cards: Arc<[Device]>,
 }
@@ -146,7 +153,7 @@ impl Ranks {
     }
 
     fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {
-        Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default(), cards: [].into() }
+        Self { collective, hosts, on_hang, clocks: Arc::default(), limit: Arc::default(), cards: [].into() }
     }
 
     /// Ranks that are threads of this process, each with the device of the same index. CUDA devices sum tensors
@@ -270,6 +277,7 @@ impl Ranks {
 
     /// Sets a time limit for exchanges, after which all processes are ended; `None` sets no limit.
     pub fn limit_waiting(&self, after: Option<Duration>) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = after;
         let names: Vec<String> = (0..self.size()).map(|rank| self.name_of(rank)).collect();
         let on_hang = self.on_hang;
         let limit = |after: Duration| {
@@ -282,14 +290,53 @@ impl Ranks {
         self.collective.limit_waiting(after.map(limit));
     }
 
-    /// Keeps other threads of this process from starting an exchange while the guard lives.
-    pub fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The answer of rank 0, on every rank; the others wait for it. It costs one exchange of a byte.
+    ///
+    /// # Errors
+    /// On the other ranks, if rank 0 has [ended](Ranks::end) the run instead.
+    pub fn agree(&self, own: bool) -> Result<bool, DistributedError> {
+        loop {
+            let mut answer = [u8::from(own)];
+            self.broadcast(&mut answer);
+            match answer[0] {
+                WAIT => {}
+                END => return Err(DistributedError::Ended),
+                answer => return Ok(answer != 0),
+            }
+        }
     }
 
-    /// Tries the same as [`Ranks::take_turn`]; `None` if another thread has the turn.
-    pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock().ok()
+    /// Waits for rank 0, which may fail instead of coming here. Called before an exchange that follows work of rank 0
+    /// alone.
+    ///
+    /// # Errors
+    /// For the reason of [`Ranks::agree`].
+    pub fn go_on(&self) -> Result<(), DistributedError> {
+        self.agree(true).map(drop)
+    }
+
+    /// Called by rank 0 when it fails: ends the wait of the other ranks, all of which [agree](Ranks::agree) next.
+    pub fn end(&self) {
+        self.broadcast(&mut [END]);
+    }
+
+    /// Runs `work` on rank 0, while the others wait to [agree](Ranks::agree). A heartbeat, several times within the
+    /// limit of [`Ranks::limit_waiting`], tells them a busy rank 0 from one that hangs.
+    pub fn keep_waiting<T>(&self, work: impl FnOnce() -> T) -> T {
+        let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(limit) = limit.filter(|_| !self.is_alone()) else { return work() };
+        thread::scope(|scope| {
+            let (done, is_done) = mpsc::channel::<()>();
+            let heartbeat = scope.spawn(move || {
+                while is_done.recv_timeout(limit / 4) == Err(RecvTimeoutError::Timeout) {
+                    self.broadcast(&mut [WAIT]);
+                }
+            });
+            let result = work();
+            drop(done);
+            heartbeat.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+            result
+        })
     }
 
     /// Replaces the bytes with those of rank 0.
@@ -386,5 +433,29 @@ mod tests {
         assert_eq!(values.map(f32::to_bits), [1.5_f32, -2.0].map(f32::to_bits));
         assert_eq!(ranks.broadcast_text("a text"), "a text");
         assert!(ranks.check_same("config", "a = 1").is_ok());
+        assert_eq!([true, false].map(|own| ranks.agree(own).ok()), [Some(true), Some(false)]);
+    }
+
+    #[test]
+    fn ranks_agree_with_the_first_which_may_be_busy_or_end_the_run() {
+        let ranks = threads::Thread::all(3).map(|rank| Ranks::with(Arc::new(rank), [].into(), |_| ()));
+        let ask = |ranks: &Ranks| {
+            let is_first = ranks.is_first();
+            *ranks.limit.lock().unwrap() = Some(Duration::from_millis(4));
+            if is_first {
+                ranks.keep_waiting(|| thread::sleep(Duration::from_millis(20)));
+            }
+            let agreed = [is_first, !is_first].map(|own| ranks.agree(own).ok());
+            let is_ended = match is_first {
+                true => ranks.end() == (),
+                false => matches!(ranks.go_on(), Err(DistributedError::Ended)),
+            };
+            (agreed, is_ended)
+        };
+        let found: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = ranks.map(|ranks| scope.spawn(move || ask(&ranks))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(found, [([Some(true), Some(false)], true); 3]);
     }
 }

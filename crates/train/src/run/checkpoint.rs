@@ -57,18 +57,18 @@ pub struct TrainState {
     /// CRC-32C of the run's `tokenizer.json`; `None` if an older version began the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer_crc32c: Option<u32>,
-    /// The work at this step that an interrupt left undone; done first on resume.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left_undone: Option<LeftUndone>,
+    /// The work at this step that an interrupt left pending; done first on resume.
+    #[serde(rename = "left_undone", default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
     /// The losses by which spikes are detected, nats per token; empty unless the config asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent_losses: Vec<f32>,
 }
 
-/// Work that can be left undone at a step; each includes those below it.
+/// Work that can be pending at a step; each includes those below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LeftUndone {
+pub enum Pending {
     /// The measurements of the initial weights.
     Start,
     /// The evaluation.

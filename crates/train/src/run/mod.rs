@@ -22,7 +22,7 @@ mod trained;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-pub use checkpoint::{Best, Checkpoint, LeftUndone, TrainState};
+pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
 pub use curves::{Curves, Row};
 pub use files::write_atomically;
 pub use info::{RunInfo, Status, config_table};

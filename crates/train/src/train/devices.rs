@@ -36,7 +36,7 @@ pub fn train_on(
                     let follow = || {
                         ranks.check_cards()?;
                         let Some(assignment) = Assignment::receive(&ranks)? else { return Ok(()) };
-                        assignment.work(device, &ranks, |step, skipped| on_skipped(&ranks, step, skipped))
+                        assignment.work(device.clone(), &ranks, |step, skipped| on_skipped(&ranks, step, skipped))
                     };
                     in_own_pool(ranks.size(), || or_end_others(&ranks, follow))
                 })

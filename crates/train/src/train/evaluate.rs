@@ -74,7 +74,7 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
 }
 
 /// Like [`full`], with the batches divided among the ranks, all of which call this function with the same weights;
-/// `None` if `is_stopped` returned true on any rank before a batch.
+/// `None` if `is_stopped` returned true on any rank.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,
@@ -139,7 +139,7 @@ fn mean_unless(
             n_tokens += n;
         }
     }
-    Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
+    Ok(Some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
 }
 
 /// The losses of `batches`, of which each rank computes a share; `None` if a rank was stopped.
@@ -155,7 +155,6 @@ fn losses_of(
     let (mut places, mut unread) = (Vec::new(), Vec::new());
     for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
         if is_stopped() {
-            losses[n] = 1.0;
             break;
         }
         let [tokens, targets] = batch.to_device(&model.device());
@@ -166,6 +165,7 @@ fn losses_of(
     for (idx, place) in places.into_iter().enumerate() {
         losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
     }
+    losses[n] = f32::from(u8::from(is_stopped()));
     ranks.all_reduce(&mut losses, Format::F32); // exact: each sum is of one loss and zeros
     read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
     let n_stopped = losses.pop().expect("it was put there");

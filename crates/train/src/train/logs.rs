@@ -5,7 +5,7 @@ use super::observer::{Evaluation, Logged, Started, Summary};
 use crate::config::TrainConfig;
 use crate::run::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS};
 use crate::run::log::{self, End, HeadMetricsLine, LogFile, MetricsLine, TimingsLine};
-use crate::run::{LeftUndone, Process, RunDir, TrainState, samples, tensorboard, unix_s};
+use crate::run::{Pending, Process, RunDir, TrainState, samples, tensorboard, unix_s};
 use tinderbox_inspect::ScoredHeads;
 
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl Logs {
     /// Truncates the logs of a run to its current step and opens them.
     pub(super) fn open(run: &RunDir, state: &TrainState, config: &TrainConfig) -> Result<Self, TrainError> {
         log::cut_back(run, state.step)?;
-        if let Some(left) = state.left_undone {
-            log::cut_evaluation(run, state.step, left == LeftUndone::Sample)?;
+        if let Some(pending) = state.pending {
+            log::cut_evaluation(run, state.step, pending == Pending::Sample)?;
         }
         let [train_s, wall_s] = log::elapsed_s(run)?;
         let open = |name| LogFile::open(run.join(name));

@@ -1,21 +1,21 @@
 //! Training: from a config to weights on the disk.
 //!
-//! [`train`] is the training loop. `prepare` readies a run for its next step, `training` has the parts that the loop
-//! calls, and `trainer` makes one step. This module prints nothing: events go to an [`Observer`].
+//! [`train`] is the training loop, which every rank runs. `prepare` readies a run for its next step, `training` has the
+//! parts that the loop calls, and `trainer` makes one step. This module prints nothing: events go to an [`Observer`].
 
+mod assignment;
 mod clock;
 mod devices;
 mod error;
 pub mod evaluate;
-mod follow;
+mod files;
 mod logs;
 pub mod metrics;
 mod observer;
-mod order;
 mod outer;
+mod parallel;
 pub mod precision;
 mod prepare;
-mod share;
 mod skip;
 mod trainer;
 mod training;
@@ -26,9 +26,9 @@ use std::time::Instant;
 pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
+pub use assignment::Assignment;
 pub use devices::train_on;
 pub use error::TrainError;
-pub use follow::Assignment;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub use skip::{LayerNorms, Skipped};
@@ -36,7 +36,6 @@ pub use trainer::{StepResult, Trainer};
 
 use crate::config::{Config, TrainConfig};
 use crate::distributed::{DistributedError, Ranks};
-use order::{Heartbeat, Order};
 use tinderbox_model::device::OpenDevice;
 use training::Training;
 
@@ -76,19 +75,21 @@ pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -
     lead(job, &Ranks::alone(), observer, interrupter)
 }
 
-/// Like [`train`], together with other ranks, which [follow](Assignment): each computes a share of every batch. Called
-/// by rank 0; when this function returns, the other ranks are done.
+/// Like [`train`], together with other ranks, which [join in](Assignment): each computes some rows of every batch.
+/// Called by rank 0.
 ///
 /// # Errors
 /// For the reasons of [`train`].
 pub fn lead(
     job: Job,
     ranks: &Ranks,
-    observer: Box<dyn Observer>,
+    mut observer: Box<dyn Observer>,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
-    let trained = train_with(job, ranks, observer, interrupter);
-    drop(Order::End.give(ranks));
+    let trained = train_with(job, ranks, &mut *observer, interrupter);
+    if trained.is_err() {
+        ranks.end();
+    }
     ranks.limit_waiting(None); // other ranks may still be busy
     trained
 }
@@ -96,7 +97,7 @@ pub fn lead(
 fn train_with(
     job: Job,
     ranks: &Ranks,
-    mut observer: Box<dyn Observer>,
+    observer: &mut dyn Observer,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
@@ -104,20 +105,21 @@ fn train_with(
     if reads_standard_input && !ranks.is_alone() {
         return Err(DistributedError::StandardInput.into());
     }
-    let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
-    let limit = job.config.distributed.time_limit();
     let device = job.device.clone();
-    let chosen_precision = job.config.train.matmul_precision;
-    let mut prepared = prepare::prepare(job, &mut *observer, interrupter)?;
-    prepared.share_with(ranks)?;
-    let _heartbeat = limit.filter(|_| !ranks.is_alone()).map(|limit| Heartbeat::start(ranks, limit));
-    let mut run = Training::start(prepared, device, chosen_precision, observer, interrupter.clone(), began)?;
-    while !run.is_done() || run.has_left_undone() {
-        if interrupter.should_stop() {
+    let mut prepared = prepare::prepare(job, observer, interrupter)?;
+    Assignment::give(ranks, &mut prepared)?;
+    to_the_end(Training::start(prepared, device, observer, interrupter, began)?)
+}
+
+/// The training loop.
+fn to_the_end(mut run: Training<'_>) -> Result<Summary, TrainError> {
+    let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = run.config().train;
+    while !run.is_done() || run.has_pending() {
+        if run.should_stop()? {
             run.save()?;
             return run.finish(true);
         }
-        if !run.has_left_undone() {
+        if !run.has_pending() {
             if !run.step()? {
                 continue; // interrupted
             }
@@ -125,7 +127,7 @@ fn train_with(
                 run.log()?;
             }
             if run.is_last_step() || run.is_due(eval_interval) {
-                run.owe_evaluation();
+                run.schedule_evaluation();
             }
         }
         if run.catch_up()? && (run.is_best() || run.is_done() || run.is_due(checkpoint_interval)) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::share::{lengths, sum_each};
+use super::parallel::{lengths, sum_each};
 use crate::config::DistributedConfig;
 use crate::distributed::{Format, Ranks};
 use crate::optimizer::StateError;

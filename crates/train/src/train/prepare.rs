@@ -7,11 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
-use super::follow::Assignment;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
+use crate::config::{Config, ConfigError, DataConfig, PrecisionChoice, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
-use crate::distributed::Ranks;
 use crate::run::{self, Checkpoint, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
 use tinderbox_model::section::BrokenRules;
@@ -19,8 +17,9 @@ use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
 
 pub(super) struct Prepared {
     pub config: Config,
+    /// The precision set in the config, which names the one that was chosen.
+    pub chosen_precision: PrecisionChoice,
     pub corpus: Corpus,
-    pub run: RunDir,
     pub trainer: Trainer,
     pub state: TrainState,
     /// Whether the run continues from one of its checkpoints.
@@ -29,19 +28,16 @@ pub(super) struct Prepared {
     pub damaged: Vec<String>,
     /// One line for each changed setting that the coming steps depend on.
     pub changed: Vec<String>,
-    pub lock: Lock,
+    /// The run directory, which rank 0 alone has.
+    pub dir: Option<(RunDir, Lock)>,
 }
 
 impl Prepared {
-    /// Divides the coming steps among `ranks`.
-    pub(super) fn share_with(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
-        if !ranks.is_alone() {
-            self.trainer.share_with(ranks);
-            Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
-            ranks.meet(); // other ranks may take long to read the text
-            ranks.limit_waiting(self.config.distributed.time_limit());
-        }
-        Ok(())
+    /// A new run without a directory.
+    pub(super) fn new(config: Config, corpus: Corpus, trainer: Trainer, state: TrainState) -> Self {
+        let (chosen_precision, resumed, dir) = (config.train.matmul_precision, false, None);
+        let (damaged, changed) = (Vec::new(), Vec::new());
+        Self { config, chosen_precision, corpus, trainer, state, resumed, damaged, changed, dir }
     }
 }
 
@@ -57,10 +53,12 @@ pub(super) fn prepare(
         observer.observe(&Event::Reading(reading));
         if interrupter.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    start(job, &on_progress, interrupter).map_err(|error| match error {
+    let chosen_precision = job.config.train.matmul_precision;
+    let started = start(job, &on_progress, interrupter).map_err(|error| match error {
         TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
         other => other,
-    })
+    })?;
+    Ok(Prepared { chosen_precision, ..started })
 }
 
 fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Result<Prepared, TrainError> {
@@ -125,7 +123,7 @@ fn create(
         tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), changed: Vec::new(), lock })
+    Ok(Prepared { dir: Some((run, lock)), ..Prepared::new(config, corpus, trainer, state) })
 }
 
 /// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
@@ -224,7 +222,8 @@ fn resume(
     go_on(interrupter)?;
     damaged.extend(run.cut_back_to(&mut state)?);
     run.write_config(&config)?;
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, changed, lock })
+    let dir = Some((run, lock));
+    Ok(Prepared { resumed: true, damaged, changed, dir, ..Prepared::new(config, corpus, trainer, state) })
 }
 
 /// Early stopping: whether the validation loss has not improved for as many evaluations as the config allows.

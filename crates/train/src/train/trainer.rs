@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 
 use super::TrainError;
 use super::outer::Outer;
-use super::share::Share;
+use super::parallel::DataParallel;
 use super::skip::{LayerNorms, Skipped, Skipping};
 use crate::config::Config;
 use crate::data::{self, Split};
@@ -29,7 +29,7 @@ pub struct Trainer {
     text: Split,
     step: usize,
     skipping: Skipping,
-    share: Share,
+    parallel: DataParallel,
     /// The outer momentum saved by an earlier process, by parameter name.
     outer_momentum: BTreeMap<String, Vec<f32>>,
 }
@@ -79,21 +79,21 @@ impl Trainer {
             text: text.into(),
             step: 0,
             skipping,
-            share: Share::alone(),
+            parallel: DataParallel::alone(),
             outer_momentum: BTreeMap::new(),
         }
     }
 
-    /// From the next step on, computes only this rank's share of the rows of each batch, and updates the weights with
-    /// the gradients of all `ranks`.
-    pub(super) fn share_with(&mut self, ranks: &Ranks) {
+    /// From the next step on, computes only this rank's rows of each batch, and updates the weights with the gradients of
+    /// all `ranks`.
+    pub(super) fn join(&mut self, ranks: &Ranks) {
         let model = self.trained().valid();
-        self.share = Share::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
+        self.parallel = DataParallel::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
     }
 
     /// The ranks that divide the rows of each batch among them.
     pub(super) fn ranks(&self) -> &Ranks {
-        self.share.ranks()
+        self.parallel.ranks()
     }
 
     /// Draws a batch, and updates the weights with the gradient of the loss.
@@ -109,7 +109,7 @@ impl Trainer {
     pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let device = self.trained().device();
         let result = device::compute(&device, || self.update(is_stopped))?;
-        if self.share.is_due(self.step) {
+        if self.parallel.is_due(self.step) {
             self.average();
         }
         Some(result)
@@ -118,17 +118,17 @@ impl Trainer {
     /// Averages the weights of ranks that make local steps. All ranks call this after the same step.
     pub(super) fn average(&mut self) {
         let model = self.model.take().expect("the model is here between steps");
-        self.model = Some(self.share.average(model, self.step));
+        self.model = Some(self.parallel.average(model, self.step));
     }
 
     /// Averages the optimizers' running means of ranks that make local steps. All ranks continue with the averages, so
     /// that one checkpoint holds the whole state of all ranks. All ranks call this after the same step.
     pub(super) fn average_optimizer(&mut self) {
-        if self.share.outer().is_none() {
+        if self.parallel.outer().is_none() {
             return;
         }
         let (state, shapes) = (self.optimizer.state(), parameters::shapes(self.trained()));
-        if let Some(state) = self.share.average_state(&state) {
+        if let Some(state) = self.parallel.average_state(&state) {
             let device = self.trained().device().inner();
             self.optimizer.restore(state, &shapes, &device).expect("it is of this optimizer");
         }
@@ -170,7 +170,7 @@ impl Trainer {
             }
             let batches = Batches::of(&self.config);
             let [batch_size, context_length] = batches.at(self.step);
-            let own = self.share.rows(batch_size);
+            let own = self.parallel.rows(batch_size);
             if own.is_empty() {
                 continue; // fewer rows than ranks
             }
@@ -186,7 +186,7 @@ impl Trainer {
             };
             let [tokens, targets] = batch.to_device(&device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
-            let n_parts = n_micro_steps as f32 * self.share.n_parts(own.len(), batch_size);
+            let n_parts = n_micro_steps as f32 * self.parallel.n_parts(own.len(), batch_size);
             let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
@@ -195,7 +195,7 @@ impl Trainer {
                 None => (gradients, loss),
             });
         }
-        Some(self.share.sum(model, sum))
+        Some(self.parallel.sum(model, sum))
     }
 
     /// The learning rate of step `step`, counted from 0.
@@ -217,7 +217,7 @@ impl Trainer {
         let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
         let mut optimizer = self.optimizer.state();
         optimizer.extend(self.optimizer.learning_weights(self.trained()));
-        if let Some(outer) = self.share.outer() {
+        if let Some(outer) = self.parallel.outer() {
             outer.save(&mut optimizer);
         }
         Checkpoint { model: parameters::lazy(&self.evaluated()), optimizer, state }

@@ -1,5 +1,6 @@
 //! The parts of the training loop: a step, a log line, an evaluation, a sample, a checkpoint, and the end of the run.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -7,20 +8,20 @@ use burn::tensor::{Tensor, TensorReadError};
 
 use super::clock::{ExchangeClock, StepClock};
 use super::evaluate::Loss;
+use super::files::Files;
 use super::logs::{Elapsed, Logs};
 use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
-use super::order::Order;
+use super::parallel::weights_of_first;
 use super::prepare::{Prepared, has_stopped_early};
-use super::share::weights_of_first;
 use super::skip::{LayerNorms, Tolerance};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::config::{Config, GenerateConfig, PrecisionChoice, TrainConfig};
+use crate::config::{Config, GenerateConfig, PrecisionChoice, SyncKind, TrainConfig};
 use crate::data::{Corpus, Split, batch};
 use crate::measure::peak_rss_mib;
 use crate::optimizer::Batches;
-use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
+use crate::run::{Best, Checkpoint, Pending, TrainState};
 use tinderbox_inspect::{self as inspect, ScoredHeads};
 use tinderbox_model::Gpt;
 use tinderbox_model::device::{self, OpenDevice};
@@ -29,15 +30,16 @@ use tinderbox_model::generate::Writer;
 /// The maximum number of steps queued on a GPU: enough to keep the GPU busy, and few enough to notice a NaN soon.
 const MAX_STEPS_AHEAD: usize = 16;
 
-pub(super) struct Training {
+/// A run in training on one rank. Every rank makes the same calls, and rank 0 alone writes.
+pub(super) struct Training<'a> {
     config: Config,
     corpus: Corpus,
-    run: RunDir,
     trainer: Trainer,
     state: TrainState,
-    logs: Logs,
+    /// `None` on ranks other than 0.
+    files: Option<Files>,
     clock: StepClock,
-    observer: Box<dyn Observer>,
+    observer: &'a mut dyn Observer,
     metrics: Metrics,
     interrupter: Interrupter,
     device: OpenDevice,
@@ -51,24 +53,21 @@ pub(super) struct Training {
     tolerance: Tolerance,
     exchange: ExchangeClock,
     evaluated_step: Option<usize>,
-    /// Keeps other processes out of the run directory.
-    lock: Lock,
 }
 
-impl Training {
+impl<'a> Training<'a> {
     /// Opens the logs, and schedules the measurement of the initial weights of a new run.
     pub(super) fn start(
         prepared: Prepared,
         device: OpenDevice,
-        chosen_precision: PrecisionChoice,
-        mut observer: Box<dyn Observer>,
-        interrupter: Interrupter,
+        observer: &'a mut dyn Observer,
+        interrupter: &Interrupter,
         began: Instant,
     ) -> Result<Self, TrainError> {
-        let Prepared { config, corpus, run, trainer, state, resumed, damaged, changed, lock } = prepared;
+        let Prepared { config, chosen_precision, corpus, trainer, state, resumed, damaged, changed, dir } = prepared;
         let is_cpu = device::is_cpu(&device.device);
         let mut training = Self {
-            logs: Logs::open(&run, &state, &config.train)?,
+            files: dir.map(|(run, lock)| Files::open(run, lock, &state, &config.train)).transpose()?,
             metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
             saved_step: resumed.then_some(state.step),
@@ -77,52 +76,60 @@ impl Training {
             last_loss: state.loss_window.last().copied(),
             config,
             corpus,
-            run,
             trainer,
             state,
             clock: StepClock::default(),
             observer,
-            interrupter,
+            interrupter: interrupter.clone(),
             device,
             began,
             unread: Vec::new(),
             last_gradient_norm: 0.0,
             evaluated_step: None,
-            lock,
         };
         training.announce(resumed, damaged, changed, chosen_precision)?;
         if !resumed {
-            training.state.left_undone = Some(LeftUndone::Start);
+            training.state.pending = Some(Pending::Start);
         }
         Ok(training)
     }
 
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether rank 0 was interrupted.
+    pub(super) fn should_stop(&self) -> Result<bool, TrainError> {
+        Ok(self.trainer.ranks().agree(self.interrupter.should_stop())?)
+    }
+
     /// Whether an evaluation, a sample or the measurement of the initial weights is due before the next step.
-    pub(super) fn has_left_undone(&self) -> bool {
-        self.state.left_undone.is_some()
+    pub(super) fn has_pending(&self) -> bool {
+        self.state.pending.is_some()
     }
 
-    pub(super) fn owe_evaluation(&mut self) {
-        self.state.left_undone = Some(LeftUndone::Evaluation);
+    pub(super) fn schedule_evaluation(&mut self) {
+        self.state.pending = Some(Pending::Evaluation);
     }
 
-    /// Does the measurements and samples that are due at this step; false if interrupted, in which case the rest
-    /// remains due.
+    /// Does the measurements and samples that are pending at this step; false if interrupted, in which case the rest
+    /// stays pending.
     pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
-        if self.has_left_undone() {
-            self.average();
+        if self.has_pending() {
+            self.read_back()?;
+            self.average()?;
         }
-        while let Some(left) = self.state.left_undone {
-            let (is_done, next) = match left {
-                LeftUndone::Start => (self.measure_start()?, None),
-                LeftUndone::Evaluation => (self.evaluate()?, Some(LeftUndone::Sample)),
-                LeftUndone::Sample => (self.sample()?, None),
+        while let Some(pending) = self.state.pending {
+            let (is_done, next) = match pending {
+                Pending::Start => (self.measure_start()?, None),
+                Pending::Evaluation => (self.evaluate()?, Some(Pending::Sample)),
+                Pending::Sample => (self.sample()?, None),
             };
             if !is_done {
                 return Ok(false);
             }
-            self.state.left_undone = next;
-            if left == LeftUndone::Sample {
+            self.state.pending = next;
+            if pending == Pending::Sample {
                 self.report_early_stop();
             }
         }
@@ -130,17 +137,21 @@ impl Training {
     }
 
     /// Averages the weights of ranks that make local steps, before the weights are evaluated or saved.
-    fn average(&mut self) {
-        let ranks = self.trainer.ranks().clone();
-        let _turn = Order::Average.give(&ranks);
+    fn average(&mut self) -> Result<(), TrainError> {
+        self.trainer.ranks().go_on()?;
         self.trainer.average();
+        Ok(())
     }
 
-    /// Averages the optimizers' running means of ranks that make local steps, before they are saved.
-    fn average_optimizer(&mut self) {
+    /// Writes to the logs, on rank 0.
+    fn write(&mut self, write: impl FnOnce(&mut Logs) -> Result<(), TrainError>) -> Result<(), TrainError> {
+        self.files.as_mut().map_or(Ok(()), |files| write(&mut files.logs))
+    }
+
+    /// Lets rank 0 do long `work` while the others wait; they return the default.
+    fn on_first<T: Default>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let ranks = self.trainer.ranks().clone();
-        let _turn = Order::AverageOptimizer.give(&ranks);
-        self.trainer.average_optimizer();
+        if ranks.is_first() { ranks.keep_waiting(|| work(self)) } else { Ok(T::default()) }
     }
 
     /// Measures the initial weights of a new run; false if interrupted.
@@ -148,7 +159,7 @@ impl Training {
         if self.state.started_from.is_some() {
             // This evaluation is for comparison only: the best checkpoint must have weights trained by this run.
             let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
-            self.logs.evaluated(&inherited, 0)?;
+            self.write(|logs| logs.evaluated(&inherited, 0))?;
             self.observer.observe(&Event::Evaluated(&inherited));
         }
         self.measure_heads()?;
@@ -164,7 +175,7 @@ impl Training {
     ) -> Result<(), TrainError> {
         let Self { config, corpus, state, .. } = &*self;
         let started = Started {
-            run_dir: self.run.root().to_owned(),
+            run_dir: self.root(),
             device: self.device.name.clone(),
             matmul_precision: config.train.matmul_precision.on(&self.device.device),
             chosen_precision,
@@ -183,7 +194,7 @@ impl Training {
             changed,
             from: state.started_from.clone(),
         };
-        self.logs.began(&started)?;
+        self.write(|logs| logs.began(&started))?;
         self.observer.observe(&Event::Started(&started));
         Ok(())
     }
@@ -213,14 +224,12 @@ impl Training {
         self.metrics.enter(TRAINING);
         self.clock.begin();
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
-        let turn = Order::Step.give(&ranks);
         let exchanged = ranks.exchanged();
-        // With other ranks, a step that was ordered must be made, since they do not know of the stop.
+        // Other ranks do not know of a stop within a step.
         let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
         };
-        drop(turn);
         self.exchange.add(exchanged, ranks.exchanged());
         self.unread.push(result);
         self.state.step += 1;
@@ -252,13 +261,18 @@ impl Training {
         };
         self.clock.done();
         self.corpus.train.check()?;
+        // If gradients are summed, all ranks have the same numbers, and rank 0 reports them.
+        let reports = self.trainer.ranks().is_first() || self.config.distributed.sync == SyncKind::Local;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
-            if let Some((what, value)) = self.tolerance.fault(skipped.as_deref(), loss, norm) {
+            let fault = self.tolerance.fault(skipped.as_deref(), loss, norm);
+            if let Some((what, value)) = fault.filter(|_| reports) {
                 let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
                 return Err(self.not_finite(step, what, value.into(), norms));
             }
             if let Some(skipped) = skipped {
-                self.observer.observe(&Event::Skipped { step, skipped: &skipped });
+                if reports {
+                    self.observer.observe(&Event::Skipped { step, skipped: &skipped });
+                }
                 continue;
             }
             self.state.loss_window.push(loss);
@@ -286,7 +300,8 @@ impl Training {
             tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step - 1),
             exchange: self.exchange.of_interval(self.trainer.ranks(), self.clock.total()),
         };
-        self.logs.logged(&logged, self.tokens(), self.elapsed())?;
+        let (tokens, elapsed) = (self.tokens(), self.elapsed());
+        self.write(|logs| logs.logged(&logged, tokens, elapsed))?;
         self.metrics.logged(&logged);
         self.observer.observe(&Event::Logged(&logged));
         Ok(())
@@ -294,7 +309,6 @@ impl Training {
 
     /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
     fn evaluate(&mut self) -> Result<bool, TrainError> {
-        self.read_back()?;
         self.metrics.enter(EVALUATING);
         let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
         let Evaluation { step, val_loss, .. } = evaluation;
@@ -306,7 +320,8 @@ impl Training {
         } else {
             self.state.evaluations_without_improvement += 1;
         }
-        self.logs.evaluated(&evaluation, self.tokens())?;
+        let tokens = self.tokens();
+        self.write(|logs| logs.evaluated(&evaluation, tokens))?;
         self.metrics.evaluated(&evaluation);
         self.observer.observe(&Event::Evaluated(&evaluation));
         self.measure_heads()?;
@@ -318,26 +333,23 @@ impl Training {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
         let precision = matmul_precision.on(&self.device.device);
-        let ranks = self.trainer.ranks();
-        let estimate = |order: Order, split: &Split| {
+        let (ranks, splits) = (self.trainer.ranks(), [&self.corpus.val, &self.corpus.train]);
+        let losses = splits.map(|split| {
             let is_stopped = || self.interrupter.should_stop();
-            let turn = order.give(ranks);
-            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, ranks, is_stopped);
-            drop(turn);
-            split.check()?;
-            loss.transpose().map(|loss| self.finite(loss)).transpose()
-        };
-        let Some(val_loss) = estimate(Order::EstimateVal, &self.corpus.val)? else { return Ok(None) };
-        let Some(train_loss) = estimate(Order::EstimateTrain, &self.corpus.train)? else { return Ok(None) };
+            evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, ranks, is_stopped).transpose()
+        });
+        splits.into_iter().try_for_each(Split::check)?;
+        let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
+        let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
         let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
     /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
-    /// the weights before the update.
+    /// the weights before the update. All ranks have the same loss, and rank 0 reports it.
     fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
-        match loss.is_finite() {
+        match loss.is_finite() || !self.trainer.ranks().is_first() {
             true => Ok(loss),
             false => Err(self.not_finite(self.state.step, "evaluated loss", loss, self.trainer.weight_norms())),
         }
@@ -347,23 +359,30 @@ impl Training {
         if !self.config.train.head_metrics {
             return Ok(());
         }
-        let step = self.state.step;
-        let model = self.trainer.evaluated();
-        let windows = batch::spread_tokens(&self.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
-        let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
-            step,
-            source: Box::new(source),
-            kept: self.kept(),
-        })?;
-        self.logs.heads(step, &heads)
+        self.on_first(|run| {
+            let step = run.state.step;
+            let model = run.trainer.evaluated();
+            let windows = batch::spread_tokens(&run.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
+            let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
+                step,
+                source: Box::new(source),
+                kept: run.kept(),
+            })?;
+            run.write(|logs| logs.heads(step, &heads))
+        })
     }
 
     /// Generates a sample, if configured; false if interrupted.
     fn sample(&mut self) -> Result<bool, TrainError> {
-        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
-        if n == 0 {
+        if self.config.train.sample_tokens == 0 {
             return Ok(true);
         }
+        let is_done = self.on_first(Self::write_sample)?;
+        Ok(self.trainer.ranks().agree(is_done)?)
+    }
+
+    fn write_sample(&mut self) -> Result<bool, TrainError> {
+        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
         let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
         let model = self.trainer.evaluated();
         let mut text = prompt.clone();
@@ -373,8 +392,9 @@ impl Training {
                 return Ok(false);
             }
         }
-        self.logs.sampled(self.state.step, &text)?;
-        self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
+        let step = self.state.step;
+        self.write(|logs| logs.sampled(step, &text))?;
+        self.observer.observe(&Event::Sampled { step, text: &text });
         Ok(true)
     }
 
@@ -391,15 +411,19 @@ impl Training {
         self.read_back()?;
         let step = self.state.step;
         if self.saved_step == Some(step) {
-            if self.is_best() {
-                self.lock.check()?;
-                self.run.set_best(step)?; // an interrupt saved the checkpoint before the evaluation
-            }
-            return Ok(());
+            return match &self.files {
+                Some(files) if self.is_best() => files.set_best(step), // an interrupt saved it before the evaluation
+                _ => Ok(()),
+            };
         }
-        self.average();
-        self.average_optimizer();
-        if self.evaluated_step != Some(step) {
+        self.average()?;
+        self.trainer.average_optimizer();
+        self.saved_step = Some(step);
+        self.on_first(Self::write_checkpoint)
+    }
+
+    fn write_checkpoint(&mut self) -> Result<(), TrainError> {
+        if self.evaluated_step != Some(self.state.step) {
             // The loss of one batch shows whether these weights give finite numbers.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
@@ -407,17 +431,9 @@ impl Training {
             self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, precision))?;
             self.corpus.val.check()?;
         }
-        self.logs.sync()?; // log lines must reach the disk before the checkpoint that follows them
         let checkpoint = self.trainer.checkpoint(self.state.clone());
-        let moved = match self.lock.check() {
-            Err(RunError::Moved { root, to }) => {
-                self.run = RunDir::open(&to)?;
-                Some(RunError::Moved { root, to })
-            }
-            other => other.map(|()| None)?,
-        };
-        let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints.limit())?;
-        self.saved_step = Some(step);
+        let files = self.files.as_mut().expect("rank 0 writes them");
+        let (path, moved) = files.save(&checkpoint, &self.config.train)?;
         self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
         moved.map_or(Ok(()), |moved| Err(moved.into()))
     }
@@ -431,7 +447,7 @@ impl Training {
         let median_step_ms = self.clock.median_ms();
         let (val_loss, best) = evaluation.unzip();
         let summary = Summary {
-            run_dir: self.run.root().to_owned(),
+            run_dir: self.root(),
             device: self.device.name.clone(),
             parameters: self.trainer.evaluated().num_params(),
             steps: self.state.step,
@@ -449,10 +465,13 @@ impl Training {
             val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, &self.corpus.val)),
             interrupted: val_loss.is_none(),
         };
-        if !summary.interrupted {
-            self.logs.finished(&summary)?;
-        }
-        self.logs.ended(summary.steps, Elapsed { train_s, wall_s }, summary.peak_rss_mib)?;
+        self.write(|logs| {
+            if !summary.interrupted {
+                logs.finished(&summary)?;
+            }
+            logs.ended(summary.steps, Elapsed { train_s, wall_s }, summary.peak_rss_mib)
+        })?;
+        self.trainer.ranks().go_on()?;
         Ok(summary)
     }
 
@@ -461,32 +480,33 @@ impl Training {
     fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.metrics.enter(EVALUATING_FULLY);
         self.observer.observe(&Event::FinalEvaluation);
-        let Some(val_loss) = self.full_loss(Order::Whole, self.trainer.evaluated())? else { return Ok(None) };
+        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
         let mut best = Best { step: self.state.step, val_loss };
         if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
-            let model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
-            let model = Checkpoint::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let Some(loss) = self.full_loss(Order::WholeOfBest, model)? else { return Ok(None) };
+            let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
+            if let Some(files) = &self.files {
+                model = Checkpoint::load_model(&files.run.checkpoint(earlier.step), model)?;
+            }
+            self.trainer.ranks().go_on()?;
+            let model = weights_of_first(self.trainer.ranks(), model);
+            let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
             if loss <= val_loss {
                 best = Best { step: earlier.step, val_loss: loss };
             }
         }
-        self.lock.check()?;
-        self.run.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
+        if let Some(files) = &self.files {
+            files.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
+        }
         Ok(Some((val_loss, best)))
     }
 
     /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
-    fn full_loss(&self, order: Order, mut model: Gpt) -> Result<Option<f64>, TrainError> {
+    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
         let (ranks, batch_size) = (self.trainer.ranks(), self.config.train.batch_size);
         let is_stopped = || self.interrupter.should_stop();
-        let turn = order.give(ranks);
-        if order == Order::WholeOfBest {
-            model = weights_of_first(ranks, model);
-        }
-        let loss = evaluate::full_unless(&model, &self.corpus.val, batch_size, ranks, is_stopped);
-        drop(turn);
+        ranks.go_on()?;
+        let loss = evaluate::full_unless(model, &self.corpus.val, batch_size, ranks, is_stopped);
         self.corpus.val.check()?;
         loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
@@ -501,10 +521,16 @@ impl Training {
 
     /// The end of an error message, which says which checkpoint remains.
     fn kept(&self) -> String {
-        match self.run.last() {
-            Ok(path) => format!("the checkpoint `{}` is from before", path.display()),
-            Err(_) => "no checkpoint was saved yet".to_owned(),
+        match self.files.as_ref().map(|files| files.run.last()) {
+            Some(Ok(path)) => format!("the checkpoint `{}` is from before", path.display()),
+            Some(Err(_)) => "no checkpoint was saved yet".to_owned(),
+            None => "what rank 0 saved is from before".to_owned(),
         }
+    }
+
+    /// The run directory; empty on ranks other than 0.
+    fn root(&self) -> PathBuf {
+        self.files.as_ref().map_or_else(PathBuf::new, |files| files.run.root().to_owned())
     }
 
     fn elapsed(&self) -> Elapsed {

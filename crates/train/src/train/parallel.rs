@@ -1,4 +1,4 @@
-//! The share of a rank in each training step: its rows of the batch, and the sums over all ranks.
+//! Data parallelism: the rows of each batch that a rank computes, and the sums over all ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use tinderbox_model::{Gpt, LazyTensor, parameters};
 /// The name of the loss among named tensors.
 const LOSS: &str = "loss";
 
-/// The share of one rank; the whole step if it is the only rank.
+/// The part of one rank in each step; all of it if there are no other ranks.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct DataParallel {
     ranks: Ranks,
     /// The format in which gradients are sent.
     gradient_format: Format,
@@ -25,12 +25,12 @@ pub(super) struct Share {
     outer: Option<Outer>,
 }
 
-impl Share {
+impl DataParallel {
     pub(super) fn alone() -> Self {
         Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
     }
 
-    /// The share of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
+    /// The part of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
     /// outer momentum saved by an earlier process, by parameter name.
     pub(super) fn of(
         ranks: &Ranks,
@@ -99,7 +99,7 @@ impl Share {
         (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
     }
 
-    /// Like [`Share::sum`], with an all-reduce between the GPUs.
+    /// Like [`DataParallel::sum`], with an all-reduce between the GPUs.
     fn sum_on_cards(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
         let device = model.device().inner();
         let (gradients, loss) = own.unzip();
