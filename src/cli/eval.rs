@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::weights::WeightFormat;
 use super::{Subject, print, print_json};
-use crate::data::{self, DataError};
+use crate::data::{self, BatchSource, DataError};
 use crate::generate::LanguageModel;
 use crate::run::OpenError;
 use crate::train::evaluate;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Device;
 use insta::assert_snapshot;
 use tinderbox::config::{Base, Config};
-use tinderbox::data::{Corpus, OpenOptions, batch};
+use tinderbox::data::{BatchSource, Corpus, Draw, OpenOptions};
 use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::run::{Checkpoint, RunDir};
 use tinderbox::train::{Start, TrainError, evaluate};
@@ -70,11 +70,10 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
 
         let options = OpenOptions { tokenizer: Some(tokenizer.clone()), ..OpenOptions::default() };
         let corpus = Corpus::open(&config, options).expect("a corpus");
-        let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
-        let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {
-            Tensor::from_data(TensorData::new(ids, [4, context_length]), &Device::flex())
-        };
-        let loss = model.loss(tensor(batch.inputs), tensor(batch.targets), MatmulPrecision::F32, None);
+        let seed = config.train.seed;
+        let first = Draw { seed, step: 0, rows: 0..4, n_earlier_rows: 0, context_length, with_replacement: true };
+        let [tokens, targets] = corpus.train.draw(first).to_device(&Device::flex());
+        let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
         assert!((losses[0] - loss).abs() < 1e-6, "the first step's loss is {} and the run's {loss}", losses[0]);
         let first = &metrics(&place, &run)[0];

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
 use tinderbox::config::Config;
-use tinderbox::data::{Corpus, OpenOptions, Tokens};
+use tinderbox::data::{Corpus, OpenOptions, Split, Tokens};
 use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::model::parameters::{self, HostTensor};
@@ -450,7 +450,7 @@ fn a_text_in_memory_trains_like_one_on_the_disk() {
     let device = Device::flex().autodiff();
     let gpt = || Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
     let weights = |tokens: Tokens| {
-        let mut trainer = Trainer::new(gpt(), &config, tokens);
+        let mut trainer = Trainer::new(gpt(), &config, Split::from(tokens));
         trainer.step();
         weights_of(&trainer)
     };

@@ -9,7 +9,7 @@ use super::about;
 use super::output::{Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
-use crate::data::batch;
+use crate::data::BatchSource;
 use crate::draw;
 use crate::inspect::{Ablation, Part, Removal};
 
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let text = opened.text_or_val(args.text.as_deref())?;
     let methods = args.method.methods();
     let (context_length, batch_size) = (opened.config.model.context_length, opened.config.train.batch_size);
-    let batches = || batch::spread(&text, context_length, batch_size, args.max_batches.unwrap_or(usize::MAX));
+    let batches = || text.spread(context_length, batch_size, args.max_batches.unwrap_or(usize::MAX));
     let n_batches = batches().count();
     let n_parts = Part::writers(&opened.config.model).len();
     let n_losses = 1 + n_parts * methods.len();

@@ -22,7 +22,7 @@ pub use preset::{PRESETS, Preset};
 pub use search::search_space;
 
 use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
-use crate::data::{self, Tokens};
+use crate::data::{self, Split, Tokens};
 use crate::format::grouped;
 use crate::measure::Trial;
 use crate::train::Trainer;
@@ -192,7 +192,7 @@ fn measure(config: &Config, encoded: &Encoded, device: &OpenDevice) -> Result<Sp
     let with_gradients = device.device.clone().autodiff();
     let model = Gpt::new(&config.model, encoded.vocab_size, config.train.seed, &with_gradients);
     let n_parameters = model.num_params();
-    let mut trainer = Trainer::new(model, config, encoded.tokens.clone());
+    let mut trainer = Trainer::new(model, config, Split::from(encoded.tokens.clone()));
     let step = trial.time(|| trainer.step().wait());
     let step = step.map_err(|message| AutoconfigError::Device(device.name.clone(), message))?;
     Ok(Speed { step, n_parameters })

@@ -1,8 +1,9 @@
 //! Batches: rows of input tokens and, for each token, the one that follows it.
 //!
-//! [`sample`] draws random training windows, [`shuffled`] draws them epoch by epoch, [`windows`] covers a whole split
-//! for an exact loss, and [`spread`] takes a fixed subset of it for a cheap one. All are stateless.
+//! A [`BatchSource`] draws training batches and covers everything once to evaluate; windows of a text are its first
+//! implementation. All is stateless.
 
+use std::fmt::Debug;
 use std::ops::Range;
 
 use rand::{Rng, SeedableRng};
@@ -10,16 +11,98 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Batch, DataError, Split, Tokens};
 
+/// Where the batches of a run come from.
+pub trait BatchSource: Debug + Send + Sync {
+    /// Rows of a training step: a pure function of `draw`, whatever was drawn before.
+    ///
+    /// # Panics
+    /// If there are no rows, or too few tokens for a row.
+    fn draw(&self, draw: Draw) -> Batch;
+
+    /// `n_batches` batches of full [windows](BatchSource::windows), spread evenly and always the same, so that losses
+    /// are comparable. All of them if there are fewer.
+    ///
+    /// # Panics
+    /// If `context_length` or `batch_size` is 0.
+    fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>>;
+
+    /// Covers everything once: every token except the first of each text is a target exactly once.
+    ///
+    /// # Panics
+    /// If `context_length` or `batch_size` is 0.
+    fn windows(&self, context_length: usize, batch_size: usize) -> Box<dyn Iterator<Item = Batch>> {
+        self.spread(context_length, batch_size, usize::MAX)
+    }
+
+    /// Checks that everything read so far was read correctly.
+    ///
+    /// # Errors
+    /// If the data cannot be read.
+    fn check(&self) -> Result<(), DataError>;
+}
+
+/// Rows of a training step.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// The run's seed.
+    pub seed: u64,
+    /// The step, counted from 0.
+    pub step: u64,
+    /// The rows, counted from the first of the step.
+    pub rows: Range<usize>,
+    /// The rows of all earlier steps, if each had `context_length` tokens.
+    pub n_earlier_rows: u64,
+    /// The tokens in each row.
+    pub context_length: usize,
+    /// Whether rows are drawn independently of each other, and not epoch by epoch.
+    pub with_replacement: bool,
+}
+
+/// Windows of weighted texts, none of which crosses from one text into another.
+impl BatchSource for Split {
+    fn draw(&self, draw: Draw) -> Batch {
+        let Draw { seed, step, rows, n_earlier_rows, context_length, with_replacement } = draw;
+        if with_replacement {
+            return sample(self, rows, context_length, seed, step);
+        }
+        let rows = n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64;
+        shuffled(self, rows, context_length, seed)
+    }
+
+    /// The remainder of a text is a shorter row in a separate batch.
+    fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
+        let texts: Vec<Tokens> = self.texts().cloned().collect();
+        let n_targets = |text: &Tokens| text.len().saturating_sub(1);
+        let n_windows: usize = texts.iter().map(|text| n_targets(text) / context_length).sum();
+        let n_wanted = batch_size.saturating_mul(n_batches);
+        let n = n_windows.min(n_wanted);
+        let rests = texts.clone().into_iter().filter_map(move |text| {
+            let rest = n_targets(&text) % context_length;
+            (n_wanted > n_windows && rest > 0).then(|| gather(std::iter::once((&text, n_targets(&text) - rest)), rest))
+        });
+        let window = move |row: usize| {
+            let window = row as u128 * n_windows as u128 / n as u128;
+            usize::try_from(window).expect("below the number of windows")
+        };
+        let full = (0..n).step_by(batch_size).map(move |first| {
+            let rows = first..n.min(first.saturating_add(batch_size));
+            let windows = rows.map(|row| nth_window(&texts, window(row), context_length));
+            gather(windows, context_length)
+        });
+        Box::new(full.chain(rests))
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        self.texts().try_for_each(Tokens::check)
+    }
+}
+
 /// Draws the windows of some rows of a step, with replacement.
 ///
 /// Each row is a pure function of `(seed, step, row)`: the rows of a step are the same whether they are drawn at once
 /// or a few at a time for gradient accumulation. A row's text is drawn first, by weight, then one of its windows,
 /// uniformly.
-///
-/// # Panics
-/// If a text has at most `context_length` tokens, or there are no rows.
-#[must_use]
-pub fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u64, step: u64) -> Batch {
+fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u64, step: u64) -> Batch {
     // Starts do not depend on the number of texts; with one, no text is drawn.
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
@@ -35,11 +118,7 @@ pub fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u6
 ///
 /// With several texts an epoch has as many windows as all of them together, allotted by weight and evenly spaced in
 /// each text: those of a text with a large weight overlap.
-///
-/// # Panics
-/// If a text has at most `context_length` tokens, or there are no rows.
-#[must_use]
-pub fn shuffled(split: &Split, rows: Range<u64>, context_length: usize, seed: u64) -> Batch {
+fn shuffled(split: &Split, rows: Range<u64>, context_length: usize, seed: u64) -> Batch {
     let n_starts: usize = split.texts().map(|tokens| n_starts(tokens, context_length)).sum();
     let n_windows = (n_starts / context_length).max(1) as u64;
     let window = |row: u64| {
@@ -104,50 +183,7 @@ fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rn
     rng
 }
 
-/// Covers a whole split once, in non-overlapping windows: every token except the first of each text is a target exactly
-/// once. The remainder of a text is a shorter row in a separate batch.
-///
-/// # Panics
-/// If `context_length` or `batch_size` is 0.
-pub fn windows(split: &Split, context_length: usize, batch_size: usize) -> impl Iterator<Item = Batch> + use<> {
-    spread(split, context_length, batch_size, usize::MAX)
-}
-
-/// `n_batches` batches of full [`windows`], spread evenly over the split and always the same, so that losses are
-/// comparable. All of [`windows`] if the split has fewer.
-///
-/// # Panics
-/// If `context_length` or `batch_size` is 0.
-pub fn spread(
-    split: &Split,
-    context_length: usize,
-    batch_size: usize,
-    n_batches: usize,
-) -> impl Iterator<Item = Batch> + use<> {
-    let texts: Vec<Tokens> = split.texts().cloned().collect();
-    let n_targets = |text: &Tokens| text.len().saturating_sub(1);
-    let n_windows: usize = texts.iter().map(|text| n_targets(text) / context_length).sum();
-    let n_wanted = batch_size.saturating_mul(n_batches);
-    let n = n_windows.min(n_wanted);
-    let rests = texts.clone().into_iter().filter_map(move |text| {
-        let rest = n_targets(&text) % context_length;
-        (n_wanted > n_windows && rest > 0).then(|| gather(std::iter::once((&text, n_targets(&text) - rest)), rest))
-    });
-    let window = move |row: usize| {
-        let window = row as u128 * n_windows as u128 / n as u128;
-        usize::try_from(window).expect("below the number of windows")
-    };
-    (0..n)
-        .step_by(batch_size)
-        .map(move |first| {
-            let rows = first..n.min(first.saturating_add(batch_size));
-            let windows = rows.map(|row| nth_window(&texts, window(row), context_length));
-            gather(windows, context_length)
-        })
-        .chain(rests)
-}
-
-/// The tokens of the windows that [`spread`] selects, one by one.
+/// The tokens of `n_windows` [spread](BatchSource::spread) windows, one by one.
 ///
 /// # Errors
 /// If the text cannot be read.
@@ -156,7 +192,7 @@ pub fn spread(
 /// If `context_length` or `n_windows` is 0.
 pub fn spread_tokens(split: &Split, context_length: usize, n_windows: usize) -> Result<Vec<Vec<u32>>, DataError> {
     let ids = |batch: Batch| batch.inputs.into_iter().map(i32::cast_unsigned).collect();
-    let windows = spread(split, context_length, 1, n_windows).map(ids).collect();
+    let windows = split.spread(context_length, 1, n_windows).map(ids).collect();
     split.check()?;
     Ok(windows)
 }
@@ -303,12 +339,12 @@ mod tests {
     #[test]
     fn the_windows_of_several_texts_are_those_of_each() {
         let split = Split::new(vec![(text(0..10), 1.0), (text(20..22), 9.0), (text(30..47), 1.0)]);
-        let batches: Vec<Batch> = windows(&split, 4, 3).collect();
+        let batches: Vec<Batch> = split.windows(4, 3).collect();
         let all: Vec<Vec<i32>> = batches.iter().map(starts).collect();
         assert_eq!(all, [vec![0, 4, 30], vec![34, 38, 42], vec![8], vec![20]]);
         assert_eq!((batches[2].seq_len, batches[3].seq_len), (1, 1));
         batches.iter().for_each(assert_targets_follow);
-        assert!(spread(&split, 4, 2, 1).map(|batch| starts(&batch)).eq([[0, 34]]));
+        assert!(split.spread(4, 2, 1).map(|batch| starts(&batch)).eq([[0, 34]]));
     }
 
     #[test]
@@ -361,7 +397,7 @@ mod tests {
             n in 0_u32..300, context_length in 1_usize..40, batch_size in 1_usize..9,
         ) {
             let mut targets = Vec::new();
-            for batch in windows(&count_to(n), context_length, batch_size) {
+            for batch in count_to(n).windows(context_length, batch_size) {
                 assert_targets_follow(&batch);
                 prop_assert!(batch.batch_size <= batch_size && batch.seq_len <= context_length);
                 targets.extend(batch.targets);
@@ -375,10 +411,10 @@ mod tests {
             n in 0_u32..600, context_length in 1_usize..20, batch_size in 1_usize..9, n_batches in 0_usize..9,
         ) {
             let tokens = count_to(n);
-            let some: Vec<Batch> = spread(&tokens, context_length, batch_size, n_batches).collect();
+            let some: Vec<Batch> = tokens.spread(context_length, batch_size, n_batches).collect();
             let wanted = batch_size * n_batches;
             if tokens.len().saturating_sub(1) / context_length < wanted {
-                let all: Vec<Batch> = windows(&tokens, context_length, batch_size).collect();
+                let all: Vec<Batch> = tokens.windows(context_length, batch_size).collect();
                 prop_assert_eq!(some, all);
             } else {
                 let starts: Vec<i32> = some.iter().flat_map(starts).collect();

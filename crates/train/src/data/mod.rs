@@ -24,6 +24,7 @@ mod stdin;
 mod tokens;
 mod train_tokenizer;
 
+pub use batch::{BatchSource, Draw};
 pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;

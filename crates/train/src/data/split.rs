@@ -2,8 +2,8 @@
 //!
 //! The split point is found before there are tokens, so that a tokenizer can be trained on the training split alone.
 
+use super::Tokens;
 use super::reader::Chunk;
-use super::{DataError, Tokens};
 use tinderbox_model::tokenizer::TokenizerKind;
 
 /// The most bytes between the exact split point and the end of the line there.
@@ -138,14 +138,6 @@ impl Split {
     #[must_use]
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &Tokens> {
         self.parts.iter().map(|part| &part.tokens)
-    }
-
-    /// Checks that everything read so far was read correctly.
-    ///
-    /// # Errors
-    /// In the same cases as [`Tokens::check`].
-    pub fn check(&self) -> Result<(), DataError> {
-        self.texts().try_for_each(Tokens::check)
     }
 
     /// The number of tokens in all texts.

@@ -446,11 +446,10 @@ mod tests {
                 ranks.keep_waiting(|| thread::sleep(Duration::from_millis(20)));
             }
             let agreed = [is_first, !is_first].map(|own| ranks.agree(own).ok());
-            let is_ended = match is_first {
-                true => ranks.end() == (),
-                false => matches!(ranks.go_on(), Err(DistributedError::Ended)),
-            };
-            (agreed, is_ended)
+            if is_first {
+                ranks.end();
+            }
+            (agreed, is_first || matches!(ranks.go_on(), Err(DistributedError::Ended)))
         };
         let found: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = ranks.map(|ranks| scope.spawn(move || ask(&ranks))).collect();

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Memory, Operations, PlanError, RunCounts, compute};
 use crate::config::{Config, GenerateConfig, ModelConfig};
-use crate::data::Tokens;
+use crate::data::{Split, Tokens};
 use crate::measure::{Trial, ms_since};
 use crate::run::TrainState;
 use crate::train::{Trainer, evaluate};
@@ -229,14 +229,14 @@ impl Bench<'_> {
     }
 
     /// Synthetic text of `n_batches` batches.
-    fn text(&self, config: &Config, n_batches: usize) -> Tokens {
+    fn text(&self, config: &Config, n_batches: usize) -> Split {
         let n = n_batches * config.train.batch_size * config.model.context_length + 1;
-        Tokens::made_up(n, self.vocab_size)
+        Tokens::made_up(n, self.vocab_size).into()
     }
 
     fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
         const BATCHES: usize = 4;
-        let text = self.text(config, BATCHES).into();
+        let text = self.text(config, BATCHES);
         let precision = config.train.matmul_precision.on(&model.device());
         let evaluate = |n: usize| {
             evaluate::estimate(model, &text, config.train.batch_size, n, precision).map(|_| ()).map_err(failed)

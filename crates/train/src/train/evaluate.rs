@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Tensor, TensorReadError};
 
-use crate::data::{Batch, Split, batch};
+use crate::data::{Batch, BatchSource, Split};
 use crate::distributed::{Format, Ranks};
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
@@ -48,15 +48,30 @@ const BATCHES_AHEAD: usize = 16;
 /// The number of batches that each rank computes before all ranks exchange their losses and stop requests.
 const BATCHES_OF_A_RANK: usize = 4;
 
-/// The loss over every token of `text` but the first, in non-overlapping windows of the context length, always in f32.
+/// The loss over every token of `data` but the first of each text, in non-overlapping windows of the context length,
+/// always in f32.
 ///
 /// `model` does not track gradients. `batch_size` windows are computed at once.
 ///
 /// # Errors
 /// If the device fails.
-pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
-    let loss = full_unless(model, text, batch_size, &Ranks::alone(), || false)?;
-    Ok(loss.expect("not stopped"))
+pub fn full(model: &Gpt, data: &dyn BatchSource, batch_size: usize) -> Result<Loss, TensorReadError> {
+    mean(model, data.windows(model.config().context_length, batch_size), MatmulPrecision::F32)
+}
+
+/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `data`, with matrix products in
+/// `precision`.
+///
+/// # Errors
+/// If the device fails.
+pub fn estimate(
+    model: &Gpt,
+    data: &dyn BatchSource,
+    batch_size: usize,
+    n_batches: usize,
+    precision: MatmulPrecision,
+) -> Result<Loss, TensorReadError> {
+    mean(model, data.spread(model.config().context_length, batch_size, n_batches), precision)
 }
 
 /// Like [`full`], for a model that is packed for generation.
@@ -65,7 +80,7 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     let mut decoder = Decoder::new(engine, 1, context_length);
     let ids = |tokens: Vec<i32>| tokens.into_iter().map(i32::unsigned_abs).collect::<Vec<_>>(); // none is negative
     let (mut total, mut n_tokens) = (0.0, 0);
-    for batch in batch::windows(text, context_length, 1) {
+    for batch in text.windows(context_length, 1) {
         let token_losses = decoder.token_losses(&ids(batch.inputs), &ids(batch.targets));
         total += token_losses.iter().map(|x| f64::from(*x)).sum::<f64>();
         n_tokens += token_losses.len();
@@ -73,52 +88,18 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// Like [`full`], with the batches divided among the ranks, all of which call this function with the same weights;
-/// `None` if `is_stopped` returned true on any rank.
-pub(super) fn full_unless(
+fn mean(
     model: &Gpt,
-    text: &Split,
-    batch_size: usize,
-    ranks: &Ranks,
-    is_stopped: impl Fn() -> bool,
-) -> Result<Option<Loss>, TensorReadError> {
-    let batches = batch::windows(text, model.config().context_length, batch_size);
-    mean_unless(model, batches, MatmulPrecision::F32, ranks, is_stopped)
-}
-
-/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, with matrix products in
-/// `precision`.
-///
-/// # Errors
-/// If the device fails.
-pub fn estimate(
-    model: &Gpt,
-    text: &Split,
-    batch_size: usize,
-    n_batches: usize,
+    batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
-    let loss = estimate_unless(model, text, batch_size, n_batches, precision, &Ranks::alone(), || false)?;
-    Ok(loss.expect("not stopped"))
+    Ok(mean_unless(model, batches, precision, &Ranks::alone(), || false)?.expect("not stopped"))
 }
 
-/// Like [`estimate`], with the batches divided among the ranks as in [`full_unless`].
-pub(super) fn estimate_unless(
-    model: &Gpt,
-    text: &Split,
-    batch_size: usize,
-    n_batches: usize,
-    precision: MatmulPrecision,
-    ranks: &Ranks,
-    is_stopped: impl Fn() -> bool,
-) -> Result<Option<Loss>, TensorReadError> {
-    let context_length = model.config().context_length;
-    mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, ranks, is_stopped)
-}
-
-/// The mean loss over all batches, which are divided among the ranks. The losses are added in batch order, no matter
-/// which rank computed them, so that ranks whose CPUs round alike get the same result as a single process.
-fn mean_unless(
+/// The mean loss over all batches, which are divided among the ranks, all of which call this function with the same
+/// weights; `None` if `is_stopped` returned true on any rank. The losses are added in batch order, no matter which rank
+/// computed them, so that ranks whose CPUs round alike get the same result as a single process.
+pub(super) fn mean_unless(
     model: &Gpt,
     mut batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,

@@ -11,7 +11,7 @@ use super::outer::Outer;
 use super::parallel::DataParallel;
 use super::skip::{LayerNorms, Skipped, Skipping};
 use crate::config::Config;
-use crate::data::{self, Split};
+use crate::data::{BatchSource, Draw};
 use crate::distributed::Ranks;
 use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
@@ -26,7 +26,7 @@ pub struct Trainer {
     optimizer: Optimizer,
     precision: MatmulPrecision,
     config: Config,
-    text: Split,
+    data: Box<dyn BatchSource>,
     step: usize,
     skipping: Skipping,
     parallel: DataParallel,
@@ -66,7 +66,7 @@ impl Trainer {
     /// A trainer before its first step. The model must be on an autodiff device.
     ///
     /// Only flex can train in bf16: [check](super::precision::check) the config first.
-    pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
+    pub fn new(model: Gpt, config: &Config, data: impl BatchSource + 'static) -> Self {
         let hidden = parameters::hidden_matrices(&model);
         let precision = config.train.matmul_precision.on(&model.device().inner());
         let optimizer = Optimizer::new(&config.optimizer, hidden, precision);
@@ -76,7 +76,7 @@ impl Trainer {
             optimizer,
             precision,
             config: config.clone(),
-            text: text.into(),
+            data: Box::new(data),
             step: 0,
             skipping,
             parallel: DataParallel::alone(),
@@ -175,15 +175,14 @@ impl Trainer {
                 continue; // fewer rows than ranks
             }
             let (seed, step, first_row) = (train.seed, self.step as u64, micro_step * batch_size);
-            let rows = first_row + own.start..first_row + own.end;
-            let batch = if train.with_replacement {
-                data::batch::sample(&self.text, rows, context_length, seed, step)
-            } else {
-                // The number of earlier rows, as if all of them had the current context length.
-                let n_before = batches.tokens_before(self.step) / context_length as u64;
-                let rows = n_before + rows.start as u64..n_before + rows.end as u64;
-                data::batch::shuffled(&self.text, rows, context_length, seed)
-            };
+            let batch = self.data.draw(Draw {
+                seed,
+                step,
+                rows: first_row + own.start..first_row + own.end,
+                n_earlier_rows: batches.tokens_before(self.step) / context_length as u64,
+                context_length,
+                with_replacement: train.with_replacement,
+            });
             let [tokens, targets] = batch.to_device(&device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
             let n_parts = n_micro_steps as f32 * self.parallel.n_parts(own.len(), batch_size);

@@ -18,11 +18,12 @@ use super::skip::{LayerNorms, Tolerance};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::config::{Config, GenerateConfig, PrecisionChoice, SyncKind, TrainConfig};
-use crate::data::{Corpus, Split, batch};
+use crate::data::{Batch, BatchSource, Corpus, batch};
 use crate::measure::peak_rss_mib;
 use crate::optimizer::Batches;
 use crate::run::{Best, Checkpoint, Pending, TrainState};
 use tinderbox_inspect::{self as inspect, ScoredHeads};
+use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
 use tinderbox_model::device::{self, OpenDevice};
 use tinderbox_model::generate::Writer;
@@ -333,16 +334,26 @@ impl<'a> Training<'a> {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
         let precision = matmul_precision.on(&self.device.device);
-        let (ranks, splits) = (self.trainer.ranks(), [&self.corpus.val, &self.corpus.train]);
-        let losses = splits.map(|split| {
-            let is_stopped = || self.interrupter.should_stop();
-            evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, ranks, is_stopped).transpose()
-        });
-        splits.into_iter().try_for_each(Split::check)?;
+        let splits = [&self.corpus.val, &self.corpus.train];
+        let context_length = self.config.model.context_length;
+        let losses = splits
+            .map(|split| self.mean_loss(&model, split.spread(context_length, batch_size, eval_batches), precision));
+        splits.into_iter().try_for_each(BatchSource::check)?;
         let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
         let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
         let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
+    }
+
+    /// The mean loss over all batches, which are divided among the ranks; `None` if interrupted.
+    fn mean_loss(
+        &self,
+        model: &Gpt,
+        batches: impl Iterator<Item = Batch>,
+        precision: MatmulPrecision,
+    ) -> Option<Result<Loss, TensorReadError>> {
+        let is_stopped = || self.interrupter.should_stop();
+        evaluate::mean_unless(model, batches, precision, self.trainer.ranks(), is_stopped).transpose()
     }
 
     /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
@@ -503,12 +514,12 @@ impl<'a> Training<'a> {
 
     /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
     fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
-        let (ranks, batch_size) = (self.trainer.ranks(), self.config.train.batch_size);
-        let is_stopped = || self.interrupter.should_stop();
-        ranks.go_on()?;
-        let loss = evaluate::full_unless(model, &self.corpus.val, batch_size, ranks, is_stopped);
+        self.trainer.ranks().go_on()?;
+        let Config { model: shape, train, .. } = &self.config;
+        let batches = self.corpus.val.windows(shape.context_length, train.batch_size);
+        let loss = self.mean_loss(model, batches, MatmulPrecision::F32);
         self.corpus.val.check()?;
-        loss.transpose().map(|loss| self.finite(loss)).transpose()
+        loss.map(|loss| self.finite(loss)).transpose()
     }
 
     fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: LayerNorms) -> TrainError {
