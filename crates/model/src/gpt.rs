@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, assert_shape};
 use super::attention::{KvCache, Rotation};
 use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
-use super::{Block, Norm, init};
+use super::{Block, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
@@ -56,6 +56,11 @@ impl Gpt {
     /// The model's config.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The table of the model's parameters, in the order of its fields.
+    pub fn parameters(&self) -> impl Iterator<Item = Parameter> {
+        Parameter::all(&self.config, self.vocab_size())
     }
 
     /// Number of tokens in the vocabulary.

@@ -2,54 +2,39 @@
 //!
 //! Every parameter has a separate random generator, keyed by the run's seed and the parameter's path, so that the
 //! weights do not depend on the device, on other parameters, or on the order in which the model is built.
-//!
-//! Source: Radford et al. 2019 (GPT-2), section 2.3: normal with standard deviation 0.02. The projections that write to
-//! the residual stream are divided by the square root of their number, or are all zeros.
+
+use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 
-use super::Gpt;
 use super::parameters::{self, HostTensor};
-
-const STANDARD_DEVIATION: f64 = 0.02;
+use super::{Gpt, Initial, Parameter};
 
 /// Replaces all weights of the model with initial values drawn from `seed`.
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
-    let std_of_writes = match model.config().zero_init_projections {
-        true => 0.0,
-        false => STANDARD_DEVIATION / (2.0 * model.blocks.len() as f64).sqrt(),
-    };
-    parameters::assign(model, |path, shape| {
-        let values = draw(path, shape, std_of_writes, seed);
-        Some(HostTensor { shape: shape.to_vec(), values })
+    let table: BTreeMap<_, _> = model.parameters().map(|row| (row.path.clone(), row)).collect();
+    parameters::assign(model, |path, _| {
+        let row = table.get(path)?;
+        Some(HostTensor { shape: row.shape.clone(), values: draw(row, seed) })
     })
-    .expect("every parameter is drawn with its own shape")
+    .expect("the table has every parameter with its shape")
 }
 
-/// Draws the initial values of the parameter at `path`. `std_of_writes` is the standard deviation for the projections
-/// that write to the residual stream.
-fn draw(path: &str, shape: &[usize], std_of_writes: f64, seed: u64) -> Vec<f32> {
-    let n = shape.iter().product();
-    if shape.len() == 1 {
-        if path.ends_with("attention.value_factors") {
-            return vec![0.5; n];
+/// Draws the initial values of a parameter.
+fn draw(parameter: &Parameter, seed: u64) -> Vec<f32> {
+    let n = parameter.shape.iter().product();
+    match parameter.initial {
+        Initial::Constant(value) => vec![value; n],
+        Initial::Pair(values) => values.to_vec(),
+        Initial::Normal(0.0) => vec![0.0; n],
+        Initial::Normal(std) => {
+            let normal = StandardNormal.sample_iter(generator(&parameter.path, seed));
+            #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
+            normal.take(n).map(|x: f64| (x * std) as f32).collect()
         }
-        if path.ends_with("skip_factors") {
-            return vec![1.0, 0.0];
-        }
-        let is_scale = path.ends_with("norm.weight");
-        return vec![if is_scale { 1.0 } else { 0.0 }; n];
     }
-    let writes_to_residual = path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
-    let std = if writes_to_residual { std_of_writes } else { STANDARD_DEVIATION };
-    if std == 0.0 {
-        return vec![0.0; n];
-    }
-    let normal = StandardNormal.sample_iter(generator(path, seed));
-    #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
-    normal.take(n).map(|x: f64| (x * std) as f32).collect()
 }
 
 fn generator(path: &str, seed: u64) -> ChaCha8Rng {
@@ -71,6 +56,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::Role;
     use crate::config::ModelConfig;
 
     #[test]
@@ -79,16 +65,18 @@ mod tests {
         assert_eq!(name_id("foobar"), 0x8594_4171_f739_67e8);
     }
 
+    fn row(path: &str, shape: [usize; 2], std: f64) -> Parameter {
+        let (path, shape, initial) = (path.to_owned(), shape.to_vec(), Initial::Normal(std));
+        Parameter { path, shape, role: Role::Up, initial, is_trained: true }
+    }
+
     #[test]
-    fn draws_have_the_standard_deviation_of_their_kind() {
-        let std = |path: &str| {
-            let x = draw(path, &[100, 200], 0.007, 1);
-            (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 20_000.0).sqrt()
-        };
-        assert!((std("blocks.0.attention.qkv.weight") - 0.02).abs() < 5e-4);
-        assert!((std("blocks.0.mlp.contract.weight") - 0.007).abs() < 2e-4);
-        assert_eq!(draw("blocks.0.mlp_norm.weight", &[3], 0.007, 1), [1.0; 3]);
-        assert_eq!(draw("blocks.0.mlp_norm.bias", &[3], 0.007, 1), [0.0; 3]);
+    fn draws_have_their_standard_deviation() {
+        for std in [0.02, 0.007] {
+            let x = draw(&row("a.weight", [100, 200], std), 1);
+            let found = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 20_000.0).sqrt();
+            assert!((found - std).abs() < 5e-4 * std / 0.02, "{found} is not {std}");
+        }
     }
 
     #[test]
@@ -112,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_draw_depends_on_seed_and_path() {
-        let draw = |path, seed| draw(path, &[4, 4], 0.007, seed);
+        let draw = |path, seed| draw(&row(path, [4, 4], 0.007), seed);
         assert_eq!(draw("a.weight", 1), draw("a.weight", 1));
         assert_ne!(draw("a.weight", 1), draw("b.weight", 1));
         assert_ne!(draw("a.weight", 1), draw("a.weight", 2));

@@ -24,7 +24,7 @@ pub mod norm;
 pub mod parameters;
 pub mod probe;
 pub mod section;
-pub mod shapes;
+mod table;
 pub mod tokenizer;
 
 pub use batch::Batch;
@@ -34,3 +34,4 @@ pub use lazy_tensor::{Dtype, LazyTensor, Sink};
 pub use mlp::{Mlp, activation};
 pub use norm::Norm;
 pub use probe::Pass;
+pub use table::{Initial, Parameter, Role};

@@ -9,7 +9,6 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{Gpt, LazyTensor};
-use crate::config::ModelConfig;
 use crate::device;
 
 /// The two methods with which a module visitor or mapper keeps track of the current path in its field `$path`.
@@ -101,29 +100,11 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     lazy(module).into_iter().map(|(name, tensor)| (name, tensor.shape().to_vec())).collect()
 }
 
-/// Whether a parameter is a matrix inside a block.
-pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
-    name.starts_with("blocks.") && shape.len() == 2
-}
-
-/// The widths of the matrices that make up a matrix inside a block: for the fused projection the widths of queries,
-/// keys and values, otherwise the width of the matrix itself. `None` for any other parameter.
-pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
-    let of_heads = |n_heads: usize| n_heads * config.head_dim;
-    let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
-    is_hidden_matrix(name, shape).then(|| match name.ends_with(".attention.qkv.weight") {
-        true => vec![q, kv, kv],
-        false => vec![shape[1]],
-    })
-}
-
-/// The matrices inside the blocks with their [`hidden_widths`].
+/// The matrices inside the blocks, each with the [widths](crate::Parameter::hidden_widths) of the matrices side by side
+/// in it.
 pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
-    let widths = |(name, shape): (String, Vec<usize>)| {
-        let widths = hidden_widths(model.config(), &name, &shape)?;
-        Some((name, widths))
-    };
-    shapes(model).into_iter().filter_map(widths).collect()
+    let widths = model.parameters().map(|parameter| (parameter.hidden_widths(), parameter.path));
+    widths.filter_map(|(widths, path)| Some((path, widths?))).collect()
 }
 
 /// Replaces each parameter of the model with the tensor that `value` returns for its name and shape.

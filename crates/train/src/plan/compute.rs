@@ -7,9 +7,9 @@
 
 use serde::Serialize;
 
-use super::{Operations, parameters, tensors};
+use super::{Operations, parameters};
 use crate::config::{ModelConfig, OptimizerConfig, OptimizerKind};
-use tinderbox_model::parameters::hidden_widths;
+use tinderbox_model::{Parameter, Role};
 
 /// FLOPs of the forward pass for one token of a full context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -47,13 +47,16 @@ const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 /// Counts the FLOPs of one token.
 #[must_use]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
-    let ModelConfig { n_layers, context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, .. } = *config;
-    let [l, t, c, f] = [n_layers, context_length, d_model, d_ff].map(|n| n as f64);
-    let [v, h, h_kv, d] = [vocab_size, n_heads, n_kv_heads, head_dim].map(|n| n as f64);
-    let n_mlp_matrices = if config.is_gated() { 3.0 } else { 2.0 };
-    let attention_qkv = l * 2.0 * c * (h + 2.0 * h_kv) * d;
-    let attention_output = l * 2.0 * h * d * c;
-    let mlp = l * n_mlp_matrices * 2.0 * c * f;
+    let ModelConfig { n_layers, context_length, d_model, n_heads, head_dim, .. } = *config;
+    let [l, t, c, v, h, d] = [n_layers, context_length, d_model, vocab_size, n_heads, head_dim].map(|n| n as f64);
+    let matrices: Vec<_> = Parameter::of_block(config, 0).into_iter().filter(Parameter::is_linear).collect();
+    let of_blocks = |is_part: &dyn Fn(Role) -> bool| {
+        let matrices = matrices.iter().filter(|matrix| is_part(matrix.role));
+        l * 2.0 * matrices.map(|matrix| matrix.n_numbers() as f64).sum::<f64>()
+    };
+    let attention_qkv = of_blocks(&|role| matches!(role, Role::Qkv(_)));
+    let attention_output = of_blocks(&|role| role == Role::AttentionOutput);
+    let mlp = of_blocks(&|role| matches!(role, Role::Gate | Role::Up | Role::Down));
     let output = 2.0 * c * v;
     let for_each_key = 2.0 * 2.0 * h * d; // a product with the key, and one with the value
     let attention_full = l * for_each_key * t;
@@ -94,9 +97,9 @@ pub fn update_flops(config: &ModelConfig, vocab_size: usize, optimizer: &Optimiz
         return 0.0;
     }
     let mut flops = 0.0;
-    for (name, shape) in tensors(config, vocab_size) {
-        for columns in hidden_widths(config, &name, &shape).unwrap_or_default() {
-            let (m, n) = (shape[0].min(columns) as f64, shape[0].max(columns) as f64);
+    for weight in Parameter::all(config, vocab_size) {
+        for columns in weight.hidden_widths().unwrap_or_default() {
+            let (m, n) = (weight.shape[0].min(columns) as f64, weight.shape[0].max(columns) as f64);
             // The matrix times its transpose, the square of that, and both times the matrix.
             flops += optimizer.newton_schulz_steps as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
         }

@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use super::{NamedShape, tensors};
-use crate::config::{Config, ModelConfig, OptimizerConfig, OptimizerKind};
+use crate::config::{Config, OptimizerConfig, OptimizerKind};
 use crate::run::tensors::file_bytes;
-use tinderbox_model::parameters::hidden_widths;
+use tinderbox_model::Parameter;
 
 /// The checkpoints of a run, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,9 +22,9 @@ pub struct Disk {
 impl Disk {
     /// `checkpoints` is the number saved in the whole run.
     pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
-        let weights = tensors(&config.model, vocab_size);
-        let optimizer = file_bytes(optimizer_state(&config.model, &config.optimizer, &weights).into_iter().collect());
-        let model = file_bytes(weights.into_iter().collect());
+        let weights: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
+        let optimizer = file_bytes(optimizer_state(&config.optimizer, &weights).collect());
+        let model = file_bytes(weights.into_iter().map(|weight| (weight.path, weight.shape)).collect());
         // The latest, and the best if it is older.
         let kept = (config.train.keep_checkpoints.limit() as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
@@ -33,27 +32,30 @@ impl Disk {
     }
 }
 
-/// The tensors of the optimizer's state, as it saves them.
+/// The tensors of the optimizer's state, as it saves them, by name and shape.
 pub(super) fn optimizer_state(
-    model: &ModelConfig,
     config: &OptimizerConfig,
-    weights: &[NamedShape],
-) -> Vec<NamedShape> {
-    let means = |(name, shape): &NamedShape| -> Vec<(&'static str, usize)> {
-        let n = shape.iter().product();
-        match hidden_widths(model, name, shape).filter(|_| config.kind == OptimizerKind::Muon) {
-            Some(widths) if config.normuon_beta2 > 0.0 => {
-                vec![("momentum", n), ("neuron_moment", widths.into_iter().sum())]
-            }
-            Some(_) => vec![("momentum", n)],
-            None => vec![("first_moment", n), ("second_moment", n)],
+    weights: &[Parameter],
+) -> impl Iterator<Item = (String, Vec<usize>)> {
+    let trained = weights.iter().filter(|weight| weight.is_trained);
+    trained.flat_map(|weight| {
+        let state = state_of(config, weight).into_iter();
+        state.map(|(kind, shape)| (format!("{kind}.{}", weight.path), shape))
+    })
+}
+
+/// The kinds of tensors that the optimizer keeps for a parameter, with their shapes.
+fn state_of(config: &OptimizerConfig, weight: &Parameter) -> Vec<(&'static str, Vec<usize>)> {
+    let n: usize = weight.shape.iter().product();
+    let mut state = match weight.hidden_widths().filter(|_| config.kind == OptimizerKind::Muon) {
+        Some(widths) if config.normuon_beta2 > 0.0 => {
+            vec![("momentum", vec![n]), ("neuron_moment", vec![widths.into_iter().sum()])]
         }
+        Some(_) => vec![("momentum", vec![n])],
+        None => vec![("first_moment", vec![n]), ("second_moment", vec![n])],
     };
-    let of = |weight| {
-        let (name, _): &NamedShape = weight;
-        means(weight).into_iter().map(move |(mean, n)| (format!("{mean}.{name}"), vec![n]))
-    };
-    let average = if config.ema_decay > 0.0 { weights } else { &[] };
-    let learning = average.iter().map(|(name, shape)| (format!("weights.{name}"), shape.clone()));
-    weights.iter().flat_map(of).chain(learning).collect()
+    if config.ema_decay > 0.0 {
+        state.push(("weights", weight.shape.clone()));
+    }
+    state
 }

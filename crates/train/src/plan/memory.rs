@@ -7,15 +7,17 @@ use serde::{Serialize, Serializer};
 
 use super::disk::optimizer_state;
 use super::update::update_memory;
-use super::{Held, NamedShape, Operations, PassMemory, pass_memory, tensors};
+use super::{Held, Operations, PassMemory, pass_memory};
 use crate::config::{Config, OptimizerKind};
 use crate::format::size;
 use crate::measure::Machine;
+use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
-use tinderbox_model::parameters::hidden_widths;
-use tinderbox_model::shapes::numbers;
 
 const MIB: f64 = 1_048_576.0;
+
+/// Bytes of an f32.
+const F32: f64 = 4.0;
 
 /// The process without a run: code, threads, matrix product buffers. Measured on Linux with a tiny model.
 const PROCESS: f64 = 38.0 * MIB;
@@ -51,9 +53,10 @@ impl Memory {
     pub(super) fn new(config: &Config, vocab_size: usize, device: &OpenDevice) -> Self {
         let operations = Operations::of(device.backend);
         let on_cpu = device.backend.is_cpu();
-        let tensors = tensors(&config.model, vocab_size);
+        let tensors: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
         let weights = bytes(&tensors);
-        let optimizer = bytes(&optimizer_state(&config.model, &config.optimizer, &tensors));
+        let optimizer = optimizer_state(&config.optimizer, &tensors);
+        let optimizer = optimizer.map(|(_, shape)| F32 * shape.iter().product::<usize>() as f64).sum();
         let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
         let n_threads = if on_cpu { rayon::current_num_threads() } else { 1 };
         let (peak_during, held) = fullest(config, &tensors, &pass, operations, n_threads);
@@ -139,7 +142,7 @@ fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit:
 /// once.
 fn fullest(
     config: &Config,
-    weights: &[NamedShape],
+    weights: &[Parameter],
     pass: &PassMemory,
     operations: Operations,
     n_threads: usize,
@@ -150,10 +153,10 @@ fn fullest(
     }
     let mut of_tensors: Vec<f64> = weights
         .iter()
-        .map(|(name, shape)| {
+        .map(|weight| {
             let is_muon = config.optimizer.kind == OptimizerKind::Muon;
-            let widths = is_muon.then(|| hidden_widths(&config.model, name, shape)).flatten();
-            update_memory(shape, widths.as_deref(), operations)
+            let widths = weight.hidden_widths().filter(|_| is_muon);
+            update_memory(&weight.shape, widths.as_deref(), operations)
         })
         .collect();
     of_tensors.sort_by(f64::total_cmp);
@@ -185,8 +188,8 @@ fn sample(config: &Config, weights: f64, held: Held) -> f64 {
     }
 }
 
-fn bytes<'a>(tensors: impl IntoIterator<Item = &'a NamedShape>) -> f64 {
-    4.0 * tensors.into_iter().map(|(_, shape)| numbers(shape) as f64).sum::<f64>()
+fn bytes(tensors: &[Parameter]) -> f64 {
+    F32 * tensors.iter().map(|tensor| tensor.n_numbers() as f64).sum::<f64>()
 }
 
 #[allow(
@@ -209,7 +212,7 @@ mod tests {
         let mut config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &[]).unwrap();
         config.model = ModelConfig { context_length: 1, ..config.model };
         (config.train.batch_size, config.optimizer.kind) = (1, OptimizerKind::Muon);
-        let weights = tensors(&config.model, 5);
+        let weights: Vec<_> = Parameter::all(&config.model, 5).collect();
         let pass = pass_memory(&config.model, 5, 1, Operations::Fused);
         let of = |n_threads| fullest(&config, &weights, &pass, Operations::Fused, n_threads);
         let ((during, one), (_, two), (_, all)) = (of(1), of(2), of(1000));

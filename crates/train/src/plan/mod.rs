@@ -22,7 +22,7 @@ pub use compute::{Compute, compute, update_flops};
 pub use disk::Disk;
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
-pub use parameters::{BlockParameters, Parameters, parameters, tensors};
+pub use parameters::{BlockParameters, Parameters, parameters};
 pub use pass::{Held, Operations, PassMemory, pass_memory};
 pub use portable::Portable;
 pub use ranks::{Distributed, Machines, Network, Synchronized};
@@ -36,7 +36,6 @@ use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};
 use crate::train::precision;
 use tinderbox_model::device::OpenDevice;
-pub use tinderbox_model::shapes::NamedShape;
 use tinderbox_model::tokenizer::TokenizerError;
 
 /// The largest model that is planned: far too large for any machine, and small enough to count.

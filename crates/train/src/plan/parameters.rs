@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::config::ModelConfig;
-use tinderbox_model::shapes::{self, NamedShape, block_tensors, numbers, outer_tensors};
+use tinderbox_model::{Parameter, Role};
 
 /// The parameters of a model, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,38 +44,33 @@ pub struct BlockParameters {
 /// Counts the parameters of a model.
 #[must_use]
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
-    let mut counted = Parameters { n_layers: config.n_layers as u64, ..Parameters::default() };
-    let block = &mut counted.block;
-    for (name, shape) in block_tensors(config) {
-        let part = match name {
-            _ if name.contains("norm") => &mut block.norms,
-            _ if name.ends_with("factors") => &mut block.factors,
-            _ if name.starts_with("attention.qkv") => &mut block.attention_qkv,
-            _ if name.starts_with("attention.output") => &mut block.attention_output,
-            _ => &mut block.mlp,
-        };
-        *part += numbers(&shape);
-        block.total += numbers(&shape);
+    let [first, later] = [0, 1].map(|block_idx| Parameter::of_block(config, block_idx));
+    let outside = Parameter::outside_blocks(config, vocab_size).concat();
+    let part = |role| count(&outside, |of| of == role);
+    let block = BlockParameters {
+        attention_qkv: count(&later, |role| matches!(role, Role::Qkv(_))),
+        attention_output: count(&later, |role| role == Role::AttentionOutput),
+        mlp: count(&later, |role| matches!(role, Role::Gate | Role::Up | Role::Down)),
+        norms: count(&later, |role| role == Role::Norm),
+        factors: count(&later, |role| role == Role::Factors),
+        total: count(&later, |_| true),
+    };
+    let n_layers = config.n_layers as u64;
+    let later_blocks = block.total.saturating_mul(n_layers.saturating_sub(1));
+    Parameters {
+        token_embedding: part(Role::TokenEmbedding),
+        position_embedding: part(Role::PositionEmbedding),
+        block,
+        n_layers,
+        final_norm: part(Role::Norm),
+        output: part(Role::Output),
+        total: [count(&first, |_| true), later_blocks, count(&outside, |_| true)]
+            .into_iter()
+            .fold(0, u64::saturating_add),
     }
-    counted.total = block.total.saturating_mul(counted.n_layers);
-    if config.value_residual {
-        counted.total -= 2;
-    }
-    for (name, shape) in outer_tensors(config, vocab_size) {
-        let part = match name {
-            "token_embedding.weight" => &mut counted.token_embedding,
-            "position_embedding.weight" => &mut counted.position_embedding,
-            "output.weight" => &mut counted.output,
-            _ => &mut counted.final_norm,
-        };
-        *part += numbers(&shape);
-        counted.total = counted.total.saturating_add(numbers(&shape));
-    }
-    counted
 }
 
-/// The names and shapes of all parameters, in the model's order.
-#[must_use]
-pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<NamedShape> {
-    shapes::of_config(config, vocab_size).collect()
+/// The number of values in the parameters of some roles.
+fn count(rows: &[Parameter], is_counted: impl Fn(Role) -> bool) -> u64 {
+    rows.iter().filter(|row| is_counted(row.role)).map(Parameter::n_numbers).fold(0, u64::saturating_add)
 }

@@ -1,7 +1,6 @@
 //! The temporary memory of a tensor's update, besides its weights, gradient and running means.
 
 use super::Operations;
-use tinderbox_model::shapes::numbers;
 
 /// Bytes of an f32.
 const F32: f64 = 4.0;
@@ -13,7 +12,7 @@ const SQUARES: f64 = 6.0;
 /// Temporary bytes for the update of one tensor. If Muon updates it, `widths` are those of its matrices side by side.
 #[must_use]
 pub fn update_memory(shape: &[usize], widths: Option<&[usize]>, operations: Operations) -> f64 {
-    let whole = F32 * numbers(shape) as f64;
+    let whole = F32 * shape.iter().map(|size| *size as f64).product::<f64>();
     let Some(widths) = widths else {
         return match operations {
             Operations::Fused => 0.0,            // AdamW in place

@@ -13,14 +13,11 @@ use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
 use crate::disk;
 use tinderbox_model::parameters::AssignError;
-use tinderbox_model::{Gpt, LazyTensor, parameters, shapes};
+use tinderbox_model::{Gpt, LazyTensor, Parameter, Role, parameters};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
-
-/// The position embedding, with a row for each position of the context.
-const POSITIONS: &str = "position_embedding.weight";
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;
@@ -168,12 +165,14 @@ impl Checkpoint {
     pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path).map_err(naming_whole(dir))?;
-        for (name, expected) in shapes::of_config(config, vocab_size) {
+        for Parameter { path: name, shape: expected, role, .. } in Parameter::all(config, vocab_size) {
             let source = match weights.get(&name).map(LazyTensor::shape) {
                 None => AssignError::Missing(name),
                 Some(found) if found == expected => continue,
                 // A model with a shorter context uses only the first positions.
-                Some(&[n, width]) if name == POSITIONS && n >= expected[0] && width == expected[1] => continue,
+                Some(&[n, width]) if role == Role::PositionEmbedding && n >= expected[0] && width == expected[1] => {
+                    continue;
+                }
                 Some(found) => AssignError::Shape { path: name, expected, found: found.to_vec() },
             };
             return Err(RunError::Misfit { path, source });
@@ -228,10 +227,11 @@ fn load(
     n_positions: usize,
 ) -> Result<Gpt, RunError> {
     let mut unreadable = None;
+    let positions = model.parameters().find(|weight| weight.role == Role::PositionEmbedding).map(|weight| weight.path);
     let assigned = parameters::assign(model, |name, _| {
         let read = weights.remove(name)?.read();
         let mut weight = read.map_err(|error| _ = unreadable.get_or_insert(error)).ok()?;
-        if name == POSITIONS
+        if positions.as_deref() == Some(name)
             && let [n, width] = weight.shape[..]
             && n > n_positions
         {

@@ -171,7 +171,8 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
 
 /// The names of the parameters and their numbers of elements.
 pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
-    parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()))
+    let lengths: BTreeMap<_, _> = model.parameters().map(|it| (it.path, it.shape.iter().product())).collect();
+    lengths.into_iter()
 }
 
 /// Sums tensors over all ranks, and passes each sum to `sink`. Tensors listed in `lengths` that this rank does not have
