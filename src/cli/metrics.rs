@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::numbers::at_least_one;
 use super::{note, print, print_json, print_table};
 use crate::draw;
-use crate::run::{self, Curves, Row};
+use crate::run::{self, Curves, LogRow};
 
 /// The default number of rows in a table, about a screen.
 const MAX_ROWS: usize = 24;
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The rows with all columns as CSV. A missing value is an empty cell.
-fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<String> {
+fn csv(columns: &[String], rows: &[&LogRow]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     if !columns.is_empty() {
         writer.write_record(columns)?;
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    fn row(value: Value) -> Row {
+    fn row(value: Value) -> LogRow {
         value.as_object().unwrap().clone().into_iter().collect()
     }
 

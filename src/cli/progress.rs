@@ -17,7 +17,7 @@ use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
 use crate::draw::sparkline;
 use crate::format::{counted, duration, grouped, without_control, wrapped};
-use crate::optimizer::Batches;
+use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
@@ -50,7 +50,7 @@ struct Screen {
     is_over: bool,
     max_steps: usize,
     /// The number of tokens in steps before this process resumed the run, and the batches of the whole run.
-    batches: Option<(u64, Batches)>,
+    batches: Option<(u64, BatchSchedule)>,
     /// The loss of each log interval since this process started.
     losses: Vec<f64>,
     /// The sparkline of these losses.
@@ -285,7 +285,7 @@ impl Screen {
                     source.path.display(),
                     grouped(source.train_tokens as u64),
                     grouped(source.val_tokens as u64),
-                    100.0 * source.share,
+                    100.0 * source.fraction,
                     source.epochs(drawn_tokens),
                 ));
             }

@@ -137,7 +137,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     if !args.force {
         plan::check_training(&config, device)?;
         if !args.resume {
-            data::second_look(&config)?;
+            data::check_format(&config)?;
         }
     }
     let start = match (args.resume, args.overwrite) {

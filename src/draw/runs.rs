@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::table::{Column, MAX_WIDTH, columns, table, width};
 use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
-use crate::run::{Difference, Row, RunInfo, Status};
+use crate::run::{Difference, LogRow, RunInfo, Status};
 
 /// The most runs that are shown side by side.
 const MAX_ABREAST: usize = 4;
@@ -132,11 +132,11 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
 
 /// The rows with the most important columns. Estimated losses are marked with `~`.
 #[must_use]
-pub fn curves_table(rows: &[&Row]) -> String {
+pub fn curves_table(rows: &[&LogRow]) -> String {
     let columns = columns(
         ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRADIENT NORM | >MS/STEP | >TOKENS/S",
     );
-    let cells = |row: &&Row| {
+    let cells = |row: &&LogRow| {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
         let loss = |full: &str, estimate: &str| match number(full) {
@@ -283,7 +283,7 @@ mod tests {
         assert!(text.contains("key  1\n") && text.contains("2 min 19 s"), "{text}");
     }
 
-    fn row(value: Value) -> Row {
+    fn row(value: Value) -> LogRow {
         value.as_object().unwrap().clone().into_iter().collect()
     }
 

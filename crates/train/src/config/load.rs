@@ -28,13 +28,6 @@ pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// Whether a config must name a training text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Text {
-    Required,
-    MayBeMissing,
-}
-
 /// The reason why a config cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -67,7 +60,7 @@ impl Config {
     /// In the same cases as [`Config::load`].
     pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
         let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
-        Self::parse(&text, path, &[], None, Text::MayBeMissing)
+        Self::parse(&text, path, &[], None, false)
     }
 
     /// Loads a config, as [`Config::load`] does, for the model of an existing run: keys of `[model]` and `[tokenizer]`
@@ -98,7 +91,7 @@ impl Config {
         overrides: &[String],
         base: Option<Base<'_>>,
     ) -> Result<Self, ConfigError> {
-        Self::parse(text, origin, overrides, base, Text::Required)
+        Self::parse(text, origin, overrides, base, true)
     }
 
     fn parse(
@@ -106,7 +99,7 @@ impl Config {
         origin: &Path,
         overrides: &[String],
         base: Option<Base<'_>>,
-        needed: Text,
+        needs_text: bool,
     ) -> Result<Self, ConfigError> {
         let path = origin.to_owned();
         let mut table: Table = match toml::from_str(text) {
@@ -141,7 +134,7 @@ impl Config {
             problems.extend(disagreements.filter(|it| is_readable(it) && !derived(it)));
             config.adopt(base); // a rule would only repeat a disagreement
         }
-        let broken = config.problems(needed).into_iter().filter(is_readable).collect();
+        let broken = config.problems(needs_text).into_iter().filter(is_readable).collect();
         problems.extend(explain_derived(broken, &derived));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
         if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(path, problems)) }

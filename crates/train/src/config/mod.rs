@@ -1,4 +1,5 @@
-//! The config of a run: the sections of its TOML file with the meaning, the default and the rules of every key.
+//! The config of a run: the sections of its TOML file. Each stands in the module that reads it, with the meaning, the
+//! default and the rule of every key.
 //!
 //! Every key except `data.path` has a default. A loaded [`Config`] has passed all rules, so code that reads it need not
 //! check again; whether the text exists or the device can be opened is found out later.
@@ -11,15 +12,13 @@ mod overrides;
 mod rules;
 mod unknown_keys;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-pub use choices::{
-    GradientDtype, KeptCheckpoints, NewtonSchulz, OptimizerKind, PrecisionChoice, ScheduleKind, SyncKind, TextFormat,
-    precision_remark,
-};
+pub use crate::data::{DataConfig, SourceConfig, TextFormat};
+pub use crate::distributed::{DistributedConfig, ExchangeDtype, SyncKind};
+pub use crate::train::precision::{PrecisionChoice, precision_remark};
+pub use crate::train::{KeptCheckpoints, TrainConfig};
+pub use choices::{NewtonSchulz, OptimizerKind, ScheduleKind};
 pub use inherit::Base;
 pub(crate) use load::read_text;
 pub use load::{ConfigError, Key};
@@ -52,110 +51,6 @@ pub struct Config {
 }
 
 tinderbox_model::sections! {
-    /// `[data]`: the training text.
-    pub struct DataConfig {
-        /// A text file, a folder of text files, or `-` for standard input; relative to the working directory. Required,
-        /// unless there are `sources`.
-        #[serde(skip_serializing_if = "is_empty")]
-        pub path: PathBuf = PathBuf::new(),
-        /// How files are read. Default `auto`.
-        pub format: TextFormat = TextFormat::default(),
-        /// The field that holds the text of a JSON Lines record. Default `text`.
-        pub text_field: String = "text".to_owned(),
-        /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
-        /// text file is one document.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub document_separator: Option<String> = None,
-        /// Patterns of the files in a folder that are read, such as `*.txt`. Default: all of them.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub include: Vec<String> = Vec::new(),
-        /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub exclude: Vec<String> = Vec::new(),
-        /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
-        pub val_fraction: f64 = 0.1,
-        /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub cache_dir: Option<PathBuf> = None,
-        /// The most space that token files may take, in GiB; the least recently used are deleted first, but never one
-        /// in use. Above 0; default 20.
-        pub cache_limit_gib: f64 = 20.0,
-        /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub sources: Vec<SourceConfig> = Vec::new(),
-    }
-
-    /// `[[data.sources]]`: one of several training texts.
-    pub struct SourceConfig {
-        /// A text file or a folder of text files; relative to the working directory. Required.
-        pub path: PathBuf = PathBuf::new(),
-        /// How often training windows are drawn from this text relative to the others, whatever its length. Above 0, at
-        /// most 1e15; default 1.
-        pub weight: f64 = 1.0,
-        /// How its files are read. Default `data.format`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub format: Option<TextFormat> = None,
-        /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub text_field: Option<String> = None,
-        /// The text at which a document of its text files ends. Default `data.document_separator`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub document_separator: Option<String> = None,
-        /// Patterns of its files that are read. Default `data.include`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub include: Option<Vec<String>> = None,
-        /// Patterns of its files that are left out. Default `data.exclude`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub exclude: Option<Vec<String>> = None,
-    }
-
-    /// `[train]`: the length of the run and its intervals.
-    pub struct TrainConfig {
-        /// The seed of initial weights, batches and dropout. Below 2^63, since TOML integers are signed; default 1337.
-        pub seed: u64 = 1337,
-        /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
-        pub device: String = "auto".to_owned(),
-        /// The precision of matrix products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
-        pub matmul_precision: PrecisionChoice = PrecisionChoice::default(),
-        /// The number of weight updates. At least 1; default 2000.
-        pub max_steps: usize = 2000,
-        /// The number of windows of text in one forward pass. At least 1; default 12.
-        pub batch_size: usize = 12,
-        /// The number of batches whose gradients are accumulated for one update. At least 1; default 1.
-        pub grad_accumulation_steps: usize = 1,
-        /// Whether windows of the text are sampled with replacement. Without replacement, an epoch reads each window
-        /// once in random order, and each epoch cuts the text at different places. Default true.
-        pub with_replacement: bool = true,
-        /// Steps between two lines of the log. At least 1; default 10.
-        pub log_interval: usize = 10,
-        /// Steps between two evaluations; 0: only at the end. Default 250.
-        pub eval_interval: usize = 250,
-        /// The number of batches of each split in an evaluation during the run. At least 1; default 20.
-        pub eval_batches: usize = 20,
-        /// Steps between two checkpoints; 0: only at the end. Default 250.
-        pub checkpoint_interval: usize = 250,
-        /// The number of latest checkpoints kept on disk, or `"all"`; the best one is always kept. At least 1; default
-        /// 2.
-        pub keep_checkpoints: KeptCheckpoints = KeptCheckpoints::default(),
-        /// The prompt of the sample text at each evaluation. Not empty unless samples are off; default a line break.
-        pub sample_prompt: String = "\n".to_owned(),
-        /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
-        pub sample_tokens: usize = 200,
-        /// Whether a step whose loss or gradient is not finite is skipped instead of ending the run. Default false.
-        pub skip_non_finite: bool = false,
-        /// Skips a step if its loss is more than this many standard deviations above the mean of the last 128 losses;
-        /// 0: never. At least 0; default 0.
-        pub skip_loss_spikes: f64 = 0.0,
-        /// Stops the run after this many evaluations in a row without a better validation loss; 0: never. Default 0.
-        pub early_stopping_patience: usize = 0,
-        /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run directory.
-        /// Default false.
-        pub tensorboard: bool = false,
-        /// Whether evaluations also measure every attention head, to `head_metrics.jsonl` in the run directory. Default
-        /// false.
-        pub head_metrics: bool = false,
-    }
-
     /// `[optimizer]`: how gradients change the weights.
     pub struct OptimizerConfig {
         /// The optimizer. Default `adamw`.
@@ -217,38 +112,6 @@ tinderbox_model::sections! {
         /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
         pub ramp_fraction: f64 = 0.3,
     }
-
-    /// `[distributed]`: how several processes train one run under a launcher such as `mpirun`; ignored without one.
-    pub struct DistributedConfig {
-        /// The quantity that processes synchronize, and how often. Default `step`.
-        pub sync: SyncKind = SyncKind::default(),
-        /// With `local`, the number of steps that each process trains alone; an evaluation or a checkpoint ends them
-        /// early. At least 1; default 50.
-        pub local_steps: usize = 50,
-        /// With `local`, the share of the way from the weights at which all processes started to the average of the
-        /// weights at which they arrived that the weights move. Above 0; default 0.7.
-        ///
-        /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
-        pub outer_learning_rate: f64 = 0.7,
-        /// With `local`, the share of the previous such move that is repeated. In [0, 1); default 0.9.
-        pub outer_momentum: f64 = 0.9,
-        /// With `step`, the format in which gradients are sent. Default `f32`.
-        pub gradient_dtype: GradientDtype = GradientDtype::default(),
-        /// The seconds that a process waits for another before the run ends; 0 waits forever. Default 300.
-        pub timeout_s: usize = 300,
-    }
-}
-
-impl DistributedConfig {
-    /// The limit of `timeout_s`, or `None` without a limit.
-    #[must_use]
-    pub fn time_limit(&self) -> Option<Duration> {
-        (self.timeout_s > 0).then(|| Duration::from_secs(self.timeout_s as u64))
-    }
-
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl ScheduleConfig {
@@ -257,29 +120,4 @@ impl ScheduleConfig {
     pub fn without_ramp(&self) -> Self {
         Self { initial_context_length: None, initial_batch_size: None, ..self.clone() }
     }
-}
-
-impl DataConfig {
-    /// Whether the config names a training text; only the run of an imported model has none.
-    pub fn has_text(&self) -> bool {
-        !is_empty(&self.path) || !self.sources.is_empty()
-    }
-
-    /// The training texts, with all their settings filled in: the `sources`, or the one at `path`.
-    pub fn all_sources(&self) -> Vec<SourceConfig> {
-        let filled = |source: SourceConfig| SourceConfig {
-            format: source.format.or(Some(self.format)),
-            text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
-            document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
-            include: source.include.or_else(|| Some(self.include.clone())),
-            exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
-            ..source
-        };
-        let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
-        if self.sources.is_empty() { vec![filled(only)] } else { self.sources.iter().cloned().map(filled).collect() }
-    }
-}
-
-fn is_empty(path: &Path) -> bool {
-    path.as_os_str().is_empty()
 }

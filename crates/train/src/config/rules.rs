@@ -3,43 +3,19 @@
 //! Each section is destructured without `..`, so that a new key does not compile until its rule is decided. A message
 //! names the key with its section and value, and all problems are reported at once.
 
-use std::path::Path;
-
 use tinderbox_model::section::Problems;
 
-use super::load::Text;
-use super::{
-    Config, DataConfig, DistributedConfig, GradientDtype, OptimizerConfig, ScheduleConfig, SourceConfig, SyncKind,
-    TrainConfig,
-};
+use super::{Config, OptimizerConfig, ScheduleConfig, SyncKind};
 
 /// The most tokens in a batch, since backends use 32-bit indices.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
 
-/// The largest weight of a text: large enough to be its length in bytes, and small enough that sums of weights stay
-/// finite.
-const MAX_WEIGHT: f64 = 1e15;
-
-fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
-    let rule = "name the field of a JSON Lines record that holds its text";
-    problems.must(!value.is_empty(), key, "\"\"", rule);
-}
-
-fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
-    problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
-}
-
-fn check_patterns(problems: &mut Problems, key: &str, patterns: &[String]) {
-    let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
-    problems.must(patterns.iter().all(|pattern| !pattern.is_empty()), key, format!("{patterns:?}"), rule);
-}
-
 impl Config {
-    /// All problems of this config; empty if it can be used.
-    pub(super) fn problems(&self, text: Text) -> Vec<String> {
+    /// All problems of this config; empty if it can be used. An imported model has no training text.
+    pub(super) fn problems(&self, needs_text: bool) -> Vec<String> {
         let Self { data, tokenizer, model, train, optimizer, schedule, generate, distributed } = self;
         let mut problems = Problems::default();
-        data.check_into(text, &mut problems);
+        data.check_into(needs_text, &mut problems);
         tokenizer.check_into(&mut problems);
         model.check_into(&mut problems);
         train.check_into(&mut problems);
@@ -79,119 +55,8 @@ impl Config {
     /// # Errors
     /// If any rule is broken, with all problems.
     pub fn check_saved(&self) -> Result<(), Vec<String>> {
-        let problems = self.problems(Text::MayBeMissing);
+        let problems = self.problems(false);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
-    }
-}
-
-impl DataConfig {
-    fn check_into(&self, text: Text, problems: &mut Problems) {
-        let Self {
-            path,
-            format: _,
-            text_field,
-            document_separator,
-            include,
-            exclude,
-            val_fraction,
-            cache_dir,
-            cache_limit_gib,
-            sources,
-        } = self;
-        match (path.as_os_str().is_empty(), sources.is_empty()) {
-            (true, true) if text == Text::Required => problems.0.push(
-                "data.path is missing or empty: name a text file or a folder of them, such as path = \
-                 \"data/stories.txt\" under [data], or several under [[data.sources]]"
-                    .to_owned(),
-            ),
-            (false, false) => problems.0.push(format!(
-                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
-                 out",
-                path.display()
-            )),
-            _ => {}
-        }
-        check_text_field(problems, "data.text_field", text_field);
-        check_document_separator(problems, "data.document_separator", document_separator.as_deref());
-        check_patterns(problems, "data.include", include);
-        check_patterns(problems, "data.exclude", exclude);
-        let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
-        problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
-        let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
-        problems.must(has_name, "data.cache_dir", "\"\"", "name a folder; leave it out for the default one");
-        problems.above_zero("data.cache_limit_gib", *cache_limit_gib);
-        for (idx, source) in sources.iter().enumerate() {
-            source.check_into(&format!("data.sources[{idx}]"), problems);
-            if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
-                && !source.path.as_os_str().is_empty()
-            {
-                problems.0.push(format!(
-                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
-                    source.path.display()
-                ));
-            }
-        }
-    }
-}
-
-impl SourceConfig {
-    /// Checks one source, which messages call `key`.
-    fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
-        if path.as_os_str().is_empty() {
-            problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
-        }
-        if path == Path::new("-") {
-            problems.0.push(format!(
-                "{key}.path = \"-\": standard input can only be the one text of data.path; save it to a file first"
-            ));
-        }
-        let rule = format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters");
-        problems.must(*weight > 0.0 && *weight <= MAX_WEIGHT, &format!("{key}.weight"), weight, &rule);
-        if let Some(text_field) = text_field {
-            check_text_field(problems, &format!("{key}.text_field"), text_field);
-        }
-        check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
-        check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());
-        check_patterns(problems, &format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
-    }
-}
-
-impl TrainConfig {
-    fn check_into(&self, problems: &mut Problems) {
-        let Self {
-            seed,
-            device,
-            matmul_precision: _, // checked against the device when it is opened
-            max_steps,
-            batch_size,
-            grad_accumulation_steps,
-            with_replacement: _,
-            log_interval,
-            eval_interval: _, // 0 is only at the end, and it may exceed the run
-            eval_batches,
-            checkpoint_interval: _, // same as eval_interval
-            keep_checkpoints,
-            sample_prompt,
-            sample_tokens,
-            skip_non_finite: _,
-            skip_loss_spikes,
-            early_stopping_patience: _, // 0 is off
-            tensorboard: _,
-            head_metrics: _,
-        } = self;
-        problems.seed("train.seed", *seed);
-        let rule = "name a device, such as \"auto\" or \"cpu\"; `tinderbox devices` lists them";
-        problems.must(!device.trim().is_empty(), "train.device", format!("{device:?}"), rule);
-        problems.at_least_one("train.max_steps", *max_steps);
-        problems.size("train.batch_size", *batch_size);
-        problems.size("train.grad_accumulation_steps", *grad_accumulation_steps);
-        problems.at_least_one("train.log_interval", *log_interval);
-        problems.at_least_one("train.eval_batches", *eval_batches);
-        problems.at_least_one("train.keep_checkpoints", keep_checkpoints.limit());
-        problems.not_negative("train.skip_loss_spikes", *skip_loss_spikes);
-        let rule = "not be empty: the model needs something to write on; train.sample_tokens = 0 turns samples off";
-        problems.must(*sample_tokens == 0 || !sample_prompt.is_empty(), "train.sample_prompt", "\"\"", rule);
     }
 }
 
@@ -241,18 +106,6 @@ impl ScheduleConfig {
         problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
         let is_share = *ramp_fraction > 0.0 && *ramp_fraction <= 1.0;
         problems.must(is_share, "schedule.ramp_fraction", ramp_fraction, "be above 0 and at most 1");
-    }
-}
-
-impl DistributedConfig {
-    fn check_into(&self, problems: &mut Problems) {
-        let Self { sync, local_steps, outer_learning_rate, outer_momentum, gradient_dtype, timeout_s: _ } = self;
-        problems.at_least_one("distributed.local_steps", *local_steps);
-        problems.above_zero("distributed.outer_learning_rate", *outer_learning_rate);
-        problems.below_one("distributed.outer_momentum", *outer_momentum);
-        let is_used = *gradient_dtype == GradientDtype::F32 || *sync == SyncKind::Step;
-        let rule = "be \"f32\" with distributed.sync = \"local\", which exchanges weights, in f32";
-        problems.must(is_used, "distributed.gradient_dtype", "\"bf16\"", rule);
     }
 }
 
@@ -411,6 +264,6 @@ mod tests {
         let mut config = Config::default();
         config.data.path = "a.txt".into();
         config.train.seed = u64::MAX;
-        assert_eq!(config.problems(Text::Required).len(), 1);
+        assert_eq!(config.problems(true).len(), 1);
     }
 }

@@ -50,8 +50,8 @@ pub struct SourceSummary {
     pub train_tokens: usize,
     /// Tokens of the validation split.
     pub val_tokens: usize,
-    /// The share of training windows that are drawn from this text. In (0, 1].
-    pub share: f64,
+    /// The fraction of training windows that are drawn from this text. In (0, 1].
+    pub fraction: f64,
 }
 
 impl SourceSummary {
@@ -59,7 +59,7 @@ impl SourceSummary {
     /// all texts.
     #[must_use]
     pub fn epochs(&self, drawn_tokens: u64) -> f64 {
-        self.share * drawn_tokens as f64 / self.train_tokens.max(1) as f64
+        self.fraction * drawn_tokens as f64 / self.train_tokens.max(1) as f64
     }
 }
 
@@ -147,8 +147,8 @@ impl Corpus {
             check(train_tokens as u64, val_tokens as u64)?;
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
-            let (path, kept, share) = (text.source.path, text.kept, text.weight / weights);
-            sources.push(SourceSummary { path, kept, train_tokens, val_tokens, share });
+            let (path, kept, fraction) = (text.source.path, text.kept, text.weight / weights);
+            sources.push(SourceSummary { path, kept, train_tokens, val_tokens, fraction });
         }
         opening.cache.clean_up();
         Ok(Self { train: Split::new(train), val: Split::new(val), tokenizer, text_sha256, sources })
@@ -179,7 +179,7 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
 
 /// A scanned text.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct ScannedText {
     pub source: Source,
     pub scan: Scan,
     pub split_point: SplitPoint,
@@ -211,12 +211,12 @@ pub(super) struct Opening<'a> {
 
 impl Opening<'_> {
     /// Finds and scans all texts of the config, in order.
-    fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<Text>, DataError> {
+    fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<ScannedText>, DataError> {
         let scanned = |source: Source, config: &SourceConfig| {
             let scan = Scan::read(&source, needs, self.on_progress)?;
             let split_point = SplitPoint::of(self.data.val_fraction, needs.kind, scan.n_units);
             let weight = config.weight;
-            Ok(Text { source, scan, split_point, weight, kept: None, _received: None })
+            Ok(ScannedText { source, scan, split_point, weight, kept: None, _received: None })
         };
         let configs = self.data.all_sources();
         let config = &configs[0];
@@ -231,21 +231,26 @@ impl Opening<'_> {
                 return Err(DataError::NotKept { path });
             }
             let text = scanned(Source::of_standard_input(config, &path), config)?;
-            return Ok(vec![Text { kept: Some(path), ..text }]);
+            return Ok(vec![ScannedText { kept: Some(path), ..text }]);
         }
         let received = stdin::receive(config, &self.cache, self.on_progress)?;
         let mut text = scanned(Source::of_standard_input(config, received.path()), config)?;
         let StandardInput::Keep = standard_input else {
-            return Ok(vec![Text { _received: Some(received), ..text }]);
+            return Ok(vec![ScannedText { _received: Some(received), ..text }]);
         };
         let kept = self.cache.kept_text(&text_sha256(std::slice::from_ref(&text)));
         received.rename(&kept).map_err(|source| DataError::cache(&kept, source))?;
         text.source.files[0].path.clone_from(&kept);
-        Ok(vec![Text { kept: Some(kept), ..text }])
+        Ok(vec![ScannedText { kept: Some(kept), ..text }])
     }
 
     /// Opens the token file of a text, or writes it first if it is missing, with `first` before all other ids.
-    fn tokens(&self, text: &Text, tokenizer: &Tokenizer, first: Option<u32>) -> Result<(Tokens, Tokens), DataError> {
+    fn tokens(
+        &self,
+        text: &ScannedText,
+        tokenizer: &Tokenizer,
+        first: Option<u32>,
+    ) -> Result<(Tokens, Tokens), DataError> {
         let mut key = Sha256::new(); // of everything that determines the ids and their split
         key.update(Sha256::digest(RULES));
         key.update(text.scan.hash);
@@ -282,7 +287,7 @@ impl Opening<'_> {
 }
 
 /// The hexadecimal hash of a text, or of the hashes of several texts.
-fn text_sha256(texts: &[Text]) -> String {
+fn text_sha256(texts: &[ScannedText]) -> String {
     let hash = match texts {
         [text] => text.scan.hash,
         texts => {
@@ -304,7 +309,7 @@ fn text_sha256(texts: &[Text]) -> String {
 const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// Names all characters that the tokenizer lacks, not only those of the first piece.
-fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError> {
+fn check_characters(text: &ScannedText, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let encoded = tokenizer.encode(&text.scan.alphabet);
     encoded.map(drop).map_err(|source| DataError::Encode { path: text.source.path.clone(), source })
 }
@@ -532,7 +537,7 @@ mod tests {
         assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
         let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
         assert_eq!((lengths(&corpus.train), lengths(&corpus.val)), (vec![90, 270], vec![10, 30]));
-        let shares: Vec<f64> = corpus.sources.iter().map(|source| source.share).collect();
+        let shares: Vec<f64> = corpus.sources.iter().map(|source| source.fraction).collect();
         assert_eq!(shares, [0.25, 0.75]);
         assert!((corpus.sources[0].epochs(3600) - 10.0).abs() < 1e-9);
 

@@ -6,17 +6,18 @@
 
 pub mod batch;
 mod cache;
+mod config;
 mod corpus;
 mod encode;
 mod error;
 mod file;
 #[cfg(test)]
 mod fixtures;
+mod format_check;
 mod pattern;
 mod reader;
 mod record;
 mod scan;
-mod second_look;
 mod separator;
 mod source;
 mod split;
@@ -25,13 +26,14 @@ mod tokens;
 mod train_tokenizer;
 
 pub use batch::{BatchSource, Draw};
+pub use config::{DataConfig, SourceConfig, TextFormat};
 pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;
 pub use error::{in_quotes, missing_hint};
+pub use format_check::{check_format, holds_records};
 pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
-pub use second_look::{holds_records, second_look};
 pub use source::is_jsonl;
 pub use split::Split;
 pub use tinderbox_model::Batch;

@@ -13,7 +13,7 @@ pub(super) fn fits(pattern: &str, path: &Path) -> bool {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum Token {
     Character(char),
     One,
     /// Any number of characters; if true, slashes too.
@@ -22,37 +22,37 @@ enum Part {
 
 /// Follows all possible matches at once, so that no pattern takes long.
 fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = Vec::new();
+    let mut tokens = Vec::new();
     let mut characters = pattern.chars().peekable();
     while let Some(character) = characters.next() {
-        parts.push(match character {
-            '*' => Part::Any(characters.next_if_eq(&'*').is_some()),
-            '?' => Part::One,
-            other => Part::Character(other),
+        tokens.push(match character {
+            '*' => Token::Any(characters.next_if_eq(&'*').is_some()),
+            '?' => Token::One,
+            other => Token::Character(other),
         });
     }
-    // `used[i]`: whether the first `i` parts can match the text so far.
-    let mut used = vec![false; parts.len() + 1];
+    // `used[i]`: whether the first `i` tokens can match the text so far.
+    let mut used = vec![false; tokens.len() + 1];
     used[0] = true;
     let skip_any = |used: &mut [bool]| {
-        for (at, part) in parts.iter().enumerate() {
-            used[at + 1] |= used[at] && matches!(part, Part::Any(_));
+        for (at, token) in tokens.iter().enumerate() {
+            used[at + 1] |= used[at] && matches!(token, Token::Any(_));
         }
     };
     skip_any(&mut used);
     for character in text.chars() {
         let mut next = vec![false; used.len()];
-        for (at, part) in parts.iter().enumerate().filter(|(at, _)| used[*at]) {
-            match part {
-                Part::Character(wanted) => next[at + 1] |= *wanted == character,
-                Part::One => next[at + 1] |= character != '/',
-                Part::Any(slashes) => next[at] |= *slashes || character != '/',
+        for (at, token) in tokens.iter().enumerate().filter(|(at, _)| used[*at]) {
+            match token {
+                Token::Character(wanted) => next[at + 1] |= *wanted == character,
+                Token::One => next[at + 1] |= character != '/',
+                Token::Any(slashes) => next[at] |= *slashes || character != '/',
             }
         }
         skip_any(&mut next);
         used = next;
     }
-    used[parts.len()]
+    used[tokens.len()]
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::corpus::check_lengths;
 use super::encode::{count, in_order};
 use super::reader::{Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
 use super::source::{Source, TextFile};
-use super::split::{SplitPoint, train_share};
+use super::split::{SplitPoint, n_train_units};
 use crate::config::{Config, SourceConfig};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
@@ -136,7 +136,7 @@ impl Estimate {
         for source in &Source::find_all(&config.data.all_sources())? {
             let scan = Scan::read(source, needs, &ignore)?;
             let split = |n_tokens: u64| {
-                let train = train_share(val_fraction, n_tokens);
+                let train = n_train_units(val_fraction, n_tokens);
                 (train, n_tokens - train)
             };
             let table = || match needs.kind {

@@ -28,7 +28,7 @@ impl SplitPoint {
 
     /// The split point that leaves `val_fraction` of a text of `n_units` for validation.
     pub(super) fn of(val_fraction: f64, kind: TokenizerKind, n_units: u64) -> Self {
-        let n_train = train_share(val_fraction, n_units);
+        let n_train = n_train_units(val_fraction, n_units);
         match kind {
             TokenizerKind::Byte => Self::Bytes(n_train),
             TokenizerKind::Char => Self::Characters(n_train),
@@ -73,7 +73,7 @@ fn within(n: &mut u64, length: usize) -> Option<usize> {
 
 /// The number of units, out of `n`, that are for training: Python's `int((1 - val_fraction) * n)`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are below 2^53")]
-pub(super) fn train_share(val_fraction: f64, n: u64) -> u64 {
+pub(super) fn n_train_units(val_fraction: f64, n: u64) -> u64 {
     ((1.0 - val_fraction) * n as f64) as u64
 }
 
@@ -100,11 +100,11 @@ fn length(n: u64) -> usize {
 /// The tokens of one split of one or several texts. No window crosses from one text into another. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Split {
-    parts: Vec<Part>,
+    parts: Vec<WeightedText>,
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct WeightedText {
     tokens: Tokens,
     /// 64-bit draws below this bound, and not below that of the part before, select this part.
     until: u128,
@@ -129,7 +129,7 @@ impl Split {
             so_far += weight;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is from 0 to 1")]
             let until = if idx + 1 == n { 1 << 64 } else { (so_far / sum * ALL) as u128 };
-            Part { tokens, until }
+            WeightedText { tokens, until }
         });
         Self { parts: parts.collect() }
     }
@@ -172,7 +172,7 @@ impl Split {
         let idx = self.parts.iter().position(|part| draw < part.until);
         let idx = idx.expect("the last one takes all that is left");
         let from = if idx == 0 { 0 } else { self.parts[idx - 1].until };
-        let Part { tokens, until } = &self.parts[idx];
+        let WeightedText { tokens, until } = &self.parts[idx];
         let fraction = ((draw - from) << 64) / (until - from);
         (tokens, u64::try_from(fraction).expect("below the whole"))
     }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::cache::temporary;
-use super::corpus::{Opening, Text};
+use super::corpus::{Opening, ScannedText};
 use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
 use crate::config::Config;
 use crate::disk;
@@ -22,7 +22,7 @@ const RULES: &[u8] = concat!("byte-level bpe 2, tinderbox ", env!("CARGO_PKG_VER
 const MAX_BYTES: u64 = 1 << 28;
 
 /// Trains byte-level BPE on the texts, regardless of weights, or loads the tokenizer of an earlier run from the cache.
-pub(super) fn train_bpe(config: &Config, texts: &[Text], opening: &Opening<'_>) -> Result<Tokenizer, DataError> {
+pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Opening<'_>) -> Result<Tokenizer, DataError> {
     let vocab_size = config.tokenizer.bpe_vocab_size();
     let mut key = Sha256::new();
     key.update(RULES);

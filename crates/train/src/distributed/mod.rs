@@ -4,6 +4,9 @@
 //! `mpi`). A process that trains on several GPUs has one thread per GPU, and these threads are ranks as well. Nothing
 //! here depends on models or runs.
 
+mod agree;
+mod collective;
+mod config;
 mod error;
 mod launcher;
 #[cfg(feature = "mpi")]
@@ -11,102 +14,25 @@ mod mpi;
 mod sum;
 mod threads;
 
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{panic, thread};
 
 use burn::tensor::distributed::{CollectiveTensor, ReduceOperation, all_reduce};
 use burn::tensor::{Device, Tensor};
 
 use tinderbox_model::device::{Backend, OpenDevice};
 
+pub use collective::{Collective, Limit, Report};
+pub use config::{DistributedConfig, SyncKind};
 pub use error::DistributedError;
-pub use sum::{Format, MOST_NUMBERS};
+pub use sum::{ExchangeDtype, MOST_NUMBERS};
 pub use threads::OtherFailed;
 
-/// Collective operations. Each process makes the same calls in the same order, one at a time.
-pub trait Collective: Debug + Send + Sync {
-    /// The rank of this process, counted from 0.
-    fn rank(&self) -> usize;
-    /// The number of processes.
-    fn size(&self) -> usize;
-    /// The name of this process's machine.
-    fn host(&self) -> String;
-    /// A barrier: waits until every process has arrived.
-    fn barrier(&self);
-    /// All-to-all: splits `own` into equal parts, one per rank in order, sends each process its part, and collects the
-    /// parts sent to this process in `arrived`.
-    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]);
-    /// All-gather: sends all of `own` to every process and collects what every process sends in `arrived`.
-    fn all_gather(&self, own: &[u8], arrived: &mut [u8]);
-    /// Broadcast: replaces the bytes with those of process `root`.
-    fn broadcast(&self, root: usize, bytes: &mut [u8]);
-    /// Sets a time limit for exchanges, after which all processes are ended; `None` sets no limit.
-    fn limit_waiting(&self, limit: Option<Limit>);
-    /// Waits for the other processes and shuts MPI down. No other call may follow.
-    fn leave(&self);
-    /// Ends all processes at once. The launcher exits with `code` if it forwards exit codes.
-    fn abort(&self, code: u8) -> !;
-}
-
-/// The collective operations of a single process.
-#[derive(Debug)]
-struct Alone;
-
-impl Collective for Alone {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
-    }
-
-    fn host(&self) -> String {
-        "this machine".to_owned()
-    }
-
-    fn barrier(&self) {}
-
-    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
-        arrived.copy_from_slice(own);
-    }
-
-    fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
-        arrived.copy_from_slice(own);
-    }
-
-    fn broadcast(&self, _: usize, _: &mut [u8]) {}
-
-    fn limit_waiting(&self, _: Option<Limit>) {}
-
-    fn leave(&self) {}
-
-    fn abort(&self, code: u8) -> ! {
-        std::process::exit(i32::from(code))
-    }
-}
+use collective::Alone;
 
 /// A function that is called with the ranks that hang, before all processes are ended.
 pub type OnHang = fn(&DistributedError);
-
-/// The time limit of an exchange.
-pub struct Limit {
-    /// The time after which the search for processes that do not answer begins.
-    pub after: Duration,
-    /// Called with the ranks that do not answer, or an empty slice if all of them answered.
-    pub report: Report,
-}
-
-/// See [`Limit::report`].
-pub type Report = Box<dyn Fn(&[usize]) + Send + Sync>;
-
-/// The answers of rank 0 in [`Ranks::agree`] other than no (0) and yes (1): it is busy, or it has ended the run.
-const WAIT: u8 = 2;
-const END: u8 = 3;
 
 /// The time that a process has spent in exchanges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,9 +161,9 @@ impl Ranks {
     }
 
     /// All-reduce: replaces each number with its sum over all processes, bitwise identical on every process. The
-    /// numbers are sent in `format`.
-    pub fn all_reduce(&self, values: &mut [f32], format: Format) {
-        timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, format));
+    /// numbers are sent in `dtype`.
+    pub fn all_reduce(&self, values: &mut [f32], dtype: ExchangeDtype) {
+        timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, dtype));
     }
 
     /// The sums of tensors over all ranks, computed by the devices directly. All ranks must call it in the same order.
@@ -288,55 +214,6 @@ impl Ranks {
             Limit { after, report: Box::new(report) }
         };
         self.collective.limit_waiting(after.map(limit));
-    }
-
-    /// The answer of rank 0, on every rank; the others wait for it. It costs one exchange of a byte.
-    ///
-    /// # Errors
-    /// On the other ranks, if rank 0 has [ended](Ranks::end) the run instead.
-    pub fn agree(&self, own: bool) -> Result<bool, DistributedError> {
-        loop {
-            let mut answer = [u8::from(own)];
-            self.broadcast(&mut answer);
-            match answer[0] {
-                WAIT => {}
-                END => return Err(DistributedError::Ended),
-                answer => return Ok(answer != 0),
-            }
-        }
-    }
-
-    /// Waits for rank 0, which may fail instead of coming here. Called before an exchange that follows work of rank 0
-    /// alone.
-    ///
-    /// # Errors
-    /// For the reason of [`Ranks::agree`].
-    pub fn go_on(&self) -> Result<(), DistributedError> {
-        self.agree(true).map(drop)
-    }
-
-    /// Called by rank 0 when it fails: ends the wait of the other ranks, all of which [agree](Ranks::agree) next.
-    pub fn end(&self) {
-        self.broadcast(&mut [END]);
-    }
-
-    /// Runs `work` on rank 0, while the others wait to [agree](Ranks::agree). A heartbeat, several times within the
-    /// limit of [`Ranks::limit_waiting`], tells them a busy rank 0 from one that hangs.
-    pub fn keep_waiting<T>(&self, work: impl FnOnce() -> T) -> T {
-        let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(limit) = limit.filter(|_| !self.is_alone()) else { return work() };
-        thread::scope(|scope| {
-            let (done, is_done) = mpsc::channel::<()>();
-            let heartbeat = scope.spawn(move || {
-                while is_done.recv_timeout(limit / 4) == Err(RecvTimeoutError::Timeout) {
-                    self.broadcast(&mut [WAIT]);
-                }
-            });
-            let result = work();
-            drop(done);
-            heartbeat.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
-            result
-        })
     }
 
     /// Replaces the bytes with those of rank 0.
@@ -428,33 +305,11 @@ mod tests {
         let ranks = Ranks::alone();
         assert!(ranks.is_alone() && ranks.is_first());
         let mut values = [1.5, -2.0];
-        ranks.all_reduce(&mut values, Format::Bf16);
+        ranks.all_reduce(&mut values, ExchangeDtype::Bf16);
         ranks.broadcast_numbers(&mut values);
         assert_eq!(values.map(f32::to_bits), [1.5_f32, -2.0].map(f32::to_bits));
         assert_eq!(ranks.broadcast_text("a text"), "a text");
         assert!(ranks.check_same("config", "a = 1").is_ok());
         assert_eq!([true, false].map(|own| ranks.agree(own).ok()), [Some(true), Some(false)]);
-    }
-
-    #[test]
-    fn ranks_agree_with_the_first_which_may_be_busy_or_end_the_run() {
-        let ranks = threads::Thread::all(3).map(|rank| Ranks::with(Arc::new(rank), [].into(), |_| ()));
-        let ask = |ranks: &Ranks| {
-            let is_first = ranks.is_first();
-            *ranks.limit.lock().unwrap() = Some(Duration::from_millis(4));
-            if is_first {
-                ranks.keep_waiting(|| thread::sleep(Duration::from_millis(20)));
-            }
-            let agreed = [is_first, !is_first].map(|own| ranks.agree(own).ok());
-            if is_first {
-                ranks.end();
-            }
-            (agreed, is_first || matches!(ranks.go_on(), Err(DistributedError::Ended)))
-        };
-        let found: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = ranks.map(|ranks| scope.spawn(move || ask(&ranks))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert_eq!(found, [([Some(true), Some(false)], true); 3]);
     }
 }

@@ -3,16 +3,19 @@
 //! not on the algorithms that MPI chooses.
 
 use half::bf16;
+use serde::{Deserialize, Serialize};
 
 use super::Collective;
 
 /// The most numbers in one exchange (16 MiB in f32), which limits the memory for the two copies of them.
 pub const MOST_NUMBERS: usize = 1 << 22;
 
-/// The format in which numbers are sent. Sums are computed in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+/// The type in which numbers are sent. Sums are computed in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeDtype {
     /// The numbers as they are, in f32.
+    #[default]
     F32,
     /// Rounded to 8 significant bits, as is the sum sent back, which halves the bytes.
     ///
@@ -21,7 +24,7 @@ pub enum Format {
     Bf16,
 }
 
-impl Format {
+impl ExchangeDtype {
     /// The number of bytes per number.
     #[must_use]
     pub const fn n_bytes(self) -> usize {
@@ -57,18 +60,18 @@ impl Format {
 }
 
 /// Replaces each number with its sum over all processes, bitwise identical on every process.
-pub(super) fn all_reduce(collective: &dyn Collective, values: &mut [f32], format: Format) {
+pub(super) fn all_reduce(collective: &dyn Collective, values: &mut [f32], dtype: ExchangeDtype) {
     if collective.size() > 1 {
-        values.chunks_mut(MOST_NUMBERS).for_each(|piece| sum_piece(collective, piece, format));
+        values.chunks_mut(MOST_NUMBERS).for_each(|piece| sum_piece(collective, piece, dtype));
     }
 }
 
-fn sum_piece(collective: &dyn Collective, values: &mut [f32], format: Format) {
+fn sum_piece(collective: &dyn Collective, values: &mut [f32], dtype: ExchangeDtype) {
     let replaced = |_, arrived| arrived;
     let n_of_part = values.len().div_ceil(collective.size());
-    let bytes_of_part = n_of_part * format.n_bytes();
+    let bytes_of_part = n_of_part * dtype.n_bytes();
     let mut own = Vec::with_capacity(bytes_of_part * collective.size());
-    format.pack(values, &mut own);
+    dtype.pack(values, &mut own);
     own.resize(bytes_of_part * collective.size(), 0); // so that all parts have the same length
     let mut arrived = vec![0; own.len()];
     collective.all_to_all(&own, &mut arrived);
@@ -76,13 +79,13 @@ fn sum_piece(collective: &dyn Collective, values: &mut [f32], format: Format) {
     let mut sums = vec![0.0; n_of_part];
     for (rank, theirs) in arrived.chunks_exact(bytes_of_part).enumerate() {
         match rank {
-            0 => format.unpack(theirs, &mut sums, replaced),
-            _ => format.unpack(theirs, &mut sums, |sum, number| sum + number),
+            0 => dtype.unpack(theirs, &mut sums, replaced),
+            _ => dtype.unpack(theirs, &mut sums, |sum, number| sum + number),
         }
     }
-    format.pack(&sums, &mut own);
+    dtype.pack(&sums, &mut own);
     collective.all_gather(&own, &mut arrived);
-    format.unpack(&arrived, values, replaced);
+    dtype.unpack(&arrived, values, replaced);
 }
 
 #[cfg(test)]
@@ -93,14 +96,14 @@ mod tests {
     use crate::distributed::threads::Thread;
 
     /// The sums of the rows, as computed by each of the threads, one per row.
-    fn sums(rows: &[Vec<f32>], format: Format) -> Vec<Vec<f32>> {
+    fn sums(rows: &[Vec<f32>], dtype: ExchangeDtype) -> Vec<Vec<f32>> {
         thread::scope(|scope| {
             let threads: Vec<_> = Thread::all(rows.len())
                 .zip(rows)
                 .map(|(rank, row)| {
                     let mut values = row.clone();
                     scope.spawn(move || {
-                        all_reduce(&rank, &mut values, format);
+                        all_reduce(&rank, &mut values, dtype);
                         values
                     })
                 })
@@ -124,7 +127,7 @@ mod tests {
             let rows = rows(n_ranks, length);
             let expected: Vec<u32> =
                 (0..length).map(|i| rows[1..].iter().fold(rows[0][i], |sum, row| sum + row[i]).to_bits()).collect();
-            for sums in sums(&rows, Format::F32) {
+            for sums in sums(&rows, ExchangeDtype::F32) {
                 assert_eq!(sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>(), expected, "{n_ranks} ranks");
             }
         }
@@ -135,7 +138,7 @@ mod tests {
         let u = 1.0 / 256.0;
         for n_ranks in [2, 3, 4] {
             let rows = rows(n_ranks, 1000);
-            let found = sums(&rows, Format::Bf16);
+            let found = sums(&rows, ExchangeDtype::Bf16);
             assert!(found.iter().all(|sums| sums == &found[0]), "all ranks have the same");
             let mut largest = 0.0_f64;
             for (i, sum) in found[0].iter().enumerate() {
@@ -148,7 +151,7 @@ mod tests {
             }
             assert!(largest > 0.3, "it is rounded: {largest}");
         }
-        let broken = sums(&[vec![f32::NAN, 1.0], vec![1.0, f32::INFINITY]], Format::Bf16);
+        let broken = sums(&[vec![f32::NAN, 1.0], vec![1.0, f32::INFINITY]], ExchangeDtype::Bf16);
         assert!(broken[1][0].is_nan() && broken[0][1].is_infinite());
     }
 }

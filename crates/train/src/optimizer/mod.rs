@@ -14,7 +14,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 pub use gradients::Gradients;
-pub use schedule::{Batches, learning_rate};
+pub use schedule::{BatchSchedule, learning_rate};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use adamw::AdamW;

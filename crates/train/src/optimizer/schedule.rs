@@ -34,7 +34,7 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
 
 /// The number of rows in each batch of a run, and the number of tokens in each row.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Batches {
+pub struct BatchSchedule {
     /// Rows and tokens per row of a micro-batch, in the first step and after the warm-up of batch size and length.
     ends: [[usize; 2]; 2],
     /// The number of steps in the warm-up of batch size and length.
@@ -45,7 +45,7 @@ pub struct Batches {
 /// The length of rows grows by this many tokens at a time, since lengths in between are no faster to compute.
 const TOKENS: usize = 8;
 
-impl Batches {
+impl BatchSchedule {
     /// The batches of a run.
     pub fn of(config: &Config) -> Self {
         let Config { train, schedule, model, .. } = config;
@@ -148,13 +148,13 @@ mod tests {
         assert!(compared > 100, "only {compared} values compared");
     }
 
-    fn batches(max_steps: usize, [rows, tokens]: [Option<usize>; 2]) -> Batches {
+    fn batches(max_steps: usize, [rows, tokens]: [Option<usize>; 2]) -> BatchSchedule {
         let mut config = Config::default();
         (config.train.max_steps, config.train.batch_size, config.train.grad_accumulation_steps) = (max_steps, 12, 3);
         config.model.context_length = 100;
         (config.schedule.initial_batch_size, config.schedule.initial_context_length) = (rows, tokens);
         config.schedule.ramp_fraction = 0.5;
-        Batches::of(&config)
+        BatchSchedule::of(&config)
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::{Plan, PlanError, time};
-use crate::config::{Config, GradientDtype, SyncKind};
-use crate::distributed::{Format, MOST_NUMBERS};
+use crate::config::{Config, SyncKind};
+use crate::distributed::{ExchangeDtype, MOST_NUMBERS};
 use tinderbox_model::device::OpenDevice;
 
 /// The share of TCP payload in Ethernet traffic: 1448 of 1538 bytes.
@@ -49,9 +49,9 @@ impl FromStr for Network {
 impl Network {
     /// The milliseconds it takes to sum `n` numbers across `ranks` machines, with the result on all of them.
     #[must_use]
-    pub fn sum_ms(&self, ranks: usize, n: u64, format: Format) -> f64 {
+    pub fn sum_ms(&self, ranks: usize, n: u64, dtype: ExchangeDtype) -> f64 {
         let ranks = ranks as f64;
-        let bytes = (n * format.n_bytes() as u64) as f64;
+        let bytes = (n * dtype.n_bytes() as u64) as f64;
         let sent = 2.0 * (ranks - 1.0) / ranks * bytes;
         let n_pieces = n.div_ceil(MOST_NUMBERS as u64) as f64;
         // Each machine sends to all others, twice.
@@ -126,22 +126,21 @@ impl Machines {
         let compute_ms = alone_ms.map(measure).transpose()?.map(|measured| measured.step_ms);
         let tokens = plan.run.tokens_per_step as f64;
         let with = |sync: SyncKind| {
-            let (format, steps) = match (sync, config.distributed.gradient_dtype) {
-                (SyncKind::Local, _) => (Format::F32, config.distributed.local_steps),
-                (SyncKind::Step, GradientDtype::F32) => (Format::F32, 1),
-                (SyncKind::Step, GradientDtype::Bf16) => (Format::Bf16, 1),
+            let (dtype, steps) = match (sync, config.distributed.gradient_dtype) {
+                (SyncKind::Local, _) => (ExchangeDtype::F32, config.distributed.local_steps),
+                (SyncKind::Step, dtype) => (dtype, 1),
             };
             let n = plan.parameters.total;
-            // All ranks meet before they exchange; with `step`, rank 0 orders every step, and the loss is summed
-            // separately.
-            let mut exchange_ms = network.sum_ms(ranks, n, format) + network.word_ms(ranks);
+            // All ranks meet before they exchange; with `step`, rank 0 says before every step whether to go on, and the
+            // loss is summed separately.
+            let mut exchange_ms = network.sum_ms(ranks, n, dtype) + network.word_ms(ranks);
             if sync == SyncKind::Step {
-                exchange_ms += network.word_ms(ranks) + network.sum_ms(ranks, 1, Format::F32);
+                exchange_ms += network.word_ms(ranks) + network.sum_ms(ranks, 1, ExchangeDtype::F32);
             }
             let communication_ms = exchange_ms / steps as f64;
             let step_ms = compute_ms.map(|compute_ms| compute_ms + communication_ms);
             Synchronized {
-                bytes: 2 * (ranks as u64 - 1) * n * format.n_bytes() as u64 / ranks as u64,
+                bytes: 2 * (ranks as u64 - 1) * n * dtype.n_bytes() as u64 / ranks as u64,
                 steps,
                 communication_ms,
                 step_ms,
@@ -185,11 +184,11 @@ mod tests {
     fn gradients_of_124_million_numbers_take_seconds_on_a_gigabit() {
         let network: Network = "1Gbit,1ms".parse().unwrap();
         // 498 MB at 118 MB/s, 1.5 times with four machines, and two latencies for each 16 MiB.
-        let ms = network.sum_ms(4, 124_500_000, Format::F32);
+        let ms = network.sum_ms(4, 124_500_000, ExchangeDtype::F32);
         assert!((ms - (1.5 * 498e6 / 117.685 / 1e3 + 30.0 * 2.0)).abs() < 2.0, "{ms}");
-        let half = network.sum_ms(4, 124_500_000, Format::Bf16);
+        let half = network.sum_ms(4, 124_500_000, ExchangeDtype::Bf16);
         assert!(half > 0.49 * ms && half < 0.52 * ms, "{half}");
-        assert!((network.sum_ms(4, 1, Format::F32) - 2.0).abs() < 0.01, "two latencies");
+        assert!((network.sum_ms(4, 1, ExchangeDtype::F32) - 2.0).abs() < 0.01, "two latencies");
         assert!((network.word_ms(4) - 2.0).abs() < 1e-9 && (network.word_ms(5) - 3.0).abs() < 1e-9);
     }
 

@@ -11,12 +11,12 @@ use super::{RunDir, RunError};
 
 /// The values logged at one step, by column. A long run has a hundred thousand rows: maps would need twice the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct LogRow {
     /// Sorted by name.
     values: Vec<(Box<str>, Value)>,
 }
 
-impl Row {
+impl LogRow {
     /// The value of a column; `None` if none was logged.
     #[must_use]
     pub fn get(&self, column: &str) -> Option<&Value> {
@@ -43,7 +43,7 @@ impl Row {
     }
 }
 
-impl FromIterator<(String, Value)> for Row {
+impl FromIterator<(String, Value)> for LogRow {
     fn from_iter<I: IntoIterator<Item = (String, Value)>>(values: I) -> Self {
         let mut row = Self::default();
         row.add(values.into_iter().map(|(name, value)| (name.into(), value)));
@@ -51,14 +51,14 @@ impl FromIterator<(String, Value)> for Row {
     }
 }
 
-impl Serialize for Row {
+impl Serialize for LogRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.values.iter().map(|(name, value)| (name, value)))
     }
 }
 
 /// Reads a line of a log, except for lists and objects: these describe the process, not the step.
-impl<'de> Deserialize<'de> for Row {
+impl<'de> Deserialize<'de> for LogRow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let line = Map::<String, Value>::deserialize(deserializer)?;
         Ok(line.into_iter().filter(|(_, value)| !value.is_object() && !value.is_array()).collect())
@@ -71,7 +71,7 @@ pub struct Curves {
     /// The columns that occur: known ones first, then those of other versions.
     pub columns: Vec<String>,
     /// One row for each step with a value, in order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LogRow>,
     /// Lines that could not be read.
     pub broken_lines: usize,
 }
@@ -79,10 +79,10 @@ pub struct Curves {
 impl Curves {
     /// Reads the curves of a run, which may be incomplete.
     pub fn read(run: &RunDir) -> Result<Self, RunError> {
-        let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+        let mut rows: BTreeMap<u64, LogRow> = BTreeMap::new();
         let mut broken_lines = 0;
         for name in [METRICS, TIMINGS] {
-            let lines = read_lines::<Row>(&run.join(name))?;
+            let lines = read_lines::<LogRow>(&run.join(name))?;
             broken_lines += lines.broken;
             for line in lines.lines {
                 let Some(step) = step_of(&line) else {
@@ -94,13 +94,13 @@ impl Curves {
                 }
             }
         }
-        let rows: Vec<Row> = rows.into_values().collect();
+        let rows: Vec<LogRow> = rows.into_values().collect();
         Ok(Self { columns: columns(&rows), rows, broken_lines })
     }
 
     /// The finite numbers of a column, with their steps.
     pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
-        let of_row = |row: &Row| {
+        let of_row = |row: &LogRow| {
             let number = row.get(name)?.as_f64().filter(|number| number.is_finite())?;
             Some((step_of(row)?, number))
         };
@@ -108,14 +108,14 @@ impl Curves {
     }
 
     /// The rows of steps that are multiples of `n`, and the last row.
-    pub fn every(&self, n: u64) -> Vec<&Row> {
+    pub fn every(&self, n: u64) -> Vec<&LogRow> {
         let is_wanted =
-            |row: &Row| step_of(row).is_some_and(|step| step.is_multiple_of(n)) || Some(row) == self.rows.last();
+            |row: &LogRow| step_of(row).is_some_and(|step| step.is_multiple_of(n)) || Some(row) == self.rows.last();
         self.rows.iter().filter(|row| is_wanted(row)).collect()
     }
 
     /// At most `most` rows: the last one, evaluations up to half of `most`, and others, evenly spaced.
-    pub fn thinned(&self, most: usize) -> Vec<&Row> {
+    pub fn thinned(&self, most: usize) -> Vec<&LogRow> {
         let n = self.rows.len();
         if n <= most {
             return self.rows.iter().collect();
@@ -129,7 +129,7 @@ impl Curves {
     }
 }
 
-fn step_of(row: &Row) -> Option<u64> {
+fn step_of(row: &LogRow) -> Option<u64> {
     row.get("step")?.as_u64()
 }
 
@@ -140,8 +140,8 @@ fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
 }
 
 /// The columns that occur in the rows, in display order.
-fn columns(rows: &[Row]) -> Vec<String> {
-    let mut left: BTreeSet<&str> = rows.iter().flat_map(Row::names).collect();
+fn columns(rows: &[LogRow]) -> Vec<String> {
+    let mut left: BTreeSet<&str> = rows.iter().flat_map(LogRow::names).collect();
     let known: Vec<&str> = COLUMNS.into_iter().filter(|name| left.remove(name)).collect();
     known.into_iter().chain(left).map(str::to_owned).collect()
 }
@@ -160,7 +160,7 @@ mod tests {
         Curves::read(&RunDir::open(dir.path()).unwrap()).unwrap()
     }
 
-    fn steps(rows: &[&Row]) -> Vec<u64> {
+    fn steps(rows: &[&LogRow]) -> Vec<u64> {
         rows.iter().map(|row| step_of(row).unwrap()).collect()
     }
 

@@ -80,7 +80,8 @@ pub fn differences(runs: &[RunDir]) -> Result<Vec<Difference>, RunError> {
     Ok(differences_of(&tables))
 }
 
-fn differences_of<'a>(tables: &'a [Table]) -> Vec<Difference> {
+/// The same for configs as tables.
+pub(crate) fn differences_of<'a>(tables: &'a [Table]) -> Vec<Difference> {
     let keys_of = |(name, section): (&'a String, &'a Value)| {
         let keys = section.as_table().into_iter().flat_map(Table::keys);
         keys.map(move |key| (name.as_str(), key.as_str()))

@@ -23,10 +23,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
-pub use curves::{Curves, Row};
+pub use curves::{Curves, LogRow};
 pub use files::write_atomically;
 pub use info::{RunInfo, Status, config_table};
 pub use layout::{Located, RunDir, locate, open_or_locate};
+pub(crate) use listing::differences_of;
 pub use listing::{Difference, Listing, Order, differences, list, sort};
 pub use lock::Lock;
 pub use log::{Process, head_metrics, processes, step_label, unix_s};

@@ -59,12 +59,12 @@ struct Event {
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Entry>,
+    value: Vec<SummaryValue>,
 }
 
 /// A `Summary.Value`: a number, or a text as a tensor with one string, for the text plugin.
 #[derive(Clone, PartialEq, Message)]
-struct Entry {
+struct SummaryValue {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(float, optional, tag = "2")]
@@ -100,11 +100,11 @@ fn opening(wall_time: f64) -> Vec<u8> {
 
 /// A record with a number for each tag.
 pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(impl AsRef<str>, f64)]) -> Vec<u8> {
-    let values = numbers.iter().map(|(tag, number)| Entry {
+    let values = numbers.iter().map(|(tag, number)| SummaryValue {
         tag: tag.as_ref().to_owned(),
         #[allow(clippy::cast_possible_truncation, reason = "the format has 32 bits")]
         simple_value: Some(*number as f32),
-        ..Entry::default()
+        ..SummaryValue::default()
     });
     summary(wall_time, step, values.collect())
 }
@@ -113,16 +113,16 @@ pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(impl AsRef<str>, 
 pub(crate) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
     let string_val = vec![lines.collect::<String>().into_bytes()];
-    let value = Entry {
+    let value = SummaryValue {
         tag: tag.to_owned(),
         tensor: Some(Strings { dtype: STRING, shape: ONE_STRING.to_vec(), string_val }),
         metadata: Some(TEXT_PLUGIN.to_vec()),
-        ..Entry::default()
+        ..SummaryValue::default()
     };
     summary(wall_time, step, vec![value])
 }
 
-fn summary(wall_time: f64, step: usize, value: Vec<Entry>) -> Vec<u8> {
+fn summary(wall_time: f64, step: usize, value: Vec<SummaryValue>) -> Vec<u8> {
     record(&Event {
         wall_time,
         step: i64::try_from(step).unwrap_or(i64::MAX),

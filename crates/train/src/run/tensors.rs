@@ -146,7 +146,7 @@ impl<'de> Deserialize<'de> for Header {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
                     } else {
-                        let Entry { dtype, shape: Shape(shape), data_offsets } = map.next_value()?;
+                        let HeaderEntry { dtype, shape: Shape(shape), data_offsets } = map.next_value()?;
                         tensors.push((name, TensorInfo { dtype, shape, data_offsets }));
                     }
                 }
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for Header {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: safetensors::Dtype,
     shape: Shape,
     data_offsets: (usize, usize),

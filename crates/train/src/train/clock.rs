@@ -9,7 +9,7 @@ use crate::measure::median;
 /// The number of first steps that the median of a run leaves out, since kernels are tuned and caches warmed in them.
 const WARM_UP_STEPS: usize = 5;
 
-/// A [`Sample`] keeps fewer times than this; they take at most 32 KiB.
+/// A [`StepTimes`] keeps fewer times than this; they take at most 32 KiB.
 const MAX_TIMES: usize = 1 << 12;
 
 /// Measures the time of steps. The training loop synchronizes with a GPU only now and then; the time between two
@@ -18,8 +18,8 @@ const MAX_TIMES: usize = 1 << 12;
 pub(super) struct StepClock {
     since: Option<Instant>,
     steps: usize,
-    interval: Sample,
-    all: Sample,
+    interval: StepTimes,
+    all: StepTimes,
     total: Duration,
 }
 
@@ -93,14 +93,14 @@ impl ExchangeClock {
 
 /// An evenly spaced sample of step times: all times of a short run, and every second, fourth, and so on of a long one.
 #[derive(Debug, Default)]
-struct Sample {
+struct StepTimes {
     times: Vec<f64>,
     seen: usize,
     /// Every `2^n_halvings`-th time is kept.
     n_halvings: u32,
 }
 
-impl Sample {
+impl StepTimes {
     fn push(&mut self, time: f64) {
         if self.seen.is_multiple_of(1 << self.n_halvings) {
             self.times.push(time);
@@ -122,8 +122,8 @@ impl Sample {
 mod tests {
     use super::*;
 
-    fn sample(times: impl IntoIterator<Item = f64>) -> Sample {
-        let mut sample = Sample::default();
+    fn sample(times: impl IntoIterator<Item = f64>) -> StepTimes {
+        let mut sample = StepTimes::default();
         times.into_iter().for_each(|time| sample.push(time));
         sample
     }

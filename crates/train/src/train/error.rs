@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{LayerNorms, PrecisionError};
+use super::{NormsByLayer, PrecisionError};
 use crate::config::{Config, ConfigError, OptimizerKind};
 use crate::data::DataError;
 use crate::distributed::DistributedError;
@@ -80,7 +80,7 @@ pub enum TrainError {
         value: f64,
         learning_rates: &'static str,
         kept: String,
-        norms: Box<LayerNorms>,
+        norms: Box<NormsByLayer>,
     },
     #[error(
         "the device failed at step {step}: {message}; {kept}\n  hint: continue with --resume, on the CPU \
@@ -104,7 +104,7 @@ impl TrainError {
         what: &'static str,
         value: f64,
         kept: String,
-        norms: LayerNorms,
+        norms: NormsByLayer,
     ) -> Self {
         let learning_rates = match config.optimizer.kind {
             OptimizerKind::Adamw => "optimizer.learning_rate",

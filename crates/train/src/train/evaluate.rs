@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{Tensor, TensorReadError};
 
 use crate::data::{Batch, BatchSource, Split};
-use crate::distributed::{Format, Ranks};
+use crate::distributed::{ExchangeDtype, Ranks};
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
 use tinderbox_model::generate::engine::{Decoder, Engine};
@@ -147,7 +147,7 @@ fn losses_of(
         losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
     }
     losses[n] = f32::from(u8::from(is_stopped()));
-    ranks.all_reduce(&mut losses, Format::F32); // exact: each sum is of one loss and zeros
+    ranks.all_reduce(&mut losses, ExchangeDtype::F32); // exact: each sum is of one loss and zeros
     read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
     let n_stopped = losses.pop().expect("it was put there");
     Ok((n_stopped < 0.5).then_some(losses))

@@ -5,6 +5,7 @@
 
 mod assignment;
 mod clock;
+mod config;
 mod devices;
 mod error;
 pub mod evaluate;
@@ -27,14 +28,15 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use assignment::Assignment;
+pub use config::{KeptCheckpoints, TrainConfig};
 pub use devices::train_on;
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
-pub use skip::{LayerNorms, Skipped};
+pub use skip::{NormsByLayer, Skipped};
 pub use trainer::{StepResult, Trainer};
 
-use crate::config::{Config, TrainConfig};
+use crate::config::Config;
 use crate::distributed::{DistributedError, Ranks};
 use tinderbox_model::device::OpenDevice;
 use training::Training;

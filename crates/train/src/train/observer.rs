@@ -10,7 +10,7 @@ use super::skip::Skipped;
 use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::data::{Reading, SourceSummary};
 use crate::distributed::{Exchanged, Ranks};
-use crate::optimizer::Batches;
+use crate::optimizer::BatchSchedule;
 
 /// Receives the events of a run, on the training thread, so that a slow observer slows down the run.
 pub trait Observer: Send {
@@ -70,7 +70,7 @@ pub struct Started {
     /// Updates made so far.
     pub step: usize,
     pub max_steps: usize,
-    pub batches: Batches,
+    pub batches: BatchSchedule,
     /// The number of ranks that train together; 1 without a launcher.
     pub ranks: usize,
     /// Whether a stopped run continues.

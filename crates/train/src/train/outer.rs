@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::parallel::{lengths, sum_each};
 use crate::config::DistributedConfig;
-use crate::distributed::{Format, Ranks};
+use crate::distributed::{ExchangeDtype, Ranks};
 use crate::optimizer::StateError;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
@@ -62,7 +62,7 @@ impl Outer {
         let own = parameters::lazy(&model);
         let (size, learning_rate, momentum) = (ranks.size() as f32, self.learning_rate, self.momentum);
         ranks.meet();
-        sum_each(ranks, Format::F32, &own, lengths(&model), |name, sums| {
+        sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, sums| {
             let (weights, running) = self.state.get_mut(&name).expect("every parameter has them");
             for ((weight, running), sum) in weights.iter_mut().zip(running).zip(sums) {
                 let gradient = *weight - sum / size;

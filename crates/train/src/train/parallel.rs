@@ -6,8 +6,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::outer::Outer;
-use crate::config::{DistributedConfig, GradientDtype, SyncKind};
-use crate::distributed::{Format, MOST_NUMBERS, Ranks};
+use crate::distributed::{DistributedConfig, ExchangeDtype, MOST_NUMBERS, Ranks, SyncKind};
 use crate::optimizer::Gradients;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
@@ -19,15 +18,14 @@ const LOSS: &str = "loss";
 #[derive(Debug)]
 pub(super) struct DataParallel {
     ranks: Ranks,
-    /// The format in which gradients are sent.
-    gradient_format: Format,
+    gradient_dtype: ExchangeDtype,
     /// The outer optimizer, for ranks that make local steps.
     outer: Option<Outer>,
 }
 
 impl DataParallel {
     pub(super) fn alone() -> Self {
-        Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
+        Self { ranks: Ranks::alone(), gradient_dtype: ExchangeDtype::F32, outer: None }
     }
 
     /// The part of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
@@ -41,11 +39,7 @@ impl DataParallel {
     ) -> Self {
         let is_local = !ranks.is_alone() && config.sync == SyncKind::Local;
         let outer = is_local.then(|| Outer::new(config, model, step, momentum));
-        let gradient_format = match config.gradient_dtype {
-            GradientDtype::F32 => Format::F32,
-            GradientDtype::Bf16 => Format::Bf16,
-        };
-        Self { ranks: ranks.clone(), gradient_format, outer }
+        Self { ranks: ranks.clone(), gradient_dtype: config.gradient_dtype, outer }
     }
 
     pub(super) fn ranks(&self) -> &Ranks {
@@ -87,15 +81,15 @@ impl DataParallel {
         let gradients = gradients.iter().flat_map(Gradients::iter).map(named).collect();
         let loss = loss.iter().map(|loss| named((LOSS, loss))).collect();
         let device = model.device().inner();
-        let sum = |format, own, lengths: &mut dyn Iterator<Item = (String, usize)>| {
+        let sum = |dtype, own, lengths: &mut dyn Iterator<Item = (String, usize)>| {
             let mut sums = BTreeMap::new();
-            sum_each(&self.ranks, format, own, lengths, |name, values| {
+            sum_each(&self.ranks, dtype, own, lengths, |name, values| {
                 sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
             });
             sums
         };
-        let gradients = sum(self.gradient_format, &gradients, &mut lengths(model));
-        let mut loss = sum(Format::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
+        let gradients = sum(self.gradient_dtype, &gradients, &mut lengths(model));
+        let mut loss = sum(ExchangeDtype::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
         (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
     }
 
@@ -107,12 +101,12 @@ impl DataParallel {
             lengths(model).map(|(name, length)| (name, Tensor::zeros([length], &device))).collect();
         let found = gradients.iter().flat_map(Gradients::iter);
         tensors.extend(found.map(|(name, gradient)| (name.to_owned(), gradient.clone())));
-        let format = match self.gradient_format {
-            Format::F32 => DType::F32,
-            Format::Bf16 => DType::BF16,
+        let dtype = match self.gradient_dtype {
+            ExchangeDtype::F32 => DType::F32,
+            ExchangeDtype::Bf16 => DType::BF16,
         };
         let (names, tensors): (Vec<_>, Vec<_>) =
-            tensors.into_iter().map(|(name, tensor)| (name, tensor.cast(format))).unzip();
+            tensors.into_iter().map(|(name, tensor)| (name, tensor.cast(dtype))).unzip();
         let sums = self.ranks.sum_on_cards(tensors).into_iter().map(|sum| sum.cast(DType::F32));
         let gradients = Gradients::from_named(names.into_iter().zip(sums).collect());
         let loss = loss.unwrap_or_else(|| Tensor::zeros([1], &device));
@@ -136,14 +130,14 @@ impl DataParallel {
     /// Averages tensors with the same names over all ranks; `None` if any rank has no tensors yet.
     pub(super) fn average_state(&self, own: &BTreeMap<String, LazyTensor>) -> Option<BTreeMap<String, LazyTensor>> {
         let mut n_empty = [if own.is_empty() { 1.0 } else { 0.0 }];
-        self.ranks.all_reduce(&mut n_empty, Format::F32);
+        self.ranks.all_reduce(&mut n_empty, ExchangeDtype::F32);
         if n_empty[0] > 0.5 {
             return None;
         }
         let size = self.ranks.size() as f32;
         let lengths = own.iter().map(|(name, tensor)| (name.clone(), tensor.n_numbers()));
         let mut averages = BTreeMap::new();
-        sum_each(&self.ranks, Format::F32, own, lengths, |name, sums| {
+        sum_each(&self.ranks, ExchangeDtype::F32, own, lengths, |name, sums| {
             let values: Vec<f32> = sums.iter().map(|sum| sum / size).collect();
             let shape = own[&name].shape().to_vec();
             averages.insert(name, LazyTensor::computed(shape, move |sink| sink(&values)));
@@ -159,7 +153,7 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
     }
     let own = if ranks.is_first() { parameters::lazy(&model) } else { BTreeMap::new() };
     let mut weights = BTreeMap::new();
-    sum_each(ranks, Format::F32, &own, lengths(&model), |name, values| {
+    sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, values| {
         weights.insert(name, values.to_vec());
     });
     let weights = |name: &str, shape: &[usize]| {
@@ -181,7 +175,7 @@ pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + us
 /// Small tensors are sent together, in buckets that fill one exchange ([`MOST_NUMBERS`]).
 pub(super) fn sum_each(
     ranks: &Ranks,
-    format: Format,
+    dtype: ExchangeDtype,
     own: &BTreeMap<String, LazyTensor>,
     lengths: impl Iterator<Item = (String, usize)>,
     mut sink: impl FnMut(String, &[f32]),
@@ -202,7 +196,7 @@ pub(super) fn sum_each(
         if values.len() < MOST_NUMBERS && lengths.peek().is_some() {
             continue;
         }
-        ranks.all_reduce(&mut values, format);
+        ranks.all_reduce(&mut values, dtype);
         let mut rest = &values[..];
         for (name, length) in names.drain(..) {
             let (sum, after) = rest.split_at(length);
@@ -224,7 +218,7 @@ mod tests {
         let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
         let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
         let mut sums = Vec::new();
-        sum_each(&Ranks::alone(), Format::Bf16, &own, lengths.into_iter(), |name, values| {
+        sum_each(&Ranks::alone(), ExchangeDtype::Bf16, &own, lengths.into_iter(), |name, values| {
             sums.push((name, values.to_vec()));
         });
         let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];

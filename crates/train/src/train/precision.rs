@@ -1,7 +1,55 @@
-//! Checks whether a device can train in the matmul precision set in the config.
+//! The precision of matrix products: the choice in the config, and whether a device can train in it.
 
-use crate::config::{MatmulPrecision, PrecisionChoice};
-use tinderbox_model::device::{Backend, OpenDevice};
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use tinderbox_kernels::MatmulPrecision;
+use tinderbox_model::device::{self, Backend, OpenDevice};
+
+/// The precision of matrix products, or `auto`, which chooses it by the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrecisionChoice {
+    /// Products in f32, without rounding.
+    #[default]
+    F32,
+    /// Matrices are rounded to 8 significant bits before they are multiplied.
+    Bf16,
+    /// `bf16` where `flex` computes on a CPU that has instructions for it, otherwise `f32`.
+    Auto,
+}
+
+/// A remark on the precision for messages, appended to the device's name; empty for f32.
+pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
+    match precision {
+        MatmulPrecision::F32 => "",
+        MatmulPrecision::Bf16 => ", matrices in bf16",
+    }
+}
+
+impl PrecisionChoice {
+    /// The precision that this choice means on `device`.
+    pub fn on(self, device: &Device) -> MatmulPrecision {
+        self.resolve(device::is_flex(device) && MatmulPrecision::Bf16.is_native())
+    }
+
+    /// The precision that this choice means on a device where bf16 is native, or is not.
+    fn resolve(self, is_native: bool) -> MatmulPrecision {
+        match self {
+            Self::F32 => MatmulPrecision::F32,
+            Self::Auto if !is_native => MatmulPrecision::F32,
+            Self::Bf16 | Self::Auto => MatmulPrecision::Bf16,
+        }
+    }
+}
+
+impl From<MatmulPrecision> for PrecisionChoice {
+    fn from(precision: MatmulPrecision) -> Self {
+        match precision {
+            MatmulPrecision::F32 => Self::F32,
+            MatmulPrecision::Bf16 => Self::Bf16,
+        }
+    }
+}
 
 /// The error that the config asks for bf16 on a device that always computes in f32.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,5 +93,14 @@ mod tests {
         assert_eq!(warning_if(false), None);
         let warning = warning_if(true).unwrap();
         assert!(warning.contains("train.matmul_precision") && warning.contains("hint: "), "{warning}");
+    }
+
+    #[test]
+    fn only_the_automatic_precision_depends_on_the_machine() {
+        let resolved = |choice: PrecisionChoice| [false, true].map(|is_native| choice.resolve(is_native));
+        let (f32, bf16) = (MatmulPrecision::F32, MatmulPrecision::Bf16);
+        assert_eq!(resolved(PrecisionChoice::F32), [f32, f32]);
+        assert_eq!(resolved(PrecisionChoice::Bf16), [bf16, bf16]);
+        assert_eq!(resolved(PrecisionChoice::Auto), [f32, bf16]);
     }
 }

@@ -1,6 +1,5 @@
 //! Prepares a run for its next step: a new run, a new run from another run's weights, or a resumed run.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +9,7 @@ use burn::tensor::Device;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::config::{Config, ConfigError, DataConfig, PrecisionChoice, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
-use crate::run::{self, Checkpoint, Located, Lock, Resumable, RunDir, TrainState};
+use crate::run::{self, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
 use tinderbox_model::section::BrokenRules;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
@@ -284,25 +283,15 @@ fn is_fixed(key: (&str, &str)) -> bool {
 
 /// The sections, keys and descriptions of all settings that differ.
 fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, String)> {
-    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
-    let (old, new) = (table(old), table(new));
-    let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule"].into_iter();
-    let keys = sections.flat_map(|section| {
-        let tables = [&old, &new].map(|table| table.get(section).and_then(toml::Value::as_table));
-        let keys: BTreeSet<&String> = tables.into_iter().flatten().flat_map(toml::Table::keys).collect();
-        keys.into_iter().map(move |key| (section, key))
-    });
-    let value = |table: &toml::Table, section: &str, key: &str| table.get(section)?.get(key).cloned();
-    let text = |value: Option<toml::Value>| value.map_or_else(|| "not given".to_owned(), |value| value.to_string());
-    let difference = |(section, key): (&'static str, &String)| {
-        let (before, now) = (value(&old, section, key), value(&new, section, key));
-        let differ = before != now;
-        differ.then(|| {
-            let difference = format!("{section}.{key} was {} and is now {}", text(before), text(now));
-            (section, key.clone(), difference)
+    let found = run::differences_of(&[old, new].map(|config| toml::Table::try_from(config).expect("plain data")));
+    let text = |value: &Option<toml::Value>| value.as_ref().map_or("not given".to_owned(), toml::Value::to_string);
+    let of_section = |section: &'static str| {
+        found.iter().filter_map(move |Difference { key, values }| {
+            let name = key.strip_prefix(section)?.strip_prefix('.')?.to_owned();
+            Some((section, name, format!("{key} was {} and is now {}", text(&values[0]), text(&values[1]))))
         })
     };
-    keys.filter_map(difference).collect()
+    ["data", "tokenizer", "model", "train", "optimizer", "schedule"].into_iter().flat_map(of_section).collect()
 }
 
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of

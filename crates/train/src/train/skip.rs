@@ -24,7 +24,7 @@ pub struct Skipped {
     /// The mean of the recent losses, if the loss is a spike; `None` if the value is not finite.
     pub usual: Option<f32>,
     /// The norms by layer, which show the layer at fault.
-    pub norms: LayerNorms,
+    pub norms: NormsByLayer,
 }
 
 impl fmt::Display for Skipped {
@@ -39,9 +39,9 @@ impl fmt::Display for Skipped {
 
 /// Norms of gradients and weights by layer: `blocks.0`, `token_embedding` and so on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LayerNorms(Vec<(String, Option<f64>, f64)>);
+pub struct NormsByLayer(Vec<(String, Option<f64>, f64)>);
 
-impl LayerNorms {
+impl NormsByLayer {
     /// The norms of a model's weights and of the gradients, if these still exist.
     pub(super) fn of(model: &Gpt, gradients: Option<&Gradients>) -> Self {
         let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
@@ -80,7 +80,7 @@ impl LayerNorms {
 }
 
 /// Writes a separate line below the fault, or nothing without layers.
-impl fmt::Display for LayerNorms {
+impl fmt::Display for NormsByLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((_, gradient, _)) = self.0.first() else { return Ok(()) };
         let what = if gradient.is_some() { "gradients/weights" } else { "weights" };
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_run_goes_on_after_spikes_and_for_a_while_after_numbers_that_are_none() {
-        let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: LayerNorms::default() };
+        let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: NormsByLayer::default() };
         let (broken, spike) = (skipped(None), skipped(Some(1.0)));
         let ends = |tolerance: &mut Tolerance, skipped| tolerance.fault(skipped, f32::NAN, 1.0).is_some();
         let mut strict = Tolerance::new(&TrainConfig::default());

@@ -9,11 +9,11 @@ use burn::tensor::Tensor;
 use super::TrainError;
 use super::outer::Outer;
 use super::parallel::DataParallel;
-use super::skip::{LayerNorms, Skipped, Skipping};
+use super::skip::{NormsByLayer, Skipped, Skipping};
 use crate::config::Config;
 use crate::data::{BatchSource, Draw};
 use crate::distributed::Ranks;
-use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
+use crate::optimizer::{BatchSchedule, Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 use tinderbox_model::device;
@@ -139,8 +139,8 @@ impl Trainer {
         let gradient_norm = gradients.global_norm();
         if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
             let norms = match usual {
-                Some(_) => LayerNorms::default(), // all numbers of a spike are finite
-                None => LayerNorms::of(self.trained(), Some(&gradients)),
+                Some(_) => NormsByLayer::default(), // all numbers of a spike are finite
+                None => NormsByLayer::of(self.trained(), Some(&gradients)),
             };
             self.step += 1;
             let skipped = Some(Box::new(Skipped { what, value, usual, norms }));
@@ -168,7 +168,7 @@ impl Trainer {
             if micro_step > 0 && is_stopped() {
                 return None;
             }
-            let batches = Batches::of(&self.config);
+            let batches = BatchSchedule::of(&self.config);
             let [batch_size, context_length] = batches.at(self.step);
             let own = self.parallel.rows(batch_size);
             if own.is_empty() {
@@ -244,8 +244,8 @@ impl Trainer {
     }
 
     /// The norms of the weights by layer.
-    pub(super) fn weight_norms(&self) -> LayerNorms {
-        LayerNorms::of(self.trained(), None)
+    pub(super) fn weight_norms(&self) -> NormsByLayer {
+        NormsByLayer::of(self.trained(), None)
     }
 
     fn trained(&self) -> &Gpt {

@@ -1,4 +1,6 @@
-//! The parts of the training loop: a step, a log line, an evaluation, a sample, a checkpoint, and the end of the run.
+//! The parts of the training loop: a step, a log line, a checkpoint, and the end of the run.
+
+mod measure;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -7,26 +9,20 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorReadError};
 
 use super::clock::{ExchangeClock, StepClock};
-use super::evaluate::Loss;
 use super::files::Files;
 use super::logs::{Elapsed, Logs};
-use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
-use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
-use super::parallel::weights_of_first;
+use super::metrics::{Metrics, TRAINING};
+use super::observer::{Event, Logged, Observer, Started, Summary};
 use super::prepare::{Prepared, has_stopped_early};
-use super::skip::{LayerNorms, Tolerance};
+use super::skip::{NormsByLayer, Tolerance};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::config::{Config, GenerateConfig, PrecisionChoice, SyncKind, TrainConfig};
-use crate::data::{Batch, BatchSource, Corpus, batch};
+use crate::config::{Config, PrecisionChoice, SyncKind, TrainConfig};
+use crate::data::{BatchSource, Corpus};
 use crate::measure::peak_rss_mib;
-use crate::optimizer::Batches;
-use crate::run::{Best, Checkpoint, Pending, TrainState};
-use tinderbox_inspect::{self as inspect, ScoredHeads};
-use tinderbox_kernels::MatmulPrecision;
-use tinderbox_model::Gpt;
+use crate::optimizer::BatchSchedule;
+use crate::run::{Pending, TrainState};
 use tinderbox_model::device::{self, OpenDevice};
-use tinderbox_model::generate::Writer;
 
 /// The maximum number of steps queued on a GPU: enough to keep the GPU busy, and few enough to notice a NaN soon.
 const MAX_STEPS_AHEAD: usize = 16;
@@ -113,30 +109,6 @@ impl<'a> Training<'a> {
         self.state.pending = Some(Pending::Evaluation);
     }
 
-    /// Does the measurements and samples that are pending at this step; false if interrupted, in which case the rest
-    /// stays pending.
-    pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
-        if self.has_pending() {
-            self.read_back()?;
-            self.average()?;
-        }
-        while let Some(pending) = self.state.pending {
-            let (is_done, next) = match pending {
-                Pending::Start => (self.measure_start()?, None),
-                Pending::Evaluation => (self.evaluate()?, Some(Pending::Sample)),
-                Pending::Sample => (self.sample()?, None),
-            };
-            if !is_done {
-                return Ok(false);
-            }
-            self.state.pending = next;
-            if pending == Pending::Sample {
-                self.report_early_stop();
-            }
-        }
-        Ok(true)
-    }
-
     /// Averages the weights of ranks that make local steps, before the weights are evaluated or saved.
     fn average(&mut self) -> Result<(), TrainError> {
         self.trainer.ranks().go_on()?;
@@ -153,18 +125,6 @@ impl<'a> Training<'a> {
     fn on_first<T: Default>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let ranks = self.trainer.ranks().clone();
         if ranks.is_first() { ranks.keep_waiting(|| work(self)) } else { Ok(T::default()) }
-    }
-
-    /// Measures the initial weights of a new run; false if interrupted.
-    fn measure_start(&mut self) -> Result<bool, TrainError> {
-        if self.state.started_from.is_some() {
-            // This evaluation is for comparison only: the best checkpoint must have weights trained by this run.
-            let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
-            self.write(|logs| logs.evaluated(&inherited, 0))?;
-            self.observer.observe(&Event::Evaluated(&inherited));
-        }
-        self.measure_heads()?;
-        Ok(true)
     }
 
     fn announce(
@@ -188,7 +148,7 @@ impl<'a> Training<'a> {
             vocab_size: corpus.tokenizer.vocab_size(),
             step: state.step,
             max_steps: config.train.max_steps,
-            batches: Batches::of(config),
+            batches: BatchSchedule::of(config),
             ranks: self.trainer.ranks().size(),
             resumed,
             damaged,
@@ -308,115 +268,6 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
-    fn evaluate(&mut self) -> Result<bool, TrainError> {
-        self.metrics.enter(EVALUATING);
-        let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
-        let Evaluation { step, val_loss, .. } = evaluation;
-        self.evaluated_step = Some(step);
-        if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
-            self.state.best = Some(Best { step, val_loss });
-            self.state.evaluations_without_improvement = 0;
-            evaluation.is_best = true;
-        } else {
-            self.state.evaluations_without_improvement += 1;
-        }
-        let tokens = self.tokens();
-        self.write(|logs| logs.evaluated(&evaluation, tokens))?;
-        self.metrics.evaluated(&evaluation);
-        self.observer.observe(&Event::Evaluated(&evaluation));
-        self.measure_heads()?;
-        Ok(true)
-    }
-
-    /// Estimates the losses on both splits; `None` if interrupted.
-    fn estimate_losses(&self) -> Result<Option<Evaluation>, TrainError> {
-        let model = self.trainer.evaluated();
-        let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
-        let precision = matmul_precision.on(&self.device.device);
-        let splits = [&self.corpus.val, &self.corpus.train];
-        let context_length = self.config.model.context_length;
-        let losses = splits
-            .map(|split| self.mean_loss(&model, split.spread(context_length, batch_size, eval_batches), precision));
-        splits.into_iter().try_for_each(BatchSource::check)?;
-        let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
-        let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
-        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
-        Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
-    }
-
-    /// The mean loss over all batches, which are divided among the ranks; `None` if interrupted.
-    fn mean_loss(
-        &self,
-        model: &Gpt,
-        batches: impl Iterator<Item = Batch>,
-        precision: MatmulPrecision,
-    ) -> Option<Result<Loss, TensorReadError>> {
-        let is_stopped = || self.interrupter.should_stop();
-        evaluate::mean_unless(model, batches, precision, self.trainer.ranks(), is_stopped).transpose()
-    }
-
-    /// Checks that an evaluated loss is finite, which checks the last update too: the loss of a step is computed with
-    /// the weights before the update. All ranks have the same loss, and rank 0 reports it.
-    fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
-        let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
-        match loss.is_finite() || !self.trainer.ranks().is_first() {
-            true => Ok(loss),
-            false => Err(self.not_finite(self.state.step, "evaluated loss", loss, self.trainer.weight_norms())),
-        }
-    }
-
-    fn measure_heads(&mut self) -> Result<(), TrainError> {
-        if !self.config.train.head_metrics {
-            return Ok(());
-        }
-        self.on_first(|run| {
-            let step = run.state.step;
-            let model = run.trainer.evaluated();
-            let windows = batch::spread_tokens(&run.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
-            let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
-                step,
-                source: Box::new(source),
-                kept: run.kept(),
-            })?;
-            run.write(|logs| logs.heads(step, &heads))
-        })
-    }
-
-    /// Generates a sample, if configured; false if interrupted.
-    fn sample(&mut self) -> Result<bool, TrainError> {
-        if self.config.train.sample_tokens == 0 {
-            return Ok(true);
-        }
-        let is_done = self.on_first(Self::write_sample)?;
-        Ok(self.trainer.ranks().agree(is_done)?)
-    }
-
-    fn write_sample(&mut self) -> Result<bool, TrainError> {
-        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
-        let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
-        let model = self.trainer.evaluated();
-        let mut text = prompt.clone();
-        for piece in Writer::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
-            text.push_str(&piece?);
-            if self.interrupter.should_stop() {
-                return Ok(false);
-            }
-        }
-        let step = self.state.step;
-        self.write(|logs| logs.sampled(step, &text))?;
-        self.observer.observe(&Event::Sampled { step, text: &text });
-        Ok(true)
-    }
-
-    /// Reports to the observer if the run stops early.
-    fn report_early_stop(&mut self) {
-        if self.is_done() && !self.is_last_step() {
-            let evaluations = self.state.evaluations_without_improvement;
-            self.observer.observe(&Event::StoppedEarly { step: self.state.step, evaluations });
-        }
-    }
-
     /// Saves a checkpoint of this step, unless it was saved already.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
@@ -486,43 +337,7 @@ impl<'a> Training<'a> {
         Ok(summary)
     }
 
-    /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
-    /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
-    fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
-        self.metrics.enter(EVALUATING_FULLY);
-        self.observer.observe(&Event::FinalEvaluation);
-        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
-        let mut best = Best { step: self.state.step, val_loss };
-        if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
-            let vocab_size = self.corpus.tokenizer.vocab_size();
-            let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
-            if let Some(files) = &self.files {
-                model = Checkpoint::load_model(&files.run.checkpoint(earlier.step), model)?;
-            }
-            self.trainer.ranks().go_on()?;
-            let model = weights_of_first(self.trainer.ranks(), model);
-            let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
-            if loss <= val_loss {
-                best = Best { step: earlier.step, val_loss: loss };
-            }
-        }
-        if let Some(files) = &self.files {
-            files.set_best(best.step)?; // the whole split may rank the checkpoints differently than the estimates
-        }
-        Ok(Some((val_loss, best)))
-    }
-
-    /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
-    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
-        self.trainer.ranks().go_on()?;
-        let Config { model: shape, train, .. } = &self.config;
-        let batches = self.corpus.val.windows(shape.context_length, train.batch_size);
-        let loss = self.mean_loss(model, batches, MatmulPrecision::F32);
-        self.corpus.val.check()?;
-        loss.map(|loss| self.finite(loss)).transpose()
-    }
-
-    fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: LayerNorms) -> TrainError {
+    fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: NormsByLayer) -> TrainError {
         TrainError::not_finite(&self.config, step, what, value, self.kept(), norms)
     }
 
@@ -549,10 +364,10 @@ impl<'a> Training<'a> {
     }
 
     fn tokens(&self) -> u64 {
-        Batches::of(&self.config).tokens_before(self.state.step)
+        BatchSchedule::of(&self.config).tokens_before(self.state.step)
     }
 
     fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {
-        if step_ms > 0.0 { Batches::of(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
+        if step_ms > 0.0 { BatchSchedule::of(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
     }
 }

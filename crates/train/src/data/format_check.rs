@@ -16,7 +16,7 @@ const MAX_FILES: usize = 16;
 ///
 /// # Errors
 /// If it is rejected, or a file cannot be read.
-pub fn second_look(config: &Config) -> Result<(), DataError> {
+pub fn check_format(config: &Config) -> Result<(), DataError> {
     let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
     for source in config.data.all_sources().iter().filter(|source| !is_standard_input(&source.path)) {
         let is_auto = source.format.unwrap_or_default() == TextFormat::Auto;
@@ -69,7 +69,7 @@ mod tests {
             let mut config = Config::default();
             config.data.path = folder.path().join(name);
             change(&mut config);
-            second_look(&config)
+            check_format(&config)
         };
         let error = look("records.txt", |_| {}).unwrap_err();
         assert!(matches!(&error, DataError::FileOfRecords { field, .. } if field == "text"), "{error}");

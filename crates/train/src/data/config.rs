@@ -1,0 +1,194 @@
+//! `[data]`: the keys of the training text, with their defaults and rules.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tinderbox_model::section::Problems;
+
+/// The largest weight of a text: large enough to be its length in bytes, and small enough that sums of weights stay
+/// finite.
+const MAX_WEIGHT: f64 = 1e15;
+
+tinderbox_model::sections! {
+    /// `[data]`: the training text.
+    pub struct DataConfig {
+        /// A text file, a folder of text files, or `-` for standard input; relative to the working directory. Required,
+        /// unless there are `sources`.
+        #[serde(skip_serializing_if = "is_empty")]
+        pub path: PathBuf = PathBuf::new(),
+        /// How files are read. Default `auto`.
+        pub format: TextFormat = TextFormat::default(),
+        /// The field that holds the text of a JSON Lines record. Default `text`.
+        pub text_field: String = "text".to_owned(),
+        /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
+        /// text file is one document.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub document_separator: Option<String> = None,
+        /// Patterns of the files in a folder that are read, such as `*.txt`. Default: all of them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub include: Vec<String> = Vec::new(),
+        /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub exclude: Vec<String> = Vec::new(),
+        /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
+        pub val_fraction: f64 = 0.1,
+        /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache_dir: Option<PathBuf> = None,
+        /// The most space that token files may take, in GiB; the least recently used are deleted first, but never one
+        /// in use. Above 0; default 20.
+        pub cache_limit_gib: f64 = 20.0,
+        /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub sources: Vec<SourceConfig> = Vec::new(),
+    }
+
+    /// `[[data.sources]]`: one of several training texts.
+    pub struct SourceConfig {
+        /// A text file or a folder of text files; relative to the working directory. Required.
+        pub path: PathBuf = PathBuf::new(),
+        /// How often training windows are drawn from this text relative to the others, whatever its length. Above 0, at
+        /// most 1e15; default 1.
+        pub weight: f64 = 1.0,
+        /// How its files are read. Default `data.format`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub format: Option<TextFormat> = None,
+        /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub text_field: Option<String> = None,
+        /// The text at which a document of its text files ends. Default `data.document_separator`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub document_separator: Option<String> = None,
+        /// Patterns of its files that are read. Default `data.include`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub include: Option<Vec<String>> = None,
+        /// Patterns of its files that are left out. Default `data.exclude`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub exclude: Option<Vec<String>> = None,
+    }
+}
+
+/// How the training files are parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextFormat {
+    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
+    #[default]
+    Auto,
+    /// Plain text, whatever the file name.
+    Text,
+    /// JSON Lines, whatever the file name: one object per line.
+    Jsonl,
+}
+
+impl DataConfig {
+    /// Whether the config names a training text; only the run of an imported model has none.
+    pub fn has_text(&self) -> bool {
+        !is_empty(&self.path) || !self.sources.is_empty()
+    }
+
+    /// The training texts, with all their settings filled in: the `sources`, or the one at `path`.
+    pub fn all_sources(&self) -> Vec<SourceConfig> {
+        let filled = |source: SourceConfig| SourceConfig {
+            format: source.format.or(Some(self.format)),
+            text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
+            include: source.include.or_else(|| Some(self.include.clone())),
+            exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
+            ..source
+        };
+        let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
+        if self.sources.is_empty() { vec![filled(only)] } else { self.sources.iter().cloned().map(filled).collect() }
+    }
+}
+
+impl DataConfig {
+    pub(crate) fn check_into(&self, needs_text: bool, problems: &mut Problems) {
+        let Self {
+            path,
+            format: _,
+            text_field,
+            document_separator,
+            include,
+            exclude,
+            val_fraction,
+            cache_dir,
+            cache_limit_gib,
+            sources,
+        } = self;
+        match (path.as_os_str().is_empty(), sources.is_empty()) {
+            (true, true) if needs_text => problems.0.push(
+                "data.path is missing or empty: name a text file or a folder of them, such as path = \
+                 \"data/stories.txt\" under [data], or several under [[data.sources]]"
+                    .to_owned(),
+            ),
+            (false, false) => problems.0.push(format!(
+                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
+                 out",
+                path.display()
+            )),
+            _ => {}
+        }
+        check_text_field(problems, "data.text_field", text_field);
+        check_document_separator(problems, "data.document_separator", document_separator.as_deref());
+        check_patterns(problems, "data.include", include);
+        check_patterns(problems, "data.exclude", exclude);
+        let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
+        problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
+        let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
+        problems.must(has_name, "data.cache_dir", "\"\"", "name a folder; leave it out for the default one");
+        problems.above_zero("data.cache_limit_gib", *cache_limit_gib);
+        for (idx, source) in sources.iter().enumerate() {
+            source.check_into(&format!("data.sources[{idx}]"), problems);
+            if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
+                && !source.path.as_os_str().is_empty()
+            {
+                problems.0.push(format!(
+                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
+                    source.path.display()
+                ));
+            }
+        }
+    }
+}
+
+impl SourceConfig {
+    /// Checks one source, which messages call `key`.
+    fn check_into(&self, key: &str, problems: &mut Problems) {
+        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
+        if path.as_os_str().is_empty() {
+            problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
+        }
+        if path == Path::new("-") {
+            problems.0.push(format!(
+                "{key}.path = \"-\": standard input can only be the one text of data.path; save it to a file first"
+            ));
+        }
+        let rule = format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters");
+        problems.must(*weight > 0.0 && *weight <= MAX_WEIGHT, &format!("{key}.weight"), weight, &rule);
+        if let Some(text_field) = text_field {
+            check_text_field(problems, &format!("{key}.text_field"), text_field);
+        }
+        check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
+        check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());
+        check_patterns(problems, &format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
+    let rule = "name the field of a JSON Lines record that holds its text";
+    problems.must(!value.is_empty(), key, "\"\"", rule);
+}
+
+fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
+    problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
+}
+
+fn check_patterns(problems: &mut Problems, key: &str, patterns: &[String]) {
+    let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
+    problems.must(patterns.iter().all(|pattern| !pattern.is_empty()), key, format!("{patterns:?}"), rule);
+}
