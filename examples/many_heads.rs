@@ -7,9 +7,10 @@ mod numbers;
 
 use std::io::{self, Write};
 
-use burn::module::{Module, Param};
-use burn::tensor::Device;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
 use numbers::{normal, table, values};
+use tinderbox::model::Linear;
 use tinderbox::model::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention, steps,
 };
@@ -77,10 +78,10 @@ fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention
     let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
-        let weight = normal([d_model, n * d_model], seed);
-        Param::from_tensor(steps::scaled(weight, d_model))
+        let weight = steps::scaled(normal([d_model, n * d_model], seed), d_model);
+        Linear::new(weight, Some(Tensor::zeros([n * d_model], &Device::flex())))
     };
-    (attention.qkv.weight, attention.output.weight) = (draw(3, 7), draw(1, 8));
+    (attention.qkv, attention.output) = (draw(3, 7), draw(1, 8));
     attention
 }
 

@@ -75,7 +75,7 @@ fn in_parallel_both_layers_of_a_block_read_what_comes_in() {
     let gpt = lively(&config, 2, &Device::flex());
     let block = &gpt.blocks[0];
     let x = Tensor::<3>::from_data([[[0.5; 16], [-0.25; 16]]], &gpt.device());
-    let x = x * gpt.token_embedding.weight.val().narrow(0, 0, 1).unsqueeze();
+    let x = x * gpt.token_embedding.weight().narrow(0, 0, 1).unsqueeze();
     let mut probe = NoProbe;
     let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
     let attended = block.attention.forward(block.attention_norm.forward(x.clone()), None, None, &mut pass);

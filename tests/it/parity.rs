@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::Param;
-use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use tinderbox::config::ModelConfig;
-use tinderbox::model::Gpt;
 use tinderbox::model::attention::{MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
+use tinderbox::model::{Gpt, Linear};
 use tinderbox::optimizer::Gradients;
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_kernels::{CausalAttention, attention_scale, causal_attention};
@@ -137,9 +135,9 @@ fn the_causal_kernel_is_pytorchs() {
 fn multi_head(fixture: &Fixture, causal: bool, device: &Device) -> MultiHeadAttention {
     let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(12, 3) };
     let mut attention = config.init(device);
-    let linear = |name: &str| Linear {
-        weight: Param::from_tensor(fixture.float(&format!("weights.{name}.weight"), device)),
-        bias: Some(Param::from_tensor(fixture.float(&format!("weights.{name}.bias"), device))),
+    let linear = |name: &str| {
+        let bias = fixture.float(&format!("weights.{name}.bias"), device);
+        Linear::new(fixture.float(&format!("weights.{name}.weight"), device), Some(bias))
     };
     attention.qkv = linear("qkv");
     attention.output = linear("output");

@@ -1,6 +1,5 @@
 //! Properties of every model, whatever its options.
 
-use burn::module::Param;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind, RopeScaling};
@@ -8,7 +7,7 @@ use tinderbox::generate::Writer;
 use tinderbox::model::Pass;
 use tinderbox::model::attention::MultiHeadAttentionConfig;
 use tinderbox::model::probe::NoProbe;
-use tinderbox::model::{Gpt, parameters};
+use tinderbox::model::{Gpt, Linear, parameters};
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
@@ -200,9 +199,12 @@ fn attention_drops_weights_by_its_key_alone() {
     for causal in [true, false] {
         let config = MultiHeadAttentionConfig { causal, dropout: 0.5, ..MultiHeadAttentionConfig::new(8, 2) };
         let mut attention = config.init(&device);
-        let matrix = |shape| Param::from_tensor(Tensor::random(shape, Distribution::Normal(0.0, 0.5), &device));
-        attention.qkv.weight = matrix([8, 24]);
-        attention.output.weight = matrix([8, 8]);
+        let linear = |n: usize| {
+            let random = |shape| Tensor::<2>::random(shape, Distribution::Normal(0.0, 0.5), &device);
+            Linear::new(random([8, n]), Some(Tensor::zeros([n], &device)))
+        };
+        attention.qkv = linear(24);
+        attention.output = linear(8);
         let forward = |key| {
             let mut probe = NoProbe;
             let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, key);

@@ -4,9 +4,10 @@
 //! test says so. Each module is a text, and a program of the same name in `examples/` prints its numbers;
 //! `docs/worked-numbers.md` has all of them side by side.
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use tinderbox::inspect::strongest;
+use tinderbox::model::Linear;
 use tinderbox::model::attention::steps::{masked, parameter_free_self_attention, scaled, scores, weights};
 use tinderbox::model::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention,
@@ -209,10 +210,10 @@ fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
         let weight = normal([d_model, n * d_model], seed);
-        Param::from_tensor(scaled(weight, d_model))
+        scaled(weight, d_model)
     };
-    (attention.qkv.weight, attention.output.weight) = (draw(3, 11), draw(1, 12));
-    attention.qkv.bias = Some(Param::from_tensor(normal([3 * d_model], 13) * 0.3));
+    attention.qkv = Linear::new(draw(3, 11), Some(normal([3 * d_model], 13) * 0.3));
+    attention.output = Linear::new(draw(1, 12), Some(Tensor::zeros([d_model], &Device::flex())));
     attention
 }
 
@@ -303,10 +304,10 @@ mod many_heads {
         let x = normal([5, 12], 1);
         for causal in [false, true] {
             let attention = attention(12, 3, causal);
-            let bias = attention.qkv.bias.as_ref().expect("has one").val();
+            let bias = attention.qkv.bias().expect("has one");
             let project = |part: usize, head: usize| {
                 let start = 12 * part + 4 * head;
-                let weight = attention.qkv.weight.val().narrow(1, start, 4);
+                let weight = attention.qkv.weight().narrow(1, start, 4);
                 x.clone().matmul(weight) + bias.clone().narrow(0, start, 4).unsqueeze()
             };
             let head = |head: usize| {

@@ -149,7 +149,7 @@ fn terms(
         kept[..layer].iter_mut().for_each(|kept| *kept *= a);
     }
     let id = prompt.ids[position] as usize;
-    let token = host(model.token_embedding.weight.val().narrow(0, id, 1))?; // [C]
+    let token = host(model.token_embedding.weight().narrow(0, id, 1))?; // [C]
     add(Component::Token, of_embedding * dot(&token, &direction));
     if model.position_embedding.is_some() {
         let embedding = recording.get(None, Point::Embedding).vector(0, position);
@@ -157,14 +157,14 @@ fn terms(
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
-        let projection = host(output.weight.val())?; // [H D, C], row by row
+        let projection = host(output.weight())?; // [H D, C], row by row
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
             add(Component::Head { layer, head }, kept[layer] * dot(gathered, of_head));
         }
-        if let Some(bias) = &output.bias {
-            add(Component::AttentionBias { layer }, kept[layer] * dot(&host(bias.val())?, &direction));
+        if let Some(bias) = output.bias() {
+            add(Component::AttentionBias { layer }, kept[layer] * dot(&host(bias)?, &direction));
         }
         let of_mlp = dot(recording.get(layer, Point::Mlp).vector(0, position), &direction);
         add(Component::Mlp { layer }, kept[layer] * of_mlp);

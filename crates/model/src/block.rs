@@ -40,9 +40,9 @@ impl Block {
     pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
         let ModelConfig { parallel_residual, dropout, embedding_skip, .. } = *config;
         Self {
-            attention_norm: Norm::of(config, device),
-            attention: MultiHeadAttentionConfig::of(config, block_idx).init(device),
-            mlp_norm: Norm::of(config, device),
+            attention_norm: Norm::from_config(config, device),
+            attention: MultiHeadAttentionConfig::from_model(config, block_idx).init(device),
+            mlp_norm: Norm::from_config(config, device),
             mlp: Mlp::new(config, device),
             skip_factors: embedding_skip.then(|| Param::from_tensor(zeros([2], device))),
             parallel_residual,

@@ -1,13 +1,11 @@
 //! The language model: tokens in, logits for the next token out.
 
-use burn::module::{Module, Param};
-use burn::nn::{Embedding, Linear};
+use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, assert_shape};
 
 use super::attention::{KvCache, Rotation};
-use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
-use super::{Block, Norm, Parameter, init};
+use super::{Block, Embedding, Linear, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
@@ -40,15 +38,15 @@ impl Gpt {
 
     /// A model with identity norms and all other weights zero, ready for weights to be loaded into it.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding = |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
+        let embedding = |n: usize| Embedding::zeros([n, config.d_model], device);
         let learned = config.position == PositionKind::Learned;
         let untied = !config.tie_embeddings;
         Self {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
             blocks: (0..config.n_layers).map(|block_idx| Block::new(config, block_idx, device)).collect(),
-            norm: Norm::of(config, device),
-            output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
+            norm: Norm::from_config(config, device),
+            output: untied.then(|| Linear::zeros([config.d_model, vocab_size], false, device)),
             config: config.clone(),
         }
     }
@@ -65,13 +63,12 @@ impl Gpt {
 
     /// Number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
-        let [vocab_size, _] = self.token_embedding.weight.dims();
-        vocab_size
+        self.token_embedding.n_vectors()
     }
 
     /// The device that holds the weights.
     pub fn device(&self) -> Device {
-        self.token_embedding.weight.device()
+        self.token_embedding.device()
     }
 
     /// An empty KV cache for `batch_size` sequences of up to `context_length` tokens.
@@ -146,8 +143,8 @@ impl Gpt {
         let mut pass = Pass::new(&mut probe, precision, dropout);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
         let output = match &self.output {
-            Some(output) => Output::Own(output.weight.val()),
-            None => Output::Tied(self.token_embedding.weight.val()),
+            Some(output) => Output::Own(output.weight()),
+            None => Output::Tied(self.token_embedding.weight()),
         };
         let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
         kernels::cross_entropy(hidden, output, targets.reshape([b * t]), self.config.logit_softcap, precision) // [1]
@@ -167,11 +164,11 @@ impl Gpt {
         let (end, context_length) = (start + tokens.dims()[1], self.config.context_length);
         assert!(end <= context_length, "position {end} is past the context of {context_length}");
         let learned = self.position_embedding.as_ref();
-        let positions = learned.map(|embedding| Positions { weight: embedding.weight.val(), first: start });
+        let positions = learned.map(|embedding| Positions { weight: embedding.weight(), first: start });
         let rotates = self.config.position == PositionKind::Rope;
         let rotation = rotates.then(|| Rotation::new(start..end, &self.config, &tokens.device()));
 
-        let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), positions); // [B, T, C]
+        let mut x = kernels::embed(tokens, self.token_embedding.weight(), positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         pass.embedding = self.config.embedding_skip.then(|| x.clone());
@@ -195,8 +192,8 @@ impl Gpt {
     /// The matrix of the output layer, `[C, V]`.
     pub fn unembedding(&self) -> Tensor<2> {
         match &self.output {
-            Some(output) => output.weight.val(),
-            None => self.token_embedding.weight.val().transpose(),
+            Some(output) => output.weight(),
+            None => self.token_embedding.weight().transpose(),
         }
     }
 

@@ -1,10 +1,9 @@
 //! The feed-forward layer: the same two-layer network at every position.
 
-use burn::module::{Module, Param};
-use burn::nn::Linear;
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::parameters::zeros_linear;
+use super::Linear;
 use super::probe::{Pass, Point, Probe};
 use crate::config::{MlpKind, ModelConfig};
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
@@ -29,9 +28,9 @@ impl Mlp {
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
-            expand: zeros_linear(d_model, d_ff, bias, device),
-            gate: config.is_gated().then(|| zeros_linear(d_model, d_ff, bias, device)),
-            contract: zeros_linear(d_ff, d_model, bias, device),
+            expand: Linear::zeros([d_model, d_ff], bias, device),
+            gate: config.is_gated().then(|| Linear::zeros([d_model, d_ff], bias, device)),
+            contract: Linear::zeros([d_ff, d_model], bias, device),
             kind,
         }
     }
@@ -41,7 +40,7 @@ impl Mlp {
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
-        let layer = |linear: &Linear| Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) };
+        let layer = |linear: &Linear| Layer { weight: linear.weight(), bias: linear.bias() };
         let mlp = kernels::mlp::Mlp {
             expand: layer(&self.expand),
             gate: self.gate.as_ref().map(layer),

@@ -23,7 +23,7 @@ pub struct Norm {
 
 impl Norm {
     /// The norm of a model's residual stream.
-    pub fn of(config: &ModelConfig, device: &Device) -> Self {
+    pub fn from_config(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { norm, d_model, norm_weights, bias, norm_eps, .. } = *config;
         Self::new(norm, d_model, [norm_weights, bias], norm_eps, device)
     }

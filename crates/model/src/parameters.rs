@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{Gpt, LazyTensor};
@@ -134,14 +133,6 @@ pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor
     let mut assigner = Assigner(Vec::new(), value, None);
     let model = model.map(&mut assigner);
     assigner.2.map_or(Ok(model), Err)
-}
-
-/// A linear layer of zeros, ready for its weights to be initialized or loaded by name.
-pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
-    Linear {
-        weight: Param::from_tensor(zeros([d_in, d_out], device)),
-        bias: bias.then(|| Param::from_tensor(zeros([d_out], device))),
-    }
 }
 
 /// Zeros as placeholders for values set later. On a CPU they take no memory until they are written to; `Tensor::zeros`

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
-use super::{MultiHeadAttention, linear};
+use super::MultiHeadAttention;
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// Scaled dot-product attention of T queries over S keys. Returns the weighted sums of the values, and the weights.
@@ -78,14 +78,14 @@ impl MultiHeadAttention {
         let [_, t, _] = x.dims();
         let is_causal = self.config.causal && context.is_none();
         let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
-        let project = |x| self.split(linear(&self.qkv, x, MatmulPrecision::F32));
+        let project = |x| self.split(self.qkv.forward_fused(x, MatmulPrecision::F32));
         let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(context) = context {
             [_, k, v] = project(context); // twice [B, Hkv, S, D]
         }
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
         let (heads, weights) = attention_with_scale(q, k, v, mask, self.config.scale); // [B, H, T, D]
-        let gathered = kernels::merge_heads(heads); // [B, T, H D]
-        (linear(&self.output, gathered, MatmulPrecision::F32), weights) // [B, T, C]
+        let context = kernels::merge_heads(heads); // [B, T, H D]
+        (self.output.forward_fused(context, MatmulPrecision::F32), weights) // [B, T, C]
     }
 }

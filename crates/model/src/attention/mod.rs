@@ -10,14 +10,13 @@ mod rope;
 pub mod steps;
 
 use burn::module::{Module, Param};
-use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::norm::Norm;
-use super::parameters::{zeros, zeros_linear};
+use super::parameters::zeros;
 use super::probe::{Pass, Point, Probe};
+use super::{Linear, Norm};
 use crate::config::{ModelConfig, NormKind};
-use tinderbox_kernels::{self as kernels, CausalAttention, MatmulPrecision, QkNorm, SelfAttention};
+use tinderbox_kernels::{self as kernels, CausalAttention, QkNorm, SelfAttention};
 
 pub use explicit::{causal_mask, scaled_dot_product_attention};
 pub use kv_cache::{KvCache, LayerCache};
@@ -68,11 +67,11 @@ impl MultiHeadAttentionConfig {
     pub fn new(d_model: usize, n_heads: usize) -> Self {
         assert!(d_model.is_multiple_of(n_heads), "{n_heads} heads in {d_model} dimensions");
         let config = ModelConfig { d_model, n_heads, n_kv_heads: n_heads, bias: true, ..ModelConfig::default() };
-        Self::of(&config.with_derived(), 0)
+        Self::from_model(&config.with_derived(), 0)
     }
 
     /// The causal attention of the block at index `block_idx`.
-    pub fn of(config: &ModelConfig, block_idx: usize) -> Self {
+    pub fn from_model(config: &ModelConfig, block_idx: usize) -> Self {
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, dropout, .. } = *config;
         let value_residual = if block_idx == 0 { ValueResidual::First } else { ValueResidual::Later };
         Self {
@@ -103,8 +102,8 @@ impl MultiHeadAttentionConfig {
         let norm = || qk_norm.map(|epsilon| Norm::new(NormKind::RmsNorm, head_dim, parts, epsilon, device));
         let is_later = self.value_residual == Some(ValueResidual::Later);
         MultiHeadAttention {
-            qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, qkv_bias, device),
-            output: zeros_linear(n_heads * head_dim, d_model, bias, device),
+            qkv: Linear::zeros([d_model, (n_heads + 2 * n_kv_heads) * head_dim], qkv_bias, device),
+            output: Linear::zeros([n_heads * head_dim, d_model], bias, device),
             q_norm: norm(),
             k_norm: norm(),
             value_factors: is_later.then(|| Param::from_tensor(zeros([2], device))),
@@ -154,14 +153,15 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let qkv = linear(&self.qkv, x, pass.precision()); // [B, T, (H + 2 Hkv) D]
+        let qkv = self.qkv.forward_fused(x, pass.precision()); // [B, T, (H + 2 Hkv) D]
         let qkv = self.with_first_values(qkv, pass);
-        let gathered = if self.config.causal && cache.is_none() && !P::ACTIVE {
-            kernels::self_attention(qkv, self.fused(rotation, pass)) // [B, T, H D]
+        let context = if self.config.causal && cache.is_none() && !P::ACTIVE {
+            let attention = self.fused(rotation, pass, &qkv.device());
+            kernels::self_attention(qkv, attention) // [B, T, H D]
         } else {
-            kernels::merge_heads(self.gather(qkv, rotation, cache, pass)) // [B, T, H D]
+            kernels::merge_heads(self.attend_stepwise(qkv, rotation, cache, pass)) // [B, T, H D]
         };
-        let output = linear(&self.output, gathered, pass.precision()); // [B, T, C]
+        let output = self.output.forward_fused(context, pass.precision()); // [B, T, C]
         pass.visit(Point::Attention, output)
     }
 
@@ -183,13 +183,13 @@ impl MultiHeadAttention {
         }
     }
 
-    fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>) -> SelfAttention {
+    fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>, device: &Device) -> SelfAttention {
         let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
         SelfAttention {
             n_heads: self.config.n_heads,
             n_kv_heads: self.config.n_kv_heads,
             norm: norm.map(|(q, k)| {
-                let [q_scale, k_scale] = [q, k].map(|norm| norm.scale(&self.qkv.weight.device()));
+                let [q_scale, k_scale] = [q, k].map(|norm| norm.scale(device));
                 QkNorm { q: q_scale, k: k_scale, epsilon: q.epsilon() }
             }),
             rotation: rotation.map(Rotation::angles),
@@ -200,7 +200,7 @@ impl MultiHeadAttention {
     }
 
     /// Attention step by step, for a cache or an active probe. Returns the output of each head, `[B, H, T, D]`.
-    fn gather<P: Probe>(
+    fn attend_stepwise<P: Probe>(
         &self,
         qkv: Tensor<3>,
         rotation: Option<&Rotation>,
@@ -241,9 +241,4 @@ impl MultiHeadAttention {
         };
         [normed(&self.q_norm, q), normed(&self.k_norm, k), v]
     }
-}
-
-fn linear(layer: &Linear, x: Tensor<3>, precision: MatmulPrecision) -> Tensor<3> {
-    let bias = layer.bias.as_ref().map(Param::val);
-    kernels::linear(x, layer.weight.val(), bias, precision)
 }

@@ -128,7 +128,7 @@ impl Layer {
 
 /// The values of a parameter that holds two learned factors.
 fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
-    host(factors).try_into().expect("two")
+    host(factors.val()).try_into().expect("two")
 }
 
 /// The heads of a layer, without norms, rotation or window.

@@ -4,15 +4,13 @@
 mod decoder;
 mod layer;
 
-use burn::module::Param;
-use burn::nn;
 use burn::tensor::Tensor;
 
 use self::layer::Layer;
 use crate::attention::Rotation;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
-use crate::{Gpt, Norm};
+use crate::{Gpt, Linear, Norm};
 use tinderbox_kernels as kernels;
 use tinderbox_kernels::decode::{PackedLinear, RowNorm};
 
@@ -76,7 +74,7 @@ impl Engine {
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);
         let vocab_size = model.vocab_size();
-        let embedding = &model.token_embedding.weight;
+        let embedding = model.token_embedding.weight();
         let (output, token_embedding) = if let Some(output) = &model.output {
             (linear(output, precision), Some(host(embedding)))
         } else {
@@ -91,7 +89,7 @@ impl Engine {
         Self {
             vocab_size,
             token_embedding,
-            position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
+            position_embedding: position_embedding.map(|embedding| host(embedding.weight())),
             rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
             layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
             norm: norm(&last_norm, config.norm),
@@ -140,34 +138,34 @@ impl Engine {
     }
 }
 
-fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
-    with_values(param, <[f32]>::to_vec)
+fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    with_values(x, <[f32]>::to_vec)
 }
 
 /// Calls `f` with the values of a parameter and returns its result.
-fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
-    let flat = param.val().inner().reshape([param.shape().num_elements()]);
-    kernels::with_values(&flat, f).expect("the model's device works")
+fn with_values<const D: usize, R>(x: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> R {
+    let n = x.shape().num_elements();
+    kernels::with_values(&x.inner().reshape([n]), f).expect("the model's device works")
 }
 
-fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
-    let [inputs, outputs] = linear.weight.dims();
-    let bias = linear.bias.as_ref().map(host);
-    with_values(&linear.weight, |values| {
+fn linear(linear: &Linear, precision: Precision) -> PackedLinear {
+    let (weight, bias) = (linear.weight(), linear.bias().map(host));
+    let [inputs, outputs] = weight.dims();
+    with_values(weight, |values| {
         let at = |input: usize, output: usize| values[input * outputs + output];
         PackedLinear::pack(precision, [inputs, outputs], at, bias)
     })
 }
 
 fn norm(norm: &Norm, kind: NormKind) -> RowNorm {
-    let bias = norm.bias.as_ref().map(host);
+    let bias = norm.bias.as_ref().map(|bias| host(bias.val()));
     RowNorm::new(scale(norm), bias, kind == NormKind::LayerNorm, norm.epsilon())
 }
 
 /// The learned scale of a norm, or ones if it has none.
 fn scale(norm: &Norm) -> Vec<f32> {
     match &norm.weight {
-        Some(weight) => host(weight),
+        Some(weight) => host(weight.val()),
         None => vec![1.0; norm.dim()],
     }
 }
