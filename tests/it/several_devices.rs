@@ -83,3 +83,14 @@ fn a_run_that_cannot_start_ends_on_all_devices() {
     let error = train(&place, 3, "run", Start::New, &["data.path=\"-\""]).expect_err("no text");
     assert!(matches!(error, TrainError::Distributed(DistributedError::StandardInput)), "{error}");
 }
+
+#[test]
+fn a_loss_that_is_not_finite_ends_the_run_on_all_devices() {
+    let place = Place::new();
+    let settings = ["optimizer.learning_rate=3e38", "optimizer.weight_decay=0", "schedule.warmup_steps=0"];
+    for sync in ["step", "local"] {
+        let sync_is = format!("distributed.sync=\"{sync}\"");
+        let error = train(&place, 3, sync, Start::New, &[&settings[..], &[&sync_is]].concat()).expect_err("no loss");
+        assert!(matches!(error, TrainError::NotFinite { .. }), "{error}");
+    }
+}
