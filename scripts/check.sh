@@ -60,7 +60,12 @@ if command -v mpirun >/dev/null && command -v mpicc >/dev/null; then
 else
     printf '\n=== test: mpi: SKIPPED, there is no mpirun or no mpicc (apt-get install libopenmpi-dev openmpi-bin libclang-dev)\n'
 fi
-stage "toy corpus is reproducible" cargo run --release --locked --example make_corpus -- --check data
+# The generator of the corpus is a workspace of its own, with its own dependencies.
+generator=(--locked --manifest-path tools/make_corpus/Cargo.toml)
+stage "corpus: format" cargo fmt --check --manifest-path tools/make_corpus/Cargo.toml
+stage "corpus: clippy" cargo clippy --release --all-targets "${generator[@]}" -- -D warnings
+stage "corpus: test" cargo test --release "${generator[@]}"
+stage "toy corpus is reproducible" cargo run --release "${generator[@]}" -- --check data
 stage docs env RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --locked
 
 table

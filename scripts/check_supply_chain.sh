@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Every [[package]] but those of this workspace has the registry as its source, and a checksum.
+# Every [[package]] but our own has the registry as its source, and a checksum.
 awk '
     function check() {
         if (name == "" || name ~ /^tinderbox/) return
@@ -23,11 +23,13 @@ awk '
     /^source = / { source = $3; gsub(/"/, "", source) }
     /^checksum = / { checksum = $3; gsub(/"/, "", checksum) }
     END { check(); print n + 0 " dependencies, " bad + 0 " from elsewhere than crates.io"; exit bad > 0 || n == 0 }
-' Cargo.lock
+' Cargo.lock tools/*/Cargo.lock
 
 if ! cargo deny --version >/dev/null 2>&1; then
     echo "there is no cargo-deny: licences and bans are NOT CHECKED; to install it: cargo install --locked cargo-deny" >&2
     [[ ${1:-} = --if-there ]] && exit
     exit 1
 fi
-cargo deny --locked check licenses bans sources
+for manifest in Cargo.toml tools/*/Cargo.toml; do
+    cargo deny --locked --manifest-path "$manifest" --config deny.toml check --allow=license-not-encountered licenses bans sources
+done
