@@ -9,7 +9,7 @@
 //!    [`autoconfig`], [`sweep`]: what that costs, and which settings serve;
 //! 4. [`interop`]: import and export of models of other projects.
 //!
-//! The program adds [`draw`] and [`report`], and as features `serve` and `cli`.
+//! The program adds [`view`], which draws, with the [`report`] of a run, and as features `serve` and `cli`.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The `cli` module turns the arguments of the program into calls.
@@ -23,13 +23,20 @@
 mod bench;
 #[cfg(feature = "cli")]
 pub mod cli;
-pub mod draw;
-pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod view;
 
 pub use tinderbox_inspect as inspect;
 pub use tinderbox_interop as interop;
 pub use tinderbox_model as model;
 pub use tinderbox_model::{device, generate, tokenizer};
-pub use tinderbox_train::{autoconfig, config, data, distributed, format, measure, optimizer, plan, run, sweep, train};
+pub use tinderbox_train::{autoconfig, config, data, distributed, format, measure, optimizer, run, sweep, train};
+pub use view::{self as draw, report};
+
+/// What training takes, before it begins: see [`tinderbox_train::plan`].
+pub mod plan {
+    pub use tinderbox_train::plan::*;
+
+    pub use crate::view::plan_table as table;
+}

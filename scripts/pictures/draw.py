@@ -12,7 +12,7 @@ import textwrap
 import zlib
 from html import escape
 
-TOKENS = pathlib.Path("src/draw/assets/tokens.css").read_text()
+TOKENS = pathlib.Path("src/view/assets/tokens.css").read_text()
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 WIDTH = 880

@@ -6,9 +6,9 @@ use super::train::Repetitions;
 use super::{generate, train};
 use crate::config::precision_remark;
 use crate::device::OpenDevice;
-use crate::draw::table::{columns, table};
 use crate::format::{counted, grouped, or_dash, short};
 use crate::measure::{Times, peak_rss_mib};
+use crate::view::terminal::table::{columns, table};
 
 /// The cost of attention: a table for each pass, and the reasons why rows were left out.
 pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> String {
@@ -183,7 +183,7 @@ pub fn place(device: &OpenDevice) -> String {
 mod tests {
     use super::*;
     use crate::bench::attention::{Cost, series};
-    use crate::draw::table::{MAX_WIDTH, width};
+    use crate::view::terminal::table::{MAX_WIDTH, width};
 
     #[test]
     fn a_table_of_large_numbers_is_no_wider_than_a_page() {

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
-use crate::draw::table::{columns, table};
 use crate::format::or_dash;
+use crate::view::terminal::table::{columns, table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

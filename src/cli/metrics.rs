@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::numbers::at_least_one;
 use super::{note, print, print_json, print_table};
-use crate::draw;
 use crate::run::{self, Curves, LogRow};
+use crate::view;
 
 /// The default number of rows in a table, about a screen.
 const MAX_ROWS: usize = 24;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.json {
         print_json(&rows)?;
     } else if !rows.is_empty() {
-        print_table(&draw::curves_table(&rows))?;
+        print_table(&view::curves_table(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every row, --csv also all columns"));

@@ -8,6 +8,7 @@ use crate::device::DeviceSpec;
 use crate::interop::Family;
 use crate::plan::{self, Machines, Network, Portable, Vocabulary};
 use crate::run;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&plan)?;
     } else {
-        print(&plan::table(&plan, &config))?;
+        print(&view::plan_table(&plan, &config))?;
         for text in &plan.notes {
             note(format!("note: {text}"));
         }

@@ -15,12 +15,12 @@ use super::note;
 use super::paint::{self, MARGIN};
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
-use crate::draw::sparkline;
 use crate::format::{counted, duration, grouped, without_control, wrapped};
 use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
+use crate::view::sparkline;
 
 const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
 /// The same bar in amber, number 166 of the 256 terminal colours, which is visible on black and on white.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::{note, output};
 use crate::device::{self, DeviceSpec};
 use crate::format::{first_line, shell_word};
-use crate::report::{Comparison, PAGE, Report};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
+use crate::view::report::{Comparison, PAGE, Report};
 
 /// The default file name of a page about several runs, in the working directory.
 const COMPARISON: &str = "comparison.html";

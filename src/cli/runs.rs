@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{note, print_json, print_table};
-use crate::draw;
 use crate::run::{self, Difference, Order, RunDir, RunInfo, unix_s};
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -39,7 +39,7 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
     run::sort(&mut listing.runs, args.sort);
     match args.json {
         true => print_json(&listing.runs)?,
-        false => print_table(&draw::runs_table(&listing.runs, unix_s()))?,
+        false => print_table(&view::runs_table(&listing.runs, unix_s()))?,
     }
     for line in &listing.skipped {
         note(format!("note: skipped: {line}"));
@@ -54,7 +54,7 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let differences = run::differences(&dirs)?;
     match json {
         true => print_json(&objects(&runs, &differences)?)?,
-        false => print_table(&draw::runs_side_by_side(&runs, &differences, unix_s()))?,
+        false => print_table(&view::runs_side_by_side(&runs, &differences, unix_s()))?,
     }
     print_notes(&runs);
     Ok(())

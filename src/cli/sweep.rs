@@ -6,10 +6,10 @@ use super::numbers::{at_least_one, within};
 use super::{DONE, INTERRUPTED, note, print_json, print_table};
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;
-use crate::draw;
 use crate::format::{duration, grouped, milliseconds};
 use crate::sweep::{self, Entry, Method, Outcome, Request, SweepError};
 use crate::train::Interrupter;
+use crate::view;
 
 use super::train::stop_or_exit;
 use anyhow::Context;
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
     match args.json {
         true => print_json(&outcome)?,
-        false => print_table(&draw::sweep_table(&outcome))?,
+        false => print_table(&view::sweep_table(&outcome))?,
     }
     note(format!("page: `{}`", root.join(sweep::PAGE).display()));
     if outcome.best_toml.is_some() {
@@ -98,7 +98,7 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     ctrlc::set_handler(move || stop_or_exit(&handler)).context("cannot install the Ctrl-C handler")?;
     match sweep::run(request, root, overwrite, &|entry| note(line(entry)), &interrupter) {
         Ok(outcome) => {
-            Outcome::write_page(root, &draw::sweep_page(&outcome, &outcome.curves(root)))?;
+            Outcome::write_page(root, &view::sweep_page(&outcome, &outcome.curves(root)))?;
             Ok(Some(outcome))
         }
         Err(error @ SweepError::Interrupted) => {

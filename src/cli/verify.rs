@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::{print, print_json};
-use crate::draw;
 use crate::interop::verify;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&draw::verification(&found))?;
+        print(&view::verification(&found))?;
     }
     if !found.same {
         bail!("`{}` is not the model in `{}`", args.run.display(), args.against.display());

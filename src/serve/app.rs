@@ -9,9 +9,9 @@ use super::Service;
 use super::Shared;
 use super::error::ApiError;
 use super::library::ListedRun;
-use crate::draw;
-use crate::report::{Comparison, Report};
 use crate::run::{Curves, RunError, RunInfo};
+use crate::view;
+use crate::view::report::{Comparison, Report};
 
 /// The number of points in a sparkline.
 const N_SPARK: usize = 60;
@@ -69,10 +69,10 @@ pub(super) async fn index() -> Response {
 /// A file of the page.
 pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError> {
     let (kind, text) = match &*name {
-        "page.js" => (JS, draw::app_assets().1),
-        "page.css" => (CSS, draw::app_assets().0),
+        "page.js" => (JS, view::app_assets().1),
+        "page.css" => (CSS, view::app_assets().0),
         "app.css" => (CSS, include_str!("assets/app.css").to_owned()),
-        "spark.svg" => ("image/svg+xml", draw::SPARK.to_owned()),
+        "spark.svg" => ("image/svg+xml", view::SPARK.to_owned()),
         name => match MODULES.iter().find(|(module, _)| *module == name) {
             Some((_, text)) => (JS, (*text).to_owned()),
             None => return Err(ApiError::no_route("GET", &format!("/assets/{name}"))),

@@ -6,9 +6,9 @@ use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
 use super::inspect::{check_weights, tokens};
-use crate::draw;
 use crate::inspect::{Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
 use crate::model::Gpt;
+use crate::view;
 
 /// The number of most probable tokens in each cell of the lens.
 const N_TOP: usize = 5;
@@ -73,17 +73,17 @@ impl ViewRequest {
             Kind::Effects => return Ok(json!({"effects": effects(model, &prompt)?}).to_string()),
             Kind::Attention => {
                 let all = HeadSelection::new(None, None, &hosted.config)?;
-                draw::attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
+                view::attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
             }
             Kind::Lens { token } => {
                 let answer = Answer::likeliest(model, tokenizer, &prompt, *token)?;
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
-                draw::sheet_fragment(&draw::lens_sheet(&lens, &attribution, &prompt))
+                view::sheet_fragment(&view::lens_sheet(&lens, &attribution, &prompt))
             }
             Kind::Explain(place) => {
                 let explanation = Explanation::new(model, &prompt, *place)?;
-                draw::sheet_fragment(&draw::explanation_sheet(&explanation, &prompt))
+                view::sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
             }
             Kind::Patching { token, from } => {
                 let from = Prompt::of_ids(from.clone(), tokenizer);
@@ -91,7 +91,7 @@ impl ViewRequest {
                 let likeliest = |prompt: &Prompt| Answer::likeliest(model, tokenizer, prompt, *token);
                 let answers = [likeliest(&prompt)?, likeliest(&from)?];
                 let patching = Patching::new(model, [&prompt, &from], *token, answers)?;
-                draw::sheet_fragment(&draw::patching_sheet(&patching, [&prompt, &from]))
+                view::sheet_fragment(&view::patching_sheet(&patching, [&prompt, &from]))
             }
         };
         let data: Option<Value> = fragment.data.map(Value::String); // as text: the browser parses it once

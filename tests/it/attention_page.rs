@@ -106,7 +106,7 @@ fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
 
 /// Red, green and blue of a colour token of the pages.
 fn token(name: &str, theme: Theme) -> [f64; 3] {
-    const TOKENS: &str = include_str!("../../src/draw/assets/tokens.css");
+    const TOKENS: &str = include_str!("../../src/view/assets/tokens.css");
     let (_, pair) = TOKENS.split_once(&format!("--{name}: light-dark(")).expect("a token");
     let (light, dark) = pair.split_once(')').expect("an end").0.split_once(", ").expect("two");
     let hex = if theme == Theme::Light { light } else { dark };

@@ -10,8 +10,8 @@ use super::output::{Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
 use crate::data::BatchSource;
-use crate::draw;
 use crate::inspect::{Ablation, Part, Removal};
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -69,9 +69,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => format!("{n_batches} batches, spread over the {of}"),
     };
     let drawn = Drawn {
-        text: draw::ablation(&ablation, &measured_on, args.output.palette()),
+        text: view::ablation(&ablation, &measured_on, args.output.palette()),
         json: serde_json::to_string(&document)?,
-        sheet: draw::ablation_sheet(&ablation, &measured_on),
+        sheet: view::ablation_sheet(&ablation, &measured_on),
     };
     args.output.write("What each part is good for", &about(&opened), vec![drawn])
 }

@@ -7,9 +7,9 @@ use super::{Prompts, about};
 use crate::cli::numbers::count;
 use crate::cli::{Subject, note};
 use crate::config::ModelConfig;
-use crate::draw;
 use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention, PromptDetails};
 use crate::run::Trained;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -66,25 +66,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Text => {
             let palette = args.style.colors.palette(args.output.is_given());
             let n_columns = args.style.n_columns();
-            let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
+            let text = |attention: &_| view::attention_text(attention, palette, n_columns);
             args.output.write_styled(&read()?.iter().map(text).collect::<Vec<_>>().join("\n"))
         }
-        Format::Json => args.output.write(&json_of(read()?.iter().map(draw::attention_json).collect())),
-        Format::Svg => args.output.write(&draw::attention_svg(&read()?)),
+        Format::Json => args.output.write(&json_of(read()?.iter().map(view::attention_json).collect())),
+        Format::Svg => args.output.write(&view::attention_svg(&read()?)),
         Format::Html => {
             check_size(&opened.config.model, &prompts, &selection)?;
             let Trained { model, tokenizer, .. } = &opened;
             let details = prompts.iter().map(|prompt| PromptDetails::new(model, tokenizer, prompt, &selection));
-            args.output.write(&draw::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened)))
+            args.output.write(&view::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened)))
         }
     }
 }
 
 /// Checks the total size of the page for all prompts, and prints a note to standard error if it is large.
 fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelection) -> Result<(), InspectError> {
-    let mib = |prompt: &Prompt| draw::attention_mib(config, selection, prompt.len());
+    let mib = |prompt: &Prompt| view::attention_mib(config, selection, prompt.len());
     let mib = prompts.iter().map(mib).sum();
-    draw::check_size(mib)?;
+    view::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
             "note: the page holds up to {mib} MiB of numbers and takes seconds to open; choose less with --layer and \

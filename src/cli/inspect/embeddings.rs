@@ -3,8 +3,8 @@
 use super::Prompts;
 use super::output::Output;
 use crate::cli::Subject;
-use crate::draw;
 use crate::inspect::Embeddings;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,6 +34,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
-    let text = |embeddings: &_| draw::embeddings(embeddings, &prompts, args.positions);
+    let text = |embeddings: &_| view::embeddings(embeddings, &prompts, args.positions);
     args.output.write(vec![args.output.page(&embeddings, text)?])
 }

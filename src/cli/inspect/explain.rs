@@ -4,8 +4,8 @@ use super::output::Output;
 use super::{Prompts, Token};
 use crate::cli::Subject;
 use crate::cli::numbers::count;
-use crate::draw;
 use crate::inspect::Explanation;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in args.prompts.read(&opened)? {
         let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
-        pages.push(args.output.page(&explanation, |explanation| draw::explanation(explanation, &prompt))?);
+        pages.push(args.output.page(&explanation, |explanation| view::explanation(explanation, &prompt))?);
     }
     args.output.write(pages)
 }

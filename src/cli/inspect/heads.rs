@@ -6,9 +6,9 @@ use super::output::Output;
 use crate::cli::Subject;
 use crate::cli::numbers::at_least_one;
 use crate::data::batch;
-use crate::draw;
 use crate::inspect::{Annotations, N_WINDOWS, References, ScoredHeads};
 use crate::run::Trained;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -45,12 +45,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             config.data.val_fraction,
             config.train.seed,
         )?;
-        args.output.page(&references, draw::head_answers)?
+        args.output.page(&references, view::head_answers)?
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
         let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
         let heads = ScoredHeads::measure(&opened.model, &windows)?;
-        args.output.page(&heads.to_json(), |_| draw::scored_heads(&heads))?
+        args.output.page(&heads.to_json(), |_| view::scored_heads(&heads))?
     };
     args.output.write(vec![page])
 }

@@ -7,10 +7,10 @@ use super::output::{Drawn, DrawnOutput};
 use super::{Prompts, Token, about};
 use crate::cli::Subject;
 use crate::cli::numbers::within;
-use crate::draw;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
 use crate::tokenizer::Tokenizer;
+use crate::view;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -72,9 +72,9 @@ impl Args {
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         Ok(Drawn {
-            text: draw::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.palette()),
+            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.palette()),
             json: serde_json::to_string(&document)?,
-            sheet: draw::lens_sheet(&lens, &attribution, prompt),
+            sheet: view::lens_sheet(&lens, &attribution, prompt),
         })
     }
 
@@ -90,9 +90,9 @@ impl Args {
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
         Ok(Drawn {
-            text: draw::patching(&patching, [prompt, &from], self.output.palette()),
+            text: view::patching(&patching, [prompt, &from], self.output.palette()),
             json: serde_json::to_string(&patching)?,
-            sheet: draw::patching_sheet(&patching, [prompt, &from]),
+            sheet: view::patching_sheet(&patching, [prompt, &from]),
         })
     }
 

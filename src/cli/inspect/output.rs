@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::numbers::within;
 use crate::cli::{output, paint, print, print_styled};
-use crate::draw::{self, Palette, Sheet};
+use crate::view::{self, Palette, Sheet};
 
 /// The width of a map, in columns, if none is given.
 const DEFAULT_COLUMNS: usize = 100;
@@ -107,8 +107,8 @@ impl DrawnOutput {
         match self.format {
             DrawnFormat::Text => self.file.write_styled(&each(|drawn| drawn.text).join("\n")),
             DrawnFormat::Json => self.file.write(&json_of(each(|drawn| drawn.json))),
-            DrawnFormat::Svg => self.file.write(&draw::sheets_svg(title, about, &sheets())),
-            DrawnFormat::Html => self.file.write(&draw::sheets_html(title, about, &sheets())),
+            DrawnFormat::Svg => self.file.write(&view::sheets_svg(title, about, &sheets())),
+            DrawnFormat::Html => self.file.write(&view::sheets_html(title, about, &sheets())),
         }
     }
 }

@@ -1,0 +1,450 @@
+//! Attention as an interactive page: which token attends to which, why, and how the tokens change.
+//!
+//! Rust writes the numbers and describes the model; the scripts in `assets/attention` draw and handle input: `data.js`
+//! reads the numbers, `choice.js` holds the reader's selection, `attention.js` joins the views, one file each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::config::{ModelConfig, PositionKind};
+use crate::format::counted;
+use crate::inspect::{HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails, Telling};
+use crate::model::probe::Point;
+use crate::tokenizer::visible;
+use crate::view::html::packing::Packing;
+use crate::view::terminal::columns::fit;
+use crate::view::{Fragment, escape, page_about};
+
+const STYLES: &[&str] = &[
+    include_str!("../assets/attention/attention.css"),
+    include_str!("../assets/attention/text_view.css"),
+    include_str!("../assets/attention/head_view.css"),
+    include_str!("../assets/attention/model_view.css"),
+    include_str!("../assets/attention/neuron_view.css"),
+    include_str!("../assets/attention/tables.css"),
+];
+/// Scripts in one scope: later ones use names from earlier ones.
+const SCRIPTS: &[&str] = &[
+    include_str!("../assets/attention/data.js"),
+    include_str!("../assets/attention/choice.js"),
+    include_str!("../assets/attention/heat.js"),
+    include_str!("../assets/attention/parts.js"),
+    include_str!("../assets/attention/lazy_rows.js"),
+    include_str!("../assets/attention/tall_canvas.js"),
+    include_str!("../assets/attention/head_strip.js"),
+    include_str!("../assets/attention/text_view.js"),
+    include_str!("../assets/attention/head_view.js"),
+    include_str!("../assets/attention/large_map.js"),
+    include_str!("../assets/attention/model_view.js"),
+    include_str!("../assets/attention/neuron_view.js"),
+    include_str!("../assets/attention/similarity_view.js"),
+    include_str!("../assets/attention/top_view.js"),
+    include_str!("../assets/attention/attention.js"),
+];
+
+/// The largest page, in MiB: the browser tab takes several times as much memory.
+const LIMIT_MIB: usize = 512;
+/// The size up to which a section has exact numbers; up to the next size it has 16-bit numbers, and larger sections are
+/// coarse, so that they open fast.
+const EXACT_MIB: usize = 1;
+const FINE_MIB: usize = 4;
+/// The most columns of a heading.
+const HEADING: usize = 72;
+
+/// The page: a section for each prompt; `about` names a run and its step.
+#[must_use]
+pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
+    let section = |details: &PromptDetails| {
+        let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
+        // Lines may break after each visible space.
+        (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
+    };
+    page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
+}
+
+/// The views of one prompt, as a section of any page.
+pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
+    let PromptAttention { config, selection, prompt, .. } = &details.attention;
+    fragment(details, packing(config, selection, prompt.len()))
+}
+
+/// An empty section of this kind.
+pub(crate) const EMPTY: Fragment = Fragment {
+    kind: "attention",
+    styles: STYLES,
+    scripts: SCRIPTS,
+    body: String::new(),
+    data: None,
+    lists: Vec::new(),
+};
+
+fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
+    let (data, lists) = Data::new(details, packing);
+    Fragment {
+        body: format!("<p class=\"facts\">{}</p>", escape(&facts(&details.attention, packing))),
+        data: Some(serde_json::to_string(&data).expect("plain data")),
+        lists,
+        ..EMPTY
+    }
+}
+
+/// The approximate size of the section of a prompt with `n_tokens`, in MiB.
+#[must_use]
+pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
+    mib(config, selection, n_tokens, packing(config, selection, n_tokens))
+}
+
+/// The packing of a section's numbers, by their size.
+fn packing(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> Packing {
+    let mib = |packing| mib(config, selection, n_tokens, packing);
+    match () {
+        () if mib(Packing::Exact) <= EXACT_MIB => Packing::Exact,
+        () if mib(Packing::Fine) <= FINE_MIB => Packing::Fine,
+        () => Packing::Coarse,
+    }
+}
+
+fn mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
+    n_bytes(config, selection, n_tokens, packing).div_ceil(3) * 4 / (1024 * 1024)
+}
+
+/// The approximate size of a section's numbers in bytes, before base64.
+fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
+    let n_pairs = n_tokens * (n_tokens + 1) / 2;
+    let n_heads = selection.layers.len() * selection.heads.len();
+    let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
+    (n_heads + config.n_layers + 1) * n_pairs * packing.number_bytes()
+        + (n_heads + n_kv_heads) * n_tokens * packing.vector_bytes(config.head_dim)
+}
+
+/// Checks the size of a page before it is built.
+///
+/// # Errors
+/// If it is too large for a browser.
+pub fn check_size(mib: usize) -> Result<(), InspectError> {
+    match mib <= LIMIT_MIB {
+        true => Ok(()),
+        false => Err(InspectError::PageTooLarge { mib, limit_mib: LIMIT_MIB }),
+    }
+}
+
+/// The input of the scripts. Lists of numbers are not included, only their indices in [`Fragment::lists`], so that a
+/// browser reads a head's numbers when it shows them.
+#[derive(Serialize)]
+struct Data<'a> {
+    /// The tokens in readable form, `[T]`.
+    tokens: &'a [String],
+    /// Their actual text, for running text.
+    texts: &'a [String],
+    /// The model's prediction after each token.
+    predictions: Vec<Prediction>,
+    /// The same as [`PromptDetails::effects`], for the heads shown.
+    effects: Option<Vec<Vec<f64>>>,
+    /// The head to show first.
+    telling: Option<TellingData<'a>>,
+    /// The indices of the layers and heads shown.
+    layers: Vec<usize>,
+    heads: Vec<usize>,
+    /// The index of the key head that each head reads.
+    kv_heads: Vec<usize>,
+    head_dim: usize,
+    /// The steps between projection and query-key product, in words; may be empty.
+    prepared: String,
+    /// The factor of scores, unless it is one over the square root of `head_dim`.
+    scale: Option<f64>,
+    /// The attention window of each layer, the token itself included; none for all earlier tokens.
+    windows: Vec<Option<usize>>,
+    /// The packing of the lists.
+    packing: Packing,
+    /// For each layer and head, each token's weights for itself and earlier tokens: `T (T + 1) / 2`, row by row.
+    weights: Vec<Vec<usize>>,
+    /// For each layer and head the queries, `[T, D]`; empty, like the keys, in a packing without vectors.
+    queries: Vec<Vec<usize>>,
+    /// For each layer the keys by key head, `[T, D]`.
+    keys: Vec<BTreeMap<usize, usize>>,
+    /// The same as [`PromptAttention::similarity`].
+    similarity: Vec<usize>,
+}
+
+/// The model's prediction after a token.
+#[derive(Serialize)]
+struct Prediction {
+    /// The most probable tokens with their probabilities.
+    top: Vec<(String, f64)>,
+    /// The probability of the actual next token, and its rank.
+    came: Option<(f64, usize)>,
+}
+
+impl Prediction {
+    fn new(prediction: &LayerPrediction) -> Self {
+        let rounded = |probability: f64| (probability * 1e6).round() / 1e6;
+        let top = prediction.top.iter().map(|guess| (visible(&guess.token), rounded(guess.probability)));
+        let came = prediction.came.as_ref().map(|came| (rounded(came.guess.probability), came.rank));
+        Self { top: top.collect(), came }
+    }
+}
+
+#[derive(Serialize)]
+struct TellingData<'a> {
+    layer: usize,
+    head: usize,
+    query: usize,
+    sentence: &'a str,
+}
+
+impl<'a> Data<'a> {
+    fn new(all: &'a PromptDetails, packing: Packing) -> (Self, Vec<String>) {
+        let details = &all.attention;
+        let PromptAttention { prompt, selection, recording, config } = details;
+        let layers: Vec<usize> = selection.layers.clone().collect();
+        let heads: Vec<usize> = selection.heads.clone().collect();
+        let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
+        let mut lists = Vec::new();
+        let mut add = |list: String| {
+            lists.push(list);
+            lists.len() - 1
+        };
+        let triangle =
+            |layer, head| packing.weights((0..prompt.len()).flat_map(|at| &recording.row(layer, head, at)[..=at]));
+        let vectors = |layer, point, head| {
+            let tensor = recording.get(layer, point);
+            packing.vectors((0..prompt.len()).map(|at| tensor.vector(head, at)))
+        };
+        let mut of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<usize>> {
+            let mut of_layer = |layer: &usize| heads.iter().map(|head| add(of_head(*layer, *head))).collect();
+            layers.iter().map(&mut of_layer).collect()
+        };
+        let weights = of_heads(&triangle);
+        let has_vectors = packing.has_vectors();
+        let queries = match has_vectors {
+            true => of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
+            false => Vec::new(),
+        };
+        let keys = |layer: &usize| {
+            let each: BTreeSet<usize> = kv_heads.iter().copied().collect();
+            each.into_iter().map(|head| (head, add(vectors(*layer, Point::Keys, head)))).collect()
+        };
+        let keys = layers.iter().filter(|_| has_vectors).map(keys).collect();
+        let similarity = details.similarity().iter().map(|cosines| add(packing.cosines(cosines))).collect();
+        let data = Self {
+            tokens: &prompt.pieces,
+            texts: &prompt.texts,
+            predictions: all.predictions.iter().map(Prediction::new).collect(),
+            effects: all.effects.as_ref().map(|effects| {
+                let of_layer = |layer: &usize| heads.iter().map(|head| effects[*layer][*head]).collect();
+                layers.iter().map(of_layer).collect()
+            }),
+            telling: all.telling.as_ref().map(|Telling { layer, head, query, sentence }| TellingData {
+                layer: *layer,
+                head: *head,
+                query: *query,
+                sentence,
+            }),
+            head_dim: config.head_dim,
+            prepared: prepared(config),
+            scale: config.attention_scale,
+            windows: layers.iter().map(|layer| config.attention_window_of(*layer)).collect(),
+            packing,
+            weights,
+            queries,
+            keys,
+            similarity,
+            layers,
+            heads,
+            kv_heads,
+        };
+        (data, lists)
+    }
+}
+
+/// The steps between the projection of queries and keys and their product, in words.
+fn prepared(config: &ModelConfig) -> String {
+    let norm = config.qk_norm.then_some("normed in each head (qk_norm)");
+    let rotation = (config.position == PositionKind::Rope).then_some("turned by their position (rope)");
+    norm.into_iter().chain(rotation).collect::<Vec<_>>().join(" and ")
+}
+
+/// The prompt and the model in a few sentences.
+fn facts(details: &PromptAttention, packing: Packing) -> String {
+    let PromptAttention { prompt, config, .. } = details;
+    let counted = |n: usize, noun: &str| counted(n as u64, noun);
+    let mut facts = counted(prompt.len(), "token");
+    if prompt.n_dropped > 0 {
+        let n = prompt.n_dropped;
+        facts += &format!(", the last of the prompt: {n} before them did not fit the context");
+    }
+    facts += &format!(
+        ". The model has {} of {}, with queries and keys of {}",
+        counted(config.n_layers, "layer"),
+        counted(config.n_heads, "head"),
+        counted(config.head_dim, "number"),
+    );
+    let prepared = prepared(config);
+    if !prepared.is_empty() {
+        facts += &format!(", {prepared}");
+    }
+    facts.push('.');
+    if config.n_kv_heads < config.n_heads {
+        let group = config.n_heads / config.n_kv_heads;
+        facts += &format!(" Every {group} heads share their keys.");
+    }
+    if let Some(scale) = config.attention_scale {
+        facts += &format!(" Scores are q · k times {scale}, not over √d.");
+    }
+    if config.attention_window.iter().any(|window| *window > 0) {
+        let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();
+        facts += &format!(" Layer by layer a token sees the last {} tokens; 0 means all.", windows.join(", "));
+    }
+    facts += match packing {
+        Packing::Exact => "",
+        Packing::Fine => " The weights are within 1/65535 of the model's, other numbers in 16 bits.",
+        Packing::Coarse => {
+            " The page is large: its weights are within 1/255 of the model's, and small ones nearer; choose less with \
+             --layer and --head for finer ones, and for queries and keys."
+        }
+    };
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::inspect::Prompt;
+    use crate::inspect::testing::{model, small_config};
+    use crate::tokenizer::Tokenizer;
+    use crate::view::svg::plot::N_SERIES;
+
+    fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptDetails {
+        let config = ModelConfig { context_length: 64, position: PositionKind::Rope, ..small_config() };
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
+        let selection = HeadSelection::new(layer, head, &config).expect("is there");
+        PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured")
+    }
+
+    /// The data for the scripts, and a function that reads exact lists by index.
+    fn data(details: &PromptDetails) -> (Value, impl Fn(&Value) -> Vec<f32>) {
+        let fragment = attention_fragment(details);
+        let list = move |place: &Value| {
+            let list = &fragment.lists[usize::try_from(place.as_u64().expect("a place")).expect("small")];
+            let bytes = BASE64_STANDARD.decode(list).expect("base 64");
+            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
+        };
+        (serde_json::from_str(&fragment.data.expect("data")).expect("JSON"), list)
+    }
+
+    #[test]
+    fn every_number_is_there_to_the_bit() {
+        let it = details("hello", Some(1), None);
+        let (data, unpacked) = data(&it);
+        assert_eq!(data["layers"], serde_json::json!([1]));
+        assert_eq!(data["heads"], serde_json::json!([0, 1, 2, 3]));
+        assert_eq!(data["kv_heads"], serde_json::json!([0, 0, 1, 1]));
+        let it = &it.attention;
+        let [queries, keys] = [Point::Queries, Point::Keys].map(|point| &it.recording.get(1, point).values);
+        for head in 0..4 {
+            let rows = (0..5).flat_map(|query| it.recording.row(1, head, query)[..=query].to_vec());
+            assert_eq!(unpacked(&data["weights"][0][head]), rows.collect::<Vec<f32>>());
+            assert_eq!(unpacked(&data["queries"][0][head]), queries[head * 20..(head + 1) * 20]);
+        }
+        for (kv_head, place) in [("0", 0..20), ("1", 20..40)] {
+            assert_eq!(unpacked(&data["keys"][0][kv_head]), keys[place]);
+        }
+        assert_eq!(unpacked(&data["similarity"][2]), it.similarity()[2]);
+    }
+
+    #[test]
+    fn one_head_has_its_own_numbers_only() {
+        let it = details("hello", Some(0), Some(3));
+        let (data, unpacked) = data(&it);
+        assert_eq!(data["kv_heads"], serde_json::json!([1]));
+        assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
+        assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
+        assert_eq!(unpacked(&data["keys"][0]["1"]), it.attention.recording.get(0, Point::Keys).values[20..40]);
+    }
+
+    #[test]
+    fn a_prompt_stays_text() {
+        let evil = "</script><script>alert(1)</script><!-- & \"'";
+        let html = attention_html(&[evil, "b"].map(|text| details(text, None, None)), "</title>");
+        let n_lists = attention_fragment(&details("b", None, None)).lists.len();
+        assert_eq!(html.matches("<script").count(), 1 + 2 * (1 + n_lists), "one, data twice, and its lists");
+        assert_eq!(html.matches("</script").count(), 1 + 2 * (1 + n_lists));
+        assert!(!html.contains("<!-- ") && !html.contains("<script>alert"));
+        assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
+    }
+
+    #[test]
+    fn the_model_is_described() {
+        assert_eq!(
+            facts(&details("hello", None, None).attention, Packing::Exact),
+            "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
+             position (rope). Every 2 heads share their keys."
+        );
+    }
+
+    #[test]
+    fn what_scores_and_windows_are_not_of_the_paper_is_said() {
+        let config = ModelConfig { attention_scale: Some(1.0), attention_window: vec![0, 3], ..small_config() };
+        let prompt = Prompt::read("hello", &Tokenizer::byte(), 16).expect("bytes");
+        let selection = HeadSelection::new(Some(1), None, &config).expect("is there");
+        let it = PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured");
+        let (data, _) = data(&it);
+        assert_eq!((&data["scale"], &data["windows"]), (&1.0.into(), &serde_json::json!([3])));
+        let facts = facts(&it.attention, Packing::Exact);
+        let said =
+            " Scores are q · k times 1, not over √d. Layer by layer a token sees the last 0, 3 tokens; 0 means all.";
+        assert!(facts.ends_with(said), "{facts}");
+    }
+
+    #[test]
+    fn scripts_cannot_end_their_element_and_fetch_nothing() {
+        for asset in SCRIPTS.iter().chain(STYLES) {
+            for forbidden in ["</", "<!--", "\r", "://", "url(", "@import"] {
+                assert!(!asset.contains(forbidden), "{forbidden}");
+            }
+        }
+    }
+
+    /// `vision.rs` shows that the series are distinguishable; the page has as many of them, and makes no other colours.
+    #[test]
+    fn heads_have_the_colours_of_the_series() {
+        let scripts = SCRIPTS.concat();
+        assert!(scripts.contains(&format!("const N_SERIES = {N_SERIES};")));
+        assert!(scripts.contains("`var(--series-${head})`"));
+        for function in ["hsl(", "hwb(", "lab(", "lch("] {
+            assert!(!scripts.contains(function), "{function}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_a_size_before_it_is_made() {
+        let it = details(&"hello, and good bye".repeat(3), None, None);
+        let size = |packing| fragment(&it, packing).lists.concat().len();
+        let PromptAttention { config, selection, prompt, .. } = &it.attention;
+        for packing in [Packing::Exact, Packing::Fine, Packing::Coarse] {
+            let expected = n_bytes(config, selection, prompt.len(), packing).div_ceil(3) * 4;
+            assert!((expected..expected + 200).contains(&size(packing)), "{packing:?}");
+        }
+        assert!(check_size(LIMIT_MIB).is_ok());
+        let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
+        assert!(error.contains("513 MiB") && error.contains("--layer"), "{error}");
+    }
+
+    #[test]
+    fn long_prompts_are_rounded_and_short_ones_exact() {
+        let config = ModelConfig { n_layers: 12, n_heads: 3, n_kv_heads: 3, d_model: 192, ..small_config() };
+        let all = HeadSelection::new(None, None, &config).expect("is there");
+        assert_eq!(
+            [32, 128, 1024].map(|n| packing(&config, &all, n)),
+            [Packing::Exact, Packing::Fine, Packing::Coarse]
+        );
+        let one = HeadSelection::new(Some(0), Some(0), &config).expect("is there");
+        assert!(attention_mib(&config, &all, 1024) <= 34 && attention_mib(&config, &one, 1024) <= 25);
+        let facts = |packing| facts(&details("hello", None, None).attention, packing);
+        assert!(facts(Packing::Fine).contains("within 1/65535") && facts(Packing::Coarse).contains("within 1/255"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Standalone HTML pages: styles, scripts and data are in the file, and nothing is ever fetched.
+//!
+//! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data cannot
+//! end its element, and the browser runs only the page's script, identified by its hash.
+
+pub(crate) mod attention;
+pub(crate) mod curves;
+pub(crate) mod head_history;
+pub(crate) mod head_map;
+mod packing;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use sha2::{Digest, Sha256};
+
+use crate::view::theme::TOKENS;
+
+pub(crate) const STYLE: &str = include_str!("../assets/page.css");
+/// The logo: a spark.
+pub(crate) const SPARK: &str = include_str!("../assets/spark.svg");
+const SCRIPT: &str = include_str!("../assets/page.js");
+const PICTURE: &str = include_str!("../assets/picture.js");
+
+/// The content of a section.
+///
+/// Sections of one kind share their styles and scripts, which are written once. Styles apply only inside sections of
+/// their kind; the script is called with the element and the data of one section at a time (see `page.js`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    /// One lower-case word: the CSS class of the section, and the name under which its script registers a view.
+    pub kind: &'static str,
+    pub styles: &'static [&'static str],
+    /// Scripts that share one scope and call `page.view(kind, build)` once.
+    pub scripts: &'static [&'static str],
+    /// HTML without ids, with all external text escaped.
+    pub body: String,
+    /// A JSON document for the script.
+    pub data: Option<String>,
+    /// Base64 texts, which the script reads one at a time. Large data goes here: a browser is slow to load a long
+    /// element, and parses all of a document at once.
+    pub lists: Vec<String>,
+}
+
+/// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
+pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
+    page_about(title, "", lead, sections)
+}
+
+/// A page about something, such as a run and its step, named as plain text below the title, in the window title, and on
+/// pictures that a reader saves.
+pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
+    let (mut contents, mut body) = (String::new(), String::new());
+    let mut kinds: Vec<&Fragment> = Vec::new(); // the first fragment of each kind
+    for (number, (heading, fragment)) in (1..).zip(sections) {
+        let heading = escape(heading.as_ref());
+        contents += &format!("<li><a href=\"#section-{number}\">{heading}</a></li>\n");
+        body += &section(number, &heading, fragment);
+        if kinds.iter().all(|known| known.kind != fragment.kind) {
+            kinds.push(fragment);
+        }
+    }
+    if sections.len() > 1 {
+        contents = format!("<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{contents}</ol>\n</nav>\n");
+    } else {
+        contents.clear();
+    }
+    let script = script(&kinds);
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; \
+         base-uri 'none'; form-action 'none'",
+        BASE64_STANDARD.encode(Sha256::digest(&script))
+    );
+    let window_title = match about {
+        "" => escape(title),
+        about => escape(&format!("{title} · {about}")),
+    };
+    let about = match about {
+        "" => String::new(),
+        about => format!("<p class=\"page-about\">{}</p>\n", escape(about)),
+    };
+    let lead = match lead {
+        "" => String::new(),
+        lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
+    };
+    format!(
+        "<!doctype html>\n\
+         <html lang=\"en\">\n\
+         <head>\n\
+         <meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"generator\" content=\"tinderbox {version}\">\n\
+         <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n\
+         <title>{window_title}</title>\n\
+         <style>\n{style}</style>\n\
+         </head>\n\
+         <body>\n\
+         <header class=\"page-header\">\n\
+         <img class=\"page-mark\" src=\"data:image/svg+xml;base64,{icon}\" alt=\"\">\n\
+         <h1>{title}</h1>\n\
+         <button type=\"button\" class=\"page-theme\" hidden></button>\n\
+         </header>\n\
+         <main>\n\
+         {about}{lead}{contents}\
+         {body}\
+         </main>\n\
+         <script>{script}</script>\n\
+         </body>\n\
+         </html>\n",
+        version = env!("CARGO_PKG_VERSION"),
+        icon = BASE64_STANDARD.encode(SPARK),
+        title = escape(title),
+        style = style(&kinds),
+    )
+}
+
+/// The styles and the script of a page that builds sections of these kinds itself, with `page.rebuild`.
+#[cfg(feature = "serve")]
+pub(crate) fn assets(kinds: &[&Fragment]) -> (String, String) {
+    (style(kinds), script(kinds))
+}
+
+fn style(kinds: &[&Fragment]) -> String {
+    let mut style = [TOKENS, STYLE].concat();
+    for fragment in kinds.iter().filter(|fragment| !fragment.styles.is_empty()) {
+        style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
+    }
+    style
+}
+
+/// A single script, so that one hash allows it; a block per kind keeps their names separate.
+fn script(kinds: &[&Fragment]) -> String {
+    let mut script = format!("\n{SCRIPT}{PICTURE}");
+    for fragment in kinds.iter().filter(|fragment| !fragment.scripts.is_empty()) {
+        script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));
+    }
+    script + "\npage.start();\n"
+}
+
+fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, lists, .. }: &Fragment) -> String {
+    let mut html = format!(
+        "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{heading}</h2>\n{body}\n"
+    );
+    if !scripts.is_empty() {
+        html += "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n";
+    }
+    if let Some(data) = data {
+        html += &format!("<script type=\"application/json\">{}</script>\n", escape_json(data));
+    }
+    for list in lists {
+        html += "<script type=\"text/plain\">";
+        html += list;
+        html += "</script>\n";
+    }
+    html + "</section>\n"
+}
+
+/// Escapes text for HTML or SVG, between tags or in a quoted attribute.
+pub(crate) fn escape(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            '\0' => html.push('\u{fffd}'), // not allowed in HTML
+            other => html.push(other),
+        }
+    }
+    html
+}
+
+/// Escapes a JSON document for a `<script>`: nothing in it can end the element or start a comment.
+fn escape_json(document: &str) -> String {
+    document.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moving(data: &str) -> Fragment {
+        Fragment {
+            kind: "example",
+            styles: &["p { color: red; }\n"],
+            scripts: &["const one = 1;\n", "page.view(\"example\", () => one);\n"],
+            body: "<p>x</p>".to_owned(),
+            data: Some(data.to_owned()),
+            lists: Vec::new(),
+        }
+    }
+
+    /// The text between the first `start` and the `end` after it.
+    fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+        let (_, rest) = text.split_once(start).expect("a start");
+        rest.split_once(end).expect("an end").0
+    }
+
+    #[test]
+    fn text_is_no_markup() {
+        assert_eq!(
+            escape("<a href=\"x\" b='y'>&amp;\0é"),
+            "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;\u{fffd}é"
+        );
+    }
+
+    #[test]
+    fn styles_and_scripts_of_a_kind_are_written_once() {
+        let still =
+            Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None, lists: Vec::new() };
+        let sections = [("One", moving("[1]")), ("Still", still), ("Two", moving("[2]"))];
+        assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
+        let html = page("A page", "", &sections);
+        assert_eq!(html.matches("const one = 1;").count(), 1);
+        assert_eq!(html.matches("section.example {").count(), 1);
+        assert!(!html.contains("section.words"));
+        assert_eq!(html.matches("<section ").count(), 3);
+        assert_eq!(html.matches("type=\"application/json\"").count(), 2);
+        assert!(html.contains("<li><a href=\"#section-3\">Two</a></li>"));
+    }
+
+    #[test]
+    fn text_and_data_stay_what_they_are() {
+        let evil = "</title></script><script>alert(1)</script><!--<script>]]>\"'&amp;\u{2028}\\";
+        let data = serde_json::to_string(&[evil]).expect("plain data");
+        let html = page(evil, evil, &[(evil, moving(&data))]);
+        assert_eq!(html.matches("<script").count(), 2, "its own and the data");
+        assert_eq!(html.matches("</script").count(), 2);
+        assert_eq!(html.matches("<title>").count(), 1);
+        assert!(!html.contains("alert(1)</") && !html.contains("<!--"));
+        let written = between(&html, "<script type=\"application/json\">", "</script>");
+        assert!(!written.contains(['<', '>', '&']), "{written}");
+        let read: Vec<String> = serde_json::from_str(written).expect("still JSON");
+        assert_eq!(read, [evil]);
+    }
+
+    #[test]
+    fn the_browser_runs_this_script_and_fetches_nothing() {
+        let html = page("A page", "", &[("One", moving("1"))]);
+        let script = between(&html, "<script>", "</script>");
+        let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
+        let hash = BASE64_STANDARD.encode(Sha256::digest(script));
+        assert!(policy.contains(&format!("script-src 'sha256-{hash}'")), "{policy}");
+        assert!(policy.starts_with("default-src 'none';"), "{policy}");
+        assert!(!html.contains("https:"));
+        let other = html.replace("http://www.w3.org/2000/svg", ""); // a namespace, not an address
+        assert!(!other.contains("http:"));
+    }
+
+    /// With other line endings the hash would differ from the browser's, which reads them all as `\n`.
+    #[test]
+    fn assets_have_plain_line_ends() {
+        assert!(!STYLE.contains('\r') && !SCRIPT.contains('\r'));
+    }
+}

@@ -1,0 +1,72 @@
+//! Draws maps, plots, tables and pages: for a terminal, as SVG, and as standalone HTML.
+//!
+//! Every function turns values into text. Nothing here reads models or files, except [`report`], which is about a run.
+
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a line reads better than it saves an allocation"
+)]
+
+mod html;
+pub mod report;
+mod sheet;
+mod svg;
+mod sweep;
+pub(crate) mod terminal;
+mod theme;
+#[cfg(test)]
+mod vision;
+
+use serde::Serialize;
+
+#[cfg(feature = "serve")]
+pub(crate) use html::SPARK;
+pub(crate) use html::attention::attention_fragment;
+pub use html::attention::{attention_html, attention_mib, check_size};
+pub(crate) use html::curves::{Chart, Series, curves};
+pub(crate) use html::head_history::HeadHistory;
+pub(crate) use html::head_map::head_map;
+pub(crate) use html::{Fragment, escape, page, page_about};
+#[cfg(feature = "serve")]
+pub(crate) use sheet::explanation::explanation_sheet;
+pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
+#[cfg(feature = "serve")]
+pub(crate) use sheet::sheet_fragment;
+pub use sheet::{Sheet, sheets_html, sheets_svg};
+pub use svg::attention::attention_svg;
+pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
+pub use sweep::{sweep_page, sweep_table};
+pub use terminal::attention::{Palette, attention_text};
+pub use terminal::explanation::explanation;
+pub use terminal::heads::{head_answers, scored_heads};
+pub use terminal::plan::plan_table;
+pub(crate) use terminal::runs::run_names;
+pub use terminal::runs::{curves_table, runs_side_by_side, runs_table};
+pub use terminal::sparkline::sparkline;
+pub use terminal::tables::{ablation, embeddings, lens, patching};
+pub use terminal::verification::verification;
+
+use crate::inspect::PromptAttention;
+
+/// The styles and the script of the server's page, which builds sections about texts itself.
+#[cfg(feature = "serve")]
+pub(crate) fn app_assets() -> (String, String) {
+    html::assets(&[&html::attention::EMPTY, &sheet::EMPTY])
+}
+
+/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head shown a row of
+/// weights per query. Numbers are as short as possible while still read back as the same 32-bit floats.
+#[must_use]
+pub fn attention_json(attention: &PromptAttention) -> String {
+    #[derive(Serialize)]
+    struct Attention<'a> {
+        tokens: &'a [String],
+        weights: Vec<Vec<Vec<&'a [f32]>>>,
+    }
+    let PromptAttention { prompt, recording, selection, .. } = attention;
+    let head = |layer, head| recording.map(layer, head).chunks(prompt.len()).collect();
+    let layer = |layer| selection.heads.clone().map(|index| head(layer, index)).collect();
+    let weights = selection.layers.clone().map(layer).collect();
+    serde_json::to_string(&Attention { tokens: &prompt.texts, weights }).expect("plain data")
+}

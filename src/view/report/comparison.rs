@@ -1,0 +1,152 @@
+//! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
+
+use super::curves::SMALL;
+use super::{Report, ReportError};
+use crate::format::{compact, duration, grouped, whole};
+use crate::measure;
+use crate::run::{self, Difference, RunDir, RunInfo};
+use crate::view::{self, Chart, Fragment, N_SERIES, Series, escape, run_names};
+
+const STYLE: &str = include_str!("../assets/comparison.css");
+
+/// The contents of a page about several runs, best first.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    reports: Vec<Report>,
+    differences: Vec<Difference>,
+}
+
+impl Comparison {
+    /// Reads the files of these runs, as far as they exist.
+    ///
+    /// # Errors
+    /// If a run's config or one of its logs cannot be read.
+    pub fn read(runs: &[RunDir]) -> Result<Self, ReportError> {
+        let reports = runs.iter().map(Report::read).collect::<Result<Vec<_>, _>>()?;
+        let mut order: Vec<usize> = (0..runs.len()).collect();
+        let bits = |at: &usize| reports[*at].facts.val_bits_per_byte.unwrap_or(f64::INFINITY);
+        order.sort_by(|a, b| bits(a).total_cmp(&bits(b)));
+        let sorted: Vec<RunDir> = order.iter().map(|&at| runs[at].clone()).collect();
+        let reports = order.iter().map(|&at| reports[at].clone()).collect();
+        Ok(Self { reports, differences: run::differences(&sorted)? })
+    }
+
+    /// One line for each missing part.
+    #[must_use]
+    pub fn notes(&self) -> Vec<&str> {
+        self.reports.iter().flat_map(Report::notes).map(String::as_str).collect()
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let facts: Vec<RunInfo> = self.reports.iter().map(|report| report.facts.clone()).collect();
+        let names = run_names(&facts);
+        let sections = [
+            ("Runs", Some(self.table(&names))),
+            ("Curves", view::curves(&self.charts(&names), "")),
+            ("What they wrote", self.samples(&names)),
+            ("What sets them apart", self.settings(&names)),
+        ];
+        let known: Vec<_> = sections.into_iter().filter_map(|(heading, it)| Some((heading, it?))).collect();
+        let lead = format!("{} runs, the best first. ~ marks an estimate.", names.len());
+        view::page(&names.join(", "), &lead, &known)
+    }
+
+    /// The validation losses as a large chart, the other columns as small ones, with a curve per run. The best are in
+    /// front.
+    fn charts(&self, names: &[String]) -> Vec<Chart> {
+        let runs = || names.iter().zip(&self.reports).enumerate().rev();
+        let losses = Chart {
+            id: "loss",
+            title: ["Validation loss", "bits per byte, estimates"],
+            series: runs()
+                .map(|(at, (name, report))| Series {
+                    name: name.clone(),
+                    class: class(at),
+                    points: report.curves.column("val_bits_per_byte_estimate"),
+                    has_dots: true,
+                })
+                .collect(),
+            mark: None,
+            from_zero: false,
+            ceiling: f64::INFINITY,
+            decimals: Some(4),
+        };
+        let small = |column: super::curves::Column| {
+            column.chart(runs().map(|(at, (name, report))| (name.clone(), class(at), &report.curves)))
+        };
+        std::iter::once(losses).chain(SMALL.map(small)).collect()
+    }
+
+    fn table(&self, names: &[String]) -> Fragment {
+        let mut body = "<div class=\"scrolls\">\n<table>\n<tr><th>run</th><th>bits per byte</th><th>best validation \
+                        loss</th><th>at step</th><th>steps</th><th>parameters</th><th>tokens per second</th><th>time of \
+                        steps</th></tr>\n"
+            .to_owned();
+        for (at, (name, report)) in names.iter().zip(&self.reports).enumerate() {
+            let facts = &report.facts;
+            let mark = if facts.is_estimate { "~" } else { "" };
+            let loss = |loss: Option<f64>| loss.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default();
+            let speeds: Vec<f64> = report.curves.column("tokens_per_s").into_iter().map(|point| point.1).collect();
+            let speed = if speeds.is_empty() { String::new() } else { whole(measure::median(&speeds)) };
+            body += &format!(
+                "<tr><th scope=\"row\"><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 \
+                 5H19\"/></svg>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{speed}</td><td>{}</td>\
+                 </tr>\n",
+                class(at),
+                escape(name),
+                loss(facts.val_bits_per_byte),
+                loss(facts.val_loss),
+                facts.best_step.map(grouped).unwrap_or_default(),
+                grouped(facts.step),
+                facts.parameters.map(compact).unwrap_or_default(),
+                facts.train_s.map(duration).unwrap_or_default(),
+            );
+        }
+        fragment(body + "</table>\n</div>")
+    }
+
+    /// The latest sample of each run.
+    fn samples(&self, names: &[String]) -> Option<Fragment> {
+        let written = names.iter().zip(&self.reports);
+        let texts = written.filter_map(|(name, report)| super::samples::newest_of(name, &report.samples));
+        let texts: String = texts.collect();
+        (!texts.is_empty()).then(|| fragment(format!("<div class=\"texts\">\n{texts}</div>")))
+    }
+
+    /// The config keys whose values differ.
+    fn settings(&self, names: &[String]) -> Option<Fragment> {
+        if self.differences.is_empty() {
+            return None;
+        }
+        let heading: String = names.iter().map(|name| format!("<th>{}</th>", escape(name))).collect();
+        let row = |Difference { key, values }: &Difference| {
+            let cells = values.iter().map(|value| value.as_ref().map(ToString::to_string).unwrap_or_default());
+            let cells: String = cells.map(|value| format!("<td>{}</td>", escape(&value))).collect();
+            format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", escape(key))
+        };
+        let rows: String = self.differences.iter().map(row).collect();
+        let table = format!("<table>\n<tr><td></td>{heading}</tr>\n{rows}</table>");
+        Some(fragment(format!("<div class=\"scrolls\">\n{table}\n</div>")))
+    }
+}
+
+/// The CSS class of a run's curve: the best are coloured, the others grey.
+fn class(at: usize) -> String {
+    match at < N_SERIES {
+        true => format!("series-{at}"),
+        false => "train".to_owned(),
+    }
+}
+
+fn fragment(body: String) -> Fragment {
+    Fragment {
+        kind: "comparison",
+        styles: &[view::PLOT_STYLE, STYLE],
+        scripts: &[],
+        body,
+        data: None,
+        lists: Vec::new(),
+    }
+}

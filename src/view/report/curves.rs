@@ -1,0 +1,145 @@
+//! The charts of every run: its losses, and small ones of learning rate, gradients and speed.
+
+use crate::run::{Curves, RunInfo};
+use crate::view::{Chart, Series};
+
+/// The multiple of the first loss above which losses are drawn at the upper edge: an explosion would flatten everything
+/// else.
+const MOST_GROWTH: f64 = 4.0;
+
+/// The losses: means over the log intervals for training, and estimates for validation. The mark is the headline number
+/// of the report: over the whole validation split, once that is known.
+pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
+    let train = curves.column("train_loss");
+    let validation = curves.column("val_loss_estimate");
+    let best = facts.best_step.zip(facts.val_loss);
+    let label = |loss: f64| match facts.is_estimate {
+        true => format!("best ~{loss:.4}, an estimate"),
+        false => format!("best {loss:.4}, whole split"),
+    };
+    let mark = best.map(|point| (point, label(point.1)));
+    let first = train.first().into_iter().chain(validation.first());
+    let first = first.map(|point| point.1).fold(0.0, f64::max);
+    Chart {
+        id: "loss",
+        title: ["Loss", "nats per token"],
+        series: vec![
+            Series { name: "training".to_owned(), class: "train".to_owned(), points: train, has_dots: false },
+            Series {
+                name: "validation (estimates)".to_owned(),
+                class: "validation".to_owned(),
+                points: validation,
+                has_dots: true,
+            },
+        ],
+        mark,
+        from_zero: false,
+        ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
+        decimals: Some(4),
+    }
+}
+
+/// A column of a run's log as a small chart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub id: &'static str,
+    pub title: [&'static str; 2],
+    /// Its key in the log.
+    pub key: &'static str,
+    /// The same as in [`Chart`].
+    pub decimals: Option<u8>,
+}
+
+pub(super) const LEARNING_RATE: Column =
+    Column { id: "rate", title: ["Learning rate", "by step"], key: "learning_rate", decimals: None };
+
+/// The small charts of a run.
+pub(super) const SMALL: [Column; 3] = [
+    LEARNING_RATE,
+    Column { id: "gradients", title: ["Gradient norm", "before clipping"], key: "gradient_norm", decimals: Some(3) },
+    Column { id: "speed", title: ["Speed", "tokens per second"], key: "tokens_per_s", decimals: Some(0) },
+];
+
+impl Column {
+    /// A chart of this column, with the name, the CSS class and the log of each curve.
+    pub fn chart<'a>(self, curves: impl IntoIterator<Item = (String, String, &'a Curves)>) -> Chart {
+        let Self { id, title, key, decimals } = self;
+        let series = curves.into_iter().map(|(name, class, curves)| Series {
+            name,
+            class,
+            points: curves.column(key),
+            has_dots: false,
+        });
+        let series = series.collect();
+        Chart { id, title, series, mark: None, from_zero: true, ceiling: f64::INFINITY, decimals }
+    }
+
+    /// A chart of this column of one run.
+    pub fn of(self, curves: &Curves) -> Chart {
+        self.chart([(self.title[0].to_lowercase(), "rate".to_owned(), curves)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn curves(rows: &[serde_json::Value]) -> Curves {
+        let rows = rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect();
+        Curves { rows, ..Curves::default() }
+    }
+
+    /// A run with only its best number known.
+    fn facts(best: Option<(u64, f64)>, is_estimate: bool) -> RunInfo {
+        RunInfo {
+            run: "runs/mine".into(),
+            status: crate::run::Status::Done,
+            step: 0,
+            max_steps: None,
+            parameters: None,
+            tokens: None,
+            train_s: None,
+            wall_s: None,
+            val_loss: best.map(|best| best.1),
+            is_estimate,
+            val_bits_per_byte: None,
+            best_step: best.map(|best| best.0),
+            device: None,
+            began_unix_s: None,
+            started_from: None,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_best_number_is_that_of_the_whole_split_or_named_an_estimate() {
+        let curves = curves(&[
+            json!({"step": 10, "train_loss": 3.0}),
+            json!({"step": 20, "train_loss": 2.0, "val_loss_estimate": 2.25}),
+            json!({"step": 30, "val_loss_estimate": 2.5, "val_loss": 2.125, "best_step": 20}),
+        ]);
+        let mark = |facts| losses(&curves, &facts).mark;
+        assert_eq!(mark(facts(Some((20, 2.125)), false)), Some(((20, 2.125), "best 2.1250, whole split".to_owned())));
+        assert_eq!(mark(facts(Some((20, 2.25)), true)), Some(((20, 2.25), "best ~2.2500, an estimate".to_owned())));
+        assert_eq!(mark(facts(None, false)), None, "no evaluation");
+    }
+
+    #[test]
+    fn an_explosion_does_not_hide_what_came_before() {
+        let curves = curves(&[
+            json!({"step": 1, "train_loss": 4.0}),
+            json!({"step": 2, "train_loss": 15.0}),
+            json!({"step": 3, "train_loss": 1e30}),
+        ]);
+        let chart = losses(&curves, &facts(None, false));
+        assert!((chart.ceiling - 16.0).abs() < 1e-12 && chart.is_cut());
+    }
+
+    #[test]
+    fn a_run_without_logs_has_empty_charts() {
+        let nothing = Curves::default();
+        assert!(losses(&nothing, &facts(None, false)).is_empty() && LEARNING_RATE.of(&nothing).is_empty());
+    }
+}

@@ -1,0 +1,163 @@
+//! The report of a run: one HTML page with its curves, samples, heads and config.
+//!
+//! A running, failed or older run has a report as far as its files allow; [`Report::notes`] says what is missing.
+
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a line reads better than it saves an allocation"
+)]
+
+mod comparison;
+mod curves;
+mod inside;
+mod numbers;
+mod samples;
+mod settings;
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+
+use crate::inspect::ScoredHeads;
+use crate::run::files::remove_left_over;
+use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
+use crate::view::{self, Chart, HeadHistory};
+pub use comparison::Comparison;
+use inside::Inside;
+use settings::Section;
+
+/// The page, in the run directory.
+pub const PAGE: &str = layout::REPORT;
+
+/// The reason why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The run cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The report cannot be written.
+    #[error(
+        "cannot write the report `{}`: {source}\n  hint: make room or choose another place; `tinderbox report` makes \
+         it again from the run directory", path.display()
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// The contents of a report.
+#[derive(Clone, Debug)]
+pub struct Report {
+    facts: RunInfo,
+    processes: Vec<Process>,
+    curves: Curves,
+    heads: Option<HeadHistory>,
+    samples: Vec<Sample>,
+    settings: Vec<Section>,
+    inside: Option<Inside>,
+    /// One line for each missing part.
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Reads the files of a run, as far as they exist.
+    ///
+    /// # Errors
+    /// If the run's config or one of its logs cannot be read.
+    pub fn read(run: &RunDir) -> Result<Self, ReportError> {
+        let facts = RunInfo::read(run)?;
+        let mut notes = facts.notes.clone();
+        if facts.status == Status::Stopped {
+            notes.extend(run::log::last_error(run).map(|why| format!("The run broke off: {why}")));
+        }
+        Ok(Self {
+            facts,
+            processes: run::processes(run)?,
+            curves: Curves::read(run)?,
+            heads: HeadHistory::new(&run::head_metrics(run, ScoredHeads::from_json)?),
+            samples: run::samples(run)?,
+            settings: settings::sections(&run::config_table(run)?),
+            inside: None,
+            notes,
+        })
+    }
+
+    /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 48
+    /// windows of the split. If this fails, a note says why.
+    pub fn look_inside(&mut self, run: &RunDir, device: &Device) {
+        match inside::look(run, device) {
+            Ok(inside) => self.inside = Some(inside),
+            Err(error) => {
+                let error = error.to_string(); // without its hint
+                let reason = error.lines().next().unwrap_or_default();
+                self.note(format!("Nothing can be said of heads and attention: {reason}"));
+            }
+        }
+    }
+
+    /// Adds a note for the reader.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// One line for each missing part.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Writes the page and the plots into the run directory.
+    ///
+    /// # Errors
+    /// If a file cannot be written; each is replaced atomically.
+    pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
+        remove_left_over(run.root()); // of an earlier report that was killed
+        let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.of(&self.curves)];
+        let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
+        for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
+            replace(&run.join(name), &chart.file())?;
+        }
+        if let Some(heads) = &self.heads {
+            replace(&run.join(layout::HEADS_SVG), &heads.file())?;
+        }
+        replace(&run.join(PAGE), &self.html())
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let losses = curves::losses(&self.curves, &self.facts);
+        let small = curves::SMALL.map(|column| column.of(&self.curves));
+        let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
+        let inside = self.inside.as_ref();
+        let head_map = |Inside { step, heads, .. }: &Inside| view::head_map(*step, heads);
+        let attention = inside.and_then(|inside| inside.attention.as_ref());
+        let sections = [
+            ("Numbers", Some(numbers::numbers(self))),
+            ("Curves", view::curves(&charts, &samples::newest(&self.samples))),
+            ("What it wrote", samples::samples(&self.samples, &self.curves)),
+            ("What each head does", inside.map(head_map)),
+            ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),
+            ("Who looks at whom", attention.map(view::attention_fragment)),
+            ("Details", Some(numbers::details(self))),
+            ("Config", Some(settings::settings(&self.settings))),
+        ];
+        let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
+        view::page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
+    }
+
+    /// The name of the run, even if its path is `.`.
+    fn name(&self) -> String {
+        let run = &self.facts.run;
+        let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());
+        root.file_name().unwrap_or(root.as_os_str()).to_string_lossy().into_owned()
+    }
+}
+
+fn replace(path: &Path, text: &str) -> Result<(), ReportError> {
+    write_atomically(path, text.as_bytes()).map_err(|source| ReportError::Write { path: path.to_owned(), source })
+}

@@ -1,0 +1,167 @@
+//! The state of a run in a sentence, and its numbers.
+
+use super::Report;
+use crate::format::{duration, grouped, short, whole};
+use crate::measure;
+use crate::run::{Curves, Status};
+use crate::view::{Fragment, escape};
+
+const STYLE: &str = include_str!("../assets/numbers.css");
+
+/// The state of the run in a sentence.
+pub(super) fn lead(report: &Report) -> String {
+    let facts = &report.facts;
+    let step = grouped(facts.step);
+    let steps = match facts.max_steps {
+        Some(max_steps) if max_steps != facts.step => {
+            format!("{step} of {} steps", grouped(max_steps))
+        }
+        _ => format!("{step} steps"),
+    };
+    let device = facts.device.as_ref();
+    let on = device.map_or_else(String::new, |device| format!(" on {device}"));
+    let time = |before: &str| facts.wall_s.map_or_else(String::new, |s| format!("{before} {}", duration(s)));
+    match facts.status {
+        Status::Done => format!("Done: {steps}{on}{}", time(" in")),
+        Status::Running => format!("In progress: {steps}{on}{}", time(", after")),
+        Status::Stopped => format!("Stopped after {steps}{on}"),
+        Status::Imported => "Imported".to_owned(),
+    }
+}
+
+/// The numbers of the run, the most important ones large.
+pub(super) fn numbers(report: &Report) -> Fragment {
+    let mut body = "<dl class=\"tiles\">\n".to_owned();
+    for (name, value, detail) in tiles(report) {
+        body += &format!(
+            "<div><dt>{name}</dt><dd class=\"value\">{}</dd><dd class=\"detail\">{}</dd></div>\n",
+            escape(&value),
+            escape(&detail)
+        );
+    }
+    body += "</dl>\n";
+    if !report.notes.is_empty() {
+        let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
+        body += &format!("<ul class=\"notes\">\n{}</ul>\n", notes.collect::<String>());
+    }
+    fragment(body)
+}
+
+/// The secondary numbers of the run, and how it was made.
+pub(super) fn details(report: &Report) -> Fragment {
+    let facts = facts(report).into_iter();
+    let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
+    fragment(format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>()))
+}
+
+fn fragment(body: String) -> Fragment {
+    Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
+}
+
+/// The name, value and remark of each known important number.
+fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
+    let facts = &report.facts;
+    let (mark, unit) = match facts.is_estimate {
+        true => ("~", "nats per token, an estimate"),
+        false => ("", "nats per token, over the whole split"),
+    };
+    let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
+    let trained = report.processes.last().and_then(|process| process.train_tokens);
+    let epochs = |tokens: u64| {
+        let epochs = trained.map(|n| short(tokens as f64 / n.max(1) as f64));
+        epochs.map(|epochs| format!("{epochs} times the training text")).unwrap_or_default()
+    };
+    let step_ms = median(&report.curves, "median_step_ms").map(|ms| format!("{} ms per step", short(ms)));
+    let tiles = [
+        ("Best validation loss", facts.val_loss.map(|loss| format!("{mark}{loss:.4}")), unit.to_owned()),
+        ("Perplexity", perplexity, "tokens it is unsure between".to_owned()),
+        (
+            "Bits per byte",
+            facts.val_bits_per_byte.map(|bits| format!("{mark}{bits:.4}")),
+            "of the validation text".to_owned(),
+        ),
+        ("Parameters", facts.parameters.map(grouped), "numbers that were learned".to_owned()),
+        ("Tokens seen", facts.tokens.map(grouped), facts.tokens.map(epochs).unwrap_or_default()),
+        ("Tokens per second", median(&report.curves, "tokens_per_s").map(whole), step_ms.unwrap_or_default()),
+    ];
+    tiles.into_iter().filter_map(|(name, value, detail)| Some((name, value?, detail))).collect()
+}
+
+/// The name and value of every other known number.
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let facts = &report.facts;
+    let last = report.processes.last();
+    let peak_mib = report.processes.iter().filter_map(|process| process.peak_rss_mib).reduce(f64::max);
+    let text = last.and_then(|process| Some([process.train_tokens?, process.val_tokens?].map(grouped)));
+    let resumed = report.processes.len().saturating_sub(1);
+    let rows = [
+        ("Best checkpoint", facts.best_step.map(|step| format!("step {}", grouped(step)))),
+        ("Last weights", last_weights(&report.curves)),
+        ("Time of all", facts.wall_s.map(duration)),
+        ("Time of steps", facts.train_s.map(duration)),
+        ("Peak memory", peak_mib.map(|mib| format!("{} MiB", whole(mib)))),
+        ("Device", facts.device.clone()),
+        ("Text", text.map(|[train, val]| format!("{train} training and {val} validation tokens"))),
+        ("Vocabulary", last.and_then(|process| process.vocab_size).map(|n| format!("{} tokens", grouped(n)))),
+        ("Started from", facts.started_from.clone()),
+        ("Went on", (resumed > 0).then(|| times(resumed))),
+        ("Version", last.and_then(|process| process.version.as_ref()).map(|version| format!("Tinderbox {version}"))),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The loss of the last weights: over the whole validation split, or the last estimate.
+fn last_weights(curves: &Curves) -> Option<String> {
+    let last = |column| curves.column(column).pop();
+    let shown = |mark: &str, loss: f64, bits: Option<f64>| {
+        let bits = bits.map(|bits| format!(", {mark}{bits:.4} bits per byte"));
+        format!("{mark}{loss:.4} nats per token{}", bits.unwrap_or_default())
+    };
+    let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
+    match whole {
+        Some((step, loss)) if estimate.is_none_or(|estimate| estimate.0 <= step) => {
+            Some(shown("", loss, last("val_bits_per_byte").map(|bits| bits.1)))
+        }
+        _ => {
+            let bits = last("val_bits_per_byte_estimate").map(|bits| bits.1);
+            Some(shown("~", estimate?.1, bits))
+        }
+    }
+}
+
+/// The median of a column.
+fn median(curves: &Curves, column: &str) -> Option<f64> {
+    let values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
+    (!values.is_empty()).then(|| measure::median(&values))
+}
+
+fn times(n: usize) -> String {
+    match n {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_weights_are_those_of_the_last_evaluation() {
+        let curves = |rows: &[serde_json::Value]| Curves {
+            rows: rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect(),
+            ..Curves::default()
+        };
+        let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});
+        let estimate = json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
+        let shown = last_weights(&curves(std::slice::from_ref(&done)));
+        assert_eq!(shown.as_deref(), Some("1.5000 nats per token, 2.0000 bits per byte"));
+        // A finished run that continues with more steps.
+        let shown = last_weights(&curves(&[done, estimate]));
+        assert_eq!(shown.as_deref(), Some("~1.2500 nats per token, ~1.7500 bits per byte"));
+        assert_eq!(last_weights(&Curves::default()), None);
+    }
+}

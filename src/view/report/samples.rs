@@ -1,0 +1,92 @@
+//! The samples that the model generated at its evaluations.
+
+use crate::format::grouped;
+use crate::run::{Curves, Sample};
+use crate::view::{Fragment, escape, spread};
+
+const STYLE: &str = include_str!("../assets/samples.css");
+const SCRIPT: &str = include_str!("../assets/samples.js");
+
+/// The most samples shown.
+const MOST_SAMPLES: usize = 50;
+
+/// The samples, with the estimated loss of the same weights; `None` if there are no samples.
+pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
+    if samples.is_empty() {
+        return None;
+    }
+    let losses = curves.column("val_loss_estimate");
+    let kept = spread(samples.len(), MOST_SAMPLES);
+    let last = kept.len() - 1;
+    let mut body = String::new();
+    if kept.len() < samples.len() {
+        let (kept, all) = (kept.len(), grouped(samples.len() as u64));
+        body += &format!("<p>{kept} of {all} samples, at even distances.</p>\n");
+    }
+    body += &format!(
+        "<div class=\"scrubber\" hidden><span>earlier</span><input type=\"range\" min=\"0\" max=\"{last}\" \
+         value=\"{last}\" aria-label=\"Which sample\"><span>later</span></div>\n<ol>\n"
+    );
+    for Sample { step, text } in kept.into_iter().map(|at| &samples[at]) {
+        let loss = losses.iter().find(|(of, _)| of == step);
+        let loss = loss.map(|(_, loss)| format!("<small>validation loss ~{loss:.4}</small>"));
+        // HTML drops a line break at the start of `pre`, and the text may begin with one.
+        body += &format!(
+            "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>\n",
+            grouped(*step),
+            loss.unwrap_or_default(),
+            escape(&visible(text))
+        );
+    }
+    body += "</ol>";
+    Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None, lists: Vec::new() })
+}
+
+/// The latest sample, for a place next to the curves; empty if there are none.
+pub(super) fn newest(samples: &[Sample]) -> String {
+    newest_of("What it writes now", samples).unwrap_or_default()
+}
+
+/// The latest sample below a heading; `None` if there are none.
+pub(super) fn newest_of(heading: &str, samples: &[Sample]) -> Option<String> {
+    let Sample { step, text } = samples.last()?;
+    let (heading, step, text) = (escape(heading), grouped(*step), escape(&visible(text.trim())));
+    Some(format!("<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre>{text}</pre>\n</aside>\n"))
+}
+
+/// The text with control characters replaced: an untrained model may generate anything.
+fn visible(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => c,
+    };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_text_whatever_the_model_wrote() {
+        let sample =
+            Sample { step: 1000, text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned() };
+        let html = samples(&[sample], &Curves::default()).expect("a section").body;
+        assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
+        assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");
+        assert!(!html.contains('\u{1b}') && !html.contains('\0'));
+        assert!(html.contains("Step 1,000<"));
+    }
+
+    #[test]
+    fn of_many_samples_some_are_shown() {
+        let sample = |step| Sample { step, text: format!("text {step}.") };
+        let many: Vec<Sample> = (1..=300).map(sample).collect();
+        let html = samples(&many, &Curves::default()).expect("a section").body;
+        assert_eq!(html.matches("<li>").count(), MOST_SAMPLES);
+        assert!(html.contains("text 1.<") && html.contains("text 300.<"));
+        assert!(html.contains("50 of 300 samples"));
+        assert_eq!(samples(&[], &Curves::default()), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! The sheets of `inspect lens` and `inspect ablate`: the contents of their cells and bars.
+
+use crate::format::{grouped, percent, signed};
+use crate::inspect::{Ablation, Attribution, Guess, LayerPrediction, Lens, Part, Patching, Prompt};
+use crate::tokenizer::visible;
+use crate::view::sheet::{Bars, Cell, Figure, Grid, Scale, Sheet};
+use crate::view::terminal::columns::fit;
+use crate::view::terminal::tables::{n_named, stage_name};
+
+/// The most columns of a token in a cell.
+const LONGEST: usize = 8;
+
+/// The most probable token of each layer after every token, and the contributions to one prediction.
+#[must_use]
+pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sheet {
+    let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
+    let cell = |stage: usize, at: usize| {
+        let prediction = &lens.positions[at].stages[stage];
+        let best = prediction.top.first()?;
+        let about = format!("After `{}`, token {at}, {}", prompt.pieces[at], guesses(prediction));
+        Some(Cell { value: best.probability, label: short(&visible(&best.token)), about })
+    };
+    let n = lens.positions.len();
+    let grid = Grid {
+        title: "The likeliest next token by each layer; the colour is its probability".to_owned(),
+        rows: stages.iter().map(|stage| stage_name(stage.layer)).collect(),
+        columns: prompt.pieces.iter().map(|piece| short(piece)).collect(),
+        cells: (0..stages.len()).map(|stage| (0..n).map(|at| cell(stage, at)).collect()).collect(),
+        scale: Scale::Share,
+    };
+    Sheet {
+        heading: prompt.whole_pieces().concat(),
+        lead: "The residual stream after each layer, read as if it were the last. A column is the token that was read \
+               last; the lowest row is the model's own prediction."
+            .to_owned(),
+        figures: vec![Figure::Grid(grid), Figure::Bars(attribution_bars(attribution, prompt))],
+    }
+}
+
+fn guesses(prediction: &LayerPrediction) -> String {
+    let guess = |guess: &Guess| format!("`{}` {:.3}", visible(&guess.token), guess.probability);
+    let top: Vec<String> = prediction.top.iter().map(guess).collect();
+    let came = prediction.came.as_ref().map_or(String::new(), |came| {
+        format!("; `{}` came, {:.3}, rank {}", visible(&came.guess.token), came.guess.probability, came.rank)
+    });
+    format!("{}: {}{came}", stage_name(prediction.layer), top.join(", "))
+}
+
+fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
+    let other = match &it.against {
+        Some(against) => format!("that of `{}`", visible(&against.token)),
+        None => "the mean of all logits".to_owned(),
+    };
+    let ranked = it.ranked();
+    let (named, rest) = ranked.split_at(n_named(ranked.len()));
+    let mut rows: Vec<(String, f64)> = named.iter().map(|term| (term.component.to_string(), term.logit)).collect();
+    if !rest.is_empty() {
+        rows.push((format!("{} others", rest.len()), rest.iter().map(|term| term.logit).sum()));
+    }
+    let title = format!(
+        "After `{}`, token {}: the logit of `{}` minus {other} is {}, the sum of",
+        prompt.pieces[it.position],
+        it.position,
+        visible(&it.answer.token),
+        signed(it.difference, 4)
+    );
+    Bars { title, rows }
+}
+
+/// The rise of the loss without each head and layer; `measured_on` names the text.
+#[must_use]
+pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
+    let rises: Vec<(Part, f64)> =
+        it.parts.iter().filter_map(|part| Some((part.part, part.mean.or(part.zero)? - it.loss))).collect();
+    let has_mean = it.parts.iter().any(|part| part.mean.is_some());
+    let instead = if has_mean { "its mean" } else { "zeros" };
+    let about = |part: Part, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
+    let title = format!("The change of the loss with {instead} instead of each part's values, nats per token");
+    let grid = parts_grid(title, &rises, Scale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);
+    Sheet {
+        heading: "The loss without each part".to_owned(),
+        lead: format!(
+            "The loss of the whole model is {:.4} nats per token over {} tokens: {measured_on}.",
+            it.loss,
+            grouped(it.tokens as u64)
+        ),
+        figures: vec![Figure::Grid(grid)],
+    }
+}
+
+/// Parts by layer: the heads, the whole attention layer, the feed-forward layer.
+fn parts_grid(
+    title: String,
+    values: &[(Part, f64)],
+    scale: Scale,
+    label: impl Fn(f64) -> String,
+    about: impl Fn(Part, f64) -> String,
+) -> Grid {
+    let place = |part: Part, n_heads: usize| match part {
+        Part::Head { layer, head } => Some((layer, head)),
+        Part::Attention { layer } => Some((layer, n_heads)),
+        Part::Mlp { layer } => Some((layer, n_heads + 1)),
+        Part::Embedding | Part::Residual { .. } => None,
+    };
+    let n_heads = values.iter().filter(|(part, _)| matches!(part, Part::Head { layer: 0, .. })).count();
+    let n_layers = values.iter().filter(|(part, _)| matches!(part, Part::Mlp { .. })).count();
+    let mut cells = vec![vec![None; n_heads + 2]; n_layers];
+    for &(part, value) in values {
+        if let Some((row, column)) = place(part, n_heads) {
+            cells[row][column] = Some(Cell { value, label: label(value), about: about(part, value) });
+        }
+    }
+    let heads = (0..n_heads).map(|head| format!("head {head}"));
+    Grid {
+        title,
+        rows: (0..n_layers).map(|layer| stage_name(Some(layer))).collect(),
+        columns: heads.chain(["attention".to_owned(), "mlp".to_owned()]).collect(),
+        cells,
+        scale,
+    }
+}
+
+/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
+/// stream.
+#[must_use]
+pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
+    let shares: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
+    let about =
+        |part: Part, share: f64| format!("{part} from the other prompt moves the difference by {}", percent(share));
+    let positions = it.first_difference()..it.position + 1;
+    let stage = |stage: usize| stage_name(stage.checked_sub(1));
+    let cell = |row: usize, at: usize| {
+        let value = it.residual[row][at];
+        let about = format!("{} at `{}`, token {at}: {}", stage(row), prompt.pieces[at], percent(value));
+        Some(Cell { value, label: percent(value), about })
+    };
+    let all = it.residual.iter().flatten().copied().chain(shares.iter().map(|(_, share)| *share));
+    let scale = Scale::signed(all);
+    let residual = Grid {
+        title: "With the residual stream of the other prompt at one token: how far that moves the difference"
+            .to_owned(),
+        rows: (0..it.residual.len()).map(stage).collect(),
+        columns: prompt.pieces[positions.clone()].iter().map(|piece| short(piece)).collect(),
+        cells: (0..it.residual.len()).map(|row| positions.clone().map(|at| cell(row, at)).collect()).collect(),
+        scale,
+    };
+    let title =
+        "With one part's values from the other prompt, at all tokens: how far that moves the difference".to_owned();
+    let parts = parts_grid(title, &shares, scale, percent, about);
+    let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
+    Sheet {
+        heading: prompt.whole_pieces().concat(),
+        lead: format!(
+            "Patched from `{}`. After token {}, the logit of `{answer}` minus that of `{against}` is {} in the prompt and {} \
+             in the other: 0 % and 100 %.",
+            from.whole_pieces().concat(),
+            it.position,
+            signed(it.difference, 4),
+            signed(it.from_difference, 4)
+        ),
+        figures: vec![Figure::Grid(residual), Figure::Grid(parts)],
+    }
+}
+
+/// A token shortened for a cell.
+fn short(token: &str) -> String {
+    fit(token, LONGEST).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::testing::{louder, small_config};
+    use crate::inspect::{Answer, Term};
+    use crate::tokenizer::Tokenizer;
+    use crate::view::sheet::{sheets_html, sheets_svg};
+
+    fn sheets(text: &str) -> Vec<Sheet> {
+        let (model, tokenizer) = (louder(&small_config(), 256), Tokenizer::byte());
+        let prompt = Prompt::read(text, &tokenizer, 16).expect("bytes");
+        let from = Prompt::read(&text.replace('a', "b"), &tokenizer, 16).expect("bytes");
+        let position = prompt.len() - 1;
+        let answer = |of: &Prompt| Answer::likeliest(&model, &tokenizer, of, position).expect("a device");
+        let lens = Lens::new(&model, &tokenizer, &prompt, 3).expect("read");
+        let attribution = Attribution::new(&model, &prompt, position, answer(&prompt), None).expect("read");
+        let both = [Answer { id: 1, token: "<".to_owned() }, Answer { id: 2, token: "\"".to_owned() }];
+        let patching = Patching::new(&model, [&prompt, &from], position, both).expect("patched");
+        assert!(attribution.terms.iter().any(|Term { logit, .. }| *logit < 0.0));
+        vec![lens_sheet(&lens, &attribution, &prompt), patching_sheet(&patching, [&prompt, &from])]
+    }
+
+    #[test]
+    fn a_lens_has_a_cell_for_each_layer_and_token() {
+        let sheets = sheets("<a&b>\"");
+        let [Figure::Grid(grid), Figure::Bars(bars)] = &sheets[0].figures[..] else { panic!("a grid and bars") };
+        assert_eq!((grid.rows.len(), grid.columns.len()), (3, 6));
+        assert!(grid.cells.iter().flatten().all(|cell| cell.as_ref().is_some_and(|cell| cell.value <= 1.0)));
+        assert!((11..22).contains(&bars.rows.len()), "every part of two layers of four heads, and the token");
+        let [Figure::Grid(residual), Figure::Grid(parts)] = &sheets[1].figures[..] else { panic!("two grids") };
+        assert_eq!((residual.columns.len(), parts.columns.len()), (5, 6), "from the first token that differs");
+    }
+
+    #[test]
+    fn text_stays_text_in_pages_and_pictures() {
+        let sheets = sheets("<a&b>\"");
+        let html = sheets_html("Lens", "a run", &sheets);
+        assert_eq!(html.matches("<script").count(), 1);
+        assert!(html.contains("&lt;a&amp;b&gt;&quot;") && !html.contains("<a&b>"));
+        let svg = sheets_svg("Lens", "a run", &sheets);
+        assert!(svg.contains("&lt;a&amp;b&gt;&quot;") && !svg.contains("<a&b>") && !svg.contains("var("));
+        let Figure::Bars(bars) = &sheets[0].figures[1] else { panic!("bars") };
+        assert_eq!(svg.matches("<rect").count(), 3 * 6 + bars.rows.len() + 3 * 5 + 2 * 6);
+    }
+
+    #[test]
+    fn a_head_without_which_the_loss_rises_most_is_strongest() {
+        let part = |part, mean| crate::inspect::Ablated { part, zero: None, mean: Some(mean) };
+        let parts = vec![
+            part(Part::Head { layer: 0, head: 1 }, 3.0),
+            part(Part::Head { layer: 0, head: 0 }, 1.9),
+            part(Part::Attention { layer: 0 }, 2.0),
+            part(Part::Mlp { layer: 0 }, 2.5),
+        ];
+        let sheet = ablation_sheet(&Ablation { tokens: 1000, loss: 2.0, parts }, "a text");
+        let [Figure::Grid(grid)] = &sheet.figures[..] else { panic!("a grid") };
+        assert_eq!(grid.scale, Scale::Signed(1.0));
+        let values: Vec<f64> = grid.cells[0].iter().flatten().map(|cell| (cell.value * 10.0).round() / 10.0).collect();
+        assert_eq!(values, [-0.1, 1.0, 0.0, 0.5]);
+        assert_eq!(grid.columns, ["head 0", "head 1", "attention", "mlp"]);
+    }
+}

@@ -1,0 +1,341 @@
+//! The results of `inspect`, except attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
+
+#[cfg(feature = "serve")]
+pub(crate) mod explanation;
+pub(crate) mod measured;
+
+use crate::view::svg::{self, Anchor};
+use crate::view::terminal::columns::{fit, width};
+use crate::view::theme::{self, Heat, Theme};
+use crate::view::{Fragment, escape, page_about};
+
+const STYLE: &str = include_str!("../assets/sheet.css");
+const SCRIPT: &str = include_str!("../assets/sheet.js");
+
+/// A heading, text and figures about one measured subject.
+#[derive(Clone, Debug)]
+pub struct Sheet {
+    /// Its subject, such as the prompt.
+    pub heading: String,
+    /// A sentence or two.
+    pub lead: String,
+    /// The figures, from top to bottom.
+    pub figures: Vec<Figure>,
+}
+
+/// A picture of numbers.
+#[derive(Clone, Debug)]
+pub enum Figure {
+    /// Cells in rows and columns.
+    Grid(Grid),
+    /// A bar per number, to the right or the left of 0.
+    Bars(Bars),
+}
+
+/// Cells in rows and columns, coloured by value.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// The meaning of the cells.
+    pub title: String,
+    /// The row names, from top to bottom.
+    pub rows: Vec<String>,
+    /// The column names, from left to right.
+    pub columns: Vec<String>,
+    /// `[rows][columns]`; `None` for an empty cell.
+    pub cells: Vec<Vec<Option<Cell>>>,
+    /// The meaning of the colours.
+    pub scale: Scale,
+}
+
+/// A value in a grid.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The value.
+    pub value: f64,
+    /// The text in the cell; may be empty.
+    pub label: String,
+    /// The tooltip.
+    pub about: String,
+}
+
+/// The mapping of values to colours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// From 0 to 1, by square root, like weights.
+    Share,
+    /// Below and above 0; the given number has full strength.
+    Signed(f64),
+}
+
+/// Numbers with names.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// The meaning of the numbers.
+    pub title: String,
+    /// The names and numbers, from top to bottom.
+    pub rows: Vec<(String, f64)>,
+}
+
+impl Scale {
+    /// The scale on which the largest absolute value has full strength.
+    #[must_use]
+    pub fn signed(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::Signed(values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max))
+    }
+
+    /// The strength of a value, in 0..=1, by square root, and the name of its colour token.
+    #[allow(clippy::cast_possible_truncation, reason = "a colour")]
+    fn strength(self, value: f64) -> f32 {
+        match self {
+            Self::Share => value.clamp(0.0, 1.0).sqrt() as f32,
+            Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
+        }
+    }
+
+    /// The colour of a value, and black or white for text on it.
+    pub(crate) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
+        let strength = self.strength(value);
+        let ground = match self {
+            Self::Share => Heat::new(theme).at(strength),
+            Self::Signed(_) => {
+                let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
+                theme::between(theme::rgb("panel", theme), full, strength)
+            }
+        };
+        [ground, theme::letters_on(ground)]
+    }
+}
+
+/// Several sheets as a page; `about` names a run and its step.
+#[must_use]
+pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
+    let section = |sheet: &Sheet| (sheet.heading.clone(), sheet_fragment(sheet));
+    page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
+}
+
+/// An empty section of this kind.
+pub(crate) const EMPTY: Fragment = Fragment {
+    kind: "sheet",
+    styles: &[STYLE],
+    scripts: &[SCRIPT],
+    body: String::new(),
+    data: None,
+    lists: Vec::new(),
+};
+
+/// A sheet as a section of any page.
+pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
+    let figures = sheet.figures.iter().map(|figure| match figure {
+        Figure::Grid(grid) => grid.html(),
+        Figure::Bars(bars) => bars.html(),
+    });
+    Fragment {
+        body: format!("<p class=\"lead\">{}</p>\n{}", escape(&sheet.lead), figures.collect::<String>()),
+        ..EMPTY
+    }
+}
+
+fn hex(color: [u8; 3]) -> String {
+    let [red, green, blue] = color;
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+/// The colours of a cell in both themes, as style declarations.
+fn cell_style([background, letters]: [&str; 2], scale: Scale, value: f64) -> String {
+    let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
+    format!("{background}:light-dark({}, {});{letters}:light-dark({}, {})", light[0], dark[0], light[1], dark[1])
+}
+
+impl Grid {
+    fn html(&self) -> String {
+        let columns: String =
+            self.columns.iter().map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
+        let mut rows = String::new();
+        for (name, cells) in self.rows.iter().zip(&self.cells) {
+            rows += &format!("<tr><th scope=\"row\">{}</th>", escape(name));
+            for cell in cells {
+                rows += &match cell {
+                    None => "<td></td>".to_owned(),
+                    Some(Cell { value, label, about }) => format!(
+                        "<td style=\"{}\" data-about=\"{}\">{}</td>",
+                        cell_style(["background", "color"], self.scale, *value),
+                        escape(about),
+                        escape(label)
+                    ),
+                };
+            }
+            rows += "</tr>\n";
+        }
+        format!(
+            "<figure>\n<figcaption>{}</figcaption>\n<output></output>\n<div class=\"scrolls\">\n\
+             <table class=\"cells\" tabindex=\"0\" aria-label=\"{}\">\n\
+             <thead><tr><td></td>{columns}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n</figure>\n",
+            escape(&self.title),
+            escape(&format!("{}: arrow keys move from cell to cell", self.title)),
+        )
+    }
+
+    /// Draws the grid below `y`; returns its right and lower ends.
+    fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
+        const ROW: f64 = 22.0;
+        let chars = |names: &mut dyn Iterator<Item = &String>| names.map(|name| width(name)).max().unwrap_or(0) as f64;
+        let left = MARGIN + ADVANCE * (chars(&mut self.rows.iter()) + 1.5);
+        let mut labels = self.cells.iter().flatten().flatten().map(|cell| &cell.label);
+        let widest = chars(&mut labels).max(chars(&mut self.columns.iter())).max(2.0);
+        let column = ADVANCE * (widest + 1.0);
+        let top = y + 2.2 * ROW;
+        *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
+        for (at, name) in self.columns.iter().enumerate() {
+            let x = left + (at as f64 + 0.5) * column;
+            *svg += &svg::text("m", [x, top - 6.0], Some(SIZE), Anchor::Middle, name);
+        }
+        for (row, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
+            let y = top + row as f64 * ROW;
+            *svg += &svg::text("m", [left - 8.0, y + 15.0], Some(SIZE), Anchor::End, name);
+            for (at, cell) in cells.iter().enumerate() {
+                let Some(Cell { value, label, about }) = cell else { continue };
+                let x = left + at as f64 * column;
+                let (class, letters) = self.scale.classes(*value);
+                *svg += &format!(
+                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>\n",
+                    column - 1.0,
+                    ROW - 1.0,
+                    escape(about)
+                );
+                if !label.is_empty() {
+                    *svg += &svg::text(&letters, [x + column / 2.0, y + 15.0], Some(SIZE), Anchor::Middle, label);
+                }
+            }
+        }
+        [left + self.columns.len() as f64 * column, top + self.rows.len() as f64 * ROW]
+    }
+}
+
+impl Bars {
+    /// The largest absolute value.
+    fn full(&self) -> f64 {
+        self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    fn html(&self) -> String {
+        let mut rows = String::new();
+        for (name, value) in &self.rows {
+            let share = 50.0 * value.abs() / self.full();
+            let (class, left) = if *value < 0.0 { ("negative", 50.0 - share) } else { ("positive", 50.0) };
+            rows += &format!(
+                "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{share:.2}%\"></i>\
+                 </span><span class=\"number\">{}</span></dd>\n",
+                escape(name),
+                signed(*value)
+            );
+        }
+        format!(
+            "<figure>\n<figcaption>{}</figcaption>\n<dl class=\"terms\">\n{rows}</dl>\n</figure>\n",
+            escape(&self.title)
+        )
+    }
+
+    fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
+        const ROW: f64 = 20.0;
+        const HALF: f64 = 160.0;
+        let longest = self.rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0) as f64;
+        let left = MARGIN + ADVANCE * (longest + 1.0);
+        *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
+        let top = y + 26.0;
+        for (row, (name, value)) in self.rows.iter().enumerate() {
+            let y = top + row as f64 * ROW;
+            let length = HALF * value.abs() / self.full();
+            let (class, x) = if *value < 0.0 { ("negative", left + HALF - length) } else { ("positive", left + HALF) };
+            *svg += &svg::text("m", [left - 8.0, y + 14.0], Some(SIZE), Anchor::End, name);
+            *svg += &format!(
+                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"12\"/>\n",
+                y + 4.0
+            );
+            let end = left + 2.0 * HALF + ADVANCE * 8.0;
+            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &signed(*value));
+        }
+        [left + 2.0 * HALF + ADVANCE * 8.0, top + self.rows.len() as f64 * ROW]
+    }
+}
+
+/// All sizes are in pixels.
+const MARGIN: f64 = 24.0;
+const SIZE: f64 = 13.0;
+/// The width of a character in monospaced fonts.
+const ADVANCE: f64 = 8.0;
+const FIGURE_GAP: f64 = 24.0;
+/// The number of shades per scale in SVG.
+const N_SHADES: usize = 16;
+
+impl Scale {
+    /// The CSS classes of a cell and of text on it, in SVG.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
+    fn classes(self, value: f64) -> (String, String) {
+        let shade = (self.strength(value) * N_SHADES as f32).round() as usize;
+        let kind = match self {
+            Self::Share => 's',
+            Self::Signed(_) if value < 0.0 => 'n',
+            Self::Signed(_) => 'p',
+        };
+        (format!("{kind}{shade}"), format!("{kind}{shade}-text"))
+    }
+}
+
+/// The styles of a picture: a class per shade, and one for text on it.
+fn svg_style() -> String {
+    let mut style = "\
+svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
+.i{fill:var(--ink)}.m{fill:var(--quiet)}.positive{fill:var(--positive)}.negative{fill:var(--negative)}
+"
+    .to_owned();
+    for shade in 0..=N_SHADES {
+        let value = (shade as f64 / N_SHADES as f64).powi(2);
+        for (kind, scale, value) in
+            [('s', Scale::Share, value), ('p', Scale::Signed(1.0), value), ('n', Scale::Signed(1.0), -value)]
+        {
+            let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
+            style += &format!(".{kind}{shade}{{fill:light-dark({}, {})}}", light[0], dark[0]);
+            style += &format!(".{kind}{shade}-text{{fill:light-dark({}, {})}}\n", light[1], dark[1]);
+        }
+    }
+    theme::in_file(&style)
+}
+
+/// Several sheets as a picture, stacked vertically; `about` names a run and its step.
+#[must_use]
+pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
+    let (mut body, mut right, mut y) = (String::new(), 560.0_f64, MARGIN);
+    let mut line = |body: &mut String, y: &mut f64, class: &str, text: &str| {
+        *body += &svg::text(class, [MARGIN, *y + 14.0], Some(SIZE), Anchor::Start, text);
+        right = right.max(MARGIN + ADVANCE * width(text) as f64);
+        *y += 20.0;
+    };
+    line(&mut body, &mut y, "m", about);
+    let mut ends = 0.0_f64;
+    for sheet in sheets {
+        line(&mut body, &mut y, "i", fit(&sheet.heading, 100).trim_end());
+        for text in crate::view::terminal::columns::flow(&words(&sheet.lead), 100) {
+            line(&mut body, &mut y, "m", text.trim_end());
+        }
+        for figure in &sheet.figures {
+            y += FIGURE_GAP / 2.0;
+            let [end, below] = match figure {
+                Figure::Grid(grid) => grid.svg(&mut body, y),
+                Figure::Bars(bars) => bars.svg(&mut body, y),
+            };
+            ends = ends.max(end);
+            y = below + FIGURE_GAP / 2.0;
+        }
+        y += FIGURE_GAP;
+    }
+    svg::picture([right.max(ends) + MARGIN, y], title, &svg_style(), &body)
+}
+
+/// The words of a text, each with the space after it.
+fn words(text: &str) -> Vec<String> {
+    text.split_inclusive(' ').map(str::to_owned).collect()
+}
+
+fn signed(value: f64) -> String {
+    crate::format::signed(value, 4)
+}

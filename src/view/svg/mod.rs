@@ -1,0 +1,37 @@
+//! The parts that all SVG pictures have in common.
+
+use std::fmt::Display;
+
+pub(crate) mod attention;
+pub(crate) mod plot;
+mod png;
+
+use crate::view::escape;
+
+/// A picture as a file; `style` and `body` are not escaped.
+pub(crate) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &str, body: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} \
+         {height:.0}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n{body}</svg>\n"
+    )
+}
+
+/// The point of a text that is placed, as `text-anchor`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A line of text; without a size, its class determines it.
+pub(crate) fn text<T: Display>(class: &str, [x, y]: [T; 2], size: Option<T>, anchor: Anchor, line: &str) -> String {
+    let size = size.map_or(String::new(), |size| format!(" font-size=\"{size:.1}\""));
+    let anchor = match anchor {
+        Anchor::Start => "",
+        Anchor::Middle => " text-anchor=\"middle\"",
+        Anchor::End => " text-anchor=\"end\"",
+    };
+    let line = escape(line);
+    format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\"{size}{anchor}>{line}</text>\n")
+}

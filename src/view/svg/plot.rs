@@ -1,0 +1,353 @@
+//! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to the picture's resolution.
+//!
+//! In a page, a plot is drawn twice, wide and narrow, with the same font size, and the page chooses. As a file it
+//! includes its title, legend and colours, light or dark like the reader's system.
+
+use crate::format::whole;
+use crate::view::escape;
+use crate::view::svg::{self, Anchor};
+use crate::view::theme;
+
+/// The styles of plots in a page.
+pub(crate) const STYLE: &str = include_str!("../assets/plot.css");
+/// The styles and the script of figures: plots in a page that respond to the pointer.
+pub(crate) const FIGURE_STYLE: &str = include_str!("../assets/figure.css");
+pub(crate) const FIGURE_SCRIPT: &str = include_str!("../assets/figure.js");
+
+/// Additional styles of a plot as a file.
+const FILE_STYLE: &str = "\
+svg { background: var(--paper); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
+\"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
+";
+
+/// The number of series colours, classes `series-0` and on, from the darkest: more would not be distinguishable for
+/// everyone.
+pub(crate) const N_SERIES: usize = 6;
+
+/// Room for the numbers below, for half of the last one, and for half of the topmost.
+const BELOW: f64 = 26.0;
+const RIGHT: f64 = 20.0;
+const ABOVE: f64 = 8.0;
+
+/// A step and the number measured there.
+pub(crate) type Point = (u64, f64);
+
+/// The size of a plot in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// For wide screens only.
+    Wide,
+    /// For narrow screens only.
+    Narrow,
+    /// For any screen, next to others.
+    Small,
+}
+
+/// A plot in a page; `attributes` are added to its element.
+pub(crate) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attributes: &str, body: &str) -> String {
+    let class = match size {
+        Size::Wide => "wide",
+        Size::Narrow => "narrow",
+        Size::Small => "small",
+    };
+    format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
+         aria-label=\"{label}\"{attributes}>\n{body}</svg>\n"
+    )
+}
+
+/// The plot area: steps from left to right, numbers from bottom to top.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plot {
+    pub x: Scale,
+    pub y: Scale,
+}
+
+impl Plot {
+    /// A plot in a picture of this size, with `left` pixels for the numbers on the left.
+    pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
+        Self {
+            x: Scale { domain: steps, range: [left, width - RIGHT] },
+            y: Scale { domain: numbers, range: [height - BELOW, ABOVE] },
+        }
+    }
+
+    /// The position of a point, clamped to the plot's range of numbers.
+    pub fn place(&self, (step, number): Point) -> [f64; 2] {
+        let number = number.clamp(self.y.domain[0], self.y.domain[1]);
+        [self.x.at(step as f64), self.y.at(number)]
+    }
+
+    /// The points connected by lines.
+    pub fn path(&self, points: &[Point]) -> String {
+        let verbs = std::iter::once('M').chain(std::iter::repeat('L'));
+        let line = |(verb, point): (char, &Point)| {
+            let [x, y] = self.place(*point);
+            format!("{verb}{x:.1} {y:.1}")
+        };
+        verbs.zip(points).map(line).collect()
+    }
+
+    /// Grid lines with labels at round numbers, and labels at round steps below.
+    pub fn axes(&self) -> String {
+        let ([left, right], [bottom, top]) = (self.x.range, self.y.range);
+        let mut svg = String::new();
+        for (number, label) in self.y.ticks(((bottom - top) / 42.0).max(2.0), 0.0) {
+            let y = self.y.at(number);
+            svg += &format!("<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>\n");
+            svg += &svg::text("tick", [left - 8.0, y + 4.0], None, Anchor::End, &label);
+        }
+        for (number, label) in self.x.ticks(((right - left) / 70.0).max(2.0), 1.0) {
+            let x = self.x.at(number);
+            svg += &format!("<path class=\"grid\" d=\"M{x:.1} {bottom:.1}v4\"/>\n");
+            svg += &svg::text("tick", [x, bottom + 18.0], None, Anchor::Middle, &label);
+        }
+        svg
+    }
+}
+
+/// The numbers of an axis, from start to end, and their positions in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scale {
+    pub domain: [f64; 2],
+    pub range: [f64; 2],
+}
+
+impl Scale {
+    /// The position of a number; one outside the domain is outside the range.
+    pub fn at(&self, number: f64) -> f64 {
+        let ([low, high], [from, to]) = (self.domain, self.range);
+        match high > low {
+            true => from + (number - low) / (high - low) * (to - from),
+            false => f64::midpoint(from, to),
+        }
+    }
+
+    /// Round numbers within the domain, with labels: roughly at most `most`, and at least `least` apart.
+    fn ticks(&self, most: f64, least: f64) -> Vec<(f64, String)> {
+        let [low, high] = self.domain;
+        let step = round_step((high - low) / most.floor()).max(least);
+        if !(step > 0.0 && step.is_finite()) {
+            return vec![(low, label(low, low.abs() / 10.0, low.abs()))];
+        }
+        // A small tolerance, since 0.1 + 0.2 is not 0.3.
+        let (from, to) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
+        let largest = low.abs().max(high.abs());
+        #[allow(clippy::cast_possible_truncation, reason = "a handful of ticks")]
+        let multiples = from as i64..=to as i64;
+        let numbers = multiples.map(|i| i as f64 * step);
+        numbers.map(|number| (number, label(number, step, largest))).collect()
+    }
+}
+
+/// The smallest number at or above `least` that is 1, 2 or 5 times a power of ten.
+fn round_step(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    let is_enough = |factor: &f64| factor * power >= least * (1.0 - 1e-9);
+    [1.0, 2.0, 5.0].into_iter().find(is_enough).unwrap_or(10.0) * power
+}
+
+/// A number with enough digits to tell it from the next, `step` away; `largest` is the largest on the axis.
+fn label(number: f64, step: f64, largest: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
+    let digits = |n: f64| n.clamp(0.0, 9.0) as usize;
+    if number.abs() < step * 1e-6 || number == 0.0 {
+        "0".to_owned()
+    } else if !(1e-3..1e9).contains(&largest) {
+        let n_digits = number.abs().log10().floor() - step.log10().floor();
+        format!("{number:.*e}", digits(n_digits)).replace(".0e", "e")
+    } else if step >= 1.0 && number >= 1.0 {
+        whole(number)
+    } else {
+        format!("{number:.*}", digits(-step.log10().floor()))
+    }
+}
+
+/// At most `2 * n_stretches + 2` points of a curve: the first, the last, and the lowest and the highest of each of
+/// `n_stretches` equal intervals of steps. A short curve is unchanged.
+pub(crate) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
+    if points.len() <= 2 * n_stretches + 2 {
+        return points.to_vec();
+    }
+    let (first, last) = (points[0], points[points.len() - 1]);
+    let span = u128::from(last.0 - first.0) + 1;
+    let stretch_of = |point: &Point| u128::from(point.0 - first.0) * n_stretches as u128 / span;
+    let mut kept = vec![first];
+    for stretch in points.chunk_by(|a, b| stretch_of(a) == stretch_of(b)) {
+        let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
+        let mut extremes = [stretch.iter().min_by(by_value), stretch.iter().max_by(by_value)];
+        extremes.sort_unstable_by_key(|point| point.map(|point| point.0));
+        kept.extend(extremes.into_iter().flatten());
+    }
+    kept.push(last);
+    kept.dedup_by_key(|point| point.0);
+    kept
+}
+
+/// At most `most` of the indices below `n`, evenly spaced, including the first and the last.
+pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
+    let most = most.max(2);
+    match n <= most {
+        true => (0..n).collect(),
+        false => (0..most).map(|i| i * (n - 1) / (most - 1)).collect(),
+    }
+}
+
+/// The series of a layer: the layers of a model are spread over all series, from first to last.
+pub(crate) fn series_of(layer: usize, n_layers: usize) -> usize {
+    match n_layers {
+        0 | 1 => 0,
+        n => (2 * layer * (N_SERIES - 1) + n - 1) / (2 * (n - 1)), // rounded
+    }
+}
+
+/// A generous estimate of the width of a line about 12 pixels high, in most fonts.
+pub(crate) fn text_width(line: &str) -> f64 {
+    6.6 * line.chars().count() as f64
+}
+
+/// A legend entry in a page: a line of this class, and its name.
+pub(crate) fn legend_entry(class: &str, name: &str) -> String {
+    format!(
+        "<span><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"{class}\" d=\"M1 5H19\"/></svg>{}</span>",
+        escape(name)
+    )
+}
+
+/// A plot as a file: a title with its unit, a legend of classes and names, and `body` below them.
+pub(crate) fn file(
+    [title, unit]: [&str; 2],
+    legend: &[(String, String)],
+    note: Option<&str>,
+    [width, height]: [f64; 2],
+    body: &str,
+) -> String {
+    const PADDING: f64 = 16.0;
+    let [mut x, mut y] = [0.0, 34.0];
+    let mut entries = String::new();
+    for (class, name) in legend {
+        let name_width = text_width(name);
+        if x + 24.0 + name_width > width {
+            [x, y] = [0.0, y + 18.0];
+        }
+        entries += &format!(
+            "<path class=\"{class}\" d=\"M{x:.1} {y}H{:.1}\"/><text class=\"name\" x=\"{:.1}\" y=\"{}\">{}</text>\n",
+            x + 18.0,
+            x + 24.0,
+            y + 4.0,
+            escape(name)
+        );
+        x += 24.0 + name_width + 22.0;
+    }
+    if let Some(note) = note {
+        entries += &svg::text("name", [width, 38.0], None, Anchor::End, note);
+    }
+    let heading = y + 28.0;
+    let style = theme::in_file(&[FILE_STYLE, STYLE].concat());
+    svg::picture(
+        [width + 2.0 * PADDING, height + heading + 2.0 * PADDING],
+        &format!("{title}, {unit}"),
+        &style,
+        &format!(
+            "<g transform=\"translate({PADDING} {PADDING})\">\n\
+             <text class=\"title\" x=\"0\" y=\"14\">{title}<tspan class=\"unit\" dx=\"8\">{unit}</tspan></text>\n\
+             {entries}<g transform=\"translate(0 {heading})\">\n{body}</g>\n</g>\n"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_within() {
+        let few = |low: f64, high: f64, most: f64, least: f64| {
+            let ticks = Scale { domain: [low, high], range: [0.0, 1.0] }.ticks(most, least);
+            ticks.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(few(0.0, 1600.0, 5.0, 1.0), ["0", "500", "1,000", "1,500"]);
+        assert_eq!(few(0.97, 4.21, 5.0, 0.0), ["1", "2", "3", "4"]);
+        assert_eq!(few(0.97, 1.33, 4.0, 0.0), ["1.0", "1.1", "1.2", "1.3"]);
+        assert_eq!(few(0.0, 1.0, 2.0, 0.0), ["0", "0.5", "1.0"]);
+        // Steps are integers.
+        assert_eq!(few(0.0, 3.0, 10.0, 1.0), ["0", "1", "2", "3"]);
+        assert_eq!(few(5.0, 5.0, 10.0, 1.0), ["5"]);
+        // Small numbers are shown as powers of ten.
+        assert_eq!(few(0.0, 6e-4, 3.0, 0.0), ["0", "2e-4", "4e-4", "6e-4"]);
+        assert_eq!(few(1e-5, 3.2e-5, 5.0, 0.0), ["1e-5", "1.5e-5", "2e-5", "2.5e-5", "3e-5"]);
+        assert_eq!(few(0.0, 4e-3, 4.0, 0.0), ["0", "0.001", "0.002", "0.003", "0.004"]);
+        assert_eq!(few(2.5, 2.5, 5.0, 0.0), ["2.5"]);
+        for exponent in -12..12 {
+            for factor in [1.0, 1.7, 3.3, 9.99] {
+                let high = factor * 10_f64.powi(exponent);
+                let n = few(0.0, high, 5.0, 0.0).len();
+                assert!((2..=6).contains(&n), "{n} ticks up to {high}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_scale_may_run_down_or_have_no_extent() {
+        let scale = Scale { domain: [1.0, 3.0], range: [100.0, 0.0] };
+        assert!((scale.at(1.0) - 100.0).abs() < 1e-12 && scale.at(3.0).abs() < 1e-12);
+        assert!((scale.at(2.0) - 50.0).abs() < 1e-12);
+        let point = Scale { domain: [2.5, 2.5], range: [0.0, 10.0] };
+        assert!((point.at(2.5) - 5.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn peaks_and_ends_of_a_long_curve_stay() {
+        let value = |step: u64| match step {
+            50_021 => 9.0,
+            77_777 => -9.0,
+            _ => (step % 7) as f64 / 7.0,
+        };
+        let points: Vec<Point> = (0..100_000).map(|step| (step, value(step))).collect();
+        let thin = thinned(&points, 200);
+        assert!((300..=402).contains(&thin.len()), "{}", thin.len());
+        assert_eq!((thin[0], thin[thin.len() - 1]), (points[0], points[99_999]));
+        assert!(thin.contains(&(50_021, 9.0)) && thin.contains(&(77_777, -9.0)));
+        assert!(thin.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order");
+        assert!(thin.iter().all(|point| points.contains(point)));
+        // A gap adds no points, and a short curve loses none.
+        let points: Vec<Point> = (0..100).chain(1_000_000..1_000_100).map(|step| (step, 1.0)).collect();
+        assert_eq!(thinned(&points, 10).len(), 4);
+        let points = [(1, 2.0), (9, 1.0), (10, 3.0)];
+        assert_eq!(thinned(&points, 1), points);
+        assert_eq!(thinned(&[], 10), []);
+    }
+
+    #[test]
+    fn a_spread_has_both_ends() {
+        assert_eq!(spread(3, 5), [0, 1, 2]);
+        assert_eq!(spread(9, 3), [0, 4, 8]);
+        assert_eq!(spread(1, 3), [0]);
+        assert!(spread(0, 3).is_empty());
+    }
+
+    #[test]
+    fn a_file_closes_its_rules() {
+        let file = file(["a", "b"], &[], None, [1.0, 1.0], "");
+        assert_eq!(file.matches('{').count(), file.matches('}').count());
+    }
+
+    #[test]
+    fn layers_are_spread_over_all_series() {
+        let series = |n| (0..n).map(|layer| series_of(layer, n)).collect::<Vec<_>>();
+        assert_eq!(series(1), [0]);
+        assert_eq!(series(2), [0, 5]);
+        assert_eq!(series(4), [0, 2, 3, 5]);
+        assert_eq!(series(6), [0, 1, 2, 3, 4, 5]);
+        let many = series(24);
+        assert!(many.windows(2).all(|pair| pair[1] - pair[0] <= 1));
+        assert_eq!((many[0], many[23]), (0, 5));
+    }
+
+    #[test]
+    fn a_long_legend_has_several_lines() {
+        let legend = vec![("line".to_owned(), "layers 0–1".to_owned()); 9];
+        let svg = file(["a", "b"], &legend, None, [880.0, 100.0], "");
+        assert!(svg.contains("d=\"M0.0 34H") && svg.contains("d=\"M0.0 52H"), "{svg}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The tables of `inspect heads`.
+
+use crate::format::or_dash;
+use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
+use crate::view::terminal::table::{columns, table};
+
+/// The number of heads that are shown per question.
+const SHOWN: usize = 3;
+
+/// The scores of each head, and those of a head with uniform attention.
+#[must_use]
+pub fn scored_heads(heads: &ScoredHeads) -> String {
+    let columns = columns(
+        "HEAD | MOSTLY | >BITS | >ENTROPY | >UNIFORM | >FOCUSED | >SELF | >PREVIOUS | >FIRST | >LOCAL | >SAME | \
+         >INDUCTION",
+    );
+    let row = |name: String, mostly: String, scores: &HeadScores| {
+        let number = |(_, score): (_, Option<f64>)| or_dash(score.map(|score| format!("{score:.2}")));
+        [vec![name, mostly], scores.named().map(number).to_vec()].concat()
+    };
+    let mut rows = Vec::new();
+    for (layer, scores) in heads.scores.iter().enumerate() {
+        for (head, scores) in scores.iter().enumerate() {
+            rows.push(row(format!("{layer}.{head}"), scores.kind().to_string(), scores));
+        }
+    }
+    rows.push(row("even".to_owned(), String::new(), &heads.even));
+    let repeated = match heads.n_repeated {
+        0 => "the context is too short for repeated sequences: induction is not measured".to_owned(),
+        n => format!("induction: {n} sequences of {} random tokens, each twice", heads.period),
+    };
+    format!(
+        "{}\n{} of {} tokens of the validation split\n{repeated}\n\
+         even: the scores of a head that looks at all tokens equally\n",
+        table(columns, &rows),
+        counted(heads.n_windows, "window", "windows"),
+        heads.window_tokens,
+    )
+}
+
+fn counted(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// The heads that answer each question best, before and after training.
+#[must_use]
+pub fn head_answers(references: &References) -> String {
+    let sections = references.questions.iter().map(|asked| {
+        let what = match asked.question {
+            Question::Pronoun => "she, her, he, him: the person meant, or the last one of the other gender",
+            Question::It => "it: the noun that is meant, or the other candidate, before the sentence decides",
+            Question::ItDecided => "it, from the end of its sentence, once that is decided",
+            Question::Name => "a repeated name: the token that followed the last time, or that of another name",
+        };
+        let columns = columns("HEAD | >RIGHT | >OTHER | >PICKS RIGHT | >UNTRAINED: RIGHT | >OTHER | >PICKS RIGHT");
+        let row = |[layer, head]: [usize; 2]| {
+            let mark = match [layer, head] {
+                place if place == asked.trained.best => " best",
+                place if place == asked.untrained.best => " best untrained",
+                _ => "",
+            };
+            let mut cells = vec![format!("{layer}.{head}{mark}")];
+            for heads in [&asked.trained.heads, &asked.untrained.heads] {
+                let HeadAnswer { right, other, accuracy } = heads[layer][head];
+                cells.extend([format!("{right:.3}"), format!("{other:.3}"), format!("{:.1} %", 100.0 * accuracy)]);
+            }
+            cells
+        };
+        let mut shown = ranked(&asked.trained.heads);
+        shown.retain(|place| *place != asked.trained.best);
+        shown.truncate(SHOWN - 1);
+        shown.insert(0, asked.trained.best);
+        if !shown.contains(&asked.untrained.best) {
+            shown.push(asked.untrained.best);
+        }
+        format!(
+            "\n{what}\n{} of {} cases; baselines: a coin 50.0 %, always the nearer {:.1} %, \
+             always the longer {:.1} %\n{}",
+            asked.cases,
+            asked.found,
+            100.0 * asked.nearer,
+            100.0 * asked.longer,
+            table(columns, &shown.into_iter().map(row).collect::<Vec<_>>())
+        )
+    });
+    format!(
+        "{} of the validation split; the model sees {} tokens\n{}\n\
+         best: chosen on stories of the training split; the figures are those of the validation split\n",
+        counted(references.stories, "story", "stories"),
+        references.context_length,
+        sections.collect::<Vec<_>>().concat()
+    )
+}
+
+/// The heads as layer and head, in descending order of accuracy.
+fn ranked(heads: &[Vec<HeadAnswer>]) -> Vec<[usize; 2]> {
+    let places = heads.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]));
+    let mut places: Vec<[usize; 2]> = places.collect();
+    places.sort_by(|&[a, b], &[c, d]| heads[c][d].accuracy.total_cmp(&heads[a][b].accuracy));
+    places
+}

@@ -1,0 +1,12 @@
+//! Tables and maps for a terminal, at most 100 columns wide.
+
+pub(crate) mod attention;
+pub(crate) mod columns;
+pub(crate) mod explanation;
+pub(crate) mod heads;
+pub(crate) mod plan;
+pub(crate) mod runs;
+pub(crate) mod sparkline;
+pub(crate) mod table;
+pub(crate) mod tables;
+pub(crate) mod verification;

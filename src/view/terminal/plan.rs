@@ -1,0 +1,236 @@
+//! A plan as text for a terminal.
+
+use crate::config::{Config, precision_remark};
+use crate::format::{duration, grouped, milliseconds, size};
+use crate::plan::{Distributed, Memory, Plan, Synchronized, Time, Vocabulary};
+
+/// The plan of `config` as text for a terminal; ends with a line break.
+#[must_use]
+pub fn plan_table(plan: &Plan, config: &Config) -> String {
+    let mut text = String::new();
+    model(&mut text, plan, config);
+    compute(&mut text, plan, config);
+    run(&mut text, plan, config);
+    memory(&mut text, plan);
+    disk(&mut text, plan);
+    if let Some(time) = &plan.time {
+        self::time(&mut text, time, plan);
+    }
+    if let Some(distributed) = &plan.distributed {
+        self::distributed(&mut text, distributed, config);
+    }
+    text
+}
+
+/// Begins a section.
+fn heading(text: &mut String, name: &str, rest: &str) {
+    let gap = if text.is_empty() { "" } else { "\n" };
+    text.extend([gap, name, ": ", rest, "\n"]);
+}
+
+/// A name, a right-aligned value and a remark.
+fn row(text: &mut String, name: &str, value: &str, remark: &str) {
+    text.push_str(format!("  {name:<24} {value:>15}  {remark}").trim_end());
+    text.push('\n');
+}
+
+fn model(text: &mut String, plan: &Plan, config: &Config) {
+    let (p, m) = (&plan.parameters, &config.model);
+    let Vocabulary { size, source } = &plan.vocabulary;
+    let summary = format!(
+        "{} layers, {} heads, {} wide, context {}, {size} tokens ({source})",
+        m.n_layers, m.n_heads, m.d_model, m.context_length
+    );
+    heading(text, "model", &summary);
+    let used = if m.tie_embeddings { "for the output layer too" } else { "" };
+    row(text, "token embedding", &grouped(p.token_embedding), used);
+    let rotated = if p.position_embedding == 0 { "rotated instead" } else { "" };
+    row(text, "position embedding", &grouped(p.position_embedding), rotated);
+    let of_each = format!("{} in each block:", grouped(p.block.total));
+    row(text, "blocks", &grouped(p.n_layers.saturating_mul(p.block.total)), &of_each);
+    let parts = [
+        ("  queries, keys, values", p.block.attention_qkv),
+        ("  attention's output", p.block.attention_output),
+        ("  MLP", p.block.mlp),
+        ("  norms", p.block.norms),
+    ];
+    for (name, n) in parts {
+        row(text, name, "", &format!("{:>13}", grouped(n)));
+    }
+    row(text, "last norm", &grouped(p.final_norm), "");
+    if p.output > 0 {
+        row(text, "output layer", &grouped(p.output), "");
+    }
+    row(text, "parameters", &grouped(p.total), "");
+    let Some(portable) = &plan.portable else { return };
+    heading(text, "portable", &portable.family.map_or_else(|| "no".to_owned(), |family| format!("yes ({family})")));
+    for obstacle in &portable.obstacles {
+        text.extend(["  ", obstacle, "\n"]);
+    }
+}
+
+fn compute(text: &mut String, plan: &Plan, config: &Config) {
+    let c = &plan.flops_per_token;
+    heading(text, "FLOPs per token", "matrix products only; a multiplication and an addition count as two");
+    let parts = [
+        ("queries, keys, values", c.attention_qkv),
+        ("attention's output", c.attention_output),
+        ("MLPs", c.mlp),
+        ("output layer", c.output),
+    ];
+    for (name, flops) in parts {
+        row(text, name, &si(flops), "");
+    }
+    let is_causal = c.attention < c.attention_full;
+    let all = format!("all {} positions", config.model.context_length);
+    let (causal, full) = (si(c.attention_causal), si(c.attention_full));
+    let seen = match is_causal {
+        true => format!("over the positions it may see; over {all} {full}"),
+        false => format!("over {all}; over those it may see {causal}"),
+    };
+    row(text, "attention", &si(c.attention), &seen);
+    row(text, "forward", &si(c.forward), "");
+    let rule = format!("the rule of thumb, 6 for each parameter, gives {}", si(c.six_n));
+    row(text, "forward and backward", &si(c.training), &rule);
+    if is_causal {
+        let convention = format!("with attention over {all}");
+        row(text, "  as MFU counts", &si(c.training_mfu), &convention);
+    }
+}
+
+fn run(text: &mut String, plan: &Plan, config: &Config) {
+    let (r, t) = (&plan.run, &config.train);
+    heading(text, "run", &format!("{} steps", grouped(r.steps)));
+    let mut batch = format!("{} rows of {}", t.batch_size, config.model.context_length);
+    if t.grad_accumulation_steps > 1 {
+        batch = format!("{} times {batch}", t.grad_accumulation_steps);
+    }
+    row(text, "tokens of a step", &grouped(r.tokens_per_step), &batch);
+    let epochs = r.epochs.zip(plan.text.as_ref()).map(|(epochs, text)| {
+        format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
+    });
+    row(text, "tokens of the run", &grouped(r.tokens), &epochs.unwrap_or_default());
+    let of_updates = format!("{} of them in Muon's updates", si(r.update_flops));
+    row(text, "FLOPs of the run", &si(r.flops), if r.update_flops > 0.0 { &of_updates } else { "" });
+}
+
+fn memory(text: &mut String, plan: &Plan) {
+    let Memory { peak, peak_during, parts, kept_for_backward, machine, .. } = plan.memory;
+    heading(text, "memory", &format!("{} at most, during {peak_during}", size(peak)));
+    // Which parts exist at the peak depends on the device and the operation.
+    for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        let name = match name {
+            "optimizer" => "optimizer state",
+            "process" => "process, allocator",
+            name => &name.replace('_', " "),
+        };
+        row(text, name, &size(bytes), "");
+    }
+    row(text, "kept for backward", &size(kept_for_backward), "");
+    match machine {
+        Some(machine) => {
+            let free = format!("{} free now", size(machine.available));
+            row(text, "this machine", &size(machine.total), &free);
+        }
+        None => row(text, "this device", "not known", "its driver and its pools come on top"),
+    }
+}
+
+fn disk(text: &mut String, plan: &Plan) {
+    let d = &plan.disk;
+    heading(text, "disk", &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept));
+    for (name, bytes) in [("model.safetensors", d.model), ("optimizer.safetensors", d.optimizer)] {
+        row(text, name, &size(bytes), &format!("{} bytes", grouped(bytes)));
+    }
+}
+
+fn time(text: &mut String, time: &Time, plan: &Plan) {
+    let (m, r) = (&time.measured, &plan.run);
+    let precision = precision_remark(plan.matmul_precision);
+    heading(text, "time", &format!("{} on {}{precision}", duration(time.total_s), plan.device));
+    let of_steps = format!(
+        "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
+        grouped(r.steps),
+        milliseconds(m.step_ms),
+        time.tokens_per_s,
+        si(time.flops_per_s)
+    );
+    row(text, "training", &duration(time.steps_s), &of_steps);
+    let of_batches = |n: u64| format!("{} batches of {}", grouped(n), milliseconds(m.evaluation_batch_ms));
+    row(text, "evaluations", &duration(time.evaluations_s), &of_batches(r.evaluation_batches));
+    if let Some(n) = r.validation_batches {
+        row(text, "the last evaluation", &duration(time.last_evaluation_s), &of_batches(n));
+    }
+    let of_tokens = format!("{} tokens of {}", grouped(r.sample_tokens), milliseconds(m.sample_token_ms));
+    row(text, "samples", &duration(time.samples_s), &of_tokens);
+    let of_saves = format!("{} of {}", grouped(r.checkpoints), milliseconds(m.checkpoint_ms));
+    row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);
+    row(text, "measured", "", &m.how);
+}
+
+fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
+    let Distributed { ranks, network, rows, compute_ms, step, local, pays } = planned;
+    let summary = format!(
+        "{ranks} ranks over {}bit/s with {} of latency",
+        si(network.bits_per_s),
+        milliseconds(network.latency_ms)
+    );
+    heading(text, "distributed", &summary);
+    if let Some(compute_ms) = compute_ms {
+        let share = format!("{rows} of {} rows, on a machine like this one", config.train.batch_size);
+        row(text, "computing of a rank", &milliseconds(*compute_ms), &share);
+    }
+    for (name, sync) in [("sync = \"step\"", step), ("sync = \"local\"", local)] {
+        let Synchronized { bytes, steps, communication_ms, .. } = sync;
+        let every = if *steps == 1 { "every step".to_owned() } else { format!("every {steps} steps") };
+        let exchange_ms = communication_ms * *steps as f64;
+        row(text, name, &milliseconds(exchange_ms), &format!("{} each way, {every}", size(*bytes)));
+        let measured = sync.step_ms.zip(sync.communication_share).zip(sync.tokens_per_s.zip(sync.times_one_process));
+        let Some(((step_ms, share), (tokens_per_s, times))) = measured else { continue };
+        let speed =
+            format!("{:.0} % communication: {tokens_per_s:.0} tokens/s, {times:.2} times one process", 100.0 * share);
+        row(text, "  a step", &milliseconds(step_ms), &speed);
+    }
+    if let Some(pays) = pays {
+        row(text, "what pays", pays, "");
+    }
+}
+
+/// A number with an SI prefix, in three or four digits.
+fn si(n: f64) -> String {
+    let units = ["", " k", " M", " G", " T", " P", " E", " Z", " Y"];
+    let (mut n, mut unit) = (n, 0);
+    while n >= 999.5 && unit + 1 < units.len() {
+        n /= 1000.0;
+        unit += 1;
+    }
+    let decimals = match n {
+        _ if unit == 0 || n >= 99.95 => 0,
+        _ if n >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{n:.decimals$}{}", units[unit])
+}
+
+fn times(n: f64) -> String {
+    let decimals = match n {
+        _ if n >= 99.5 => 0,
+        _ if n >= 0.095 => 1,
+        _ => 4,
+    };
+    format!("{n:.decimals$} times")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_matter() {
+        assert_eq!(
+            [0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27].map(si),
+            ["0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"]
+        );
+        assert_eq!([0.001, 2.68, 120.0].map(times), ["0.0010 times", "2.7 times", "120 times"]);
+    }
+}

@@ -1,0 +1,290 @@
+//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells
+//! have the colours of dark pages.
+
+use crate::format::{fixed, percent, signed};
+use crate::inspect::{
+    Ablated, Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
+    TokenPredictions,
+};
+use crate::tokenizer::visible;
+use crate::view::sheet::Scale;
+use crate::view::terminal::attention::Palette;
+use crate::view::terminal::columns::{MAX_WIDTH, Row, fit, named_flow, painted_table, table};
+use crate::view::theme::Theme;
+
+/// The most columns of a token in a table.
+const LONGEST_TOKEN: usize = 12;
+/// The most parts named.
+const NAMED: usize = 20;
+/// The difference between two logit differences, in nats, below which shares of it mean little.
+const SMALL_DIFFERENCE: f64 = 0.5;
+
+/// The number that colours each cell of a table; `None` leaves a cell uncoloured.
+type Values = Vec<Vec<Option<f64>>>;
+
+/// A table whose cells are coloured by value on a scale.
+fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scale, values: &Values) -> String {
+    painted_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
+        Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
+        None => cell,
+    })
+}
+
+/// The scale on which the largest absolute value has full strength.
+fn signed_scale(values: &Values) -> Scale {
+    Scale::signed(values.iter().flatten().copied().flatten())
+}
+
+/// The loss of the intact model, and its rise without each part; `measured_on` names the text.
+#[must_use]
+pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
+    let first = it.parts.first();
+    let has_mean = first.is_some_and(|part| part.mean.is_some());
+    let has_zero = first.is_some_and(|part| part.zero.is_some());
+    let mut columns = Vec::new();
+    columns.extend(has_mean.then(|| "mean instead".to_owned()));
+    columns.extend(has_zero.then(|| "zeros instead".to_owned()));
+    let rises = it.parts.iter().map(|part| {
+        let losses = [part.mean, part.zero].into_iter().flatten();
+        losses.map(|loss| Some(loss - it.loss)).collect::<Vec<_>>()
+    });
+    let rises: Values = rises.collect();
+    let row = |(part, rises): (&Ablated, &Vec<Option<f64>>)| -> Row {
+        (part.part.to_string(), rises.iter().flatten().map(|rise| signed(*rise, 4)).collect())
+    };
+    let rows: Vec<Row> = it.parts.iter().zip(&rises).map(row).collect();
+    let mut text = format!(
+        "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
+        it.loss,
+        it.tokens,
+        colored_table(&columns, &rows, palette, signed_scale(&rises), &rises)
+    );
+    if has_mean {
+        text += "mean instead: what the part writes on average over these tokens, everywhere\n";
+    }
+    text
+}
+
+/// The similarity of one word's vectors in each pair of texts, the similarity of the word to others, and the change by
+/// attention, at every position if `all_positions`.
+#[must_use]
+pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
+    let mut text = format!("`{}`, by the vector of its last token\n", it.word);
+    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+        let name = format!("  text {index}, token {}:", place.position);
+        text += &named_flow(&name, 19, &prompt.whole_pieces(), MAX_WIDTH - 20);
+    }
+    text += "\nHow similar the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
+    text += &similarities(it);
+    if !it.context.is_empty() {
+        text += "\nHow similar the word and others of the same text are\n";
+        let names = it.context.iter().map(|other| format!("`{}` in {}", other.word, other.prompt));
+        let cells = |stage: usize| {
+            let cells = it.context.iter().map(|other| other.similarity[stage]);
+            cells.map(|cosine| fixed(cosine, 3)).collect()
+        };
+        text += &table(&names.collect::<Vec<_>>(), &by_stage(it, cells));
+    }
+    text += "\nHow similar the input and the output of an attention layer are\n";
+    let n_layers = it.attention.first().map_or(0, Vec::len);
+    let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
+    let mut rows = Vec::new();
+    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+        for at in 0..prompt.len() {
+            if all_positions || at == place.position {
+                let cosines = it.attention[index].iter().map(|layer| fixed(layer[at], 3));
+                let name = format!("text {index}, token {at:>3} {}", prompt.pieces[at]);
+                rows.push((name, cosines.collect()));
+            }
+        }
+    }
+    text + &table(&columns, &rows)
+}
+
+fn similarities(it: &Embeddings) -> String {
+    let n = it.places.len();
+    let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
+    let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
+    columns.push("other tokens".to_owned());
+    let cells = |stage: usize| {
+        let cosines = pairs.iter().map(|&(a, b)| fixed(it.similarity[stage][a][b], 3));
+        let others = it.others[stage].map_or("-".to_owned(), |cosine| fixed(cosine, 3));
+        cosines.chain([others]).collect()
+    };
+    let mut text = table(&columns, &by_stage(it, cells));
+    text += "other tokens: the word and every other token of its text, on average\n";
+    for (a, b) in pairs.into_iter().filter(|&(a, b)| it.have_same_past(a, b)) {
+        text += &format!(
+            "{a} and {b} are the same up to the word: no token sees later ones, so its vectors are the same\n"
+        );
+    }
+    text
+}
+
+fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
+    let row = |(index, stage): (usize, &Stage)| {
+        let name = match stage {
+            Stage::Token => "token embedding".to_owned(),
+            Stage::Embedding => "embedding + position".to_owned(),
+            Stage::Layer(layer) => format!("after layer {layer}"),
+            Stage::Norm => "final norm".to_owned(),
+        };
+        (name, cells(index))
+    };
+    it.stages.iter().enumerate().map(row).collect()
+}
+
+/// The predictions of each layer: the most probable token after every token, if `all_positions`, and several after the
+/// token of `attribution`, with the contributions to its answer.
+#[must_use]
+pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool, palette: Palette) -> String {
+    let name = format!("{} tokens", prompt.len());
+    let mut text = named_flow(&name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+    if all_positions {
+        text += "\nThe likeliest next token by each layer, and its probability; `came` with the model's own\n";
+        text += &every_position(lens, prompt, palette);
+    }
+    let position = attribution.position;
+    text += &format!(
+        "\nAfter `{}`, token {position}: the likeliest next tokens by each layer\n{}\n{}",
+        prompt.pieces[position],
+        one_position(&lens.positions[position].stages, palette),
+        parts(attribution, palette)
+    );
+    text
+}
+
+fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
+    let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
+    let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
+    columns.push("came".to_owned());
+    let digits = (prompt.len() - 1).to_string().len();
+    let guesses = |at: &TokenPredictions| -> Vec<Option<Guess>> {
+        let came = at.stages.last().and_then(|stage| Some(stage.came.as_ref()?.guess.clone()));
+        at.stages.iter().map(|stage| Some(stage.top[0].clone())).chain([came]).collect()
+    };
+    let guesses: Vec<Vec<Option<Guess>>> = lens.positions.iter().map(guesses).collect();
+    let row = |(at, piece): (usize, &String)| -> Row {
+        let cells = guesses[at].iter().map(|cell| cell.as_ref().map_or(String::new(), guess));
+        (format!("{:>digits$} {}", lens.positions[at].position, short(piece)), cells.collect())
+    };
+    let rows: Vec<Row> = prompt.pieces.iter().enumerate().map(row).collect();
+    let chance = |guess: &Option<Guess>| guess.as_ref().map(|guess| guess.probability);
+    let chances = guesses.iter().map(|row| row.iter().map(chance).collect()).collect();
+    colored_table(&columns, &rows, palette, Scale::Share, &chances)
+}
+
+fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
+    let n_top = stages.first().map_or(0, |stage| stage.top.len());
+    let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
+    if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
+        let token = short(&visible(&came.guess.token));
+        columns.extend([format!("came: {token}"), "rank".to_owned()]);
+    }
+    let row = |stage: &LayerPrediction| -> Row {
+        let mut cells: Vec<String> = stage.top.iter().map(guess).collect();
+        if let Some(came) = &stage.came {
+            cells.extend([format!("{:.4}", came.guess.probability), came.rank.to_string()]);
+        }
+        (stage_name(stage.layer), cells)
+    };
+    let chances = stages.iter().map(|stage| {
+        let came = stage.came.as_ref().map(|came| &came.guess);
+        stage.top.iter().chain(came).map(|guess| Some(guess.probability)).collect()
+    });
+    let rows: Vec<Row> = stages.iter().map(row).collect();
+    colored_table(&columns, &rows, palette, Scale::Share, &chances.collect())
+}
+
+fn parts(it: &Attribution, palette: Palette) -> String {
+    let answer = visible(&it.answer.token);
+    let other = match &it.against {
+        Some(against) => format!("that of `{}`", visible(&against.token)),
+        None => "the mean of all logits".to_owned(),
+    };
+    let ranked = it.ranked();
+    let (named, rest) = ranked.split_at(n_named(ranked.len()));
+    let row = |name: String, logit: f64| -> Row { (name, vec![signed(logit, 4)]) };
+    let mut rows: Vec<Row> = named.iter().map(|term| row(term.component.to_string(), term.logit)).collect();
+    if !rest.is_empty() {
+        let sum = rest.iter().map(|term| term.logit).sum();
+        rows.push(row(format!("{} others", rest.len()), sum));
+    }
+    rows.push(row("together".to_owned(), it.sum()));
+    let mut logits: Values = named.iter().map(|term| vec![Some(term.logit)]).collect();
+    logits.resize(rows.len(), Vec::new()); // sums are not coloured
+    format!(
+        "The contributions to `{answer}`: its logit minus {other} is {}, the sum of\n{}",
+        signed(it.difference, 4),
+        colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&logits), &logits)
+    )
+}
+
+/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
+/// stream.
+#[must_use]
+pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
+    let mut text = String::new();
+    for (name, prompt) in [("the prompt", prompt), ("patched from", from)] {
+        text += &named_flow(name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+    }
+    let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
+    let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
+    let row = |patched: &Patched| -> Row {
+        let cells = vec![signed(patched.difference, 4), percent(patched.share)];
+        (patched.part.to_string(), cells)
+    };
+    let moved: Values = named.iter().map(|patched| vec![None, Some(patched.share)]).collect();
+    let positions = it.first_difference()..=it.position;
+    let in_stream: Values =
+        positions.clone().map(|at| it.residual.iter().map(|stage| Some(stage[at])).collect()).collect();
+    let scale = signed_scale(&[moved.clone(), in_stream.clone()].concat());
+    text += &format!(
+        "\nAfter token {}, the logit of `{answer}` minus that of `{against}`: {} in the prompt, {} in the other.\n\
+         The same difference with one part's values from the other prompt, and how far that moves it:\n{}",
+        it.position,
+        signed(it.difference, 4),
+        signed(it.from_difference, 4),
+        colored_table(
+            &["difference", "moved"].map(str::to_owned),
+            &named.iter().map(row).collect::<Vec<_>>(),
+            palette,
+            scale,
+            &moved
+        )
+    );
+    if !rest.is_empty() {
+        text += &format!("... and {} more that move it less\n", rest.len());
+    }
+    let whole = (it.from_difference - it.difference).abs();
+    if whole < SMALL_DIFFERENCE {
+        text += &format!("The two differences are only {whole:.4} apart: shares of so little mean little.\n");
+    }
+    text += "\nAnd with the residual stream of the other prompt at one token:\n";
+    let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));
+    let columns: Vec<String> = std::iter::once(stage_name(None)).chain(layers).collect();
+    let digits = it.position.to_string().len();
+    let row = |at: usize| -> Row {
+        let cells = it.residual.iter().map(|stage| percent(stage[at]));
+        (format!("{at:>digits$} {}", short(&prompt.pieces[at])), cells.collect())
+    };
+    text + &colored_table(&columns, &positions.map(row).collect::<Vec<_>>(), palette, scale, &in_stream)
+}
+
+pub(crate) fn stage_name(layer: Option<usize>) -> String {
+    layer.map_or("embedding".to_owned(), |layer| format!("layer {layer}"))
+}
+
+fn guess(guess: &Guess) -> String {
+    format!("{} {:.2}", short(&visible(&guess.token)), guess.probability)
+}
+
+/// A token shortened for a table.
+fn short(token: &str) -> String {
+    fit(token, LONGEST_TOKEN).trim_end().to_owned()
+}
+
+/// The number of parts, out of `n`, that are named: all of them if only one would be left out.
+pub(crate) fn n_named(n: usize) -> usize {
+    if n <= NAMED + 1 { n } else { NAMED }
+}
