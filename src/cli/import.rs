@@ -4,16 +4,10 @@ use std::path::PathBuf;
 
 use super::{note, program};
 use crate::format::{grouped, shell_word};
-use crate::interop::{self, Source};
+use crate::interop::{self, Family, Source};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  tinderbox import ~/models/SmolLM2-135M --run-dir runs/smollm2
-  tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
-  tinderbox import hf:HuggingFaceTB/SmolLM2-135M --run-dir runs/smollm2
-
-It takes models of the families gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox and gpt_neo.")]
+#[command(after_help = after_help())]
 pub(super) struct Args {
     /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), a .gguf file, or
     /// hf:OWNER/NAME, which is downloaded from the Hugging Face hub
@@ -24,6 +18,20 @@ pub(super) struct Args {
     /// Replace an existing run
     #[arg(long)]
     overwrite: bool,
+}
+
+fn after_help() -> String {
+    let families = Family::names();
+    let (first, last) = families.rsplit_once(", ").expect("several families");
+    format!(
+        "\
+Examples:
+  tinderbox import ~/models/SmolLM2-135M --run-dir runs/smollm2
+  tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
+  tinderbox import hf:HuggingFaceTB/SmolLM2-135M --run-dir runs/smollm2
+
+It takes models of the families {first} and {last}."
+    )
 }
 
 /// Imports the model and prints its size and the next steps.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::layout::{Entry, Part, parameters};
+use super::layout::{Columns, ForeignTensor, parameters};
 use tinderbox_model::LazyTensor;
 
 /// Tensors by name.
@@ -25,15 +25,15 @@ const BLOCK: usize = 16;
 ///
 /// # Errors
 /// The missing, misshapen and extra tensors among ours, one per line.
-pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String>> {
+pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
-    let theirs = layout.iter().map(|entry| {
-        let tensor = match &entry.part {
-            None => zeros(&entry.shape),
-            Some(part) if part.is_whole() => ours[&part.parameter].clone(),
-            Some(part) => take(part.clone(), &entry.shape, ours[&part.parameter].clone()),
+    let theirs = layout.iter().map(|ForeignTensor { name, shape, columns }| {
+        let tensor = match columns {
+            None => zeros(shape),
+            Some(columns) if columns.are_whole() => ours[&columns.path].clone(),
+            Some(columns) => take(columns.clone(), shape, ours[&columns.path].clone()),
         };
-        (entry.name.clone(), tensor)
+        (name.clone(), tensor)
     });
     Ok(theirs.collect())
 }
@@ -42,18 +42,18 @@ pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String
 ///
 /// # Errors
 /// The missing, misshapen and extra tensors among theirs, one per line.
-pub fn to_ours(layout: &[Entry], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
-    check(&layout.iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect(), theirs)?;
-    let mut pieces: BTreeMap<&str, Vec<(&Part, LazyTensor)>> = BTreeMap::new();
-    for (entry, part) in layout.iter().filter_map(|entry| Some((entry, entry.part.as_ref()?))) {
-        pieces.entry(&part.parameter).or_default().push((part, theirs[&entry.name].clone()));
+pub fn to_ours(layout: &[ForeignTensor], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
+    check(&layout.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect(), theirs)?;
+    let mut pieces: BTreeMap<&str, Vec<(Columns, LazyTensor)>> = BTreeMap::new();
+    for (name, columns) in layout.iter().filter_map(|tensor| Some((&tensor.name, tensor.columns.as_ref()?))) {
+        pieces.entry(&columns.path).or_default().push((columns.clone(), theirs[name].clone()));
     }
-    let ours = pieces.into_iter().map(|(name, pieces)| {
-        let tensor = match pieces.iter().find(|(part, _)| part.is_whole()) {
+    let ours = pieces.into_iter().map(|(path, pieces)| {
+        let tensor = match pieces.iter().find(|(columns, _)| columns.are_whole()) {
             Some((_, tensor)) => tensor.clone(),
-            None => put_together(pieces.into_iter().map(|(part, tensor)| (part.clone(), tensor)).collect()),
+            None => put_together(pieces),
         };
-        (name.to_owned(), tensor)
+        (path.to_owned(), tensor)
     });
     Ok(ours.collect())
 }
@@ -82,20 +82,20 @@ fn zeros(shape: &[usize]) -> LazyTensor {
 }
 
 /// One of their tensors: columns of our parameter.
-fn take(part: Part, shape: &[usize], ours: LazyTensor) -> LazyTensor {
+fn take(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     let n = shape.iter().product();
     LazyTensor::computed(shape.to_vec(), move |sink| {
-        let [n_rows, width] = matrix(&part.shape);
-        let columns = columns(&part);
+        let [n_rows, width] = matrix(&from.shape);
+        let columns = indices(&from);
         let mut theirs = vec![0.0; n];
         for_each_rows(&ours, width, |first, rows| {
             let here: Vec<usize> = (first..first + rows.len() / width).collect();
-            let from = Matrix { values: rows, width, columns: &columns };
-            if part.transposed {
-                transpose(from, &mut theirs, n_rows, &here);
+            let rows = Matrix { values: rows, width, columns: &columns };
+            if from.transposed {
+                transpose(rows, &mut theirs, n_rows, &here);
             } else {
                 let own: Vec<usize> = (0..columns.len()).collect();
-                copy(from, &mut theirs[first * columns.len()..], columns.len(), &own);
+                copy(rows, &mut theirs[first * columns.len()..], columns.len(), &own);
             }
         })?;
         sink(&theirs)
@@ -103,19 +103,19 @@ fn take(part: Part, shape: &[usize], ours: LazyTensor) -> LazyTensor {
 }
 
 /// Our parameter, assembled from all of their tensors that are columns of it.
-fn put_together(pieces: Vec<(Part, LazyTensor)>) -> LazyTensor {
+fn put_together(pieces: Vec<(Columns, LazyTensor)>) -> LazyTensor {
     let shape = pieces[0].0.shape.clone();
     let pieces = Arc::new(pieces);
     LazyTensor::computed(shape.clone(), move |sink| {
         let [n_rows, width] = matrix(&shape);
         let mut ours = vec![0.0; n_rows * width];
-        for (part, theirs) in &*pieces {
-            let columns = columns(part);
-            let their_width = if part.transposed { n_rows } else { columns.len() };
+        for (into, theirs) in &*pieces {
+            let columns = indices(into);
+            let their_width = if into.transposed { n_rows } else { columns.len() };
             let own: Vec<usize> = (0..their_width).collect();
             for_each_rows(theirs, their_width, |first, rows| {
                 let theirs = Matrix { values: rows, width: their_width, columns: &own };
-                match part.transposed {
+                match into.transposed {
                     true => transpose(theirs, &mut ours, width, &columns[first..first + rows.len() / their_width]),
                     false => copy(theirs, &mut ours[first * width..], width, &columns),
                 }
@@ -134,8 +134,8 @@ fn matrix(shape: &[usize]) -> [usize; 2] {
     }
 }
 
-fn columns(part: &Part) -> Vec<usize> {
-    part.columns.iter().cloned().flatten().collect()
+fn indices(columns: &Columns) -> Vec<usize> {
+    columns.ranges.iter().cloned().flatten().collect()
 }
 
 /// Calls `f` with the index of the first row and the values of several whole rows, until all rows were passed.
@@ -170,23 +170,23 @@ struct Matrix<'a> {
     columns: &'a [usize],
 }
 
-/// Writes the selected columns to the columns `places` of a matrix.
-fn copy(from: Matrix<'_>, to: &mut [f32], to_width: usize, places: &[usize]) {
+/// Writes the selected columns to the columns `to_columns` of a matrix.
+fn copy(from: Matrix<'_>, to: &mut [f32], to_width: usize, to_columns: &[usize]) {
     for (from_row, to_row) in from.values.chunks(from.width).zip(to.chunks_mut(to_width)) {
-        for (column, place) in from.columns.iter().zip(places) {
-            to_row[*place] = from_row[*column];
+        for (from_column, to_column) in from.columns.iter().zip(to_columns) {
+            to_row[*to_column] = from_row[*from_column];
         }
     }
 }
 
-/// Writes each row to the column of a matrix given by `places`.
-fn transpose(from: Matrix<'_>, to: &mut [f32], to_width: usize, places: &[usize]) {
+/// Writes each row to the column of a matrix given by `to_columns`.
+fn transpose(from: Matrix<'_>, to: &mut [f32], to_width: usize, to_columns: &[usize]) {
     let bands = to.par_chunks_mut(to_width * BAND).zip(from.columns.par_chunks(BAND));
     bands.for_each(|(to, columns)| {
-        for (rows, places) in from.values.chunks(from.width * BLOCK).zip(places.chunks(BLOCK)) {
+        for (rows, to_columns) in from.values.chunks(from.width * BLOCK).zip(to_columns.chunks(BLOCK)) {
             for (to, column) in to.chunks_mut(to_width).zip(columns) {
-                for (row, place) in rows.chunks(from.width).zip(places) {
-                    to[*place] = row[*column];
+                for (row, to_column) in rows.chunks(from.width).zip(to_columns) {
+                    to[*to_column] = row[*column];
                 }
             }
         }
@@ -198,26 +198,25 @@ mod tests {
     #![allow(clippy::float_cmp, clippy::single_range_in_vec_init, reason = "values are moved, and columns are ranges")]
 
     use super::super::layout::{Naming, layout};
-    use super::super::{Family, tests::configs};
     use super::*;
-    use tinderbox_model::{Gpt, parameters as model_parameters};
+    use crate::families::tests::configs;
+    use tinderbox_model::Parameter;
     use tinderbox_train::config::ModelConfig;
 
     const VOCAB_SIZE: usize = 37;
 
     /// Parameters of a model, with all values distinct.
     fn ours_of(config: &ModelConfig) -> Tensors {
-        let shapes = model_parameters::shapes(&Gpt::zeros(config, VOCAB_SIZE, &burn::tensor::Device::flex()));
         let mut next = 0.0;
-        let distinct = |(name, shape): (String, Vec<usize>)| {
+        let distinct = |Parameter { path, shape, .. }| {
             let n: usize = shape.iter().product();
             let values: Vec<f32> = (0..n).map(|i| next + i as f32).collect();
             next += n as f32;
             // In pieces that end in mid-row.
             let tensor = LazyTensor::computed(shape, move |sink| values.chunks(7).try_for_each(&mut *sink));
-            (name, tensor)
+            (path, tensor)
         };
-        shapes.into_iter().map(distinct).collect()
+        Parameter::all(config, VOCAB_SIZE).map(distinct).collect()
     }
 
     fn values(tensor: &LazyTensor) -> Vec<f32> {
@@ -230,7 +229,7 @@ mod tests {
         for (family, config) in configs() {
             let ours = ours_of(&config);
             for naming in [Naming::Hf, Naming::Gguf] {
-                if (family, naming) == (Family::GptNeo, Naming::Gguf) {
+                if naming == Naming::Gguf && family.gguf.is_none() {
                     continue;
                 }
                 let layout = layout(family, naming, &config, VOCAB_SIZE);
@@ -248,70 +247,38 @@ mod tests {
         assert!(n_cases > 60, "{n_cases}");
     }
 
+    /// That queries, keys and values are where transformers has them is tested by its models, `tests/fixtures/families`.
     #[test]
-    fn parts_of_theirs_are_where_the_formulas_of_other_projects_say() {
-        let config = |family| configs().into_iter().find(|(it, _)| *it == family).expect("it is one of them").1;
-        let converted = |family, naming, config: &ModelConfig| {
-            let ours = ours_of(config);
-            let theirs = to_theirs(&layout(family, naming, config, VOCAB_SIZE), &ours).expect("all are there");
-            (values(&ours["blocks.1.attention.qkv.weight"]), theirs)
-        };
-
-        // PyTorch's linear layers are [out, in].
-        let llama = config(Family::Llama);
-        let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, .. } = llama;
-        let width = (n_heads + 2 * n_kv_heads) * head_dim;
-        let (ours, theirs) = converted(Family::Llama, Naming::Hf, &llama);
-        let k = values(&theirs["model.layers.1.self_attn.k_proj.weight"]);
-        for (row, column) in [(0, 0), (3, 5), (n_kv_heads * head_dim - 1, d_model - 1)] {
-            assert_eq!(k[row * d_model + column], ours[column * width + n_heads * head_dim + row]);
-        }
-
+    fn the_keys_of_llama_are_permuted_as_in_llama_cpp() {
+        let (family, config) = configs().into_iter().find(|(family, _)| family.name() == "llama").expect("it is one");
+        let ModelConfig { d_model, n_kv_heads, head_dim, .. } = config;
+        let [k, permuted] =
+            [(Naming::Hf, "model.layers.1.self_attn.k_proj.weight"), (Naming::Gguf, "blk.1.attn_k.weight")].map(
+                |(naming, name)| {
+                    let theirs = to_theirs(&layout(family, naming, &config, VOCAB_SIZE), &ours_of(&config));
+                    values(&theirs.expect("all are there")[name])
+                },
+            );
         // llama.cpp's `permute`: reshape(H, 2, D / 2, C), swap the two middle dimensions.
-        let (_, permuted) = converted(Family::Llama, Naming::Gguf, &llama);
-        let permuted = values(&permuted["blk.1.attn_k.weight"]);
         for head in 0..n_kv_heads {
             for (half, i) in [(0, 0), (1, 0), (0, 1), (1, head_dim / 2 - 1)] {
                 let (from, to) = (head * head_dim + half * head_dim / 2 + i, head * head_dim + 2 * i + half);
                 assert_eq!(permuted[to * d_model..(to + 1) * d_model], k[from * d_model..(from + 1) * d_model]);
             }
         }
-
-        // GPT-2's Conv1D is [in, out], like ours; GGUF transposes it.
-        let gpt2 = config(Family::Gpt2);
-        let (ours, theirs) = converted(Family::Gpt2, Naming::Hf, &gpt2);
-        assert_eq!(values(&theirs["transformer.h.1.attn.c_attn.weight"]), ours);
-        let (_, theirs) = converted(Family::Gpt2, Naming::Gguf, &gpt2);
-        let theirs = values(&theirs["blk.1.attn_qkv.weight"]);
-        assert_eq!(theirs[7 * gpt2.d_model + 3], ours[3 * 3 * gpt2.d_model + 7]);
-
-        // GPT-NeoX views the projection as [H, 3, D].
-        let neox = config(Family::GptNeox);
-        let ModelConfig { d_model, n_heads, head_dim, .. } = neox;
-        let (ours, theirs) = converted(Family::GptNeox, Naming::Hf, &neox);
-        let theirs = values(&theirs["gpt_neox.layers.1.attention.query_key_value.weight"]);
-        for (head, which, i) in [(0, 0, 0), (0, 1, 1), (n_heads - 1, 2, head_dim - 1), (1, 0, 2)] {
-            let row = (head * 3 + which) * head_dim + i;
-            let column = which * d_model + head * head_dim + i;
-            assert_eq!(theirs[row * d_model + 5], ours[5 * 3 * d_model + column]);
-        }
     }
 
     #[test]
     fn large_matrices_are_rearranged_in_pieces() {
         let (n_rows, n_columns) = (3 * BAND + 5, VALUES_AT_ONCE / 150 + 11); // several pieces, the last one smaller
-        let part = Part {
-            parameter: "x".into(),
-            shape: vec![n_rows, n_columns],
-            columns: vec![0..n_columns],
-            transposed: true,
-        };
-        let entry = Entry { name: "y".into(), shape: vec![n_columns, n_rows], part: Some(part) };
+        let ranges = vec![0..n_columns];
+        let columns = Columns { path: "x".into(), shape: vec![n_rows, n_columns], ranges, transposed: true };
+        let tensor = ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: Some(columns) };
         let value = move |row: usize, column: usize| (row * n_columns + column) as f32;
         let x = LazyTensor::computed(vec![n_rows, n_columns], move |sink| {
             (0..n_rows).try_for_each(|row| sink(&(0..n_columns).map(|i| value(row, i)).collect::<Vec<_>>()))
         });
-        let layout = [entry];
+        let layout = [tensor];
         let ours = Tensors::from([("x".to_owned(), x)]);
         let theirs = to_theirs(&layout, &ours).expect("it is there");
         let transposed = values(&theirs["y"]);

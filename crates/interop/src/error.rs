@@ -45,7 +45,7 @@ pub enum InteropError {
          was exported from it, or that it was imported from",
         listed(obstacles)
     )]
-    OtherFamily { path: PathBuf, family: Family, obstacles: Vec<String> },
+    OtherFamily { path: PathBuf, family: &'static Family, obstacles: Vec<String> },
     #[error("the text has no tokens\n  hint: give another one with --prompt")]
     EmptyText,
     #[error("this model cannot be a GGUF file: {reason}\n  hint: export it as a Hugging Face folder, with --to hf")]

@@ -16,10 +16,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::InteropError;
-
-const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use super::hf::{CONFIG, INDEX, WEIGHTS};
 
 /// Files that are downloaded if they exist.
 const FILES: [&str; 6] = [

@@ -20,7 +20,7 @@ pub struct Imported {
     /// Its config.
     pub config: Config,
     /// The family of the model.
-    pub family: Family,
+    pub family: &'static Family,
     /// The number of parameters.
     pub n_parameters: usize,
     /// The size of its vocabulary.

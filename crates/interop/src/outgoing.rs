@@ -21,7 +21,7 @@ pub struct Outgoing {
     /// The run's config.
     pub config: Config,
     /// The family by which other projects know the model.
-    pub family: Family,
+    pub family: &'static Family,
     /// The run's tokenizer, padded to as many ids as the model has rows.
     pub tokenizer: Tokenizer,
     parameters: Tensors,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::convert::{self, Tensors};
-use super::layout::{Entry, Naming, layout};
+use super::layout::{ForeignTensor, Naming, layout};
 use super::{Family, InteropError, gguf, hf};
 use tinderbox_train::config::ModelConfig;
 
@@ -13,7 +13,7 @@ pub struct Source {
     /// The path of the folder or file.
     pub path: PathBuf,
     /// The family that its settings name.
-    pub family: Family,
+    pub family: &'static Family,
     /// The naming scheme of its tensors.
     pub naming: Naming,
     /// Our config of the model. `vocab_size` is always set: the number of token embedding rows.
@@ -51,8 +51,8 @@ impl Source {
         self.config.vocab_size.expect("a source gives it")
     }
 
-    /// Its tensors and the parts of our parameters that they correspond to.
-    pub fn layout(&self) -> Vec<Entry> {
+    /// Its tensors and the columns of our parameters that they hold.
+    pub fn layout(&self) -> Vec<ForeignTensor> {
         layout(self.family, self.naming, &self.config, self.vocab_size())
     }
 

@@ -31,12 +31,18 @@ pub enum Role {
     TokenEmbedding,
     /// One vector per position.
     PositionEmbedding,
-    /// A layer norm or RMS norm.
-    Norm,
+    /// The norm before attention.
+    AttentionNorm,
     /// The fused projection to queries, keys and values, which lie side by side in columns of these numbers.
     Qkv([usize; 3]),
+    /// The norm of each head's queries.
+    QNorm,
+    /// The norm of each head's keys.
+    KNorm,
     /// The output projection of attention.
     AttentionOutput,
+    /// The norm before the MLP.
+    MlpNorm,
     /// The gate projection of a gated MLP.
     Gate,
     /// The up projection of an MLP.
@@ -45,6 +51,8 @@ pub enum Role {
     Down,
     /// The learned factors of a sum.
     Factors,
+    /// The norm after the last block.
+    FinalNorm,
     /// The output layer, if it is not tied to the token embedding.
     Output,
 }
@@ -78,7 +86,7 @@ impl Parameter {
             let shape = [config.context_length, c];
             embeddings.matrix("position_embedding", Role::PositionEmbedding, shape, STANDARD_DEVIATION);
         }
-        last.norm("norm");
+        last.norm("norm", Role::FinalNorm);
         if !config.tie_embeddings {
             last.matrix("output", Role::Output, [c, vocab_size], STANDARD_DEVIATION);
         }
@@ -95,18 +103,18 @@ impl Parameter {
         let std_to_residual = if config.zero_init_projections { 0.0 } else { std / (2.0 * n_layers as f64).sqrt() };
 
         let mut block = Section::new(config, format!("blocks.{block_idx}."));
-        block.norm("attention_norm");
+        block.norm("attention_norm", Role::AttentionNorm);
         block.linear("attention.qkv", Role::Qkv(qkv), [c, qkv.iter().sum()], std, config.qkv_bias);
         block.linear("attention.output", Role::AttentionOutput, [d_heads, c], std_to_residual, bias);
         if config.qk_norm {
-            block.scale("attention.q_norm", head_dim);
-            block.scale("attention.k_norm", head_dim);
+            block.scale("attention.q_norm", Role::QNorm, head_dim);
+            block.scale("attention.k_norm", Role::KNorm, head_dim);
         }
         // The first block has no earlier values to mix in.
         if config.value_residual && block_idx > 0 {
             block.add("attention.value_factors", Role::Factors, vec![2], Initial::Pair([0.5, 0.5]));
         }
-        block.norm("mlp_norm");
+        block.norm("mlp_norm", Role::MlpNorm);
         block.linear("mlp.expand", Role::Up, [c, f], std, bias);
         if config.is_gated() {
             block.linear("mlp.gate", Role::Gate, [c, f], std, bias);
@@ -128,6 +136,12 @@ impl Parameter {
     #[must_use]
     pub fn is_linear(&self) -> bool {
         self.shape.len() == 2 && !matches!(self.role, Role::TokenEmbedding | Role::PositionEmbedding)
+    }
+
+    /// Whether it is the bias of its layer, rather than the weight.
+    #[must_use]
+    pub fn is_bias(&self) -> bool {
+        self.path.rsplit('.').next() == Some("bias")
     }
 
     /// The widths of the matrices that lie side by side in a matrix of a block: queries, keys and values, or the only
@@ -176,18 +190,18 @@ impl<'a> Section<'a> {
     }
 
     /// A norm without a shift.
-    fn scale(&mut self, name: &str, n: usize) {
+    fn scale(&mut self, name: &str, role: Role, n: usize) {
         if self.config.norm_weights {
-            self.add(&format!("{name}.weight"), Role::Norm, vec![n], Initial::Constant(1.0));
+            self.add(&format!("{name}.weight"), role, vec![n], Initial::Constant(1.0));
         }
     }
 
     /// A norm of the residual stream.
-    fn norm(&mut self, name: &str) {
+    fn norm(&mut self, name: &str, role: Role) {
         let ModelConfig { d_model, norm_weights, bias, norm, .. } = *self.config;
-        self.scale(name, d_model);
+        self.scale(name, role, d_model);
         if norm_weights && bias && norm == NormKind::LayerNorm {
-            self.bias(name, Role::Norm, d_model);
+            self.bias(name, role, d_model);
         }
     }
 }

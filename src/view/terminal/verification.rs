@@ -87,7 +87,7 @@ mod tests {
         };
         let mut found = Verification {
             same: false,
-            family: Family::Llama,
+            family: Family::from_name("llama").expect("a family"),
             settings: vec!["model.norm_eps = 1e-5, and 1e-6 in the file".to_owned()],
             tensors: vec![
                 tensor("a", TensorResult::Equal, Some(0.0)),

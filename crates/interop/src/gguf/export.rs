@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::modelfile::{MODELFILE, is_ours, modelfile};
 use super::vocab::Vocab;
 use super::write::{NewTensor, write};
-use super::{TensorType, metadata, rope_freqs};
+use super::{TensorType, rope_freqs, settings};
 use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
@@ -30,7 +30,7 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
         return Err(InteropError::Exists(path.clone()));
     }
     let config = model.model();
-    let mut values = metadata::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
+    let mut values = settings::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
     values.extend(Vocab::of_tokenizer(&model.tokenizer)?.write());
     let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
     let tensors: Vec<NewTensor> =

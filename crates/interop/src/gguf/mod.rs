@@ -1,10 +1,9 @@
 //! GGUF files, the format of llama.cpp, ollama and LM Studio: a model, its settings and its vocabulary in one file.
 //!
 //! `docs/gguf.md` describes the format. This module has the container (`read`, `reader`, `write`, `value`, `quant`),
-//! the model's settings (`metadata`) and the vocabulary (`vocab`).
+//! the model's settings (`settings`), the names of its tensors (`tensors`) and the vocabulary (`vocab`).
 
 mod export;
-mod keys;
 mod metadata;
 mod modelfile;
 mod open;
@@ -12,11 +11,16 @@ mod quant;
 mod read;
 mod reader;
 mod rope_freqs;
+mod settings;
+mod tensors;
 mod value;
 mod vocab;
 mod write;
 
 pub use export::export;
+pub(crate) use metadata::ArchitectureKeys;
 pub use open::open;
 pub(super) use open::tensor_types;
 pub use quant::TensorType;
+pub(crate) use tensors::{FUSED_QKV, INTERLEAVED_QKV, TENSORS};
+pub(crate) use value::Value;

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::TensorType;
 use super::read::{Gguf, StoredTensor};
 use super::vocab::Vocab;
-use super::{metadata, rope_freqs};
+use super::{rope_freqs, settings};
 use crate::{InteropError, Naming, Source};
 use tinderbox_model::LazyTensor;
 
@@ -16,7 +16,7 @@ use tinderbox_model::LazyTensor;
 /// If it is damaged, or holds an unsupported model, vocabulary or tensor type.
 pub fn open(path: &Path) -> Result<Source, InteropError> {
     let Gguf { metadata, mut tensors } = Gguf::open(path)?;
-    let (family, config) = metadata::read(&metadata, &tensors)?;
+    let (family, config) = settings::read(&metadata, &tensors)?;
     let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
     tensors.remove(rope_freqs::TENSOR); // it is part of the config
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();

@@ -33,59 +33,42 @@ impl TensorType {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
+    /// Its code in a file, the `general.file_type` of a file whose matrices are mostly of this type, its name in ggml,
+    /// and the number of values that are encoded together, with the number of bytes that they take.
+    fn row(self) -> (u32, u32, &'static str, usize, usize) {
+        match self {
+            Self::F32 => (0, 0, "F32", 1, 4),
+            Self::F16 => (1, 1, "F16", 1, 2),
+            Self::Bf16 => (30, 32, "BF16", 1, 2),
+            Self::Q8_0 => (8, 7, "Q8_0", BLOCK, 2 + BLOCK),
+            Self::Q4_0 => (2, 2, "Q4_0", BLOCK, 2 + BLOCK / 2),
+            Self::Q4_1 => (3, 3, "Q4_1", BLOCK, 2 + 2 + BLOCK / 2),
+        }
+    }
+
     /// Its code in a file.
     pub fn code(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q8_0 => 8,
-            Self::Bf16 => 30,
-        }
+        self.row().0
     }
 
     /// The `general.file_type` code of a file whose matrices are mostly of this type.
     pub fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q8_0 => 7,
-            Self::Bf16 => 32,
-        }
+        self.row().1
     }
 
     /// Its name in ggml.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-        }
+        self.row().2
     }
 
     /// The number of values that are encoded together, which divides the row length.
     pub fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 => BLOCK,
-        }
+        self.row().3
     }
 
     /// The number of bytes that encode [`TensorType::block_len`] numbers.
     pub fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            Self::Q8_0 => 2 + BLOCK,
-            Self::Q4_0 => 2 + BLOCK / 2,
-            Self::Q4_1 => 2 + 2 + BLOCK / 2,
-        }
+        self.row().4
     }
 
     /// Appends the numbers of whole blocks to `numbers`.
@@ -135,8 +118,8 @@ impl TensorType {
 fn put<const N: usize>(numbers: &[f32], bytes: &mut Vec<u8>, encode: impl Fn(f32) -> [u8; N]) {
     let start = bytes.len();
     bytes.resize(start + N * numbers.len(), 0);
-    let (places, _) = bytes[start..].as_chunks_mut();
-    places.iter_mut().zip(numbers).for_each(|(place, number)| *place = encode(*number));
+    let (chunks, _) = bytes[start..].as_chunks_mut();
+    chunks.iter_mut().zip(numbers).for_each(|(chunk, number)| *chunk = encode(*number));
 }
 
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {

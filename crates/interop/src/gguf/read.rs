@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::TensorType;
-use super::keys::Metadata;
+use super::metadata::Metadata;
 use super::reader::Reader;
 use super::value::Value;
 use crate::InteropError;

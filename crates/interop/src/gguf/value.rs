@@ -115,15 +115,21 @@ impl Value {
         Self::Number(Number::new(NumberType::U32, &number.to_le_bytes()))
     }
 
-    pub(super) fn f32(number: f32) -> Self {
-        Self::Number(Number::new(NumberType::F32, &number.to_le_bytes()))
+    /// A number in single precision, as llama.cpp needs it.
+    #[allow(clippy::cast_possible_truncation, reason = "to single precision")]
+    pub(super) fn f32(number: f64) -> Self {
+        Self::Number(Number::new(NumberType::F32, &(number as f32).to_le_bytes()))
     }
 
-    pub(super) fn bool(truth: bool) -> Self {
+    pub(crate) fn count(n: usize) -> Self {
+        Self::u32(u32::try_from(n).expect("counts of a model are below 2^32"))
+    }
+
+    pub(crate) fn bool(truth: bool) -> Self {
         Self::Number(Number::new(NumberType::Bool, &[u8::from(truth)]))
     }
 
-    pub(super) fn string(text: impl Into<String>) -> Self {
+    pub(crate) fn string(text: impl Into<String>) -> Self {
         Self::String(text.into())
     }
 

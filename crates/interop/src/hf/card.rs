@@ -41,8 +41,8 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         for source in model.config.data.all_sources() {
             line(&format!("- `{}`, drawn with weight {}", source.path.display(), source.weight));
         }
-        let share = model.config.data.val_fraction;
-        line(&format!("\nOf each, the last {share} was kept for validation.\n"));
+        let fraction = model.config.data.val_fraction;
+        line(&format!("\nOf each, the last {fraction} was kept for validation.\n"));
     }
     if !model.state.is_imported() {
         line("## Training\n");

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::config_out::{self, Ends};
-use super::{CONFIG, card};
+use super::config::{self, Ends};
+use super::{CONFIG, WEIGHTS, card};
 use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
@@ -50,8 +50,8 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
         let path = folder.join(name);
         write_synced(&path, |file| file.write_all(text.as_bytes())).map_err(cannot_write(&path))
     };
-    text(CONFIG, &pretty(&config_out::config(model, dtype, ends)))?;
-    text("generation_config.json", &pretty(&config_out::generation(&model.config.generate, ends)))?;
+    text(CONFIG, &pretty(&config::write(model, dtype, ends)))?;
+    text("generation_config.json", &pretty(&config::generation(&model.config.generate, ends)))?;
     text("tokenizer.json", &model.tokenizer.to_json())?;
     text("tokenizer_config.json", &pretty(&Value::Object(tokenizer_config(model))))?;
     let curve = fs::read_to_string(model.run.join(LOSS_SVG)).ok();
@@ -59,7 +59,7 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
         text(LOSS_SVG, curve)?;
     }
     text("README.md", &card::card(model, curve.is_some().then_some(LOSS_SVG))?)?;
-    let path = folder.join("model.safetensors");
+    let path = folder.join(WEIGHTS);
     write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
 }
 

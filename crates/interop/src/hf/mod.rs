@@ -3,23 +3,28 @@
 
 mod card;
 mod config;
-mod config_out;
+mod config_json;
 mod export;
 mod folder;
-mod keys;
 mod rope;
 mod tokenizer;
 mod weights;
 
 use std::path::Path;
 
+pub(crate) use config::extend;
+pub(crate) use config_json::ConfigJson;
 pub use export::export;
 use folder::Folder;
+pub(crate) use rope::{RopeSettings, rope_scaling};
 
 use super::layout::Naming;
 use super::{InteropError, Source};
 
-const CONFIG: &str = "config.json";
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const WEIGHTS: &str = "model.safetensors";
+/// Names the files of a model whose weights are in several.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Opens a folder. The values of its tensors are read on demand.
 pub(super) fn open(path: &Path) -> Result<Source, InteropError> {

@@ -1,22 +1,22 @@
 //! `RoPE` settings in a `config.json`: in their own table since transformers 5, previously among the other keys.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::keys::Keys;
-use tinderbox_train::config::RopeScaling;
+use super::ConfigJson;
+use tinderbox_train::config::{ModelConfig, RopeScaling};
 
 /// `RoPE` settings.
-pub(super) struct Rope {
-    pub(super) theta: f64,
-    pub(super) scaling: Option<RopeScaling>,
+pub(crate) struct RopeSettings {
+    pub(crate) theta: f64,
+    pub(crate) scaling: Option<RopeScaling>,
     /// The fraction of a head that rotates.
-    pub(super) fraction: f64,
+    pub(crate) fraction: f64,
 }
 
-impl Rope {
+impl RopeSettings {
     /// Reads `rope_parameters`, as transformers 5 writes them, or else `theta_key`, `rope_scaling` and, for partial
     /// rotation, the key of `fraction` with its default.
-    pub(super) fn read(keys: &mut Keys<'_>, theta_key: &str, fraction: Option<(&str, f64)>) -> Self {
+    pub(crate) fn read(keys: &mut ConfigJson<'_>, theta_key: &str, fraction: Option<(&str, f64)>) -> Self {
         let (name, table) = match (keys.get("rope_parameters"), keys.get("rope_scaling")) {
             (Some(table), _) => ("rope_parameters", Some(table)),
             (None, table) => ("rope_scaling", table),
@@ -30,7 +30,7 @@ impl Rope {
                 &empty
             }
         };
-        let mut inner = Keys::new(map);
+        let mut inner = ConfigJson::new(map);
         let outer_theta = keys.number_or("rope_theta", 10_000.0);
         let outer_theta = keys.number_or(theta_key, outer_theta);
         let theta = inner.number_or("rope_theta", outer_theta);
@@ -51,7 +51,7 @@ impl Rope {
     }
 
     /// `original` is the context length before scaling in older files.
-    fn scaling(keys: &mut Keys<'_>, original: Option<&Value>) -> Option<RopeScaling> {
+    fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeScaling> {
         let key = if keys.get("rope_type").is_some() { "rope_type" } else { "type" };
         let kind = keys.get(key)?;
         match kind.as_str() {
@@ -75,5 +75,17 @@ impl Rope {
                 None
             }
         }
+    }
+}
+
+/// The table `rope_scaling` of a model; null if it has none.
+pub(crate) fn rope_scaling(model: &ModelConfig) -> Value {
+    match model.rope_scaling {
+        None => Value::Null,
+        Some(RopeScaling::Linear { factor }) => json!({ "rope_type": "linear", "factor": factor }),
+        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
+        }),
     }
 }

@@ -6,25 +6,20 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::folder::Folder;
+use super::{INDEX, WEIGHTS};
 use crate::convert::Tensors;
 use crate::error::cannot_read;
 use crate::{Family, InteropError};
-use tinderbox_model::Dtype;
+use tinderbox_model::{Dtype, Role};
 use tinderbox_train::run::tensors::{OpenTensorsError, open_as};
-
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 
 /// Suffixes of tensors that older versions saved although they are not parameters: masks and `RoPE` frequencies.
 const BUFFERS: [&str; 5] =
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
 
-/// The output layer, which never has the prefix.
-const OUTPUT: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
-
 /// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out, saved
 /// or not.
-pub(super) fn open(folder: &Folder, family: Family, is_tied: bool) -> Result<Tensors, InteropError> {
+pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Tensors, InteropError> {
     let mut tensors = Tensors::new();
     for path in files(folder)? {
         for (name, tensor) in open_file(&path)? {
@@ -35,19 +30,19 @@ pub(super) fn open(folder: &Folder, family: Family, is_tied: bool) -> Result<Ten
         }
     }
     if is_tied {
-        tensors.retain(|name, _| !OUTPUT.contains(&name.as_str()));
+        tensors.retain(|name, _| !is_output(name));
     }
     Ok(with_prefix(tensors, family))
 }
 
 fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
-    if let Some(path) = folder.file(SINGLE)? {
+    if let Some(path) = folder.file(WEIGHTS)? {
         return Ok(vec![path]);
     }
     let Some(index) = folder.json(INDEX)? else {
         return Err(InteropError::NotAModel {
             path: folder.path().to_owned(),
-            reason: format!("it has neither {SINGLE} nor {INDEX}"),
+            reason: format!("it has neither {WEIGHTS} nor {INDEX}"),
             hint: "older models have pytorch_model.bin: open them with transformers, and save them with \
                    save_pretrained"
                 .to_owned(),
@@ -85,17 +80,19 @@ fn open_file(path: &Path) -> Result<Tensors, InteropError> {
     })
 }
 
-/// Adds the prefix of the base model within the whole, which is missing if it was saved by itself.
-fn with_prefix(tensors: Tensors, family: Family) -> Tensors {
-    let prefix = match family {
-        Family::Gpt2 | Family::GptNeo => "transformer.",
-        Family::GptNeox => "gpt_neox.",
-        _ => "model.",
-    };
+/// Whether it is the output layer, in any family.
+fn is_output(name: &str) -> bool {
+    Family::ALL.iter().any(|family| name.strip_suffix(".weight") == Some(family.hf.tensors.of(Role::Output)))
+}
+
+/// Adds the prefix of the base model within the whole, such as `model.`, which is missing if it was saved by itself. The
+/// output layer never has it.
+fn with_prefix(tensors: Tensors, family: &Family) -> Tensors {
+    let prefix = family.hf.tensors.of(Role::TokenEmbedding).split_inclusive('.').next().expect("a name");
     if tensors.keys().any(|name| name.starts_with(prefix)) {
         return tensors;
     }
-    let named = tensors.into_iter().map(|(name, tensor)| match OUTPUT.contains(&name.as_str()) {
+    let named = tensors.into_iter().map(|(name, tensor)| match is_output(&name) {
         true => (name, tensor),
         false => (format!("{prefix}{name}"), tensor),
     });

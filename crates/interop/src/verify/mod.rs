@@ -34,7 +34,7 @@ pub struct Verification {
     /// and so are the settings and the token ids of the text.
     pub same: bool,
     /// The family of the other model.
-    pub family: Family,
+    pub family: &'static Family,
     /// Settings with different values, one per line.
     pub settings: Vec<String>,
     /// All tensors of both, under the other's names.

@@ -145,7 +145,7 @@ struct Rounding {
     /// The number of values that share a scale.
     block: usize,
     /// The largest distance of a number from its rounded value, relative to the largest of its block.
-    share: f32,
+    relative_error: f32,
 }
 
 impl From<Dtype> for Rounding {
@@ -160,7 +160,7 @@ impl From<Dtype> for Rounding {
 
 impl From<TensorType> for Rounding {
     fn from(dtype: TensorType) -> Self {
-        let share = match dtype {
+        let relative_error = match dtype {
             TensorType::F32 => 0.0,
             TensorType::F16 => 1.0 / 2048.0,
             TensorType::Bf16 => 1.0 / 256.0,
@@ -172,15 +172,15 @@ impl From<TensorType> for Rounding {
             // Half a step of up to 2/15, plus the rounding of scale and offset.
             TensorType::Q4_1 => 1.0 / 15.0 + 3.0 / 2048.0,
         };
-        Self { dtype: dtype.name(), block: dtype.block_len(), share }
+        Self { dtype: dtype.name(), block: dtype.block_len(), relative_error }
     }
 }
 
 impl Rounding {
     fn allowed(&self, largest: f32) -> f32 {
-        // The smallest f16 numbers are further apart than that share.
-        let least = if self.share == 0.0 { 0.0 } else { 3e-8 };
-        (largest * self.share).max(least) * 1.000_001
+        // The smallest f16 numbers are further apart than that.
+        let least = if self.relative_error == 0.0 { 0.0 } else { 3e-8 };
+        (largest * self.relative_error).max(least) * 1.000_001
     }
 }
 

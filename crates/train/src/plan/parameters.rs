@@ -51,7 +51,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         attention_qkv: count(&later, |role| matches!(role, Role::Qkv(_))),
         attention_output: count(&later, |role| role == Role::AttentionOutput),
         mlp: count(&later, |role| matches!(role, Role::Gate | Role::Up | Role::Down)),
-        norms: count(&later, |role| role == Role::Norm),
+        norms: count(&later, |role| matches!(role, Role::AttentionNorm | Role::QNorm | Role::KNorm | Role::MlpNorm)),
         factors: count(&later, |role| role == Role::Factors),
         total: count(&later, |_| true),
     };
@@ -62,7 +62,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         position_embedding: part(Role::PositionEmbedding),
         block,
         n_layers,
-        final_norm: part(Role::Norm),
+        final_norm: part(Role::FinalNorm),
         output: part(Role::Output),
         total: [count(&first, |_| true), later_blocks, count(&outside, |_| true)]
             .into_iter()

@@ -7,7 +7,7 @@ mod pre_tokenizer;
 mod scores;
 mod to_tokenizer;
 
-use super::keys::Metadata;
+use super::metadata::Metadata;
 use super::value::Value;
 use crate::InteropError;
 

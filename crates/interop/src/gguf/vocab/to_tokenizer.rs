@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::pre_tokenizer::{PreTokenizer, byte_level};
 use super::scores;
 use super::{Model, SPACE, Token, TokenKind, Vocab};
-use crate::gguf::keys::Metadata;
+use crate::gguf::metadata::Metadata;
 use crate::{InteropError, TokenizerFiles};
 
 impl Vocab {

@@ -2,29 +2,29 @@
 
 use serde_json::{Map, Value, json};
 
-/// Reads keys, and collects the unsupported ones, each as `KEY = VALUE: WHAT IS SUPPORTED`.
-pub(super) struct Keys<'a> {
+/// A `config.json` or a table in it: reads keys, and collects the unsupported ones, each as `KEY = VALUE: WHAT IS SUPPORTED`.
+pub(crate) struct ConfigJson<'a> {
     map: &'a Map<String, Value>,
-    pub(super) problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
-impl<'a> Keys<'a> {
-    pub(super) fn new(map: &'a Map<String, Value>) -> Self {
+impl<'a> ConfigJson<'a> {
+    pub(crate) fn new(map: &'a Map<String, Value>) -> Self {
         Self { map, problems: Vec::new() }
     }
 
     /// The value of a key; `None` if it is missing or null.
-    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
     /// Whether a key exists, even if null.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
     /// A required size.
-    pub(super) fn size(&mut self, key: &str) -> usize {
+    pub(crate) fn size(&mut self, key: &str) -> usize {
         if self.get(key).is_none() {
             self.problems.push(format!("{key} is missing"));
             return 1;
@@ -32,7 +32,7 @@ impl<'a> Keys<'a> {
         self.size_or(key, 1)
     }
 
-    pub(super) fn size_or(&mut self, key: &str, default: usize) -> usize {
+    pub(crate) fn size_or(&mut self, key: &str, default: usize) -> usize {
         let Some(value) = self.get(key) else { return default };
         let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
         size.unwrap_or_else(|| {
@@ -41,7 +41,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    pub(super) fn number_or(&mut self, key: &str, default: f64) -> f64 {
+    pub(crate) fn number_or(&mut self, key: &str, default: f64) -> f64 {
         let Some(value) = self.get(key) else { return default };
         number(value).unwrap_or_else(|| {
             self.problem(key, value, "a number is expected");
@@ -50,14 +50,14 @@ impl<'a> Keys<'a> {
     }
 
     /// A required number.
-    pub(super) fn number(&mut self, key: &str) -> f64 {
+    pub(crate) fn number(&mut self, key: &str) -> f64 {
         if self.get(key).is_none() {
             self.problems.push(format!("{key} is missing"));
         }
         self.number_or(key, 1.0)
     }
 
-    pub(super) fn flag_or(&mut self, key: &str, default: bool) -> bool {
+    pub(crate) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         let Some(value) = self.get(key) else { return default };
         value.as_bool().unwrap_or_else(|| {
             self.problem(key, value, "true or false is expected");
@@ -66,7 +66,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A key that must be missing, null or equal to `expected`.
-    pub(super) fn only(&mut self, key: &str, expected: impl Into<Value>) {
+    pub(crate) fn only(&mut self, key: &str, expected: impl Into<Value>) {
         let expected = expected.into();
         if let Some(value) = self.get(key).filter(|value| **value != expected) {
             self.problem(key, value, &format!("{expected} is supported"));
@@ -74,7 +74,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A switch that must equal another one.
-    pub(super) fn as_other(&mut self, key: &str, expected: bool, other: &str) {
+    pub(crate) fn as_other(&mut self, key: &str, expected: bool, other: &str) {
         let value = self.flag_or(key, false);
         if value != expected {
             self.problem(key, &value.into(), &format!("{expected} is supported, as {other} is"));
@@ -82,14 +82,14 @@ impl<'a> Keys<'a> {
     }
 
     /// A key that must be missing or null.
-    pub(super) fn none(&mut self, key: &str, supported: &str) {
+    pub(crate) fn none(&mut self, key: &str, supported: &str) {
         if let Some(value) = self.get(key) {
             self.problem(key, value, supported);
         }
     }
 
     /// The meaning of a name from a list. A missing key means the first one.
-    pub(super) fn one_of<T: Copy>(&mut self, key: &str, names: &[(&str, T)]) -> T {
+    pub(crate) fn one_of<T: Copy>(&mut self, key: &str, names: &[(&str, T)]) -> T {
         let default = names[0].1;
         let Some(value) = self.get(key) else { return default };
         let known = names.iter().find(|(name, _)| value == name);
@@ -104,7 +104,15 @@ impl<'a> Keys<'a> {
         )
     }
 
-    pub(super) fn problem(&mut self, key: &str, value: &Value, supported: &str) {
+    /// The width of a head, `width / heads`, which must be an integer. Both come with their keys.
+    pub(crate) fn head_dim(&mut self, (width_key, width): (&str, usize), (heads_key, heads): (&str, usize)) -> usize {
+        if !width.is_multiple_of(heads) {
+            self.problems.push(format!("{width_key} = {width}: it must be divisible by {heads_key} = {heads}"));
+        }
+        (width / heads).max(1)
+    }
+
+    pub(crate) fn problem(&mut self, key: &str, value: &Value, supported: &str) {
         const LONGEST: usize = 200;
         let mut value = value.to_string();
         if let Some((end, _)) = value.char_indices().nth(LONGEST) {

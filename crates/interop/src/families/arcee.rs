@@ -1,0 +1,34 @@
+//! Arcee: like Llama, with squared `ReLU` instead of SwiGLU.
+//!
+//! Source: Arcee AI 2025, "Announcing the Arcee Foundation Model family" (AFM-4.5B).
+
+use serde_json::json;
+
+use super::llama::{self, LlamaJson};
+use super::{Family, LlamaCpp, Transformers};
+use tinderbox_train::config::{MlpKind, ModelConfig};
+
+pub(super) const FAMILY: Family = Family {
+    name: "arcee",
+    nearest: |config| ModelConfig { mlp: MlpKind::ReluSquared, qkv_bias: config.bias, ..llama::nearest(config) },
+    hf: Transformers {
+        class: "ArceeForCausalLM",
+        read: |family, keys| llama::read(family, keys, &CONFIG_JSON),
+        write: |model| {
+            llama::write(model, &CONFIG_JSON, json!({ "attention_bias": model.bias, "mlp_bias": model.bias }))
+        },
+        ..llama::FAMILY.hf
+    },
+    gguf: Some(LlamaCpp {
+        architecture: "arcee",
+        write: |config| match config.bias {
+            true => Err("model.bias = true: llama.cpp knows no biases in the family arcee".to_owned()),
+            false => (llama::GGUF.write)(config),
+        },
+        ..llama::GGUF
+    }),
+    ..llama::FAMILY
+};
+
+const CONFIG_JSON: LlamaJson =
+    LlamaJson { norm_eps: 1e-5, activations: &[("relu2", MlpKind::ReluSquared)], ..llama::CONFIG_JSON };

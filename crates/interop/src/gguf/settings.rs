@@ -1,0 +1,211 @@
+//! Converts a model's settings between GGUF metadata and `[model]`: the keys that all architectures have. A family adds
+//! its own.
+//!
+//! Sources: llama.cpp, `llama-arch.cpp` for the keys, `src/models/` for what each architecture reads and needs.
+
+use std::collections::BTreeMap;
+
+use super::metadata::{ArchitectureKeys, Metadata};
+use super::read::StoredTensor;
+use super::rope_freqs;
+use super::value::Value;
+use crate::{Family, InteropError};
+use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
+
+const ARCHITECTURE: &str = "general.architecture";
+/// A key that only Tinderbox reads.
+const OWN_SCALING: &str = "tinderbox.rope_scaling";
+/// The version of the quantised block formats.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// The names of the architectures of some families.
+fn architectures(is_listed: impl Fn(&crate::families::LlamaCpp) -> bool) -> Vec<&'static str> {
+    let known = Family::ALL.into_iter().filter_map(|family| family.gguf.as_ref());
+    let mut names: Vec<&str> = known.filter(|gguf| is_listed(gguf)).map(|gguf| gguf.architecture).collect();
+    names.dedup();
+    names
+}
+
+/// The family and the config of the model in a file.
+///
+/// # Errors
+/// If settings are missing or not supported here.
+pub(super) fn read(
+    metadata: &Metadata,
+    tensors: &BTreeMap<String, StoredTensor>,
+) -> Result<(&'static Family, ModelConfig), InteropError> {
+    let name = metadata.required(ARCHITECTURE, metadata.string(ARCHITECTURE)?)?;
+    let known = Family::ALL.into_iter().filter_map(|family| Some((family, family.gguf.as_ref()?)));
+    let Some((family, gguf)) = known.clone().find(|(_, gguf)| gguf.architecture == name) else {
+        let supported = architectures(|_| true).join(", ");
+        return Err(metadata.unsupported(ARCHITECTURE, &format!("{name:?}"), &supported));
+    };
+    let keys = ArchitectureKeys { metadata, architecture: name };
+    refuse_more(&keys)?;
+    let (d_model, n_heads) = (keys.count("embedding_length")?, keys.count("attention.head_count")?);
+    let head_dim = keys.optional_count("attention.key_length")?.or(d_model.checked_div(n_heads));
+    let head_dim = keys.required("attention.key_length", head_dim)?;
+    if let Some(value_length) = keys.optional_count("attention.value_length")?.filter(|n| *n != head_dim) {
+        let supported = format!("{head_dim}, that of keys");
+        return Err(keys.unsupported("attention.value_length", &value_length.to_string(), &supported));
+    }
+    let has = |name: &str| tensors.contains_key(name);
+    let n_rows = tensors.get("token_embd.weight").and_then(|tensor| tensor.shape.first().copied());
+    let fixed = family.fixed();
+    let norm_eps = norm_eps_key(&fixed);
+    let rope_theta = keys.float("rope.freq_base")?.unwrap_or(fixed.rope_theta);
+    let mut config = ModelConfig {
+        context_length: keys.count("context_length")?,
+        d_model,
+        n_layers: keys.count("block_count")?,
+        n_heads,
+        n_kv_heads: keys.optional_count("attention.head_count_kv")?.unwrap_or(n_heads),
+        head_dim,
+        d_ff: keys.count("feed_forward_length")?,
+        rope_theta,
+        rope_scaling: rope_scaling(&keys, tensors.get(rope_freqs::TENSOR), rope_theta)?,
+        rotary_fraction: rotary_fraction(&keys, head_dim)?,
+        norm_eps: keys.required(norm_eps, keys.float(norm_eps)?)?,
+        bias: family.has_all_biases || has("blk.0.attn_output.bias"),
+        qkv_bias: family.has_all_biases || has("blk.0.attn_q.bias"),
+        tie_embeddings: !has("output.weight"),
+        vocab_size: Some(metadata.required("token_embd.weight", n_rows)?),
+        ..fixed
+    };
+    (gguf.read)(&keys, &mut config)?;
+    match config.problems() {
+        problems if problems.is_empty() => Ok((family, config)),
+        problems => Err(InteropError::Unsupported { path: metadata.path().to_owned(), problems }),
+    }
+}
+
+/// The metadata of a file with this model, under this name, without that of the tokenizer.
+///
+/// # Errors
+/// If llama.cpp does not support such a model.
+pub(super) fn write(
+    family: &Family,
+    config: &ModelConfig,
+    name: &str,
+    n_rows: usize,
+    file_type: u32,
+) -> Result<Vec<(String, Value)>, InteropError> {
+    let no_gguf = |reason| InteropError::NoGguf { reason };
+    let unknown = || no_gguf(format!("llama.cpp does not know the family {family}"));
+    let gguf = family.gguf.as_ref().ok_or_else(unknown)?;
+    let mut values = vec![
+        (ARCHITECTURE.to_owned(), Value::string(gguf.architecture)),
+        ("general.type".to_owned(), Value::string("model")),
+        ("general.name".to_owned(), Value::string(name)),
+        ("general.file_type".to_owned(), Value::u32(file_type)),
+        ("general.quantization_version".to_owned(), Value::u32(QUANTIZATION_VERSION)),
+    ];
+    let mut add = |key: &str, value: Value| values.push((format!("{}.{key}", gguf.architecture), value));
+    add("vocab_size", Value::count(n_rows));
+    add("context_length", Value::count(config.context_length));
+    add("embedding_length", Value::count(config.d_model));
+    add("block_count", Value::count(config.n_layers));
+    add("feed_forward_length", Value::count(config.d_ff));
+    add("attention.head_count", Value::count(config.n_heads));
+    add("attention.head_count_kv", Value::count(config.n_kv_heads));
+    add(norm_eps_key(config), Value::f32(config.norm_eps));
+    for (key, value) in (gguf.write)(config).map_err(no_gguf)? {
+        add(key, value);
+    }
+    if config.position == PositionKind::Rope {
+        add("rope.dimension_count", Value::count(config.rotary_dim()));
+        add("rope.freq_base", Value::f32(config.rope_theta));
+    }
+    match config.rope_scaling.filter(|_| config.position == PositionKind::Rope) {
+        None => {}
+        Some(RopeScaling::Linear { factor }) => {
+            add("rope.scaling.type", Value::string("linear"));
+            add("rope.scaling.factor", Value::f32(factor));
+        }
+        Some(RopeScaling::Llama3 { .. }) if !gguf.has_rope_freqs => {
+            let known = architectures(|gguf| gguf.has_rope_freqs).join(" and ");
+            return Err(no_gguf(format!(
+                "model.rope_scaling has the kind \"llama3\", which llama.cpp knows in {known} only, and the model is \
+                 of the family {family}"
+            )));
+        }
+        // llama.cpp reads the tensor of factors; these keys are for reading the file back.
+        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
+            let mut add = |key: &str, value: Value| values.push((format!("{OWN_SCALING}.{key}"), value));
+            add("factor", Value::f32(factor));
+            add("low_freq_factor", Value::f32(low_freq_factor));
+            add("high_freq_factor", Value::f32(high_freq_factor));
+            add("original_context_length", Value::count(original_context_length));
+        }
+    }
+    Ok(values)
+}
+
+/// The key of the epsilon of norms.
+fn norm_eps_key(config: &ModelConfig) -> &'static str {
+    match config.norm {
+        NormKind::LayerNorm => "attention.layer_norm_epsilon",
+        NormKind::RmsNorm => "attention.layer_norm_rms_epsilon",
+    }
+}
+
+/// Llama 3's scaling, from the keys that [`write`] adds.
+fn own_scaling(metadata: &Metadata) -> Result<Option<RopeScaling>, InteropError> {
+    let float = |key: &str| metadata.float(&format!("{OWN_SCALING}.{key}"));
+    let original = metadata.count(&format!("{OWN_SCALING}.original_context_length"))?;
+    Ok(match (float("factor")?, float("low_freq_factor")?, float("high_freq_factor")?, original) {
+        (Some(factor), Some(low_freq_factor), Some(high_freq_factor), Some(original_context_length)) => {
+            Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length })
+        }
+        _ => None,
+    })
+}
+
+/// Rejects unsupported settings that would change the model.
+fn refuse_more(keys: &ArchitectureKeys<'_>) -> Result<(), InteropError> {
+    for (key, supported) in [
+        ("expert_count", "models without experts"),
+        ("attention.sliding_window", "models whose positions see all before them"),
+        ("attention.scale", "scores divided by the root of the width of a head"),
+        ("logit_scale", "logits that are not scaled"),
+    ] {
+        if let Some(value) = keys.float(key)?.filter(|value| *value != 0.0) {
+            return Err(keys.unsupported(key, &value.to_string(), supported));
+        }
+    }
+    Ok(())
+}
+
+/// The fraction of a head that rotates.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as `ModelConfig::rotary_dim` does")]
+fn rotary_fraction(keys: &ArchitectureKeys<'_>, head_dim: usize) -> Result<f64, InteropError> {
+    let rotary_dim = keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim);
+    let fraction = rotary_dim as f64 / head_dim as f64;
+    // The fraction is rounded; truncating the number of dimensions must not lose one.
+    let is_less = ((head_dim as f64 * fraction) as usize) < rotary_dim;
+    Ok(if is_less { fraction.next_up() } else { fraction })
+}
+
+fn rope_scaling(
+    keys: &ArchitectureKeys<'_>,
+    freqs: Option<&StoredTensor>,
+    theta: f64,
+) -> Result<Option<RopeScaling>, InteropError> {
+    let factor = keys.float("rope.scaling.factor")?.or(keys.float("rope.scale_linear")?);
+    match (keys.string("rope.scaling.type")?.unwrap_or("linear"), factor) {
+        ("none", _) | ("linear", None | Some(0.0 | 1.0)) => {}
+        ("linear", Some(factor)) => return Ok(Some(RopeScaling::Linear { factor })),
+        (other, _) => {
+            let supported = "\"none\" and \"linear\", and Llama 3's, which is a tensor";
+            return Err(keys.unsupported("rope.scaling.type", &format!("{other:?}"), supported));
+        }
+    }
+    let Some(freqs) = freqs else { return Ok(None) };
+    let path = keys.metadata.path();
+    let factors = freqs.read().map_err(|source| InteropError::Read { path: path.to_owned(), source })?;
+    let found = rope_freqs::scaling(&factors, theta, own_scaling(keys.metadata)?);
+    found.map(Some).ok_or_else(|| {
+        let problem = format!("{}: its factors are not those of Llama 3's scaling", rope_freqs::TENSOR);
+        InteropError::Unsupported { path: path.to_owned(), problems: vec![problem] }
+    })
+}
