@@ -182,37 +182,37 @@ mod tests {
         token_embd.weight [37, 24]
         position_embd.weight [8, 24]
         output_norm.weight [24]
-        output_norm.bias [24]
+        output_norm.bias [24] zeros
         output.weight [37, 24]
         blk.1.attn_norm.weight [24]
-        blk.1.attn_norm.bias [24]
-        blk.1.attn_output.weight [24, 24]
-        blk.1.attn_output.bias [24]
-        blk.1.ffn_norm.weight [24]
-        blk.1.ffn_norm.bias [24]
-        blk.1.ffn_up.weight [40, 24]
-        blk.1.ffn_up.bias [40]
-        blk.1.ffn_down.weight [24, 40]
-        blk.1.ffn_down.bias [24]
+        blk.1.attn_norm.bias [24] zeros
         blk.1.attn_qkv.weight [72, 24]
-        blk.1.attn_qkv.bias [72]
+        blk.1.attn_qkv.bias [72] zeros
+        blk.1.attn_output.weight [24, 24]
+        blk.1.attn_output.bias [24] zeros
+        blk.1.ffn_norm.weight [24]
+        blk.1.ffn_norm.bias [24] zeros
+        blk.1.ffn_up.weight [40, 24]
+        blk.1.ffn_up.bias [40] zeros
+        blk.1.ffn_down.weight [24, 40]
+        blk.1.ffn_down.bias [24] zeros
         ");
         insta::assert_snapshot!(gguf_names("qwen2"), @r"
         token_embd.weight [37, 24]
         output_norm.weight [24]
         output.weight [37, 24]
         blk.1.attn_norm.weight [24]
+        blk.1.attn_q.weight [40, 24]
+        blk.1.attn_k.weight [20, 24]
+        blk.1.attn_v.weight [20, 24]
+        blk.1.attn_q.bias [40]
+        blk.1.attn_k.bias [20]
+        blk.1.attn_v.bias [20]
         blk.1.attn_output.weight [24, 40]
         blk.1.ffn_norm.weight [24]
-        blk.1.ffn_gate.weight [40, 24]
         blk.1.ffn_up.weight [40, 24]
+        blk.1.ffn_gate.weight [40, 24]
         blk.1.ffn_down.weight [24, 40]
-        blk.1.attn_q.weight [40, 24]
-        blk.1.attn_q.bias [40]
-        blk.1.attn_k.weight [20, 24]
-        blk.1.attn_k.bias [20]
-        blk.1.attn_v.weight [20, 24]
-        blk.1.attn_v.bias [20]
         ");
     }
 }
