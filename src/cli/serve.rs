@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let options = Options { address, n_places: args.parallel, keys, folder, open: opening.later() };
+    let options = Options { address, n_slots: args.parallel, keys, folder, open: opening.later() };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
     ctrlc::set_handler(move || {
@@ -117,13 +117,13 @@ fn keys(path: &Path) -> anyhow::Result<Keys> {
 struct Opening {
     device: Option<DeviceSpec>,
     weights: WeightFormat,
-    n_places: usize,
+    n_slots: usize,
     force: bool,
 }
 
 impl Args {
     fn opening(&self) -> Opening {
-        Opening { device: self.device, weights: self.weights, n_places: self.parallel, force: self.force }
+        Opening { device: self.device, weights: self.weights, n_slots: self.parallel, force: self.force }
     }
 }
 
@@ -140,7 +140,7 @@ impl Opening {
     /// The function with which the server opens a run or a checkpoint at its first request.
     fn later(self) -> OpenModel {
         OpenModel::new(move |run| {
-            let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_places) };
+            let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_slots) };
             checked.and_then(|()| self.open(run)).map_err(|error| first_line(format!("{error:#}")))
         })
     }

@@ -193,7 +193,7 @@ impl Answer {
         let prompt_tokens = self.request.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let completion_tokens = choices.iter().map(|choice| choice.n_written).sum();
         // Of several texts of a prompt, the first has the number of cached tokens of the prompt.
-        let cached_tokens = choices.iter().step_by(self.request.n).map(|choice| choice.n_shared).sum();
+        let cached_tokens = choices.iter().step_by(self.request.n).map(|choice| choice.n_cached).sum();
         Usage {
             prompt_tokens,
             completion_tokens,

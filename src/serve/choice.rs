@@ -1,4 +1,4 @@
-//! One text of a response as it is generated: the parts that can be shown, with the scores of their tokens.
+//! The text of one sequence as it is generated: the parts that can be shown, with the scores of their tokens.
 //!
 //! A streamed response sends the parts one by one, any other response all parts at once, so that both have the same
 //! text.
@@ -30,13 +30,13 @@ pub(super) struct Choice {
     /// Scores of tokens whose text is held back.
     held: VecDeque<(usize, Score)>,
     /// The number of prompt tokens read from the cache.
-    pub(super) n_shared: usize,
+    pub(super) n_cached: usize,
     pub(super) n_written: usize,
     pub(super) end: Option<End>,
 }
 
 impl Choice {
-    /// Processes the next event of the text; returns what can be shown now.
+    /// Processes the next event of the sequence; returns what can be shown now.
     pub(super) fn take(
         &mut self,
         kind: EventKind,
@@ -45,8 +45,8 @@ impl Choice {
         tokenizer: &Tokenizer,
     ) -> Result<Part, ApiError> {
         match kind {
-            EventKind::Read { scores, n_shared } => {
-                self.n_shared = n_shared;
+            EventKind::Read { scores, n_cached } => {
+                self.n_cached = n_cached;
                 if !request.echo {
                     return Ok(Part::default());
                 }

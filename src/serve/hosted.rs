@@ -7,7 +7,7 @@ use super::chat::Chat;
 use super::error::ApiError;
 use super::inside::{Inside, OpenTensors};
 use super::metrics::Metrics;
-use super::scheduler::{Queue, Sample, Scheduler};
+use super::scheduler::{Queue, Scheduler, SequenceRequest};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::run::RunDir;
@@ -41,23 +41,23 @@ pub(super) struct Hosted {
     pub(super) run: Option<RunDir>,
     /// The chat template, or the reason why it cannot be used.
     pub(super) chat: Option<Result<Chat, String>>,
-    pub(super) n_places: usize,
+    pub(super) n_slots: usize,
     pub(super) metrics: Arc<Metrics>,
     pub(super) queue: Queue,
 }
 
 impl Hosted {
-    /// Starts the thread of a model, which ends once this is dropped and all texts are finished.
-    pub(super) fn start(model: Model, n_places: usize, most_waiting: usize) -> std::io::Result<Self> {
+    /// Starts the thread of a model, which ends once this is dropped and all sequences are finished.
+    pub(super) fn start(model: Model, n_slots: usize, most_waiting: usize) -> std::io::Result<Self> {
         let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
         let inside = Arc::new(Inside::new(tensors));
         let metrics = Arc::<Metrics>::default();
         let (queue, end) = Queue::new(most_waiting);
-        let scheduler = Scheduler::new(model, tokenizer.clone(), n_places, end, metrics.clone());
+        let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat = Chat::of(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat, n_places, metrics, queue })
+        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat, n_slots, metrics, queue })
     }
 
     /// The number of tokens in its context.
@@ -65,9 +65,9 @@ impl Hosted {
         self.config.context_length
     }
 
-    /// Queues texts.
-    pub(super) fn submit(&self, samples: Vec<Sample>) -> Result<(), ApiError> {
-        self.queue.submit(samples)
+    /// Queues sequences.
+    pub(super) fn submit(&self, requests: Vec<SequenceRequest>) -> Result<(), ApiError> {
+        self.queue.submit(requests)
     }
 
     /// The text of a token: its characters, `bytes:\xNN` if it is not text, or its spelling in the vocabulary if tokens

@@ -42,12 +42,12 @@ pub(super) struct Inside {
     open: OpenTensors,
     model: Mutex<Option<Gpt>>,
     /// Permits for requests that inspect or wait to.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Inside {
     pub(super) fn new(open: OpenTensors) -> Self {
-        Self { open, model: Mutex::new(None), places: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
+        Self { open, model: Mutex::new(None), permits: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
     /// The result of `look`, computed on another thread. It is not called if no client waits for the result any more.
@@ -55,10 +55,10 @@ impl Inside {
         self: Arc<Self>,
         look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| ApiError::busy_inside(MAX_INSPECTIONS))?;
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| ApiError::busy_inside(MAX_INSPECTIONS))?;
         let (sender, receiver) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let _place = place;
+            let _permit = permit;
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() {
                 sender.send(self.open(&mut model).and_then(look)).ok(); // a client that left needs no answer

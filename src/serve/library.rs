@@ -89,7 +89,7 @@ pub(super) struct Library {
     /// A folder whose runs are served as well.
     folder: Option<PathBuf>,
     open: OpenModel,
-    n_places: usize,
+    n_slots: usize,
     /// Models that were not named, with their checkpoints, the most recently used last.
     opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
     /// Held while a model is opened: one at a time.
@@ -97,8 +97,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<PathBuf>, open: OpenModel, n_places: usize) -> Self {
-        Self { named, folder, open, n_places, opened: Mutex::default(), opening: Mutex::default() }
+    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<PathBuf>, open: OpenModel, n_slots: usize) -> Self {
+        Self { named, folder, open, n_slots, opened: Mutex::default(), opening: Mutex::default() }
     }
 
     /// Whether the model of a name, or the first one, may have to be opened, which is slow.
@@ -170,7 +170,7 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_places, MAX_WAITING);
+        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, MAX_WAITING);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its texts.

@@ -14,9 +14,9 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::error::ApiError;
 
-/// The most texts per request: prompts times `n`.
+/// The most sequences per request: prompts times `n`.
 pub(super) const MAX_CHOICES: usize = 1024;
-/// The most tokens per text.
+/// The most tokens generated in a sequence.
 pub(super) const MAX_TOKENS: usize = 1 << 15;
 /// The most alternatives per token.
 pub(super) const MAX_TOP_LOGPROBS: usize = 20;
@@ -38,7 +38,7 @@ pub(super) const MAX_STOPS: usize = 16;
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
-/// The most texts that wait for a place in a model.
+/// The most sequences that wait for a slot of a model.
 pub(super) const MAX_WAITING: usize = 4096;
 /// The most connections; others wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 512;

@@ -36,14 +36,14 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
     let router = TowerToHyperService::new(routes::router(service.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let connections = GracefulShutdown::new();
     let mut end = std::pin::pin!(ended(&service));
     loop {
-        let place = places.clone().acquire_owned();
-        let (accepted, place) = tokio::select! {
+        let permit = permits.clone().acquire_owned();
+        let (accepted, permit) = tokio::select! {
             () = &mut end => break,
-            accepted = async { (listener.accept().await, place.await) } => accepted,
+            accepted = async { (listener.accept().await, permit.await) } => accepted,
         };
         let Ok((stream, _)) = accepted else {
             sleep(NO_SOCKETS).await;
@@ -54,7 +54,7 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
         let connection = connections.watch(connection);
         tokio::spawn(async move {
             connection.await.ok(); // a client that left needs no error
-            drop(place);
+            drop(permit);
         });
     }
     timeout(LAST_WRITES, connections.shutdown()).await.ok(); // any client slower than this accepts nothing

@@ -8,9 +8,9 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     prompt_tokens: AtomicU64,
-    shared_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
     pub(super) written_tokens: AtomicU64,
-    pub(super) busy_places: AtomicUsize,
+    pub(super) busy_slots: AtomicUsize,
     first_token: Histogram,
 }
 
@@ -26,10 +26,10 @@ struct Histogram {
 }
 
 impl Metrics {
-    /// Counts a prompt of `n_tokens` tokens, `n_shared` of them cached.
-    pub(super) fn read(&self, n_tokens: usize, n_shared: usize) {
+    /// Counts a prompt of `n_tokens` tokens, `n_cached` of them cached.
+    pub(super) fn read(&self, n_tokens: usize, n_cached: usize) {
         self.prompt_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
-        self.shared_tokens.fetch_add(n_shared as u64, Ordering::Relaxed);
+        self.cached_tokens.fetch_add(n_cached as u64, Ordering::Relaxed);
     }
 
     /// Records the time from a request to its first token.
@@ -44,7 +44,7 @@ impl Metrics {
     }
 }
 
-/// A model as shown by `/metrics`: its name, the number of waiting texts, the number of places, and its counters.
+/// A model as shown by `/metrics`: its name, the number of waiting sequences, the number of slots, and its counters.
 pub(super) type Shown<'a> = (&'a str, usize, usize, &'a Metrics);
 
 /// The value of a metric for a model.
@@ -65,12 +65,12 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let of_models: [(&str, &str, &str, Value<'_>); 6] = [
         ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| total(&shown.3.prompt_tokens)),
         ("prompt_tokens_shared_total", "counter", "Tokens of prompts that had been read before.", &|shown| {
-            total(&shown.3.shared_tokens)
+            total(&shown.3.cached_tokens)
         }),
         ("written_tokens_total", "counter", "Tokens written.", &|shown| total(&shown.3.written_tokens)),
         ("waiting_texts", "gauge", "Texts that wait for a place.", &|shown| shown.1.to_string()),
         ("busy_places", "gauge", "Places that are taken.", &|shown| {
-            shown.3.busy_places.load(Ordering::Relaxed).to_string()
+            shown.3.busy_slots.load(Ordering::Relaxed).to_string()
         }),
         ("places", "gauge", "All places.", &|shown| shown.2.to_string()),
     ];

@@ -1,7 +1,7 @@
-//! An HTTP server with OpenAI's API: several models, each with a thread that generates many texts at once.
+//! An HTTP server with OpenAI's API: several models, each with a thread that generates many sequences at once.
 //!
 //! Connections are futures on one I/O thread, and know nothing about models; a model's thread knows nothing about HTTP.
-//! They exchange texts to be generated, and events of these.
+//! They exchange sequences to be generated, and events of these.
 
 mod answer;
 mod app;
@@ -49,8 +49,8 @@ pub use self::library::OpenModel;
 pub struct Options {
     /// The address to listen on; port 0 means any free port.
     pub address: SocketAddr,
-    /// The number of texts that a model generates at once. At least 1.
-    pub n_places: usize,
+    /// The number of sequences that a model generates at once. At least 1.
+    pub n_slots: usize,
     /// The accepted API keys; `None` for no authentication.
     pub keys: Option<Keys>,
     /// A folder whose runs are served as well; `None` for only the given models.
@@ -118,7 +118,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_places, keys, folder, open } = options;
+        let Options { address, n_slots, keys, folder, open } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -128,11 +128,11 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_places, limits::MAX_WAITING).map(Arc::new);
+        let start = |model| Hosted::start(model, n_slots, limits::MAX_WAITING).map(Arc::new);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
-            library: Library::new(models, folder, open, n_places),
+            library: Library::new(models, folder, open, n_slots),
             keys,
             responses: Mutex::default(),
             stopping: stop.subscribe(),

@@ -24,7 +24,7 @@ use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
 use super::request::{TextRequest, model_name, tokens};
-use super::scheduler::Sample;
+use super::scheduler::SequenceRequest;
 use super::stream::{EventStream, Texts};
 use super::view::ViewRequest;
 use super::{Service, Shared};
@@ -114,7 +114,7 @@ fn health(service: &Service) -> Result<Response, ApiError> {
 fn metrics_page(service: &Service) -> Response {
     let models = service.library.loaded();
     let models: Vec<metrics::Shown<'_>> =
-        models.iter().map(|model| (&*model.name, model.queue.n_waiting(), model.n_places, &*model.metrics)).collect();
+        models.iter().map(|model| (&*model.name, model.queue.n_waiting(), model.n_slots, &*model.metrics)).collect();
     let page = metrics::page(&models, &service.responses());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
@@ -170,7 +170,7 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
     let (model, request) = read(service, request, kind).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
-    let sample = |idx: usize| Sample {
+    let sequence = |idx: usize| SequenceRequest {
         idx,
         prompt: request.prompt(idx).tokens.clone(),
         config: request.config.clone(),
@@ -181,7 +181,7 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
         deadline: since + REQUEST_TIME,
         events: sender.clone(),
     };
-    model.submit((0..request.n_choices()).map(sample).collect())?;
+    model.submit((0..request.n_choices()).map(sequence).collect())?;
     drop(sender);
     let stream = request.stream;
     let texts = Texts::new(Answer::new(model, request), events, since, busy);

@@ -54,10 +54,10 @@ struct Host {
 }
 
 impl Host {
-    fn of(models: Vec<Model>, n_places: usize, keys: Option<Keys>) -> Self {
+    fn of(models: Vec<Model>, n_slots: usize, keys: Option<Keys>) -> Self {
         let options = Options {
             address: ([127, 0, 0, 1], 0).into(),
-            n_places,
+            n_slots,
             keys,
             folder: None,
             open: OpenModel::new(|_| panic!("there are no runs")),
@@ -68,8 +68,8 @@ impl Host {
     }
 
     /// A server with the letters model.
-    fn new(n_places: usize) -> Self {
-        Self::of(vec![model("letters", &letters(), tokenizer())], n_places, None)
+    fn new(n_slots: usize) -> Self {
+        Self::of(vec![model("letters", &letters(), tokenizer())], n_slots, None)
     }
 
     /// Sends raw bytes.

@@ -1,24 +1,21 @@
 //! Continuous batching: sequences join and leave one decoder between tokens and reuse prefixes that are already cached.
 //!
-//! This module deals with tokens and logits only. The logits of a sequence depend neither on the other sequences nor on
-//! the slot that its prefix was copied from.
+//! This is the decode loop of every command that writes text. It deals with tokens and logits only: who joins brings what
+//! chooses its tokens. The logits of a sequence depend neither on the other sequences nor on the slot that its prefix was
+//! copied from.
 
 use burn::tensor::TensorReadError;
+use rayon::prelude::*;
 
 use super::language_model::{AnyDecoder, LanguageModel};
 
-/// The most tokens of one prompt that are read between two tokens of the other sequences (chunked prefill).
-const CHUNK: usize = 128;
-
-/// The same limit as [`CHUNK`], for all prompts together.
-const CHUNKS: usize = 4 * CHUNK;
-
-/// A model that decodes several sequences, each in one of a fixed number of slots (here called places).
+/// A model that decodes several sequences, each in one of a fixed number of slots, with an `S` that chooses its tokens.
 #[derive(Debug)]
-pub struct Batch {
+pub struct Batch<S> {
     decoder: AnyDecoder,
     context_length: usize,
-    places: Vec<Place>,
+    chunk: usize,
+    slots: Vec<Slot<S>>,
     /// Counts joins and leaves.
     clock: u64,
 }
@@ -32,155 +29,221 @@ pub enum Logits {
     Each,
 }
 
-#[derive(Debug, Default)]
-struct Place {
+#[derive(Debug)]
+struct Slot<S> {
+    /// `None` if the slot is free; its tokens stay cached until it is taken again.
+    sequence: Option<S>,
     /// The part of the sequence that is within the context.
     tokens: Vec<u32>,
     /// The number of these tokens that the decoder has read.
     n_read: usize,
-    /// The number of these tokens whose cache was reused instead of computed.
-    n_shared: usize,
-    is_taken: bool,
+    /// The number of prompt tokens whose cache was reused instead of computed.
+    n_cached: usize,
     wants_each: bool,
     /// The value of the clock when the sequence joined or left.
     since: u64,
 }
 
-impl Place {
-    /// The length of the longest prefix of `prompt` that this place has read. The last token of the prompt never
+impl<S> Slot<S> {
+    /// The length of the longest prefix of `prompt` that this slot has read. The last token of the prompt never
     /// counts, since it is always read again for its logits.
     fn n_common(&self, prompt: &[u32]) -> usize {
         let read = &self.tokens[..self.n_read];
         read.iter().zip(&prompt[..prompt.len() - 1]).take_while(|(a, b)| a == b).count()
     }
+
+    fn is_read(&self) -> bool {
+        self.n_read == self.tokens.len()
+    }
 }
 
-impl Batch {
-    /// A batch of `n_places` places for sequences as long as the model's context.
+impl<S: Send> Batch<S> {
+    /// A batch of `n_slots` slots for sequences of up to `capacity` tokens, at most the model's context. Between two
+    /// tokens of the other sequences, at most `chunk` tokens of a prompt are read, and four times as many of all prompts
+    /// (chunked prefill).
     ///
     /// # Panics
-    /// If there are no places.
-    pub fn new(model: LanguageModel, n_places: usize) -> Self {
-        let context_length = model.config().context_length;
+    /// If there are no slots, or the capacity is 0 or larger than the context.
+    pub fn new(model: LanguageModel, n_slots: usize, capacity: usize, chunk: usize) -> Self {
+        let free = || Slot { sequence: None, tokens: Vec::new(), n_read: 0, n_cached: 0, wants_each: false, since: 0 };
         Self {
-            decoder: AnyDecoder::new(model, n_places, context_length),
-            context_length,
-            places: std::iter::repeat_with(Place::default).take(n_places).collect(),
+            context_length: model.config().context_length,
+            decoder: AnyDecoder::new(model, n_slots, capacity),
+            chunk,
+            slots: std::iter::repeat_with(free).take(n_slots).collect(),
             clock: 0,
         }
     }
 
-    /// Takes a place for a sequence and returns its index, or `None` if all places are taken.
+    /// The number of sequences.
+    pub fn len(&self) -> usize {
+        self.sequences().count()
+    }
+
+    /// Whether there are no sequences.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether another sequence can join.
+    pub fn has_free_slot(&self) -> bool {
+        self.len() < self.slots.len()
+    }
+
+    /// The sequences, by slot.
+    pub fn sequences(&self) -> impl Iterator<Item = &S> {
+        self.slots.iter().filter_map(|slot| slot.sequence.as_ref())
+    }
+
+    /// Like [`Batch::sequences`].
+    pub fn sequences_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.slots.iter_mut().filter_map(|slot| slot.sequence.as_mut())
+    }
+
+    /// Gives a free slot to a sequence, and returns the slot's index.
     ///
     /// # Panics
-    /// If the prompt is empty or longer than the context.
-    pub fn join(&mut self, prompt: &[u32], logits: Logits) -> Option<usize> {
+    /// If no slot is free, or the prompt is empty or longer than the context.
+    pub fn join(&mut self, sequence: S, prompt: &[u32], logits: Logits) -> usize {
         assert!((1..=self.context_length).contains(&prompt.len()), "{} tokens of prompt", prompt.len());
-        let free = (0..self.places.len()).filter(|place| !self.places[*place].is_taken);
-        let oldest = free.min_by_key(|place| self.places[*place].since)?;
+        let free = (0..self.slots.len()).filter(|slot| self.slots[*slot].sequence.is_none());
+        let oldest = free.min_by_key(|slot| self.slots[*slot].since).expect("a free slot");
         let wants_each = logits == Logits::Each;
-        let place = if wants_each { oldest } else { self.home(prompt).unwrap_or(oldest) };
-        let n_read = if wants_each { 0 } else { self.places[place].n_common(prompt) };
-        self.decoder.truncate(place, n_read);
+        let slot = if wants_each { oldest } else { self.home(prompt).unwrap_or(oldest) };
+        let n_read = if wants_each { 0 } else { self.slots[slot].n_common(prompt) };
+        self.decoder.truncate(slot, n_read);
         self.clock += 1;
-        let (tokens, since) = (prompt.to_vec(), self.clock);
-        self.places[place] = Place { tokens, n_read, n_shared: n_read, is_taken: true, wants_each, since };
-        Some(place)
+        let (sequence, tokens, since) = (Some(sequence), prompt.to_vec(), self.clock);
+        self.slots[slot] = Slot { sequence, tokens, n_read, n_cached: n_read, wants_each, since };
+        slot
     }
 
-    /// The free place that has read the longest prefix of the prompt, unless using it would discard too much other
-    /// text.
+    /// The free slot that has read the longest prefix of the prompt, unless using it would discard too many other tokens.
     fn home(&self, prompt: &[u32]) -> Option<usize> {
-        let free = (0..).zip(&self.places).filter(|(_, place)| !place.is_taken);
-        let (n_common, i) = free.map(|(i, place)| (place.n_common(prompt), i)).max()?;
-        (n_common > 0 && n_common >= self.places[i].n_read / 2).then_some(i)
+        let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.sequence.is_none());
+        let (n_common, i) = free.map(|(i, slot)| (slot.n_common(prompt), i)).max()?;
+        (n_common > 0 && n_common >= self.slots[i].n_read / 2).then_some(i)
     }
 
-    /// Copies the longest prefix that any place has read, if it is longer than the part this place has read. Sequences
-    /// that wait to read the same prefix thus read each part of it only once.
-    fn catch_up(&mut self, i: usize) {
-        let Place { tokens, n_read, .. } = &self.places[i];
-        let common = self.places.iter().zip(0..).map(|(place, from)| (place.n_common(tokens), from));
-        let (n_common, from) = common.max().expect("there are places");
-        if n_common > *n_read {
-            self.decoder.copy_first(n_common, from, i);
-            let place = &mut self.places[i];
-            place.n_shared += n_common - place.n_read;
-            place.n_read = n_common;
+    /// Frees the slots of the sequences that do not pass the test.
+    pub fn retain(&mut self, mut test: impl FnMut(&S) -> bool) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].sequence.as_ref().is_some_and(|sequence| !test(sequence)) {
+                self.leave(slot);
+            }
         }
     }
 
-    /// The number of tokens in a place whose cache was reused.
-    pub fn n_shared(&self, place: usize) -> usize {
-        self.places[place].n_shared
-    }
-
-    /// Frees a place. Its cache stays until the place is taken again.
-    pub fn leave(&mut self, place: usize) {
+    fn leave(&mut self, slot: usize) {
         self.clock += 1;
-        let place = &mut self.places[place];
-        place.is_taken = false;
-        place.since = self.clock;
+        self.slots[slot].sequence = None;
+        self.slots[slot].since = self.clock;
     }
 
-    /// Appends the token sampled from a place's logits. When the context is full, its older half is dropped.
-    pub fn push(&mut self, place: usize, token: u32) {
-        let Place { tokens, n_read, .. } = &mut self.places[place];
+    /// Reads the last token of each sequence and a chunk of each prompt that is not fully read, then lets every
+    /// sequence whose tokens are all read go on: `choose` gets its logits and the number of its prompt tokens that were
+    /// cached. A sequence for which it returns no token leaves. `see` gets the logits after each token of the prompts
+    /// that joined with [`Logits::Each`].
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn step<R: Send>(
+        &mut self,
+        see: impl FnMut(&mut S, &[f32]) + Send,
+        choose: impl Fn(&mut S, &[f32], usize) -> (Option<u32>, R) + Sync,
+    ) -> Result<Vec<R>, TensorReadError> {
+        self.read(see)?;
+        let Self { decoder, slots, .. } = self;
+        let read = slots.iter_mut().enumerate().filter(|(_, slot)| slot.is_read());
+        let mut read: Vec<_> = read.filter_map(|(i, slot)| Some((i, slot.sequence.as_mut()?, slot.n_cached))).collect();
+        let choose =
+            |(i, sequence, n_cached): (usize, &mut S, usize)| (i, choose(sequence, decoder.logits(i), n_cached));
+        let chosen: Vec<_> = match read.len() {
+            1 => read.pop().map(choose).into_iter().collect(),
+            _ => read.into_par_iter().map(choose).collect(),
+        };
+        let go_on = |(slot, (token, result))| {
+            match token {
+                Some(token) => self.push(slot, token),
+                None => self.leave(slot),
+            }
+            result
+        };
+        Ok(chosen.into_iter().map(go_on).collect())
+    }
+
+    /// Appends a token. When the context is full, its older half is dropped and the newer half is read again, so that
+    /// the cost per token stays constant.
+    fn push(&mut self, slot: usize, token: u32) {
+        let Slot { tokens, n_read, .. } = &mut self.slots[slot];
         tokens.push(token);
         if tokens.len() > self.context_length {
             tokens.drain(..tokens.len() - (self.context_length / 2).max(1));
             *n_read = 0;
-            self.decoder.truncate(place, 0);
+            self.decoder.truncate(slot, 0);
         }
     }
 
-    /// The logits of a place's next token, or `None` until all tokens before it have been read.
-    pub fn logits(&self, place: usize) -> Option<&[f32]> {
-        let Place { tokens, n_read, .. } = &self.places[place];
-        (*n_read == tokens.len()).then(|| self.decoder.logits(place))
-    }
-
-    /// Reads the last token of each sequence and a chunk of each prompt that is not fully read. Calls `see` with the
-    /// logits after each token, for the places that need them.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn step(&mut self, mut see: impl FnMut(usize, &[f32]) + Send) -> Result<(), TensorReadError> {
-        let mut next = vec![None; self.places.len()];
+    fn read(&mut self, mut see: impl FnMut(&mut S, &[f32]) + Send) -> Result<(), TensorReadError> {
+        let mut next = vec![None; self.slots.len()];
         let mut waiting: Vec<usize> = Vec::new();
-        for (i, place) in self.places.iter().enumerate().filter(|(_, place)| place.is_taken) {
-            match &place.tokens[place.n_read..] {
+        for (i, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.sequence.is_some()) {
+            match &slot.tokens[slot.n_read..] {
                 [] => {}
-                [token] if !place.wants_each => next[i] = Some(*token),
+                [token] if !slot.wants_each => next[i] = Some(*token),
                 _ => waiting.push(i),
             }
         }
-        waiting.sort_by_key(|i| self.places[*i].since);
-        let mut left = CHUNKS;
+        waiting.sort_by_key(|i| self.slots[*i].since);
+        let mut left = self.chunk.saturating_mul(4);
         for i in waiting {
-            if !self.places[i].wants_each {
+            if !self.slots[i].wants_each {
                 self.catch_up(i);
             }
-            let Self { decoder, places, .. } = &mut *self;
-            let Place { tokens, n_read, wants_each, .. } = &mut places[i];
-            let n = CHUNK.min(tokens.len() - *n_read).min(left);
+            let Self { decoder, slots, chunk, .. } = &mut *self;
+            let Slot { sequence, tokens, n_read, wants_each, .. } = &mut slots[i];
+            let unread = tokens.len() - *n_read;
+            if unread == 0 {
+                continue;
+            }
+            let n = unread.min(*chunk).min(left);
             if n == 0 {
                 break;
             }
             let chunk = &tokens[*n_read..*n_read + n];
-            match wants_each {
-                true => decoder.append_each(i, chunk, |logits| see(i, logits))?,
-                false => decoder.append(i, chunk)?,
+            match sequence.as_mut().filter(|_| *wants_each) {
+                Some(sequence) => decoder.append_each(i, chunk, |logits| see(sequence, logits))?,
+                None => decoder.append(i, chunk)?,
             }
             *n_read += n;
             *wants_each &= *n_read < tokens.len(); // logits of generated tokens go to the sampler
             left -= n;
         }
         self.decoder.decode(&next)?;
-        for (place, _) in self.places.iter_mut().zip(&next).filter(|(_, token)| token.is_some()) {
-            place.n_read += 1;
+        for (slot, _) in self.slots.iter_mut().zip(&next).filter(|(_, token)| token.is_some()) {
+            slot.n_read += 1;
         }
         Ok(())
+    }
+
+    /// Copies the longest prefix that any slot has read, if it is longer than the part this slot has read. Sequences
+    /// that wait to read the same prefix thus read each part of it only once.
+    fn catch_up(&mut self, i: usize) {
+        let Slot { tokens, n_read, .. } = &self.slots[i];
+        let common = self.slots.iter().zip(0..).map(|(slot, from)| (slot.n_common(tokens), from));
+        let (n_common, from) = common.max().expect("there are slots");
+        if n_common <= *n_read {
+            return;
+        }
+        // Of the same tokens, the logits are the same too.
+        let is_same = self.slots[from].is_read() && self.slots[from].tokens == *tokens;
+        match is_same {
+            true => self.decoder.copy(from, i),
+            false => self.decoder.copy_first(n_common, from, i),
+        }
+        let slot = &mut self.slots[i];
+        slot.n_cached += n_common - slot.n_read;
+        slot.n_read = if is_same { slot.tokens.len() } else { n_common };
     }
 }
 
@@ -207,87 +270,95 @@ mod tests {
 
     /// The logits after `tokens`, computed without any cache.
     fn alone(tokens: &[u32]) -> Vec<f32> {
-        let mut batch = Batch::new(model(), 1);
-        assert_eq!(batch.join(tokens, Logits::Last), Some(0));
-        batch.step(|_, _| unreachable!("nobody asked")).expect("a CPU");
-        batch.logits(0).expect("all was read").to_vec()
+        let mut batch = batch(1);
+        assert_eq!(batch.join((), tokens, Logits::Last), 0);
+        batch.read(|(), _| unreachable!("nobody asked")).expect("a CPU");
+        logits(&batch, 0)
+    }
+
+    fn batch<S: Send>(n_slots: usize) -> Batch<S> {
+        Batch::new(model(), n_slots, 24, 128)
+    }
+
+    /// The logits of a slot whose tokens are all read.
+    fn logits<S: Send>(batch: &Batch<S>, slot: usize) -> Vec<f32> {
+        assert!(batch.slots[slot].is_read());
+        batch.decoder.logits(slot).to_vec()
     }
 
     #[test]
     fn a_shared_prefix_is_read_once_and_changes_no_logits() {
         let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
-        let mut batch = Batch::new(model(), 3);
-        let first = batch.join(&prompt, Logits::Last).expect("a place");
-        batch.step(|_, _| ()).expect("a CPU");
+        let mut batch = batch(3);
+        let first = batch.join((), &prompt, Logits::Last);
+        batch.read(|(), _| ()).expect("a CPU");
         batch.push(first, 4);
-        // The second prefix is in a place in use; of the third text, all but the last token is reused.
+        // The second prefix is in a slot in use; of the third sequence, all but the last token is reused.
         let mut longer = prompt[..15].to_vec();
         longer.extend([3, 3]);
-        let second = batch.join(&longer, Logits::Last).expect("a place");
-        let third = batch.join(&prompt, Logits::Last).expect("a place");
-        assert_eq!(batch.join(&prompt, Logits::Last), None, "all places are taken");
-        batch.step(|_, _| ()).expect("a CPU");
-        assert_eq!([first, second, third].map(|place| batch.n_shared(place)), [0, 15, 19]);
-        let logits = |place| batch.logits(place).expect("all was read").to_vec();
-        assert_eq!(logits(first), alone(&[&prompt[..], &[4]].concat()));
-        assert_eq!(logits(second), alone(&longer));
-        assert_eq!(logits(third), alone(&prompt));
-        // A free place keeps its text, and a longer prompt continues it there.
+        let second = batch.join((), &longer, Logits::Last);
+        let third = batch.join((), &prompt, Logits::Last);
+        assert!(!batch.has_free_slot());
+        batch.read(|(), _| ()).expect("a CPU");
+        assert_eq!([first, second, third].map(|slot| batch.slots[slot].n_cached), [0, 15, 19]);
+        assert_eq!(logits(&batch, first), alone(&[&prompt[..], &[4]].concat()));
+        assert_eq!(logits(&batch, second), alone(&longer));
+        assert_eq!(logits(&batch, third), alone(&prompt));
+        // A free slot keeps its tokens, and a longer prompt continues it there.
         batch.leave(second);
         longer.push(5);
-        assert_eq!(batch.join(&longer, Logits::Last), Some(second));
-        assert_eq!(batch.n_shared(second), 17);
-        batch.step(|_, _| ()).expect("a CPU");
-        assert_eq!(batch.logits(second).expect("all was read"), alone(&longer));
+        assert_eq!(batch.join((), &longer, Logits::Last), second);
+        assert_eq!(batch.slots[second].n_cached, 17);
+        batch.read(|(), _| ()).expect("a CPU");
+        assert_eq!(logits(&batch, second), alone(&longer));
     }
 
     #[test]
-    fn texts_that_come_together_read_their_prefix_once() {
+    fn sequences_that_come_together_read_their_prefix_once() {
         let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
-        let mut batch = Batch::new(model(), 3);
-        let places = [0, 1, 2].map(|last| {
-            let text = [&prompt[..], &[last]].concat();
-            (batch.join(&text, Logits::Last).expect("a place"), text)
+        let mut batch = batch(3);
+        let slots = [0, 1, 2].map(|last| {
+            let tokens = [&prompt[..], &[last]].concat();
+            (batch.join((), &tokens, Logits::Last), tokens)
         });
-        batch.step(|_, _| ()).expect("a CPU");
-        let n_shared = places.each_ref().map(|(place, _)| batch.n_shared(*place));
-        assert_eq!(n_shared, [0, 20, 20]);
-        for (place, text) in places {
-            assert_eq!(batch.logits(place).expect("all was read"), alone(&text));
+        batch.read(|(), _| ()).expect("a CPU");
+        let n_cached = slots.each_ref().map(|(slot, _)| batch.slots[*slot].n_cached);
+        assert_eq!(n_cached, [0, 20, 20]);
+        for (slot, tokens) in slots {
+            assert_eq!(logits(&batch, slot), alone(&tokens));
         }
     }
 
     #[test]
     fn each_position_has_the_logits_that_it_has_as_the_last() {
         let prompt: Vec<u32> = (0..9).map(|i| i * 5 % 11).collect();
-        let mut batch = Batch::new(model(), 2);
-        batch.join(&prompt, Logits::Last).expect("a place");
-        batch.step(|_, _| ()).expect("a CPU");
-        let place = batch.join(&prompt, Logits::Each).expect("a place");
+        let mut batch = batch(2);
+        batch.join(false, &prompt, Logits::Last);
+        batch.read(|_, _| ()).expect("a CPU");
+        let slot = batch.join(true, &prompt, Logits::Each);
         let mut seen: Vec<Vec<f32>> = Vec::new();
-        batch
-            .step(|i, logits| {
-                assert_eq!(i, place);
-                seen.push(logits.to_vec());
-            })
-            .expect("a CPU");
+        let see = |wants_each: &mut bool, logits: &[f32]| {
+            assert!(*wants_each);
+            seen.push(logits.to_vec());
+        };
+        batch.read(see).expect("a CPU");
         assert_eq!(seen.len(), prompt.len());
         for (n, logits) in (1..).zip(&seen) {
             assert_eq!(*logits, alone(&prompt[..n]), "{n}");
         }
-        assert_eq!(batch.n_shared(place), 0, "logits have to be computed");
-        assert_eq!(batch.logits(place), seen.last().map(Vec::as_slice));
+        assert_eq!(batch.slots[slot].n_cached, 0, "logits have to be computed");
+        assert_eq!(Some(&logits(&batch, slot)), seen.last());
     }
 
     #[test]
     fn a_full_context_forgets_its_older_half() {
         let prompt: Vec<u32> = (0..24).map(|i| i % 7).collect();
-        let mut batch = Batch::new(model(), 1);
-        batch.join(&prompt, Logits::Last).expect("a place");
-        batch.step(|_, _| ()).expect("a CPU");
+        let mut batch = batch(1);
+        batch.join((), &prompt, Logits::Last);
+        batch.read(|(), _| ()).expect("a CPU");
         batch.push(0, 9);
-        assert!(batch.logits(0).is_none(), "not read yet");
-        batch.step(|_, _| ()).expect("a CPU");
-        assert_eq!(batch.logits(0).expect("all was read"), alone(&[&prompt[13..], &[9]].concat()));
+        assert!(!batch.slots[0].is_read());
+        batch.read(|(), _| ()).expect("a CPU");
+        assert_eq!(logits(&batch, 0), alone(&[&prompt[13..], &[9]].concat()));
     }
 }

@@ -43,127 +43,110 @@ impl LanguageModel {
     }
 }
 
-/// A model with the KV cache and the logits of several sequences (here called texts).
+/// A model with the KV cache and the logits of several sequences.
 #[derive(Debug)]
 pub(super) enum AnyDecoder {
     Engine(Box<Decoder>),
-    Tensors { model: Box<Gpt>, texts: Vec<TextState> },
+    Tensors { model: Box<Gpt>, sequences: Vec<Cached> },
 }
 
-/// The KV cache and the logits of one text in a model of tensors.
+/// The KV cache and the logits of one sequence in a model of tensors.
 #[derive(Clone, Debug)]
-pub(super) struct TextState {
+pub(super) struct Cached {
     cache: KvCache,
     logits: Vec<f32>,
 }
 
 impl AnyDecoder {
-    /// A decoder for `n_texts` texts of up to `capacity` tokens.
-    pub(super) fn new(model: LanguageModel, n_texts: usize, capacity: usize) -> Self {
+    /// A decoder for `n` sequences of up to `capacity` tokens.
+    pub(super) fn new(model: LanguageModel, n: usize, capacity: usize) -> Self {
         match model {
-            LanguageModel::Engine(engine) => Self::Engine(Box::new(Decoder::new(engine, n_texts, capacity))),
+            LanguageModel::Engine(engine) => Self::Engine(Box::new(Decoder::new(engine, n, capacity))),
             LanguageModel::Tensors(model) => {
-                let text = || TextState { cache: model.kv_cache(1), logits: Vec::new() };
-                Self::Tensors { texts: std::iter::repeat_with(text).take(n_texts).collect(), model }
+                let sequence = || Cached { cache: model.kv_cache(1), logits: Vec::new() };
+                Self::Tensors { sequences: std::iter::repeat_with(sequence).take(n).collect(), model }
             }
         }
     }
 
-    pub(super) fn logits(&self, text: usize) -> &[f32] {
+    pub(super) fn logits(&self, sequence: usize) -> &[f32] {
         match self {
-            Self::Engine(decoder) => decoder.logits(text),
-            Self::Tensors { texts, .. } => &texts[text].logits,
+            Self::Engine(decoder) => decoder.logits(sequence),
+            Self::Tensors { sequences, .. } => &sequences[sequence].logits,
         }
     }
 
-    /// Replaces the tokens of a text.
-    pub(super) fn prefill(&mut self, text: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
-        match self {
-            Self::Engine(decoder) => {
-                decoder.clear(text);
-                decoder.prefill(text, tokens);
-                Ok(())
-            }
-            Self::Tensors { model, texts } => {
-                texts[text].cache.clear();
-                texts[text].append(model, tokens)
-            }
-        }
-    }
-
-    /// Appends tokens to a text and calls `see` with the logits after each of them, in order.
+    /// Appends tokens to a sequence and calls `see` with the logits after each of them, in order.
     pub(super) fn append_each(
         &mut self,
-        text: usize,
+        sequence: usize,
         tokens: &[u32],
         see: impl FnMut(&[f32]) + Send,
     ) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {
-                decoder.prefill_each(text, tokens, see);
+                decoder.prefill_each(sequence, tokens, see);
                 Ok(())
             }
-            Self::Tensors { model, texts } => texts[text].append_each(model, tokens, see),
+            Self::Tensors { model, sequences } => sequences[sequence].append_each(model, tokens, see),
         }
     }
 
-    /// Appends tokens to a text.
-    pub(super) fn append(&mut self, text: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
+    /// Appends tokens to a sequence.
+    pub(super) fn append(&mut self, sequence: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {
-                decoder.prefill(text, tokens);
+                decoder.prefill(sequence, tokens);
                 Ok(())
             }
-            Self::Tensors { model, texts } => texts[text].append(model, tokens),
+            Self::Tensors { model, sequences } => sequences[sequence].append(model, tokens),
         }
     }
 
-    /// Truncates a text to its first `n` tokens.
-    pub(super) fn truncate(&mut self, text: usize, n: usize) {
+    /// Truncates a sequence to its first `n` tokens.
+    pub(super) fn truncate(&mut self, sequence: usize, n: usize) {
         match self {
-            Self::Engine(decoder) => decoder.truncate(text, n),
-            Self::Tensors { texts, .. } => texts[text].cache.truncate(n),
+            Self::Engine(decoder) => decoder.truncate(sequence, n),
+            Self::Tensors { sequences, .. } => sequences[sequence].cache.truncate(n),
         }
     }
 
-    /// Replaces the tokens of text `to` with the first `n` tokens of text `from`.
+    /// Replaces the tokens of sequence `to` with the first `n` tokens of sequence `from`.
     pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         match self {
             Self::Engine(decoder) => decoder.copy_first(n, from, to),
-            Self::Tensors { texts, .. } => {
-                texts[to] = texts[from].clone();
-                texts[to].cache.truncate(n);
+            Self::Tensors { sequences, .. } => {
+                sequences[to] = sequences[from].clone();
+                sequences[to].cache.truncate(n);
             }
         }
     }
 
-    /// Copies the state of the first text to all other texts.
-    pub(super) fn share(&mut self) {
+    /// Replaces the tokens and the logits of sequence `to` with those of sequence `from`.
+    pub(super) fn copy(&mut self, from: usize, to: usize) {
         match self {
-            Self::Engine(decoder) => (1..decoder.n_samples()).for_each(|text| decoder.copy(0, text)),
-            Self::Tensors { texts, .. } => {
-                let first = texts[0].clone();
-                texts[1..].fill(first);
-            }
+            Self::Engine(decoder) => decoder.copy(from, to),
+            Self::Tensors { sequences, .. } => sequences[to] = sequences[from].clone(),
         }
     }
 
-    /// Appends the next token of each text that has one.
+    /// Appends the next token of each sequence that has one.
     pub(super) fn decode(&mut self, tokens: &[Option<u32>]) -> Result<(), TensorReadError> {
         match self {
             Self::Engine(decoder) => {
                 decoder.decode(tokens);
                 Ok(())
             }
-            Self::Tensors { model, texts } => {
-                let mut going_on = texts.iter_mut().zip(tokens).filter_map(|(text, token)| Some((text, (*token)?)));
-                going_on.try_for_each(|(text, token)| text.append(model, &[token]))
+            Self::Tensors { model, sequences } => {
+                let mut next =
+                    sequences.iter_mut().zip(tokens).filter_map(|(sequence, token)| Some((sequence, (*token)?)));
+                next.try_for_each(|(sequence, token)| sequence.append(model, &[token]))
             }
         }
     }
 }
 
-impl TextState {
+impl Cached {
     fn append(&mut self, model: &Gpt, tokens: &[u32]) -> Result<(), TensorReadError> {
         let logits = self.read(model, tokens); // [1, T, V]
         self.logits = logits.narrow(1, tokens.len() - 1, 1).reshape([-1]).try_into_vec_as::<f32>()?; // [V]

@@ -1,5 +1,6 @@
 //! Sampling on the host: chooses the next token from the logits.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::config::GenerateConfig;
 
-/// Chooses the next token of a text.
+/// Chooses the next token of a sequence.
 pub trait ChooseToken: Debug + Send {
     /// The next token, given the logits of the whole vocabulary and the tokens so far. `None` if a logit is not finite.
-    fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32>;
+    fn choose(&mut self, logits: &[f32], tokens: &[u32]) -> Option<u32>;
 }
 
 /// Samples tokens with the settings of `[generate]`, from a seed.
@@ -22,6 +23,8 @@ pub struct Sampler {
     rng: ChaCha8Rng,
     /// Tokens that are never sampled, in ascending order.
     barred: Arc<[u32]>,
+    /// Added to the logits of tokens.
+    bias: Arc<[(u32, f32)]>,
 }
 
 impl Sampler {
@@ -29,13 +32,19 @@ impl Sampler {
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
-        Self { config: config.clone(), rng, barred: Arc::default() }
+        Self { config: config.clone(), rng, barred: Arc::default(), bias: Arc::default() }
     }
 
     /// Bars these tokens, given in ascending order, from being sampled.
     #[must_use]
     pub fn without(self, barred: Arc<[u32]>) -> Self {
         Self { barred, ..self }
+    }
+
+    /// Adds a bias to the logits of these tokens.
+    #[must_use]
+    pub fn with_bias(self, bias: Arc<[(u32, f32)]>) -> Self {
+        Self { bias, ..self }
     }
 
     /// A number in `[0, 1)` with 53 random bits.
@@ -45,8 +54,14 @@ impl Sampler {
 }
 
 impl ChooseToken for Sampler {
-    fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32> {
-        let mut ranking = candidates(logits, text, &self.config, &self.barred)?;
+    fn choose(&mut self, logits: &[f32], tokens: &[u32]) -> Option<u32> {
+        let mut logits = Cow::Borrowed(logits);
+        for (token, bias) in &*self.bias {
+            if let Some(logit) = logits.to_mut().get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        let mut ranking = candidates(&logits, tokens, &self.config, &self.barred)?;
         let at = self.uniform();
         let mut sum = 0.0;
         // Rounding may leave the sum of all probabilities below 1; then the last candidate is drawn.
@@ -66,7 +81,7 @@ impl ChooseToken for Sampler {
 ///
 /// Top-p is from Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; the repetition
 /// penalty from Keskar et al. 2019, "CTRL", section 4.1; min-p from Nguyen et al. 2024, "Turning Up the Heat".
-fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u32]) -> Option<Ranking> {
+fn candidates(logits: &[f32], tokens: &[u32], config: &GenerateConfig, barred: &[u32]) -> Option<Ranking> {
     if logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
@@ -77,10 +92,10 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
         // One more than top-k and the barred tokens need, so that the cut is the same as among all tokens.
         false => floor_of_highest(logits, n_kept.saturating_add(barred.len() + 1)),
     };
-    let tokens = (0..).zip(logits).filter(|(_, logit)| **logit >= floor);
-    let mut scored: Vec<(u32, f64)> = tokens.map(|(token, logit)| (token, f64::from(*logit))).collect();
+    let high = (0..).zip(logits).filter(|(_, logit)| **logit >= floor);
+    let mut scored: Vec<(u32, f64)> = high.map(|(token, logit)| (token, f64::from(*logit))).collect();
     if is_penalised {
-        penalise(&mut scored, text, config.repetition_penalty);
+        penalise(&mut scored, tokens, config.repetition_penalty);
     }
     if !barred.is_empty() {
         scored.retain(|(token, _)| barred.binary_search(token).is_err());
@@ -132,10 +147,10 @@ fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     *largest.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
 }
 
-/// Applies the repetition penalty to each token that occurs in the text, once, however often it occurs.
-fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
+/// Applies the repetition penalty to each token that occurs in the sequence, once, however often it occurs.
+fn penalise(scored: &mut [(u32, f64)], tokens: &[u32], penalty: f64) {
     let mut seen = vec![false; scored.len()];
-    for token in text {
+    for token in tokens {
         if let Some(seen) = seen.get_mut(*token as usize).filter(|seen| !**seen) {
             *seen = true;
             let logit = &mut scored[*token as usize].1;

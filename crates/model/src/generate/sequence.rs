@@ -1,4 +1,4 @@
-//! One sequence being generated: chooses tokens from logits, and decides which text can be shown and where it ends.
+//! One sequence, from its prompt to its end: chooses tokens from logits, and decides which text can be shown.
 
 use super::sampler::{ChooseToken, Sampler};
 use super::writer::GenerateError;
@@ -12,7 +12,7 @@ pub enum End {
     Model,
     /// A stop text occurred.
     StopText,
-    /// The text has the requested number of tokens.
+    /// It has the requested number of tokens.
     Length,
 }
 
@@ -25,17 +25,24 @@ pub struct Written {
     pub offset: usize,
     /// The text that can now be shown; often empty.
     pub text: Vec<u8>,
-    /// The reason why the text ends here, or `None` if it continues.
+    /// The reason why the sequence ends here, or `None` if it continues.
     pub end: Option<End>,
 }
 
-/// The text of one sample, which grows one token at a time.
+impl Written {
+    /// The token that the model reads next, or `None` if the sequence has ended.
+    pub fn next(&self) -> Option<u32> {
+        self.end.is_none().then_some(self.token)
+    }
+}
+
+/// A prompt and the tokens generated after it, one at a time.
 #[derive(Debug)]
 pub struct Sequence {
     sampler: Box<dyn ChooseToken>,
     /// The number of token ids; logits from this index on are padding.
     n_ids: usize,
-    /// The token that ends the text and is not part of it.
+    /// The token that ends a sequence and is not part of its text.
     end_of_text: Option<u32>,
     decoder: DecodeStream,
     tokenizer: Tokenizer,
@@ -78,12 +85,7 @@ impl Sequence {
         self.sampler = sampler;
     }
 
-    /// The tokens of the prompt and of the generated text.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// Whether the text has ended.
+    /// Whether the sequence has ended.
     pub fn is_done(&self) -> bool {
         self.done
     }
@@ -140,8 +142,8 @@ impl StopTexts {
     /// Adds the next piece; returns the text that can be shown, and whether the text ends there.
     fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(piece);
-        let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
-        let first = self.stops.iter().filter_map(place).min();
+        let position = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
+        let first = self.stops.iter().filter_map(position).min();
         if let Some(at) = first {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);

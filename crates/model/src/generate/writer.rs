@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use burn::tensor::TensorReadError;
-use rayon::prelude::*;
 
-use super::language_model::{AnyDecoder, LanguageModel};
+use super::batch::{Batch, Logits};
+use super::language_model::LanguageModel;
 use super::sampler::ChooseToken;
-use super::sequence::{Sequence, Written};
+use super::sequence::Sequence;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -50,23 +50,16 @@ pub struct Piece {
 
 /// Generates several samples from one prompt: an iterator over rounds, each with a piece of every unfinished sample.
 ///
-/// The samples share the prefill and, on the CPU, every pass over the weights. Each sample is the same text that a
-/// [`Writer`] would generate alone.
+/// The samples are sequences of one [`Batch`], so they share the prefill and, on the CPU, every pass over the weights.
+/// Each sample is the same text that a [`Writer`] would generate alone.
 #[derive(Debug)]
 pub struct Writers {
-    decoder: AnyDecoder,
-    sequences: Vec<Sequence>,
-    first_idx: u64,
-    context_length: usize,
-    /// The number of tokens at the beginning of each text that are no longer in the context.
-    forgotten: usize,
-    has_read: bool,
+    batch: Batch<(u64, Sequence)>,
+    n_read: usize,
+    n_dropped: usize,
 }
 
 /// Continues a prompt: an iterator over pieces of text, each of whole characters.
-///
-/// When the context is full, its older half is dropped and the newer half is read again, so the cost per token stays
-/// constant.
 #[derive(Debug)]
 pub struct Writer(Writers);
 
@@ -92,17 +85,17 @@ impl Writers {
         let model = model.into();
         let context_length = model.config().context_length;
         let capacity = prompt.len().saturating_add(config.max_new_tokens).min(context_length);
-        let first_idx = samples.start;
-        let sequences: Vec<_> = samples.map(|idx| Sequence::new(tokenizer, config, &prompt, idx)).collect();
-        Ok(Self {
-            decoder: AnyDecoder::new(model, sequences.len(), capacity),
-            sequences,
-            first_idx,
-            context_length,
-            // If a prompt is longer than the context, the model reads its end.
-            forgotten: prompt.len().saturating_sub(context_length),
-            has_read: false,
-        })
+        // If a prompt is longer than the context, the model reads its end.
+        let n_dropped = prompt.len().saturating_sub(context_length);
+        let n_samples = usize::try_from(samples.end - samples.start).expect("they fit into memory");
+        let mut batch = Batch::new(model, n_samples, capacity, usize::MAX);
+        for idx in samples {
+            let sequence = Sequence::new(tokenizer, config, &prompt, idx);
+            if !sequence.is_done() {
+                batch.join((idx, sequence), &prompt[n_dropped..], Logits::Last);
+            }
+        }
+        Ok(Self { batch, n_read: prompt.len() - n_dropped, n_dropped })
     }
 
     /// Makes each piece the raw bytes of its token, even if they are not valid UTF-8.
@@ -110,9 +103,7 @@ impl Writers {
     /// # Errors
     /// If the tokenizer's tokens have no byte representation.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
-        for sequence in &mut self.sequences {
-            sequence.write_bytes()?;
-        }
+        self.batch.sequences_mut().try_for_each(|(_, sequence)| sequence.write_bytes())?;
         Ok(self)
     }
 
@@ -120,44 +111,19 @@ impl Writers {
     /// context.
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
-        let n = self.sequences.first().map_or(0, |sequence| sequence.tokens().len());
-        (n - self.forgotten, self.forgotten)
-    }
-
-    /// Computes the logits of the next token of every unfinished sample.
-    fn read(&mut self) -> Result<(), TensorReadError> {
-        let Self { decoder, sequences, forgotten, context_length, .. } = self;
-        // Unfinished samples have the same number of tokens, and `next` has checked that there is one.
-        let n_tokens =
-            sequences.iter().find(|sequence| !sequence.is_done()).map_or(0, |sequence| sequence.tokens().len());
-        if !std::mem::replace(&mut self.has_read, true) {
-            decoder.prefill(0, &sequences[0].tokens()[*forgotten..])?;
-            decoder.share();
-            return Ok(());
-        }
-        if n_tokens - *forgotten > *context_length {
-            *forgotten = n_tokens - (*context_length / 2).max(1);
-            let mut going_on = sequences.iter().enumerate().filter(|(_, sequence)| !sequence.is_done());
-            return going_on.try_for_each(|(i, sequence)| decoder.prefill(i, &sequence.tokens()[*forgotten..]));
-        }
-        let next = |sequence: &Sequence| sequence.tokens().last().copied().filter(|_| !sequence.is_done());
-        decoder.decode(&sequences.iter().map(next).collect::<Vec<_>>())
+        (self.n_read, self.n_dropped)
     }
 
     /// Chooses the next token of every unfinished sample.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
-        self.read()?;
-        let Self { decoder, sequences, first_idx, .. } = self;
-        let write = |(i, sequence): (usize, &mut Sequence)| {
-            let Written { text, end, .. } = sequence.write(decoder.logits(i))?;
-            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: end.is_some() })
+        let write = |(idx, sequence): &mut (u64, Sequence), logits: &[f32], _| match sequence.write(logits) {
+            Ok(written) => {
+                let next = written.next();
+                (next, Ok(Piece { sample_idx: *idx, text: written.text, is_last: next.is_none() }))
+            }
+            Err(error) => (None, Err(error)),
         };
-        let mut going_on: Vec<_> =
-            sequences.iter_mut().enumerate().filter(|(_, sequence)| !sequence.is_done()).collect();
-        match going_on.len() {
-            1 => going_on.pop().map(write).into_iter().collect(),
-            _ => going_on.into_par_iter().map(write).collect(),
-        }
+        self.batch.step(|_, _| (), write)?.into_iter().collect()
     }
 }
 
@@ -165,11 +131,11 @@ impl Iterator for Writers {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.sequences.iter().all(Sequence::is_done) {
+        if self.batch.is_empty() {
             return None;
         }
         let round = self.round();
-        Some(round.inspect_err(|_| self.sequences.clear())) // nothing is generated after an error
+        Some(round.inspect_err(|_| self.batch.retain(|_| false))) // nothing is generated after an error
     }
 }
 
@@ -192,7 +158,9 @@ impl Writer {
     /// Replaces the sampler of the config with `sampler`.
     #[must_use]
     pub fn with_sampler(mut self, sampler: impl ChooseToken + 'static) -> Self {
-        self.0.sequences[0].set_sampler(Box::new(sampler));
+        if let Some((_, sequence)) = self.0.batch.sequences_mut().next() {
+            sequence.set_sampler(Box::new(sampler));
+        }
         self
     }
 }

@@ -1,4 +1,4 @@
-//! Passes the tokens of several samples through an engine and computes the logits of their next tokens.
+//! Passes the tokens of several sequences through an engine and computes the logits of their next tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,83 +9,78 @@ use super::Engine;
 use super::layer::Work;
 use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
-/// The most tokens of one sample in a pass: enough that reading the weights costs little compared with the arithmetic.
+/// The most tokens of one sequence in a pass: enough that reading the weights costs little compared with the arithmetic.
 const TOKENS_AT_ONCE: usize = 128;
 
-/// The KV cache and the logits of several samples, each a separate text. All memory is allocated by [`Decoder::new`]
+/// The KV cache and the logits of several sequences. All memory is allocated by [`Decoder::new`]
 /// and none while decoding.
 ///
-/// The logits of a sample depend neither on the other samples nor on how its tokens are divided among calls: equal
+/// The logits of a sequence depend neither on the other sequences nor on how its tokens are divided among calls: equal
 /// tokens give bitwise equal logits.
 #[derive(Debug)]
 pub struct Decoder {
     engine: Arc<Engine>,
     cache: Cache,
     work: Work,
-    /// The first row of each sample in the current pass.
+    /// The first row of each sequence in the current pass.
     first_rows: Vec<Option<usize>>,
     /// The logits of the current rows, `[n, V]`.
     scores: Rows,
-    /// The logits of each sample, `[n_samples, V]`.
+    /// The logits of each sequence, `[n_sequences, V]`.
     logits: Vec<f32>,
 }
 
 impl Decoder {
-    /// A decoder for `n_samples` texts of up to `capacity` tokens.
+    /// A decoder for `n_sequences` sequences of up to `capacity` tokens.
     ///
     /// # Panics
-    /// If there are no samples, or the capacity is 0 or larger than the model's context.
-    pub fn new(engine: Arc<Engine>, n_samples: usize, capacity: usize) -> Self {
+    /// If there are no sequences, or the capacity is 0 or larger than the model's context.
+    pub fn new(engine: Arc<Engine>, n_sequences: usize, capacity: usize) -> Self {
         let config = engine.config();
         assert!(
-            n_samples > 0 && (1..=config.context_length).contains(&capacity),
-            "{n_samples} samples of {capacity} tokens in a context of {}",
+            n_sequences > 0 && (1..=config.context_length).contains(&capacity),
+            "{n_sequences} sequences of {capacity} tokens in a context of {}",
             config.context_length
         );
         let vocab_size = engine.vocab_size();
-        let streams = [[n_samples, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
+        let streams = [[n_sequences, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
         Self {
-            cache: Cache::new([config.n_layers, n_samples], capacity, [config.n_kv_heads, config.head_dim]),
+            cache: Cache::new([config.n_layers, n_sequences], capacity, [config.n_kv_heads, config.head_dim]),
             work: Work::new(config, capacity, &streams),
-            first_rows: vec![None; n_samples],
-            scores: Rows::new(n_samples, vocab_size),
-            logits: vec![0.0; vocab_size * n_samples],
+            first_rows: vec![None; n_sequences],
+            scores: Rows::new(n_sequences, vocab_size),
+            logits: vec![0.0; vocab_size * n_sequences],
             engine,
         }
     }
 
-    /// The number of samples.
-    pub(in crate::generate) fn n_samples(&self) -> usize {
-        self.cache.n_samples()
+    /// The number of tokens in a sequence.
+    pub fn len(&self, sequence: usize) -> usize {
+        self.cache.len(sequence)
     }
 
-    /// The number of tokens in a sample.
-    pub fn len(&self, sample: usize) -> usize {
-        self.cache.len(sample)
+    /// Drops all tokens of a sequence.
+    pub fn clear(&mut self, sequence: usize) {
+        self.truncate(sequence, 0);
     }
 
-    /// Drops all tokens of a sample.
-    pub fn clear(&mut self, sample: usize) {
-        self.truncate(sample, 0);
-    }
-
-    /// Drops the tokens of a sample after the first `n`. Its logits are undefined until the next token is read.
+    /// Drops the tokens of a sequence after the first `n`. Its logits are undefined until the next token is read.
     ///
     /// # Panics
     /// If it has fewer than `n` tokens.
-    pub fn truncate(&mut self, sample: usize, n: usize) {
-        self.cache.truncate(sample, n);
+    pub fn truncate(&mut self, sequence: usize, n: usize) {
+        self.cache.truncate(sequence, n);
     }
 
-    /// Replaces the tokens of sample `to` with the first `n` tokens of sample `from`. The logits are not copied.
+    /// Replaces the tokens of sequence `to` with the first `n` tokens of sequence `from`. The logits are not copied.
     ///
     /// # Panics
-    /// If sample `from` has fewer than `n` tokens.
+    /// If sequence `from` has fewer than `n` tokens.
     pub fn copy_first(&mut self, n: usize, from: usize, to: usize) {
         self.cache.copy(from, to, n);
     }
 
-    /// Copies the tokens and the logits of sample `from` to sample `to`.
+    /// Copies the tokens and the logits of sequence `from` to sequence `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.cache.copy(from, to, self.cache.len(from));
         let logits = self.range(from);
@@ -93,24 +88,24 @@ impl Decoder {
         self.logits.copy_within(logits, to);
     }
 
-    /// The logits of the next token of a sample, `[V]`.
-    pub fn logits(&self, sample: usize) -> &[f32] {
-        &self.logits[self.range(sample)]
+    /// The logits of the next token of a sequence, `[V]`.
+    pub fn logits(&self, sequence: usize) -> &[f32] {
+        &self.logits[self.range(sequence)]
     }
 
-    /// Appends `tokens` to one sample and computes the logits of the token after them.
+    /// Appends `tokens` to one sequence and computes the logits of the token after them.
     ///
     /// # Panics
     /// If there are no tokens, or no room for them, or one is not in the vocabulary.
-    pub fn prefill(&mut self, sample: usize, tokens: &[u32]) {
+    pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) {
         assert!(!tokens.is_empty(), "no tokens");
         // On rayon's threads, which pass work to each other without going to sleep in between.
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
-                self.pass_one(sample, tokens);
+                self.pass_one(sequence, tokens);
             }
             let last = (tokens.len() - 1) % TOKENS_AT_ONCE;
-            let logits = self.range(sample);
+            let logits = self.range(sequence);
             predict(&self.engine, &mut self.work, last..last + 1, &mut self.scores);
             self.logits[logits].copy_from_slice(self.scores.row(0));
         });
@@ -120,14 +115,14 @@ impl Decoder {
     ///
     /// # Panics
     /// In the same cases as [`Decoder::prefill`].
-    pub fn prefill_each(&mut self, sample: usize, tokens: &[u32], mut see: impl FnMut(&[f32]) + Send) {
+    pub fn prefill_each(&mut self, sequence: usize, tokens: &[u32], mut see: impl FnMut(&[f32]) + Send) {
         assert!(!tokens.is_empty(), "no tokens");
         let n_rows = TOKENS_AT_ONCE.min(tokens.len());
         let mut scores = Rows::new(n_rows, self.engine.vocab_size());
-        let logits = self.range(sample);
+        let logits = self.range(sequence);
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
-                self.pass_one(sample, tokens);
+                self.pass_one(sequence, tokens);
                 predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
                 (0..tokens.len()).for_each(|row| see(scores.row(row)));
             }
@@ -135,23 +130,23 @@ impl Decoder {
         });
     }
 
-    /// Appends a token to each sample that has one in `tokens`, and computes the logits of the token after it.
+    /// Appends a token to each sequence that has one in `tokens`, and computes the logits of the token after it.
     ///
     /// # Panics
-    /// If `tokens` does not have one entry per sample, or there is no room for a token, or one is not in the
+    /// If `tokens` does not have one entry per sequence, or there is no room for a token, or one is not in the
     /// vocabulary.
     pub fn decode(&mut self, tokens: &[Option<u32>]) {
-        assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sample");
+        assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sequence");
         let n_rows = tokens.iter().flatten().count();
         if n_rows == 0 {
             return;
         }
         rayon::scope(|_| {
             let mut row = 0;
-            for (sample, token) in tokens.iter().enumerate() {
-                self.first_rows[sample] = token.map(|_| row);
+            for (sequence, token) in tokens.iter().enumerate() {
+                self.first_rows[sequence] = token.map(|_| row);
                 if let Some(token) = token {
-                    self.engine.embed(*token, self.cache.len(sample), self.work.x.row_mut(row));
+                    self.engine.embed(*token, self.cache.len(sequence), self.work.x.row_mut(row));
                     row += 1;
                 }
             }
@@ -167,7 +162,7 @@ impl Decoder {
         });
     }
 
-    /// Reads a text as sample 0 and returns the cross-entropy of each target, the token after each of `tokens`, in
+    /// Reads tokens as sequence 0 and returns the cross-entropy of each target, the token after each of `tokens`, in
     /// nats.
     ///
     /// # Panics
@@ -193,34 +188,34 @@ impl Decoder {
         token_losses
     }
 
-    /// Appends tokens to one sample and passes them through all layers.
-    fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
-        let (start, n_rows) = (self.cache.len(sample), tokens.len());
+    /// Appends tokens to one sequence and passes them through all layers.
+    fn pass_one(&mut self, sequence: usize, tokens: &[u32]) {
+        let (start, n_rows) = (self.cache.len(sequence), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
             self.engine.embed(*token, start + row, self.work.x.row_mut(row));
         }
-        self.first_rows[sample] = Some(0);
-        self.layers(sample..sample + 1, n_rows, n_rows);
+        self.first_rows[sequence] = Some(0);
+        self.layers(sequence..sequence + 1, n_rows, n_rows);
     }
 
-    /// Passes the embedded rows, `t` for each sample that has a first row, through all layers.
-    fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
+    /// Passes the embedded rows, `t` for each sequence that has a first row, through all layers.
+    fn layers(&mut self, sequences: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
-        let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
+        let stream = Stream { samples: sequences.clone(), first_rows, t, n_rows };
         let n_pairs = engine.config.rotary_dim() / 2;
         let rotation = engine.rotation.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs });
         for (i, layer) in engine.layers.iter().enumerate() {
             layer.forward(&engine.config, work, (cache, i), &stream, rotation);
         }
-        for sample in samples.filter(|sample| stream.first_rows[*sample].is_some()) {
-            cache.advance(sample, t);
+        for sequence in sequences.filter(|sequence| stream.first_rows[*sequence].is_some()) {
+            cache.advance(sequence, t);
         }
     }
 
-    /// The range of a sample's logits.
-    fn range(&self, sample: usize) -> Range<usize> {
+    /// The range of a sequence's logits.
+    fn range(&self, sequence: usize) -> Range<usize> {
         let vocab_size = self.engine.vocab_size();
-        sample * vocab_size..(sample + 1) * vocab_size
+        sequence * vocab_size..(sequence + 1) * vocab_size
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Layer {
     contract: PackedLinear,
 }
 
-/// Memory for the intermediate results of a pass, as rows of the current samples.
+/// Memory for the intermediate results of a pass, as rows of the current sequences.
 #[derive(Debug)]
 pub(super) struct Work {
     /// The residual stream, `[n, C]`.
@@ -148,7 +148,7 @@ fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
 }
 
 impl Work {
-    /// Memory for passes over a cache of `capacity`; each pair in `streams` is a number of samples and of new
+    /// Memory for passes over a cache of `capacity`; each pair in `streams` is a number of sequences and of new
     /// positions.
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim);
