@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::thread;
 
-use super::chat::Chat;
 use super::error::ApiError;
 use super::inside::{Inside, OpenTensors};
 use super::metrics::Metrics;
@@ -11,7 +10,7 @@ use super::scheduler::{Queue, Scheduler, SequenceRequest};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::run::RunDir;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{ChatTemplate, ChatTemplateError, Tokenizer};
 
 /// A model to serve.
 #[derive(Debug)]
@@ -39,8 +38,8 @@ pub(super) struct Hosted {
     pub(super) config: ModelConfig,
     pub(super) inside: Arc<Inside>,
     pub(super) run: Option<RunDir>,
-    /// The chat template, or the reason why it cannot be used.
-    pub(super) chat: Option<Result<Chat, String>>,
+    /// The chat template, if it has one, or the reason why it cannot be used.
+    pub(super) chat_template: Result<Option<ChatTemplate>, ChatTemplateError>,
     pub(super) n_slots: usize,
     pub(super) metrics: Arc<Metrics>,
     pub(super) queue: Queue,
@@ -56,8 +55,8 @@ impl Hosted {
         let (queue, end) = Queue::new(most_waiting);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let chat = Chat::of(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat, n_slots, metrics, queue })
+        let chat_template = ChatTemplate::of(&tokenizer);
+        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat_template, n_slots, metrics, queue })
     }
 
     /// The number of tokens in its context.

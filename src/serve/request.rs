@@ -74,7 +74,7 @@ impl TextRequest {
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let messages = fields.take("messages");
-        let text = chat::prompt(model.chat.as_ref(), messages.as_ref(), &model.name)?;
+        let text = chat::prompt(&model.chat_template, messages.as_ref(), &model.name)?;
         let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
         check_prompt("messages", &tokens, model)?;
         let max_tokens = fields.size("max_tokens", 1..=MAX_TOKENS)?;

@@ -5,6 +5,8 @@
 //! features that the library lacks or is too slow for: ids of whole `words`, safe places to `cut` a text, and
 //! incremental decoding (`stream`).
 
+#[cfg(feature = "chat-templates")]
+mod chat_template;
 mod companion;
 mod config;
 mod cut;
@@ -20,6 +22,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "chat-templates")]
+pub use chat_template::{ChatTemplate, ChatTemplateError, Message};
 pub use companion::TOKENIZER_CONFIG;
 pub use config::{TokenizerConfig, TokenizerKind};
 pub use error::TokenizerError;

@@ -1,0 +1,203 @@
+//! Chat templates: a conversation becomes the text that a model was trained to continue.
+//!
+//! A template is Jinja as Hugging Face's `apply_chat_template` renders it, with the parts of Python that templates use.
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use time::OffsetDateTime;
+use time::format_description::parse_strftime_owned;
+
+use super::Tokenizer;
+
+/// The most steps that a template may take: a damaged one may not terminate.
+const FUEL: u64 = 10_000_000;
+
+const NAME: &str = "chat_template";
+
+/// The chat template of a tokenizer.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// The BOS token, or empty.
+    bos_token: String,
+    /// The EOS token, or empty.
+    eos_token: String,
+}
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Message {
+    /// A role that the template knows, such as `user`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+    /// The name of the participant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// The reason why a template cannot be used, or does not take some messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ChatTemplateError(String);
+
+impl ChatTemplate {
+    /// The chat template of a tokenizer; `None` if it has none.
+    ///
+    /// # Errors
+    /// If the template is not valid Jinja.
+    pub fn of(tokenizer: &Tokenizer) -> Result<Option<Self>, ChatTemplateError> {
+        let Some(template) = tokenizer.chat_template() else { return Ok(None) };
+        let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
+        let tokens = [tokenizer.bos_token(), tokenizer.end_of_text()].map(piece);
+        Self::new(template, tokens).map(Some).map_err(|error| ChatTemplateError(format!("{error:#}")))
+    }
+
+    fn new(template: &str, [bos_token, eos_token]: [String; 2]) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("the delimiters are Jinja's own"));
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
+        environment.add_filter("tojson", tojson);
+        environment.add_template_owned(NAME, template.to_owned())?;
+        Ok(Self { environment, bos_token, eos_token })
+    }
+
+    /// The text of a conversation, up to where the model's reply begins.
+    ///
+    /// # Errors
+    /// If the template does not take these messages.
+    pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
+        let Self { environment, bos_token, eos_token } = self;
+        let messages = Value::from(Serde(messages));
+        let context = minijinja::context! { messages, add_generation_prompt => true, bos_token, eos_token };
+        let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
+        rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))
+    }
+}
+
+fn raise_exception(message: String) -> Result<String, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// A time in the format of C's `strftime`.
+fn strftime(format: &str, time: OffsetDateTime) -> Result<String, Error> {
+    let unknown = |error: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
+    let format = parse_strftime_owned(format).map_err(|error| unknown(error.to_string()))?;
+    time.format(&format).map_err(|error| unknown(error.to_string()))
+}
+
+/// JSON as written by Python's `json.dumps`.
+fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = kwargs.get("indent")?;
+    kwargs.assert_all_used()?;
+    let mut json = Vec::new();
+    let written = match indent {
+        Some(n) => {
+            let indent = " ".repeat(n.min(16));
+            value.serialize(&mut Serializer::with_formatter(&mut json, PrettyFormatter::with_indent(indent.as_bytes())))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut json, Spaced)),
+    };
+    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    Ok(String::from_utf8(json).expect("JSON is UTF-8").into())
+}
+
+/// Puts a space after each comma and colon.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, ChatTemplateError> {
+        let message = |(role, content): &(&str, &str)| Message {
+            role: (*role).to_owned(),
+            content: (*content).to_owned(),
+            name: None,
+        };
+        let messages: Vec<Message> = messages.iter().map(message).collect();
+        let template = ChatTemplate::new(template, ["<s>".to_owned(), "</s>".to_owned()]);
+        template.map_err(|error| ChatTemplateError(error.to_string()))?.render(&messages)
+    }
+
+    /// The template of SmolLM2-135M-Instruct, from its `tokenizer_config.json`.
+    const SMOLLM2: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
+        {{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}\
+        {% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}\
+        {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+    #[test]
+    fn a_template_makes_the_prompt() {
+        let prompt = render(SMOLLM2, &[("user", "Hi <b>&"), ("assistant", "Yes?"), ("user", "Bye")]);
+        let expected = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+            <|im_start|>user\nHi <b>&<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n\
+            <|im_start|>assistant\n";
+        assert_eq!(prompt.expect("it renders"), expected);
+        let prompt = render(SMOLLM2, &[("system", "Be brief."), ("user", "Hi")]).expect("it renders");
+        assert!(prompt.starts_with("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user"), "{prompt}");
+    }
+
+    #[test]
+    fn templates_may_use_what_python_has() {
+        for (template, expected) in [
+            ("{{ bos_token }}{{ messages[0].content.strip() | upper }}{{ eos_token }}", "<s>HI</s>"),
+            (
+                "{%- set ns = namespace(n=0) %}\n  {%- for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+                "1",
+            ),
+            ("{% for m in messages %}\n  {% if true %}\nx\n  {% endif %}\n{% endfor %}", "x\n"),
+            ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+            ("{{ messages | tojson }}", r#"[{"role": "user", "content": " hi "}]"#),
+            ("{{ {'a': [1, none, true], 'é': '<'} | tojson }}", r#"{"a": [1, null, true], "é": "<"}"#),
+            ("{{ {'a': 1} | tojson(indent=2) }}", "{\n  \"a\": 1\n}"),
+            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}", "iFalse"),
+            ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages | length) }}", "[1]"),
+        ] {
+            assert_eq!(render(template, &[("user", " hi ")]).expect(template), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn a_template_may_refuse_and_must_end() {
+        let refusing = "{% if messages[0].role != 'user' %}{{ raise_exception('Only users begin') }}{% endif %}";
+        let error = render(refusing, &[("system", "a")]).expect_err("refused");
+        assert!(error.to_string().contains("Only users begin"), "{error}");
+        for endless in
+            ["{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}", "{{ a"]
+        {
+            render(endless, &[("user", "a")]).expect_err("no prompt");
+        }
+    }
+
+    #[test]
+    fn a_time_is_written_in_the_formats_of_templates() {
+        let time = OffsetDateTime::from_unix_timestamp(20_779 * 86_400 + 3 * 3600 + 4 * 60 + 5).expect("a time");
+        let written = strftime("%d %B %b %Y, %A %a %H:%M:%S %m %%", time).expect("known");
+        assert_eq!(written, "22 November Nov 2026, Sunday Sun 03:04:05 11 %");
+        strftime("%Q", time).expect_err("nobody knows it");
+        strftime("%", time).expect_err("nothing follows");
+    }
+}
