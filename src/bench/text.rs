@@ -8,7 +8,7 @@ use crate::config::precision_remark;
 use crate::device::OpenDevice;
 use crate::format::{counted, grouped, or_dash, short};
 use crate::measure::{Times, peak_rss_mib};
-use crate::view::terminal::table::{columns, table};
+use crate::view::terminal::table::table;
 
 /// The cost of attention: a table for each pass, and the reasons why rows were left out.
 pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> String {
@@ -46,11 +46,9 @@ fn both_methods(rows: &[Row], pass: Pass) -> String {
         [&[explicit.case.tokens.to_string()][..], &cells(explicit), &cells(fused), &[or_dash(faster)]].concat()
     };
     let lines: Vec<_> = of(Method::Explicit).zip(of(Method::Fused)).map(line).collect();
-    let columns = columns(
-        ">TOKENS | >EXPLICIT ms | >SPREAD | >RATIO | >MiB | >RATIO | >FUSED ms | >SPREAD | >RATIO | >MiB | >RATIO \
-         | >FASTER",
-    );
-    table(columns, &lines)
+    let headings = ">TOKENS | >EXPLICIT ms | >SPREAD | >RATIO | >MiB | >RATIO | >FUSED ms | >SPREAD | >RATIO | >MiB | >RATIO \
+         | >FASTER";
+    table(headings, &lines)
 }
 
 /// Time, spread, ratio, memory, ratio.
@@ -80,8 +78,8 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) ->
             figures(speed.weight_bytes_per_s / 1e9),
         ]
     };
-    let columns = columns(">TEXTS | >READ tokens/s | >ms | >SPREAD | >WRITTEN tokens/s | >ms/token | >SPREAD | >GB/s");
-    let table = table(columns, &speeds.iter().map(line).collect::<Vec<_>>());
+    let headings = ">TEXTS | >READ tokens/s | >ms | >SPREAD | >WRITTEN tokens/s | >ms/token | >SPREAD | >GB/s";
+    let table = table(headings, &speeds.iter().map(line).collect::<Vec<_>>());
     let measured = speeds.first().map_or_else(String::new, |speed| {
         format!(
             "a prompt of {} tokens, then {} tokens one by one; medians of {} rounds\n",
@@ -133,7 +131,7 @@ fn ceilings<T>(headings: &str, ceilings: &[Ceiling<T>], name: impl Fn(&T) -> Vec
         let speeds = [or_dash(one_thread.map(figures)), figures(*all_threads), spread(times)];
         [&name(what)[..], &speeds].concat()
     };
-    table(columns(headings), &ceilings.iter().map(line).collect::<Vec<_>>())
+    table(headings, &ceilings.iter().map(line).collect::<Vec<_>>())
 }
 
 /// The training speed of a model.
@@ -183,7 +181,7 @@ pub fn place(device: &OpenDevice) -> String {
 mod tests {
     use super::*;
     use crate::bench::attention::{Cost, series};
-    use crate::view::terminal::table::{MAX_WIDTH, width};
+    use crate::view::terminal::columns::{MAX_WIDTH, width};
 
     #[test]
     fn a_table_of_large_numbers_is_no_wider_than_a_page() {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 use crate::format::or_dash;
-use crate::view::terminal::table::{columns, table};
+use crate::view::terminal::table::table;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -64,7 +64,7 @@ fn listed(devices: &[DeviceListing]) -> String {
             ]
         })
         .collect();
-    table(columns("DEVICE | KIND | API | NAME"), &rows)
+    table("DEVICE | KIND | API | NAME", &rows)
 }
 
 #[cfg(test)]

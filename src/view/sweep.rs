@@ -3,7 +3,7 @@
 use crate::format::{compact, duration, grouped, milliseconds, percent, whole};
 use crate::sweep::{Importance, Outcome, Row};
 use crate::view::svg::plot::{self, N_SERIES, Plot, Size, legend_entry, series_of};
-use crate::view::terminal::table::{self, columns};
+use crate::view::terminal::table::table;
 use crate::view::{Fragment, escape, page};
 
 const STYLE: &str = include_str!("assets/sweep.css");
@@ -17,7 +17,7 @@ const CEILING: f64 = 2.0;
 /// The table of a sweep: a line per setting, best first, and the importance of each key below.
 #[must_use]
 pub fn sweep_table(outcome: &Outcome) -> String {
-    let columns = columns("SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE");
+    let headings = "SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE";
     let row = |row: &Row| {
         [
             values(outcome, row),
@@ -29,7 +29,7 @@ pub fn sweep_table(outcome: &Outcome) -> String {
             loss(outcome, row),
         ]
     };
-    let mut text = table::table(columns, &outcome.trials.iter().map(row).collect::<Vec<_>>());
+    let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>());
     let reasons: Vec<String> = outcome
         .trials
         .iter()

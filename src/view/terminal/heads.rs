@@ -2,7 +2,7 @@
 
 use crate::format::or_dash;
 use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
-use crate::view::terminal::table::{columns, table};
+use crate::view::terminal::table::table;
 
 /// The number of heads that are shown per question.
 const SHOWN: usize = 3;
@@ -10,10 +10,8 @@ const SHOWN: usize = 3;
 /// The scores of each head, and those of a head with uniform attention.
 #[must_use]
 pub fn scored_heads(heads: &ScoredHeads) -> String {
-    let columns = columns(
-        "HEAD | MOSTLY | >BITS | >ENTROPY | >UNIFORM | >FOCUSED | >SELF | >PREVIOUS | >FIRST | >LOCAL | >SAME | \
-         >INDUCTION",
-    );
+    let headings = "HEAD | MOSTLY | >BITS | >ENTROPY | >UNIFORM | >FOCUSED | >SELF | >PREVIOUS | >FIRST | >LOCAL | >SAME | \
+         >INDUCTION";
     let row = |name: String, mostly: String, scores: &HeadScores| {
         let number = |(_, score): (_, Option<f64>)| or_dash(score.map(|score| format!("{score:.2}")));
         [vec![name, mostly], scores.named().map(number).to_vec()].concat()
@@ -32,7 +30,7 @@ pub fn scored_heads(heads: &ScoredHeads) -> String {
     format!(
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
          even: the scores of a head that looks at all tokens equally\n",
-        table(columns, &rows),
+        table(headings, &rows),
         counted(heads.n_windows, "window", "windows"),
         heads.window_tokens,
     )
@@ -52,7 +50,7 @@ pub fn head_answers(references: &References) -> String {
             Question::ItDecided => "it, from the end of its sentence, once that is decided",
             Question::Name => "a repeated name: the token that followed the last time, or that of another name",
         };
-        let columns = columns("HEAD | >RIGHT | >OTHER | >PICKS RIGHT | >UNTRAINED: RIGHT | >OTHER | >PICKS RIGHT");
+        let headings = "HEAD | >RIGHT | >OTHER | >PICKS RIGHT | >UNTRAINED: RIGHT | >OTHER | >PICKS RIGHT";
         let row = |[layer, head]: [usize; 2]| {
             let mark = match [layer, head] {
                 place if place == asked.trained.best => " best",
@@ -80,7 +78,7 @@ pub fn head_answers(references: &References) -> String {
             asked.found,
             100.0 * asked.nearer,
             100.0 * asked.longer,
-            table(columns, &shown.into_iter().map(row).collect::<Vec<_>>())
+            table(headings, &shown.into_iter().map(row).collect::<Vec<_>>())
         )
     });
     format!(

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
 use crate::run::{Difference, LogRow, RunInfo, Status};
-use crate::view::terminal::table::{Column, MAX_WIDTH, columns, table, width};
+use crate::view::terminal::columns::{MAX_WIDTH, width};
+use crate::view::terminal::table::{Column, cut_table, table};
 
 /// The most runs that are shown side by side.
 const MAX_ABREAST: usize = 4;
@@ -18,7 +19,7 @@ const MIN_CELL: usize = 10;
 /// The table of runs, with a line per run.
 #[must_use]
 pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
-    let columns = columns("RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO");
+    let headings = "RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO";
     let row = |info: &RunInfo| {
         let ago = info.began_unix_s.map(|began| rough_duration(now_unix_s - began));
         [
@@ -34,7 +35,7 @@ pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
             ago.unwrap_or_default(),
         ]
     };
-    table(columns, &runs.iter().map(row).collect::<Vec<_>>())
+    table(headings, &runs.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The comparison of runs, with a column per run and the differing config keys below.
@@ -83,7 +84,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
         };
         let heading = cells(&heading);
         let columns: Vec<Column<'_>> = heading.iter().map(|name| Column::Left(name)).collect();
-        table(columns, &rows.iter().map(cells).collect::<Vec<_>>())
+        cut_table(&columns, &rows.iter().map(cells).collect::<Vec<_>>())
     });
     blocks.collect::<Vec<_>>().join("\n")
 }
@@ -133,9 +134,8 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
 /// The rows with the most important columns. Estimated losses are marked with `~`.
 #[must_use]
 pub fn curves_table(rows: &[&LogRow]) -> String {
-    let columns = columns(
-        ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRADIENT NORM | >MS/STEP | >TOKENS/S",
-    );
+    let headings =
+        ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRADIENT NORM | >MS/STEP | >TOKENS/S";
     let cells = |row: &&LogRow| {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
@@ -159,7 +159,7 @@ pub fn curves_table(rows: &[&LogRow]) -> String {
             show("tokens_per_s", |x| format!("{x:.0}")),
         ]
     };
-    table(columns, &rows.iter().map(cells).collect::<Vec<_>>())
+    table(headings, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Tables for a terminal: columns as wide as their cells, at most 100 characters in total.
+//! Tables: columns as wide as their cells, at most [`MAX_WIDTH`] in total.
 
-use std::fmt::Write as _;
+use std::iter;
+use std::ops::Range;
+use std::slice;
 
+use super::columns::{MAX_WIDTH, width};
 use crate::format::cut_in_the_middle;
-
-/// The most characters per line, which most terminals can show.
-pub(crate) const MAX_WIDTH: usize = 100;
 
 /// The minimum width of the first column.
 const MIN_FIRST: usize = 12;
@@ -19,54 +19,102 @@ pub(crate) enum Column<'a> {
     Right(&'a str),
 }
 
-/// Columns from headings separated by `|`; a leading `>` means right-aligned.
-pub(crate) fn columns(headings: &str) -> Vec<Column<'_>> {
+/// A table with a line per row below the headings, which are separated by `|`; a leading `>` means right-aligned.
+pub(crate) fn table(headings: &str, rows: &[impl AsRef<[String]>]) -> String {
     let headings = headings.split('|').map(str::trim);
-    headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right)).collect()
+    let columns = headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right));
+    cut_table(&columns.collect::<Vec<_>>(), rows)
 }
 
-/// A table with a line per row below the headings. Cells of the first column are cut in the middle if the others leave
-/// too little space.
-pub(crate) fn table<'a>(columns: impl AsRef<[Column<'a>]>, rows: &[impl AsRef<[String]>]) -> String {
-    let columns = columns.as_ref();
-    let heading = |column: &Column<'_>| match column {
-        Column::Left(name) | Column::Right(name) => (*name).to_owned(),
-    };
-    let headings: Vec<String> = columns.iter().map(heading).collect();
-    let lines = || std::iter::once(&headings[..]).chain(rows.iter().map(AsRef::as_ref));
-    let widest = |at: usize| lines().map(|line| width(&line[at])).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
+/// A table whose first column is cut in the middle of its cells if the others leave too little space.
+pub(crate) fn cut_table(columns: &[Column<'_>], rows: &[impl AsRef<[String]>]) -> String {
+    let mut widths = widths(columns, rows);
     let others: usize = widths[1..].iter().map(|width| width + GAP.len()).sum();
     widths[0] = widths[0].min(MAX_WIDTH.saturating_sub(others).max(MIN_FIRST));
-    let mut text = String::new();
-    for line in lines() {
-        for ((cell, column), &width) in line.iter().zip(columns).zip(&widths) {
-            let cell = cut_in_the_middle(cell, width);
-            match column {
-                Column::Left(_) => write!(text, "{cell:<width$}{GAP}"),
-                Column::Right(_) => write!(text, "{cell:>width$}{GAP}"),
-            }
-            .expect("a string takes any text");
-        }
-        text.truncate(text.trim_end_matches(' ').len());
-        text.push('\n');
-    }
-    text
+    lines(columns, rows, &widths, 1..columns.len(), &|_, _, cell| cell)
 }
 
-pub(crate) fn width(text: &str) -> usize {
-    text.chars().count()
+/// A row's name and its cells.
+pub(crate) type Row = (String, Vec<String>);
+
+/// A table with names on the left, and these right-aligned columns. Columns that do not fit continue below, with
+/// the names repeated. `paint(row, column, cell)` adds escape codes to a cell that is as wide as its column.
+pub(crate) fn continued_table(
+    columns: &[String],
+    rows: &[Row],
+    paint: impl Fn(usize, usize, String) -> String,
+) -> String {
+    let columns: Vec<Column<'_>> =
+        iter::once(Column::Left("")).chain(columns.iter().map(|heading| Column::Right(heading))).collect();
+    let rows: Vec<_> = rows.iter().map(|(name, cells)| [slice::from_ref(name), cells].concat()).collect();
+    let widths = widths(&columns, &rows);
+    let mut blocks = Vec::new();
+    let mut start = 1;
+    while start < columns.len() {
+        let mut used = widths[0];
+        let fitting = widths[start..].iter().take_while(|width| {
+            used += **width + GAP.len();
+            used <= MAX_WIDTH
+        });
+        let end = start + fitting.count().max(1);
+        blocks.push(lines(&columns, &rows, &widths, start..end, &paint));
+        start = end;
+    }
+    blocks.join("\n")
+}
+
+fn widths(columns: &[Column<'_>], rows: &[impl AsRef<[String]>]) -> Vec<usize> {
+    let widest = |(at, Column::Left(heading) | Column::Right(heading)): (usize, &Column<'_>)| {
+        let cells = rows.iter().map(|row| width(&row.as_ref()[at]));
+        cells.chain([width(heading)]).max().unwrap_or(0)
+    };
+    columns.iter().enumerate().map(widest).collect()
+}
+
+/// The headings and the rows, of the first column and of those in `shown`.
+fn lines(
+    columns: &[Column<'_>],
+    rows: &[impl AsRef<[String]>],
+    widths: &[usize],
+    shown: Range<usize>,
+    paint: &dyn Fn(usize, usize, String) -> String,
+) -> String {
+    let aligned = |at: usize, cell: &str| {
+        let cell = cut_in_the_middle(cell, widths[at]);
+        let blanks = " ".repeat(widths[at].saturating_sub(width(&cell)));
+        match columns[at] {
+            Column::Left(_) => cell + &blanks,
+            Column::Right(_) => blanks + &cell,
+        }
+    };
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let cells: Vec<String> = iter::once(0).chain(shown.clone()).map(cell).collect();
+        cells.join(GAP).trim_end().to_owned() + "\n"
+    };
+    let headings = line(&|at| match columns[at] {
+        Column::Left(heading) | Column::Right(heading) => aligned(at, heading),
+    });
+    let rows = rows.iter().enumerate().map(|(row, cells)| {
+        line(&|at| match aligned(at, &cells.as_ref()[at]) {
+            name if at == 0 => name,
+            cell => paint(row, at - 1, cell),
+        })
+    });
+    iter::once(headings).chain(rows).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+        cells.map(str::to_owned).to_vec()
+    }
+
     #[test]
     fn columns_line_up_on_their_sides() {
-        let row = |a: &str, b: &str, c: &str| [a, b, c].map(str::to_owned);
         assert_eq!(
-            table(columns("NAME | >N | KIND"), &[row("a", "1", "x"), row("longer", "1,000", "")]),
+            table("NAME | >N | KIND", &[row(["a", "1", "x"]), row(["longer", "1,000", ""])]),
             "NAME        N  KIND\n\
              a           1  x\n\
              longer  1,000\n"
@@ -76,9 +124,29 @@ mod tests {
     #[test]
     fn a_table_stays_within_its_width_by_cutting_names() {
         let name = "sweep-".to_owned() + &"x".repeat(100) + "-lr3e-4";
-        let text = table(columns("NAME | >N"), &[[name, "1,000".to_owned()]]);
+        let text = table("NAME | >N", &[row([&name, "1,000"])]);
         let line = text.lines().nth(1).unwrap();
         assert_eq!(width(line), MAX_WIDTH);
         assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
+    }
+
+    #[test]
+    fn a_cell_is_painted_as_wide_as_its_column() {
+        let rows = [("x".to_owned(), row(["1", "1"])), ("long".to_owned(), row(["10", "猫"]))];
+        let text = continued_table(&row(["a", "bbb"]), &rows, |row, column, cell| match (row, column) {
+            (0, 1) => format!("<{cell}>"),
+            _ => cell,
+        });
+        assert_eq!(text, "       a  bbb\nx      1  <  1>\nlong  10   猫\n");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_go_on_below() {
+        let columns: Vec<String> = (0..30).map(|i| format!("column {i}")).collect();
+        let rows = [("name".to_owned(), vec!["1".to_owned(); 30])];
+        let text = continued_table(&columns, &rows, |_, _, cell| cell);
+        assert!(text.lines().all(|line| line.len() <= MAX_WIDTH));
+        assert_eq!(text.matches("name").count(), 4);
+        assert_eq!(text.matches('1').count(), 30 + 11 + 1 + 1);
     }
 }

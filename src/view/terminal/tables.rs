@@ -9,7 +9,8 @@ use crate::inspect::{
 use crate::tokenizer::visible;
 use crate::view::sheet::Scale;
 use crate::view::terminal::attention::Palette;
-use crate::view::terminal::columns::{MAX_WIDTH, Row, fit, named_flow, painted_table, table};
+use crate::view::terminal::columns::{MAX_WIDTH, fit, named_flow};
+use crate::view::terminal::table::{Row, continued_table};
 use crate::view::theme::Theme;
 
 /// The most columns of a token in a table.
@@ -24,7 +25,7 @@ type Values = Vec<Vec<Option<f64>>>;
 
 /// A table whose cells are coloured by value on a scale.
 fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scale, values: &Values) -> String {
-    painted_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
+    continued_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
         Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
         None => cell,
     })
@@ -83,7 +84,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
             let cells = it.context.iter().map(|other| other.similarity[stage]);
             cells.map(|cosine| fixed(cosine, 3)).collect()
         };
-        text += &table(&names.collect::<Vec<_>>(), &by_stage(it, cells));
+        text += &continued_table(&names.collect::<Vec<_>>(), &by_stage(it, cells), |_, _, cell| cell);
     }
     text += "\nHow similar the input and the output of an attention layer are\n";
     let n_layers = it.attention.first().map_or(0, Vec::len);
@@ -98,7 +99,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
             }
         }
     }
-    text + &table(&columns, &rows)
+    text + &continued_table(&columns, &rows, |_, _, cell| cell)
 }
 
 fn similarities(it: &Embeddings) -> String {
@@ -111,7 +112,7 @@ fn similarities(it: &Embeddings) -> String {
         let others = it.others[stage].map_or("-".to_owned(), |cosine| fixed(cosine, 3));
         cosines.chain([others]).collect()
     };
-    let mut text = table(&columns, &by_stage(it, cells));
+    let mut text = continued_table(&columns, &by_stage(it, cells), |_, _, cell| cell);
     text += "other tokens: the word and every other token of its text, on average\n";
     for (a, b) in pairs.into_iter().filter(|&(a, b)| it.have_same_past(a, b)) {
         text += &format!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::format::counted;
 use crate::interop::verify::{TensorComparison, TensorResult, Verification};
-use crate::view::terminal::table::{columns, table};
+use crate::view::terminal::table::table;
 
 /// The tensors that differ, the number of equal tensors, and the comparison of the predictions.
 #[must_use]
@@ -13,7 +13,7 @@ pub fn verification(found: &Verification) -> String {
     let is_listed = |tensor: &&TensorComparison| !matches!(tensor.result, TensorResult::Equal | TensorResult::Rounded);
     let rows: Vec<[String; 5]> = found.tensors.iter().filter(is_listed).map(row).collect();
     if !rows.is_empty() {
-        text += &table(columns("TENSOR|RESULT|TYPE|>MAX DIFFERENCE|SHAPE"), &rows);
+        text += &table("TENSOR|RESULT|TYPE|>MAX DIFFERENCE|SHAPE", &rows);
         text.push('\n');
     }
     let n = found.tensors.len();
