@@ -73,14 +73,8 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         outcome.sweep_dir.display(),
         best.map_or_else(|| "None was trained.".to_owned(), |best| format!("The best: {best}."))
     );
-    let section = |body: String| Fragment {
-        kind: "sweep",
-        styles: &[plot::STYLE, plot::FIGURE_STYLE, STYLE],
-        scripts: &[],
-        body,
-        data: None,
-        lists: Vec::new(),
-    };
+    let styles = &[plot::STYLE, plot::FIGURE_STYLE, STYLE];
+    let section = |body: String| Fragment { body, ..Fragment::of("sweep", styles, &[]) };
     let mut sections = vec![("Settings", section(settings(outcome)))];
     sections.extend(figure(outcome, curves).map(|figure| ("Curves", section(figure))));
     sections.push(("Importance", section(importance(&outcome.importance))));

@@ -70,14 +70,7 @@ pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
 }
 
 /// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment {
-    kind: "attention",
-    styles: STYLES,
-    scripts: SCRIPTS,
-    body: String::new(),
-    data: None,
-    lists: Vec::new(),
-};
+pub(crate) const EMPTY: Fragment = Fragment::of("attention", STYLES, SCRIPTS);
 
 fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     let (data, lists) = Data::new(details, packing);

@@ -187,12 +187,9 @@ pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
         data.push(numbers);
     }
     Some(Fragment {
-        kind: "curves",
-        styles: &[plot::STYLE, plot::FIGURE_STYLE, STYLE],
-        scripts: &[plot::FIGURE_SCRIPT, AXES, SCRIPT],
         body: format!("<div class=\"large\">\n{large}{beside}</div>\n<div class=\"small\">\n{small}</div>"),
         data: Some(Value::Array(data).to_string()),
-        lists: Vec::new(),
+        ..Fragment::of("curves", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, AXES, SCRIPT])
     })
 }
 

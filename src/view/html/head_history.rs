@@ -91,12 +91,9 @@ impl HeadHistory {
             self.svg(Size::Narrow)
         );
         Fragment {
-            kind: "forming",
-            styles: &[plot::STYLE, plot::FIGURE_STYLE, STYLE],
-            scripts: &[plot::FIGURE_SCRIPT, SCRIPT],
             body,
             data: Some(self.data().to_string()),
-            lists: Vec::new(),
+            ..Fragment::of("forming", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, SCRIPT])
         }
     }
 

@@ -63,8 +63,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         heads.n_windows,
         heads.window_tokens,
     );
-    let data = data(heads).to_string();
-    Fragment { kind: "heads", styles: &[STYLE], scripts: &[SCRIPT], body, data: Some(data), lists: Vec::new() }
+    Fragment { body, data: Some(data(heads).to_string()), ..Fragment::of("heads", &[STYLE], &[SCRIPT]) }
 }
 
 /// `{"names", "even": [..], "heads": [L * H]}`.

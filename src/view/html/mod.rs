@@ -40,6 +40,13 @@ pub(crate) struct Fragment {
     pub lists: Vec<String>,
 }
 
+impl Fragment {
+    /// An empty section.
+    pub const fn of(kind: &'static str, styles: &'static [&'static str], scripts: &'static [&'static str]) -> Self {
+        Self { kind, styles, scripts, body: String::new(), data: None, lists: Vec::new() }
+    }
+}
+
 /// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
 pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
     page_about(title, "", lead, sections)
@@ -181,14 +188,9 @@ mod tests {
     use super::*;
 
     fn moving(data: &str) -> Fragment {
-        Fragment {
-            kind: "example",
-            styles: &["p { color: red; }\n"],
-            scripts: &["const one = 1;\n", "page.view(\"example\", () => one);\n"],
-            body: "<p>x</p>".to_owned(),
-            data: Some(data.to_owned()),
-            lists: Vec::new(),
-        }
+        let scripts = &["const one = 1;\n", "page.view(\"example\", () => one);\n"];
+        let empty = Fragment::of("example", &["p { color: red; }\n"], scripts);
+        Fragment { body: "<p>x</p>".to_owned(), data: Some(data.to_owned()), ..empty }
     }
 
     /// The text between the first `start` and the `end` after it.
@@ -207,9 +209,7 @@ mod tests {
 
     #[test]
     fn styles_and_scripts_of_a_kind_are_written_once() {
-        let still =
-            Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None, lists: Vec::new() };
-        let sections = [("One", moving("[1]")), ("Still", still), ("Two", moving("[2]"))];
+        let sections = [("One", moving("[1]")), ("Still", Fragment::of("words", &[], &[])), ("Two", moving("[2]"))];
         assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
         let html = page("A page", "", &sections);
         assert_eq!(html.matches("const one = 1;").count(), 1);

@@ -1,9 +1,9 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
 use super::curves::SMALL;
+use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
-use crate::measure;
 use crate::run::{self, Difference, RunDir, RunInfo};
 use crate::view::{self, Chart, Fragment, N_SERIES, Series, escape, run_names};
 
@@ -88,8 +88,7 @@ impl Comparison {
             let facts = &report.facts;
             let mark = if facts.is_estimate { "~" } else { "" };
             let loss = |loss: Option<f64>| loss.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default();
-            let speeds: Vec<f64> = report.curves.column("tokens_per_s").into_iter().map(|point| point.1).collect();
-            let speed = if speeds.is_empty() { String::new() } else { whole(measure::median(&speeds)) };
+            let speed = median(&report.curves, "tokens_per_s").map(whole).unwrap_or_default();
             body += &format!(
                 "<tr><th scope=\"row\"><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 \
                  5H19\"/></svg>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{speed}</td><td>{}</td>\
@@ -141,12 +140,5 @@ fn class(at: usize) -> String {
 }
 
 fn fragment(body: String) -> Fragment {
-    Fragment {
-        kind: "comparison",
-        styles: &[view::PLOT_STYLE, STYLE],
-        scripts: &[],
-        body,
-        data: None,
-        lists: Vec::new(),
-    }
+    Fragment { body, ..Fragment::of("comparison", &[view::PLOT_STYLE, STYLE], &[]) }
 }

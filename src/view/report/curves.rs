@@ -85,6 +85,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::view::terminal::runs::tests::bare;
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
         let rows = rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect();
@@ -94,22 +95,10 @@ mod tests {
     /// A run with only its best number known.
     fn facts(best: Option<(u64, f64)>, is_estimate: bool) -> RunInfo {
         RunInfo {
-            run: "runs/mine".into(),
-            status: crate::run::Status::Done,
-            step: 0,
-            max_steps: None,
-            parameters: None,
-            tokens: None,
-            train_s: None,
-            wall_s: None,
             val_loss: best.map(|best| best.1),
             is_estimate,
-            val_bits_per_byte: None,
             best_step: best.map(|best| best.0),
-            device: None,
-            began_unix_s: None,
-            started_from: None,
-            notes: Vec::new(),
+            ..bare("runs/mine")
         }
     }
 

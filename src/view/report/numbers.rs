@@ -55,7 +55,7 @@ pub(super) fn details(report: &Report) -> Fragment {
 }
 
 fn fragment(body: String) -> Fragment {
-    Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
+    Fragment { body, ..Fragment::of("numbers", &[STYLE], &[]) }
 }
 
 /// The name, value and remark of each known important number.
@@ -130,7 +130,7 @@ fn last_weights(curves: &Curves) -> Option<String> {
 }
 
 /// The median of a column.
-fn median(curves: &Curves, column: &str) -> Option<f64> {
+pub(super) fn median(curves: &Curves, column: &str) -> Option<f64> {
     let values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
     (!values.is_empty()).then(|| measure::median(&values))
 }

@@ -96,7 +96,7 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
         body += "</table>\n</div>\n";
     }
     body += "</div>";
-    Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
+    Fragment { body, ..Fragment::of("settings", &[STYLE], &[]) }
 }
 
 /// The keys of a written config, with their sections.

@@ -3,7 +3,7 @@
 use crate::format::signed;
 use crate::inspect::{Explanation, Projection, Prompt};
 use crate::view::sheet::{Cell, Figure, Grid, Scale, Sheet};
-use crate::view::terminal::columns::fit;
+use crate::view::terminal::columns::short;
 use crate::view::terminal::explanation::{LATER, NAMED, wide};
 
 /// The number of elements of a vector that are shown.
@@ -79,7 +79,7 @@ fn gathered(it: &Explanation, prompt: &Prompt) -> Grid {
     let mut order: Vec<usize> = (0..=it.token).filter(|at| it.masked[*at].is_some()).collect();
     order.sort_by(|a, b| it.weights[*b].total_cmp(&it.weights[*a]));
     let (named, others) = order.split_at(NAMED.min(order.len()));
-    let name = |at: usize| format!("{:.3} × v of {} {}", it.weights[at], at, short(&prompt.pieces[at]));
+    let name = |at: usize| format!("{:.3} × v of {} {}", it.weights[at], at, short(LONGEST, &prompt.pieces[at]));
     let mut rows: Vec<(String, Vec<f64>)> = named.iter().map(|at| (name(*at), part(*at))).collect();
     if !others.is_empty() {
         let mut rest = vec![0.0; it.head_dim];
@@ -128,15 +128,11 @@ fn by_token(title: String, rows: Vec<(String, Vec<Option<f64>>)>, scale: Scale, 
     };
     Grid {
         title,
-        columns: prompt.pieces[..shown].iter().map(|piece| short(piece)).collect(),
+        columns: prompt.pieces[..shown].iter().map(|piece| short(LONGEST, piece)).collect(),
         cells: rows.iter().map(cells).collect(),
         rows: rows.into_iter().map(|(name, _)| name).collect(),
         scale,
     }
-}
-
-fn short(token: &str) -> String {
-    fit(token, LONGEST).trim_end().to_owned()
 }
 
 #[cfg(test)]

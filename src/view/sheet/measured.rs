@@ -4,8 +4,8 @@ use crate::format::{grouped, percent, signed};
 use crate::inspect::{Ablation, Attribution, Guess, LayerPrediction, Lens, Part, Patching, Prompt};
 use crate::tokenizer::visible;
 use crate::view::sheet::{Bars, Cell, Figure, Grid, Scale, Sheet};
-use crate::view::terminal::columns::fit;
-use crate::view::terminal::tables::{n_named, stage_name};
+use crate::view::terminal::columns::short;
+use crate::view::terminal::tables::{compared_with, contributions, stage_name};
 
 /// The most columns of a token in a cell.
 const LONGEST: usize = 8;
@@ -18,13 +18,13 @@ pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sh
         let prediction = &lens.positions[at].stages[stage];
         let best = prediction.top.first()?;
         let about = format!("After `{}`, token {at}, {}", prompt.pieces[at], guesses(prediction));
-        Some(Cell { value: best.probability, label: short(&visible(&best.token)), about })
+        Some(Cell { value: best.probability, label: short(LONGEST, &visible(&best.token)), about })
     };
     let n = lens.positions.len();
     let grid = Grid {
         title: "The likeliest next token by each layer; the colour is its probability".to_owned(),
         rows: stages.iter().map(|stage| stage_name(stage.layer)).collect(),
-        columns: prompt.pieces.iter().map(|piece| short(piece)).collect(),
+        columns: prompt.pieces.iter().map(|piece| short(LONGEST, piece)).collect(),
         cells: (0..stages.len()).map(|stage| (0..n).map(|at| cell(stage, at)).collect()).collect(),
         scale: Scale::Share,
     };
@@ -47,24 +47,15 @@ fn guesses(prediction: &LayerPrediction) -> String {
 }
 
 fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
-    let other = match &it.against {
-        Some(against) => format!("that of `{}`", visible(&against.token)),
-        None => "the mean of all logits".to_owned(),
-    };
-    let ranked = it.ranked();
-    let (named, rest) = ranked.split_at(n_named(ranked.len()));
-    let mut rows: Vec<(String, f64)> = named.iter().map(|term| (term.component.to_string(), term.logit)).collect();
-    if !rest.is_empty() {
-        rows.push((format!("{} others", rest.len()), rest.iter().map(|term| term.logit).sum()));
-    }
     let title = format!(
-        "After `{}`, token {}: the logit of `{}` minus {other} is {}, the sum of",
+        "After `{}`, token {}: the logit of `{}` minus {} is {}, the sum of",
         prompt.pieces[it.position],
         it.position,
         visible(&it.answer.token),
+        compared_with(it),
         signed(it.difference, 4)
     );
-    Bars { title, rows }
+    Bars { title, rows: contributions(it) }
 }
 
 /// The rise of the loss without each head and layer; `measured_on` names the text.
@@ -140,7 +131,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
         title: "With the residual stream of the other prompt at one token: how far that moves the difference"
             .to_owned(),
         rows: (0..it.residual.len()).map(stage).collect(),
-        columns: prompt.pieces[positions.clone()].iter().map(|piece| short(piece)).collect(),
+        columns: prompt.pieces[positions.clone()].iter().map(|piece| short(LONGEST, piece)).collect(),
         cells: (0..it.residual.len()).map(|row| positions.clone().map(|at| cell(row, at)).collect()).collect(),
         scale,
     };
@@ -160,11 +151,6 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
         ),
         figures: vec![Figure::Grid(residual), Figure::Grid(parts)],
     }
-}
-
-/// A token shortened for a cell.
-fn short(token: &str) -> String {
-    fit(token, LONGEST).trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -114,14 +114,7 @@ pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
 }
 
 /// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment {
-    kind: "sheet",
-    styles: &[STYLE],
-    scripts: &[SCRIPT],
-    body: String::new(),
-    data: None,
-    lists: Vec::new(),
-};
+pub(crate) const EMPTY: Fragment = Fragment::of("sheet", &[STYLE], &[SCRIPT]);
 
 /// A sheet as a section of any page.
 pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {

@@ -28,6 +28,11 @@ pub(crate) fn fit(text: &str, n: usize) -> String {
     fitted + &" ".repeat(blanks)
 }
 
+/// The text in at most `n` columns: cut with a `…`, and without spaces at its end.
+pub(crate) fn short(n: usize, text: &str) -> String {
+    fit(text, n).trim_end().to_owned()
+}
+
 /// Joins pieces into lines of at most `n` columns, broken between pieces.
 pub(crate) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -1,6 +1,6 @@
 //! The tables of `inspect heads`.
 
-use crate::format::or_dash;
+use crate::format::{counted, or_dash};
 use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
 use crate::view::terminal::table::table;
 
@@ -31,13 +31,9 @@ pub fn scored_heads(heads: &ScoredHeads) -> String {
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
          even: the scores of a head that looks at all tokens equally\n",
         table(headings, &rows),
-        counted(heads.n_windows, "window", "windows"),
+        counted(heads.n_windows as u64, "window"),
         heads.window_tokens,
     )
-}
-
-fn counted(n: usize, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// The heads that answer each question best, before and after training.
@@ -84,7 +80,7 @@ pub fn head_answers(references: &References) -> String {
     format!(
         "{} of the validation split; the model sees {} tokens\n{}\n\
          best: chosen on stories of the training split; the figures are those of the validation split\n",
-        counted(references.stories, "story", "stories"),
+        if references.stories == 1 { "1 story".to_owned() } else { format!("{} stories", references.stories) },
         references.context_length,
         sections.collect::<Vec<_>>().concat()
     )

@@ -163,7 +163,7 @@ pub fn curves_table(rows: &[&LogRow]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use insta::assert_snapshot;
 
     use serde_json::json;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// A run with hardly anything known.
-    fn bare(run: &str) -> RunInfo {
+    pub(crate) fn bare(run: &str) -> RunInfo {
         RunInfo {
             status: Status::Stopped,
             step: 250,

@@ -9,7 +9,7 @@ use crate::inspect::{
 use crate::tokenizer::visible;
 use crate::view::sheet::Scale;
 use crate::view::terminal::attention::Palette;
-use crate::view::terminal::columns::{MAX_WIDTH, fit, named_flow};
+use crate::view::terminal::columns::{MAX_WIDTH, named_flow, short};
 use crate::view::terminal::table::{Row, continued_table};
 use crate::view::theme::Theme;
 
@@ -167,7 +167,7 @@ fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
     let guesses: Vec<Vec<Option<Guess>>> = lens.positions.iter().map(guesses).collect();
     let row = |(at, piece): (usize, &String)| -> Row {
         let cells = guesses[at].iter().map(|cell| cell.as_ref().map_or(String::new(), guess));
-        (format!("{:>digits$} {}", lens.positions[at].position, short(piece)), cells.collect())
+        (format!("{:>digits$} {}", lens.positions[at].position, short(LONGEST_TOKEN, piece)), cells.collect())
     };
     let rows: Vec<Row> = prompt.pieces.iter().enumerate().map(row).collect();
     let chance = |guess: &Option<Guess>| guess.as_ref().map(|guess| guess.probability);
@@ -179,7 +179,7 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
     let n_top = stages.first().map_or(0, |stage| stage.top.len());
     let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
     if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
-        let token = short(&visible(&came.guess.token));
+        let token = short(LONGEST_TOKEN, &visible(&came.guess.token));
         columns.extend([format!("came: {token}"), "rank".to_owned()]);
     }
     let row = |stage: &LayerPrediction| -> Row {
@@ -198,27 +198,38 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
 }
 
 fn parts(it: &Attribution, palette: Palette) -> String {
-    let answer = visible(&it.answer.token);
-    let other = match &it.against {
-        Some(against) => format!("that of `{}`", visible(&against.token)),
-        None => "the mean of all logits".to_owned(),
-    };
-    let ranked = it.ranked();
-    let (named, rest) = ranked.split_at(n_named(ranked.len()));
-    let row = |name: String, logit: f64| -> Row { (name, vec![signed(logit, 4)]) };
-    let mut rows: Vec<Row> = named.iter().map(|term| row(term.component.to_string(), term.logit)).collect();
-    if !rest.is_empty() {
-        let sum = rest.iter().map(|term| term.logit).sum();
-        rows.push(row(format!("{} others", rest.len()), sum));
-    }
-    rows.push(row("together".to_owned(), it.sum()));
-    let mut logits: Values = named.iter().map(|term| vec![Some(term.logit)]).collect();
+    let mut terms = contributions(it);
+    terms.push(("together".to_owned(), it.sum()));
+    let rows: Vec<Row> = terms.iter().map(|(name, logit)| (name.clone(), vec![signed(*logit, 4)])).collect();
+    terms.truncate(n_named(it.terms.len()));
+    let mut logits: Values = terms.iter().map(|(_, logit)| vec![Some(*logit)]).collect();
     logits.resize(rows.len(), Vec::new()); // sums are not coloured
     format!(
-        "The contributions to `{answer}`: its logit minus {other} is {}, the sum of\n{}",
+        "The contributions to `{}`: its logit minus {} is {}, the sum of\n{}",
+        visible(&it.answer.token),
+        compared_with(it),
         signed(it.difference, 4),
         colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&logits), &logits)
     )
+}
+
+/// What the logit of the answer is compared with.
+pub(crate) fn compared_with(it: &Attribution) -> String {
+    match &it.against {
+        Some(against) => format!("that of `{}`", visible(&against.token)),
+        None => "the mean of all logits".to_owned(),
+    }
+}
+
+/// The largest contributions by name, and the sum of the others.
+pub(crate) fn contributions(it: &Attribution) -> Vec<(String, f64)> {
+    let ranked = it.ranked();
+    let (named, rest) = ranked.split_at(n_named(ranked.len()));
+    let mut terms: Vec<_> = named.iter().map(|term| (term.component.to_string(), term.logit)).collect();
+    if !rest.is_empty() {
+        terms.push((format!("{} others", rest.len()), rest.iter().map(|term| term.logit).sum()));
+    }
+    terms
 }
 
 /// The parts that move one text's prediction towards another's, and the places of the difference in the residual
@@ -267,7 +278,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
     let digits = it.position.to_string().len();
     let row = |at: usize| -> Row {
         let cells = it.residual.iter().map(|stage| percent(stage[at]));
-        (format!("{at:>digits$} {}", short(&prompt.pieces[at])), cells.collect())
+        (format!("{at:>digits$} {}", short(LONGEST_TOKEN, &prompt.pieces[at])), cells.collect())
     };
     text + &colored_table(&columns, &positions.map(row).collect::<Vec<_>>(), palette, scale, &in_stream)
 }
@@ -277,15 +288,10 @@ pub(crate) fn stage_name(layer: Option<usize>) -> String {
 }
 
 fn guess(guess: &Guess) -> String {
-    format!("{} {:.2}", short(&visible(&guess.token)), guess.probability)
-}
-
-/// A token shortened for a table.
-fn short(token: &str) -> String {
-    fit(token, LONGEST_TOKEN).trim_end().to_owned()
+    format!("{} {:.2}", short(LONGEST_TOKEN, &visible(&guess.token)), guess.probability)
 }
 
 /// The number of parts, out of `n`, that are named: all of them if only one would be left out.
-pub(crate) fn n_named(n: usize) -> usize {
+fn n_named(n: usize) -> usize {
     if n <= NAMED + 1 { n } else { NAMED }
 }
