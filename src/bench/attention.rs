@@ -20,7 +20,7 @@ const LEAST_MIB: f64 = 1.0;
 /// The largest factor by which explicit attention's memory grows when the number of tokens doubles.
 const PER_DOUBLING: f64 = 4.0;
 
-/// The share of free memory to leave free.
+/// The fraction of free memory to leave free.
 const RESERVE: f64 = 0.1;
 
 /// The way in which attention is computed.

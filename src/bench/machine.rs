@@ -161,15 +161,15 @@ impl Arrays {
                 });
             }
         };
-        let share = a.len().div_ceil(rayon::current_num_threads()).max(1);
+        let chunk = a.len().div_ceil(rayon::current_num_threads()).max(1);
         match access {
             Access::Read => {
-                let sum: f32 = a.par_chunks(share).map(sum).sum();
+                let sum: f32 = a.par_chunks(chunk).map(sum).sum();
                 std::hint::black_box(sum);
             }
-            Access::Copy => b.par_chunks_mut(share).zip(a.par_chunks(share)).for_each(|(b, a)| b.copy_from_slice(a)),
+            Access::Copy => b.par_chunks_mut(chunk).zip(a.par_chunks(chunk)).for_each(|(b, a)| b.copy_from_slice(a)),
             Access::Triad => {
-                c.par_chunks_mut(share).zip(a.par_chunks(share).zip(b.par_chunks(share))).for_each(|(c, (a, b))| {
+                c.par_chunks_mut(chunk).zip(a.par_chunks(chunk).zip(b.par_chunks(chunk))).for_each(|(c, (a, b))| {
                     for (c, (a, b)) in c.iter_mut().zip(a.iter().zip(b)) {
                         *c = a + 0.5 * b;
                     }

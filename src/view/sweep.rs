@@ -74,7 +74,7 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         best.map_or_else(|| "None was trained.".to_owned(), |best| format!("The best: {best}."))
     );
     let styles = &[plot::STYLE, plot::FIGURE_STYLE, STYLE];
-    let section = |body: String| Fragment { body, ..Fragment::of("sweep", styles, &[]) };
+    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", styles, &[]) };
     let mut sections = vec![("Settings", section(settings(outcome)))];
     sections.extend(figure(outcome, curves).map(|figure| ("Curves", section(figure))));
     sections.push(("Importance", section(importance(&outcome.importance))));

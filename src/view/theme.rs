@@ -40,10 +40,10 @@ impl Heat {
     }
 }
 
-/// The colour `share` of the way from one to the other, in 0..=1.
+/// The colour `fraction` of the way from one to the other, in 0..=1.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a channel is 255 at most")]
-pub(crate) fn between(one: [u8; 3], other: [u8; 3], share: f32) -> [u8; 3] {
-    let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
+pub(crate) fn between(one: [u8; 3], other: [u8; 3], fraction: f32) -> [u8; 3] {
+    let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - fraction) + f32::from(b) * fraction).round() as u8;
     std::array::from_fn(|channel| mix(one[channel], other[channel]))
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
 }
 
 /// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment::of("attention", STYLES, SCRIPTS);
+pub(crate) const EMPTY: Fragment = Fragment::empty("attention", STYLES, SCRIPTS);
 
 fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     let (data, lists) = Data::new(details, packing);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::view::Fragment;
-use crate::view::svg::plot::{self, Plot, Point, Scale, Size, legend_entry, text_width, thinned};
+use crate::view::svg::plot::{self, Axis, Plot, Point, Size, legend_entry, text_width, thinned};
 use crate::view::svg::{self, Anchor};
 
 const STYLE: &str = include_str!("../assets/curves.css");
@@ -71,7 +71,7 @@ impl Chart {
     /// The chart as part of a page.
     fn svg(&self, size: Size) -> String {
         let plot = self.plot(pixels(size));
-        let numbers = |Scale { domain: [a, b], range: [c, d] }: Scale| format!("{a} {b} {c} {d}");
+        let numbers = |Axis { domain: [a, b], range: [c, d] }: Axis| format!("{a} {b} {c} {d}");
         let data = format!(" data-x=\"{}\" data-y=\"{}\"", numbers(plot.x), numbers(plot.y));
         let drawing = format!("<g class=\"drawing\">\n{}</g>\n", self.drawn(&plot));
         plot::in_page(size, pixels(size), &self.title.join(", "), &data, &drawing)
@@ -189,7 +189,7 @@ pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
     Some(Fragment {
         body: format!("<div class=\"large\">\n{large}{beside}</div>\n<div class=\"small\">\n{small}</div>"),
         data: Some(Value::Array(data).to_string()),
-        ..Fragment::of("curves", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, AXES, SCRIPT])
+        ..Fragment::empty("curves", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, AXES, SCRIPT])
     })
 }
 

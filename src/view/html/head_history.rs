@@ -93,19 +93,19 @@ impl HeadHistory {
         Fragment {
             body,
             data: Some(self.data().to_string()),
-            ..Fragment::of("forming", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, SCRIPT])
+            ..Fragment::empty("forming", &[plot::STYLE, plot::FIGURE_STYLE, STYLE], &[plot::FIGURE_SCRIPT, SCRIPT])
         }
     }
 
     /// The history as a file.
     pub fn file(&self) -> String {
-        let layout = Layout::of(Size::Wide);
+        let layout = Layout::new(Size::Wide);
         let title = ["What each head does", "score by step, a line for each head"];
         plot::file(title, &self.legend(), None, layout.size(), &self.panels(&layout))
     }
 
     fn svg(&self, size: Size) -> String {
-        let layout = Layout::of(size);
+        let layout = Layout::new(size);
         plot::in_page(size, layout.size(), "What each head does, by evaluation", "", &self.panels(&layout))
     }
 
@@ -191,7 +191,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(size: Size) -> Self {
+    fn new(size: Size) -> Self {
         match size {
             Size::Wide => Self { width: 880.0, n_columns: 3, panel: [280.0, 150.0], gap: 20.0 },
             Size::Narrow | Size::Small => Self { width: 340.0, n_columns: 2, panel: [166.0, 120.0], gap: 8.0 },

@@ -63,7 +63,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         heads.n_windows,
         heads.window_tokens,
     );
-    Fragment { body, data: Some(data(heads).to_string()), ..Fragment::of("heads", &[STYLE], &[SCRIPT]) }
+    Fragment { body, data: Some(data(heads).to_string()), ..Fragment::empty("heads", &[STYLE], &[SCRIPT]) }
 }
 
 /// `{"names", "even": [..], "heads": [L * H]}`.

@@ -42,7 +42,7 @@ pub(crate) struct Fragment {
 
 impl Fragment {
     /// An empty section.
-    pub const fn of(kind: &'static str, styles: &'static [&'static str], scripts: &'static [&'static str]) -> Self {
+    pub const fn empty(kind: &'static str, styles: &'static [&'static str], scripts: &'static [&'static str]) -> Self {
         Self { kind, styles, scripts, body: String::new(), data: None, lists: Vec::new() }
     }
 }
@@ -189,7 +189,7 @@ mod tests {
 
     fn moving(data: &str) -> Fragment {
         let scripts = &["const one = 1;\n", "page.view(\"example\", () => one);\n"];
-        let empty = Fragment::of("example", &["p { color: red; }\n"], scripts);
+        let empty = Fragment::empty("example", &["p { color: red; }\n"], scripts);
         Fragment { body: "<p>x</p>".to_owned(), data: Some(data.to_owned()), ..empty }
     }
 
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn styles_and_scripts_of_a_kind_are_written_once() {
-        let sections = [("One", moving("[1]")), ("Still", Fragment::of("words", &[], &[])), ("Two", moving("[2]"))];
+        let sections = [("One", moving("[1]")), ("Still", Fragment::empty("words", &[], &[])), ("Two", moving("[2]"))];
         assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
         let html = page("A page", "", &sections);
         assert_eq!(html.matches("const one = 1;").count(), 1);

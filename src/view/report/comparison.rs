@@ -140,5 +140,5 @@ fn class(at: usize) -> String {
 }
 
 fn fragment(body: String) -> Fragment {
-    Fragment { body, ..Fragment::of("comparison", &[view::PLOT_STYLE, STYLE], &[]) }
+    Fragment { body, ..Fragment::empty("comparison", &[view::PLOT_STYLE, STYLE], &[]) }
 }

@@ -75,7 +75,7 @@ impl Column {
     }
 
     /// A chart of this column of one run.
-    pub fn of(self, curves: &Curves) -> Chart {
+    pub fn single(self, curves: &Curves) -> Chart {
         self.chart([(self.title[0].to_lowercase(), "rate".to_owned(), curves)])
     }
 }
@@ -129,6 +129,6 @@ mod tests {
     #[test]
     fn a_run_without_logs_has_empty_charts() {
         let nothing = Curves::default();
-        assert!(losses(&nothing, &facts(None, false)).is_empty() && LEARNING_RATE.of(&nothing).is_empty());
+        assert!(losses(&nothing, &facts(None, false)).is_empty() && LEARNING_RATE.single(&nothing).is_empty());
     }
 }

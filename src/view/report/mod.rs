@@ -116,7 +116,7 @@ impl Report {
     /// If a file cannot be written; each is replaced atomically.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
         remove_left_over(run.root()); // of an earlier report that was killed
-        let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.of(&self.curves)];
+        let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.single(&self.curves)];
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
         for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
             replace(&run.join(name), &chart.file())?;
@@ -131,7 +131,7 @@ impl Report {
     #[must_use]
     pub fn html(&self) -> String {
         let losses = curves::losses(&self.curves, &self.facts);
-        let small = curves::SMALL.map(|column| column.of(&self.curves));
+        let small = curves::SMALL.map(|column| column.single(&self.curves));
         let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
         let inside = self.inside.as_ref();
         let head_map = |Inside { step, heads, .. }: &Inside| view::head_map(*step, heads);

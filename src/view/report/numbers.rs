@@ -55,7 +55,7 @@ pub(super) fn details(report: &Report) -> Fragment {
 }
 
 fn fragment(body: String) -> Fragment {
-    Fragment { body, ..Fragment::of("numbers", &[STYLE], &[]) }
+    Fragment { body, ..Fragment::empty("numbers", &[STYLE], &[]) }
 }
 
 /// The name, value and remark of each known important number.

@@ -39,7 +39,7 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
         );
     }
     body += "</ol>";
-    Some(Fragment { body, ..Fragment::of("samples", &[STYLE], &[SCRIPT]) })
+    Some(Fragment { body, ..Fragment::empty("samples", &[STYLE], &[SCRIPT]) })
 }
 
 /// The latest sample, for a place next to the curves; empty if there are none.

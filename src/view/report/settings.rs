@@ -96,7 +96,7 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
         body += "</table>\n</div>\n";
     }
     body += "</div>";
-    Fragment { body, ..Fragment::of("settings", &[STYLE], &[]) }
+    Fragment { body, ..Fragment::empty("settings", &[STYLE], &[]) }
 }
 
 /// The keys of a written config, with their sections.

@@ -2,7 +2,7 @@
 
 use crate::format::signed;
 use crate::inspect::{Explanation, Projection, Prompt};
-use crate::view::sheet::{Cell, Figure, Grid, Scale, Sheet};
+use crate::view::sheet::{Cell, ColorScale, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
 use crate::view::terminal::explanation::{LATER, NAMED, wide};
 
@@ -63,14 +63,14 @@ fn matched(it: &Explanation, prompt: &Prompt) -> Grid {
         ("5. masked".to_owned(), it.masked.clone()),
     ];
     let title = format!("3. The query times every key; 4. {scaled}; 5. without later tokens");
-    by_token(title, rows, Scale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
+    by_token(title, rows, ColorScale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
 }
 
 /// Step 5: the softmax.
 fn weighted(it: &Explanation, prompt: &Prompt) -> Grid {
     let weights = it.weights.iter().copied().map(Some).collect();
     let title = "5. The softmax of these: weights, which sum to 1".to_owned();
-    by_token(title, vec![("weight".to_owned(), weights)], Scale::Share, prompt, it.token)
+    by_token(title, vec![("weight".to_owned(), weights)], ColorScale::Fraction, prompt, it.token)
 }
 
 /// Step 6: the weighted sum of the values.
@@ -109,16 +109,23 @@ fn vectors(title: &str, rows: Vec<(String, Vec<f64>)>) -> Grid {
         },
         columns: (0..shown).map(|at| at.to_string()).collect(),
         cells: rows.iter().map(cells).collect(),
-        scale: Scale::signed(rows.iter().flat_map(|(_, vector)| vector.iter().take(shown).copied())),
+        scale: ColorScale::signed(rows.iter().flat_map(|(_, vector)| vector.iter().take(shown).copied())),
         rows: rows.into_iter().map(|(name, _)| name).collect(),
     }
 }
 
 /// A number for each token up to `token`, and for a few later ones.
-fn by_token(title: String, rows: Vec<(String, Vec<Option<f64>>)>, scale: Scale, prompt: &Prompt, token: usize) -> Grid {
+fn by_token(
+    title: String,
+    rows: Vec<(String, Vec<Option<f64>>)>,
+    scale: ColorScale,
+    prompt: &Prompt,
+    token: usize,
+) -> Grid {
     let shown = (token + 1 + LATER).min(prompt.len());
-    let digits = if scale == Scale::Share { 3 } else { 2 };
-    let label = |value: f64| if scale == Scale::Share { format!("{value:.digits$}") } else { signed(value, digits) };
+    let digits = if scale == ColorScale::Fraction { 3 } else { 2 };
+    let label =
+        |value: f64| if scale == ColorScale::Fraction { format!("{value:.digits$}") } else { signed(value, digits) };
     let cell = |name: &str, at: usize, value: Option<f64>| {
         let about = |value: f64| format!("{name} of `{}`, token {at}: {value:.6}", prompt.pieces[at]);
         value.map(|value| Cell { value, label: label(value), about: about(value) })

@@ -3,7 +3,7 @@
 use crate::format::{grouped, percent, signed};
 use crate::inspect::{Ablation, Attribution, Guess, LayerPrediction, Lens, Part, Patching, Prompt};
 use crate::tokenizer::visible;
-use crate::view::sheet::{Bars, Cell, Figure, Grid, Scale, Sheet};
+use crate::view::sheet::{Bars, Cell, ColorScale, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
 use crate::view::terminal::tables::{compared_with, contributions, stage_name};
 
@@ -26,7 +26,7 @@ pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sh
         rows: stages.iter().map(|stage| stage_name(stage.layer)).collect(),
         columns: prompt.pieces.iter().map(|piece| short(LONGEST, piece)).collect(),
         cells: (0..stages.len()).map(|stage| (0..n).map(|at| cell(stage, at)).collect()).collect(),
-        scale: Scale::Share,
+        scale: ColorScale::Fraction,
     };
     Sheet {
         heading: prompt.whole_pieces().concat(),
@@ -67,7 +67,8 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     let instead = if has_mean { "its mean" } else { "zeros" };
     let about = |part: Part, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
     let title = format!("The change of the loss with {instead} instead of each part's values, nats per token");
-    let grid = parts_grid(title, &rises, Scale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);
+    let grid =
+        parts_grid(title, &rises, ColorScale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);
     Sheet {
         heading: "The loss without each part".to_owned(),
         lead: format!(
@@ -83,7 +84,7 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
 fn parts_grid(
     title: String,
     values: &[(Part, f64)],
-    scale: Scale,
+    scale: ColorScale,
     label: impl Fn(f64) -> String,
     about: impl Fn(Part, f64) -> String,
 ) -> Grid {
@@ -111,13 +112,14 @@ fn parts_grid(
     }
 }
 
-/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
-/// stream.
+/// The parts that move one text's prediction towards another's, and the positions of the difference in the
+/// residual stream.
 #[must_use]
 pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
-    let shares: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
-    let about =
-        |part: Part, share: f64| format!("{part} from the other prompt moves the difference by {}", percent(share));
+    let moved: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
+    let about = |part: Part, fraction: f64| {
+        format!("{part} from the other prompt moves the difference by {}", percent(fraction))
+    };
     let positions = it.first_difference()..it.position + 1;
     let stage = |stage: usize| stage_name(stage.checked_sub(1));
     let cell = |row: usize, at: usize| {
@@ -125,8 +127,8 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
         let about = format!("{} at `{}`, token {at}: {}", stage(row), prompt.pieces[at], percent(value));
         Some(Cell { value, label: percent(value), about })
     };
-    let all = it.residual.iter().flatten().copied().chain(shares.iter().map(|(_, share)| *share));
-    let scale = Scale::signed(all);
+    let all = it.residual.iter().flatten().copied().chain(moved.iter().map(|(_, fraction)| *fraction));
+    let scale = ColorScale::signed(all);
     let residual = Grid {
         title: "With the residual stream of the other prompt at one token: how far that moves the difference"
             .to_owned(),
@@ -137,7 +139,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     };
     let title =
         "With one part's values from the other prompt, at all tokens: how far that moves the difference".to_owned();
-    let parts = parts_grid(title, &shares, scale, percent, about);
+    let parts = parts_grid(title, &moved, scale, percent, about);
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     Sheet {
         heading: prompt.whole_pieces().concat(),
@@ -209,7 +211,7 @@ mod tests {
         ];
         let sheet = ablation_sheet(&Ablation { tokens: 1000, loss: 2.0, parts }, "a text");
         let [Figure::Grid(grid)] = &sheet.figures[..] else { panic!("a grid") };
-        assert_eq!(grid.scale, Scale::Signed(1.0));
+        assert_eq!(grid.scale, ColorScale::Signed(1.0));
         let values: Vec<f64> = grid.cells[0].iter().flatten().map(|cell| (cell.value * 10.0).round() / 10.0).collect();
         assert_eq!(values, [-0.1, 1.0, 0.0, 0.5]);
         assert_eq!(grid.columns, ["head 0", "head 1", "attention", "mlp"]);

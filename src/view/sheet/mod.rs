@@ -44,7 +44,7 @@ pub struct Grid {
     /// `[rows][columns]`; `None` for an empty cell.
     pub cells: Vec<Vec<Option<Cell>>>,
     /// The meaning of the colours.
-    pub scale: Scale,
+    pub scale: ColorScale,
 }
 
 /// A value in a grid.
@@ -60,9 +60,9 @@ pub struct Cell {
 
 /// The mapping of values to colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scale {
+pub enum ColorScale {
     /// From 0 to 1, by square root, like weights.
-    Share,
+    Fraction,
     /// Below and above 0; the given number has full strength.
     Signed(f64),
 }
@@ -76,7 +76,7 @@ pub struct Bars {
     pub rows: Vec<(String, f64)>,
 }
 
-impl Scale {
+impl ColorScale {
     /// The scale on which the largest absolute value has full strength.
     #[must_use]
     pub fn signed(values: impl IntoIterator<Item = f64>) -> Self {
@@ -87,7 +87,7 @@ impl Scale {
     #[allow(clippy::cast_possible_truncation, reason = "a colour")]
     fn strength(self, value: f64) -> f32 {
         match self {
-            Self::Share => value.clamp(0.0, 1.0).sqrt() as f32,
+            Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
             Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
         }
     }
@@ -96,7 +96,7 @@ impl Scale {
     pub(crate) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
         let strength = self.strength(value);
         let ground = match self {
-            Self::Share => Heat::new(theme).at(strength),
+            Self::Fraction => Heat::new(theme).at(strength),
             Self::Signed(_) => {
                 let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
                 theme::between(theme::rgb("panel", theme), full, strength)
@@ -114,7 +114,7 @@ pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
 }
 
 /// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment::of("sheet", &[STYLE], &[SCRIPT]);
+pub(crate) const EMPTY: Fragment = Fragment::empty("sheet", &[STYLE], &[SCRIPT]);
 
 /// A sheet as a section of any page.
 pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
@@ -134,7 +134,7 @@ fn hex(color: [u8; 3]) -> String {
 }
 
 /// The colours of a cell in both themes, as style declarations.
-fn cell_style([background, letters]: [&str; 2], scale: Scale, value: f64) -> String {
+fn cell_style([background, letters]: [&str; 2], scale: ColorScale, value: f64) -> String {
     let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
     format!("{background}:light-dark({}, {});{letters}:light-dark({}, {})", light[0], dark[0], light[1], dark[1])
 }
@@ -213,10 +213,10 @@ impl Bars {
     fn html(&self) -> String {
         let mut rows = String::new();
         for (name, value) in &self.rows {
-            let share = 50.0 * value.abs() / self.full();
-            let (class, left) = if *value < 0.0 { ("negative", 50.0 - share) } else { ("positive", 50.0) };
+            let width = 50.0 * value.abs() / self.full();
+            let (class, left) = if *value < 0.0 { ("negative", 50.0 - width) } else { ("positive", 50.0) };
             rows += &format!(
-                "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{share:.2}%\"></i>\
+                "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{width:.2}%\"></i>\
                  </span><span class=\"number\">{}</span></dd>\n",
                 escape(name),
                 signed(*value)
@@ -260,13 +260,13 @@ const FIGURE_GAP: f64 = 24.0;
 /// The number of shades per scale in SVG.
 const N_SHADES: usize = 16;
 
-impl Scale {
+impl ColorScale {
     /// The CSS classes of a cell and of text on it, in SVG.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
     fn classes(self, value: f64) -> (String, String) {
         let shade = (self.strength(value) * N_SHADES as f32).round() as usize;
         let kind = match self {
-            Self::Share => 's',
+            Self::Fraction => 's',
             Self::Signed(_) if value < 0.0 => 'n',
             Self::Signed(_) => 'p',
         };
@@ -283,9 +283,11 @@ svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,
     .to_owned();
     for shade in 0..=N_SHADES {
         let value = (shade as f64 / N_SHADES as f64).powi(2);
-        for (kind, scale, value) in
-            [('s', Scale::Share, value), ('p', Scale::Signed(1.0), value), ('n', Scale::Signed(1.0), -value)]
-        {
+        for (kind, scale, value) in [
+            ('s', ColorScale::Fraction, value),
+            ('p', ColorScale::Signed(1.0), value),
+            ('n', ColorScale::Signed(1.0), -value),
+        ] {
             let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
             style += &format!(".{kind}{shade}{{fill:light-dark({}, {})}}", light[0], dark[0]);
             style += &format!(".{kind}{shade}-text{{fill:light-dark({}, {})}}\n", light[1], dark[1]);

@@ -24,7 +24,7 @@ const MARGIN: f32 = 24.0;
 /// Side of a cell of a single head, and of several.
 const LARGE_CELL: f32 = 20.0;
 const SMALL_CELL: f32 = 10.0;
-/// The width of a character in monospaced fonts, as a generous share of the font size.
+/// The width of a character in monospaced fonts, as a generous fraction of the font size.
 const ADVANCE: f32 = 0.62;
 const TEXT_SIZE: f32 = 13.0;
 const SCREEN: f32 = 1000.0;
@@ -42,15 +42,15 @@ const MOST_CELLS: usize = 20_000;
 /// The heads of each prompt, with the prompts stacked vertically.
 #[must_use]
 pub fn attention_svg(prompts: &[PromptAttention]) -> String {
-    let sheets: Vec<Sheet<'_>> = prompts.iter().map(Sheet::new).collect();
-    let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
+    let pictures: Vec<Picture<'_>> = prompts.iter().map(Picture::new).collect();
+    let content_width = pictures.iter().map(|picture| picture.width).fold(LEAST_WIDTH, f32::max);
     // A picture wider than a screen is scaled down, so its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let has_images = prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS);
     let mut body = if has_images { filters() } else { String::new() };
     let mut y = MARGIN;
-    for sheet in &sheets {
-        y = sheet.draw(&mut body, y, content_width, size) + MARGIN;
+    for picture in &pictures {
+        y = picture.draw(&mut body, y, content_width, size) + MARGIN;
     }
     y = legend(&mut body, y, size);
     svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", &style(), &body)
@@ -72,7 +72,7 @@ fn style() -> String {
 }
 
 /// The layout of one prompt's picture.
-struct Sheet<'a> {
+struct Picture<'a> {
     attention: &'a PromptAttention,
     is_single: bool,
     cell: f32,
@@ -88,7 +88,7 @@ struct Sheet<'a> {
     width: f32,
 }
 
-impl<'a> Sheet<'a> {
+impl<'a> Picture<'a> {
     fn new(attention: &'a PromptAttention) -> Self {
         let is_single = attention.selection.single().is_some();
         let cell = if is_single { LARGE_CELL } else { SMALL_CELL };

@@ -59,16 +59,16 @@ pub(crate) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attrib
 /// The plot area: steps from left to right, numbers from bottom to top.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plot {
-    pub x: Scale,
-    pub y: Scale,
+    pub x: Axis,
+    pub y: Axis,
 }
 
 impl Plot {
     /// A plot in a picture of this size, with `left` pixels for the numbers on the left.
     pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
         Self {
-            x: Scale { domain: steps, range: [left, width - RIGHT] },
-            y: Scale { domain: numbers, range: [height - BELOW, ABOVE] },
+            x: Axis { domain: steps, range: [left, width - RIGHT] },
+            y: Axis { domain: numbers, range: [height - BELOW, ABOVE] },
         }
     }
 
@@ -108,12 +108,12 @@ impl Plot {
 
 /// The numbers of an axis, from start to end, and their positions in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Scale {
+pub(crate) struct Axis {
     pub domain: [f64; 2],
     pub range: [f64; 2],
 }
 
-impl Scale {
+impl Axis {
     /// The position of a number; one outside the domain is outside the range.
     pub fn at(&self, number: f64) -> f64 {
         let ([low, high], [from, to]) = (self.domain, self.range);
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn ticks_are_round_and_within() {
         let few = |low: f64, high: f64, most: f64, least: f64| {
-            let ticks = Scale { domain: [low, high], range: [0.0, 1.0] }.ticks(most, least);
+            let ticks = Axis { domain: [low, high], range: [0.0, 1.0] }.ticks(most, least);
             ticks.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
         };
         assert_eq!(few(0.0, 1600.0, 5.0, 1.0), ["0", "500", "1,000", "1,500"]);
@@ -289,10 +289,10 @@ mod tests {
 
     #[test]
     fn a_scale_may_run_down_or_have_no_extent() {
-        let scale = Scale { domain: [1.0, 3.0], range: [100.0, 0.0] };
+        let scale = Axis { domain: [1.0, 3.0], range: [100.0, 0.0] };
         assert!((scale.at(1.0) - 100.0).abs() < 1e-12 && scale.at(3.0).abs() < 1e-12);
         assert!((scale.at(2.0) - 50.0).abs() < 1e-12);
-        let point = Scale { domain: [2.5, 2.5], range: [0.0, 10.0] };
+        let point = Axis { domain: [2.5, 2.5], range: [0.0, 10.0] };
         assert!((point.at(2.5) - 5.0).abs() < 1e-12);
     }
 

@@ -115,15 +115,15 @@ fn thumbnails(attention: &PromptAttention, palette: Palette, n_columns: usize) -
 /// The columns of a thumbnail, and the number side by side.
 fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, usize) {
     let column_for = |n: usize| (n_columns + GAP) / n;
-    let share = column_for(n_heads).saturating_sub(GAP);
-    let per_row = match share >= SMALLEST_THUMBNAIL {
+    let widest = column_for(n_heads).saturating_sub(GAP);
+    let per_row = match widest >= SMALLEST_THUMBNAIL {
         true => n_heads,
         false => column_for(SMALLEST_THUMBNAIL + GAP).clamp(1, n_heads),
     };
-    let share = column_for(per_row).saturating_sub(GAP).max(1);
+    let widest = column_for(per_row).saturating_sub(GAP).max(1);
     // By an even factor, so that no line mixes two rows.
-    let enlarged = n_tokens * (SMALL_THUMBNAIL.min(share) / n_tokens / 2 * 2);
-    (enlarged.max(n_tokens.min(share)), per_row)
+    let enlarged = n_tokens * (SMALL_THUMBNAIL.min(widest) / n_tokens / 2 * 2);
+    (enlarged.max(n_tokens.min(widest)), per_row)
 }
 
 /// The largest weight among those that share a cell; `None` if all of them belong to later tokens.

@@ -155,14 +155,14 @@ impl Writer<'_> {
         }
         if all.len() > NAMED {
             let mut rest = vec![0.0; it.head_dim];
-            let mut share = 0.0;
+            let mut weight = 0.0;
             for &(at, _) in &all[NAMED..] {
-                share += it.weights[at];
+                weight += it.weights[at];
                 for (sum, v) in rest.iter_mut().zip(&it.values[at]) {
                     *sum += it.weights[at] * f64::from(*v);
                 }
             }
-            self.vector(&format!("{share:.4}   in {} others", all.len() - NAMED), &rest);
+            self.vector(&format!("{weight:.4}   in {} others", all.len() - NAMED), &rest);
         }
         self.vector("= what the head gathers", &it.context);
         self.line("   All heads' sums, side by side, go through one more matrix and are added to x.");

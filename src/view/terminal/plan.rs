@@ -177,8 +177,8 @@ fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
     );
     heading(text, "distributed", &summary);
     if let Some(compute_ms) = compute_ms {
-        let share = format!("{rows} of {} rows, on a machine like this one", config.train.batch_size);
-        row(text, "computing of a rank", &milliseconds(*compute_ms), &share);
+        let its_rows = format!("{rows} of {} rows, on a machine like this one", config.train.batch_size);
+        row(text, "computing of a rank", &milliseconds(*compute_ms), &its_rows);
     }
     for (name, sync) in [("sync = \"step\"", step), ("sync = \"local\"", local)] {
         let Synchronized { bytes, steps, communication_ms, .. } = sync;
@@ -186,9 +186,11 @@ fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
         let exchange_ms = communication_ms * *steps as f64;
         row(text, name, &milliseconds(exchange_ms), &format!("{} each way, {every}", size(*bytes)));
         let measured = sync.step_ms.zip(sync.communication_share).zip(sync.tokens_per_s.zip(sync.times_one_process));
-        let Some(((step_ms, share), (tokens_per_s, times))) = measured else { continue };
-        let speed =
-            format!("{:.0} % communication: {tokens_per_s:.0} tokens/s, {times:.2} times one process", 100.0 * share);
+        let Some(((step_ms, fraction), (tokens_per_s, times))) = measured else { continue };
+        let speed = format!(
+            "{:.0} % communication: {tokens_per_s:.0} tokens/s, {times:.2} times one process",
+            100.0 * fraction
+        );
         row(text, "  a step", &milliseconds(step_ms), &speed);
     }
     if let Some(pays) = pays {

@@ -3,7 +3,7 @@
 /// The levels, from lowest to highest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The curve of these numbers in at most `n_columns` columns, each the mean of an equal share; on a logarithmic scale,
+/// The curve of these numbers in at most `n_columns` columns, each the mean of an equal part; on a logarithmic scale,
 /// which shows late progress of a loss, if all are positive. Non-finite numbers are left out.
 #[must_use]
 pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
@@ -19,7 +19,7 @@ pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
     let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let top = (LEVELS.len() - 1) as f64;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the levels")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the index of a level")]
     let level = |x: &f64| match high > low {
         true => LEVELS[((x - low) / (high - low) * top).round() as usize],
         false => LEVELS[0],

@@ -35,13 +35,13 @@ pub(crate) fn cut_table(columns: &[Column<'_>], rows: &[impl AsRef<[String]>]) -
 }
 
 /// A row's name and its cells.
-pub(crate) type Row = (String, Vec<String>);
+pub(crate) type NamedRow = (String, Vec<String>);
 
 /// A table with names on the left, and these right-aligned columns. Columns that do not fit continue below, with
 /// the names repeated. `paint(row, column, cell)` adds escape codes to a cell that is as wide as its column.
 pub(crate) fn continued_table(
     columns: &[String],
-    rows: &[Row],
+    rows: &[NamedRow],
     paint: impl Fn(usize, usize, String) -> String,
 ) -> String {
     let columns: Vec<Column<'_>> =

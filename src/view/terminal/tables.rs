@@ -7,10 +7,10 @@ use crate::inspect::{
     TokenPredictions,
 };
 use crate::tokenizer::visible;
-use crate::view::sheet::Scale;
+use crate::view::sheet::ColorScale;
 use crate::view::terminal::attention::Palette;
 use crate::view::terminal::columns::{MAX_WIDTH, named_flow, short};
-use crate::view::terminal::table::{Row, continued_table};
+use crate::view::terminal::table::{NamedRow, continued_table};
 use crate::view::theme::Theme;
 
 /// The most columns of a token in a table.
@@ -24,7 +24,13 @@ const SMALL_DIFFERENCE: f64 = 0.5;
 type Values = Vec<Vec<Option<f64>>>;
 
 /// A table whose cells are coloured by value on a scale.
-fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scale, values: &Values) -> String {
+fn colored_table(
+    columns: &[String],
+    rows: &[NamedRow],
+    palette: Palette,
+    scale: ColorScale,
+    values: &Values,
+) -> String {
     continued_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
         Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
         None => cell,
@@ -32,8 +38,8 @@ fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scal
 }
 
 /// The scale on which the largest absolute value has full strength.
-fn signed_scale(values: &Values) -> Scale {
-    Scale::signed(values.iter().flatten().copied().flatten())
+fn signed_scale(values: &Values) -> ColorScale {
+    ColorScale::signed(values.iter().flatten().copied().flatten())
 }
 
 /// The loss of the intact model, and its rise without each part; `measured_on` names the text.
@@ -50,10 +56,10 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
         losses.map(|loss| Some(loss - it.loss)).collect::<Vec<_>>()
     });
     let rises: Values = rises.collect();
-    let row = |(part, rises): (&Ablated, &Vec<Option<f64>>)| -> Row {
+    let row = |(part, rises): (&Ablated, &Vec<Option<f64>>)| -> NamedRow {
         (part.part.to_string(), rises.iter().flatten().map(|rise| signed(*rise, 4)).collect())
     };
-    let rows: Vec<Row> = it.parts.iter().zip(&rises).map(row).collect();
+    let rows: Vec<NamedRow> = it.parts.iter().zip(&rises).map(row).collect();
     let mut text = format!(
         "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
         it.loss,
@@ -122,7 +128,7 @@ fn similarities(it: &Embeddings) -> String {
     text
 }
 
-fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
+fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<NamedRow> {
     let row = |(index, stage): (usize, &Stage)| {
         let name = match stage {
             Stage::Token => "token embedding".to_owned(),
@@ -165,14 +171,14 @@ fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
         at.stages.iter().map(|stage| Some(stage.top[0].clone())).chain([came]).collect()
     };
     let guesses: Vec<Vec<Option<Guess>>> = lens.positions.iter().map(guesses).collect();
-    let row = |(at, piece): (usize, &String)| -> Row {
+    let row = |(at, piece): (usize, &String)| -> NamedRow {
         let cells = guesses[at].iter().map(|cell| cell.as_ref().map_or(String::new(), guess));
         (format!("{:>digits$} {}", lens.positions[at].position, short(LONGEST_TOKEN, piece)), cells.collect())
     };
-    let rows: Vec<Row> = prompt.pieces.iter().enumerate().map(row).collect();
+    let rows: Vec<NamedRow> = prompt.pieces.iter().enumerate().map(row).collect();
     let chance = |guess: &Option<Guess>| guess.as_ref().map(|guess| guess.probability);
     let chances = guesses.iter().map(|row| row.iter().map(chance).collect()).collect();
-    colored_table(&columns, &rows, palette, Scale::Share, &chances)
+    colored_table(&columns, &rows, palette, ColorScale::Fraction, &chances)
 }
 
 fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
@@ -182,7 +188,7 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
         let token = short(LONGEST_TOKEN, &visible(&came.guess.token));
         columns.extend([format!("came: {token}"), "rank".to_owned()]);
     }
-    let row = |stage: &LayerPrediction| -> Row {
+    let row = |stage: &LayerPrediction| -> NamedRow {
         let mut cells: Vec<String> = stage.top.iter().map(guess).collect();
         if let Some(came) = &stage.came {
             cells.extend([format!("{:.4}", came.guess.probability), came.rank.to_string()]);
@@ -193,14 +199,14 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
         let came = stage.came.as_ref().map(|came| &came.guess);
         stage.top.iter().chain(came).map(|guess| Some(guess.probability)).collect()
     });
-    let rows: Vec<Row> = stages.iter().map(row).collect();
-    colored_table(&columns, &rows, palette, Scale::Share, &chances.collect())
+    let rows: Vec<NamedRow> = stages.iter().map(row).collect();
+    colored_table(&columns, &rows, palette, ColorScale::Fraction, &chances.collect())
 }
 
 fn parts(it: &Attribution, palette: Palette) -> String {
     let mut terms = contributions(it);
     terms.push(("together".to_owned(), it.sum()));
-    let rows: Vec<Row> = terms.iter().map(|(name, logit)| (name.clone(), vec![signed(*logit, 4)])).collect();
+    let rows: Vec<NamedRow> = terms.iter().map(|(name, logit)| (name.clone(), vec![signed(*logit, 4)])).collect();
     terms.truncate(n_named(it.terms.len()));
     let mut logits: Values = terms.iter().map(|(_, logit)| vec![Some(*logit)]).collect();
     logits.resize(rows.len(), Vec::new()); // sums are not coloured
@@ -232,8 +238,8 @@ pub(crate) fn contributions(it: &Attribution) -> Vec<(String, f64)> {
     terms
 }
 
-/// The parts that move one text's prediction towards another's, and the places of the difference in the residual
-/// stream.
+/// The parts that move one text's prediction towards another's, and the positions of the difference in the
+/// residual stream.
 #[must_use]
 pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
     let mut text = String::new();
@@ -242,7 +248,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
     }
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
-    let row = |patched: &Patched| -> Row {
+    let row = |patched: &Patched| -> NamedRow {
         let cells = vec![signed(patched.difference, 4), percent(patched.share)];
         (patched.part.to_string(), cells)
     };
@@ -276,7 +282,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
     let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));
     let columns: Vec<String> = std::iter::once(stage_name(None)).chain(layers).collect();
     let digits = it.position.to_string().len();
-    let row = |at: usize| -> Row {
+    let row = |at: usize| -> NamedRow {
         let cells = it.residual.iter().map(|stage| percent(stage[at]));
         (format!("{at:>digits$} {}", short(LONGEST_TOKEN, &prompt.pieces[at])), cells.collect())
     };
