@@ -37,7 +37,7 @@ pub struct PromptDetails {
 }
 
 /// A head that looks far back, with large weights, and that the prediction needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Telling {
     /// Its layer, counted from 0.
     pub layer: usize,

@@ -276,11 +276,8 @@ impl ColorScale {
 
 /// The styles of a picture: a class per shade, and one for text on it.
 fn svg_style() -> String {
-    let mut style = "\
-svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
-.i{fill:var(--ink)}.m{fill:var(--quiet)}.positive{fill:var(--positive)}.negative{fill:var(--negative)}
-"
-    .to_owned();
+    let signed = ".positive{fill:var(--positive)}.negative{fill:var(--negative)}\n";
+    let mut style = svg::STYLE.to_owned() + signed;
     for shade in 0..=N_SHADES {
         let value = (shade as f64 / N_SHADES as f64).powi(2);
         for (kind, scale, value) in [

@@ -14,11 +14,6 @@ use crate::view::terminal::columns::{flow, width};
 use crate::view::theme::{Heat, Theme};
 use crate::view::{escape, theme};
 
-const STYLE: &str = "\
-svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
-.i{fill:var(--ink)}.m{fill:var(--quiet)}
-";
-
 /// All sizes are in pixels.
 const MARGIN: f32 = 24.0;
 /// Side of a cell of a single head, and of several.
@@ -68,7 +63,7 @@ fn style() -> String {
 .map{image-rendering:pixelated;filter:url(#light)}
 @media (prefers-color-scheme:dark){.map{filter:url(#dark)}}
 ";
-    theme::in_file(&(STYLE.to_owned() + &(0..=N_SHADES).map(shade).collect::<String>())) + images
+    theme::in_file(&format!("{}\n{}", svg::STYLE, (0..=N_SHADES).map(shade).collect::<String>())) + images
 }
 
 /// The layout of one prompt's picture.

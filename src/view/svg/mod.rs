@@ -8,6 +8,11 @@ mod png;
 
 use crate::view::escape;
 
+/// The styles of pictures of monospaced text; `i` is the ink, `m` is quieter.
+pub(crate) const STYLE: &str = "\
+svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
+.i{fill:var(--ink)}.m{fill:var(--quiet)}";
+
 /// A picture as a file; `style` and `body` are not escaped.
 pub(crate) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &str, body: &str) -> String {
     format!(
