@@ -78,7 +78,7 @@ mask() {
         -e '/^(reading|counting the words of|finding the merges of|encoding) `/d' \
         -e 's/"(began_unix_s|[a-z_]+_(s|ms)|peak_rss_mib|available)": ?[0-9.e+-]+/"\1":MASKED/g' \
         -e 's/[0-9][0-9.,]* tokens\/s/SPEED/g; s/[0-9][0-9.]* [kMGT]? ?FLOPs\/s/SPEED/g' \
-        -e 's/[0-9.]+ GiB free/FREE/g' \
+        -e 's/[0-9.]+ [MG]iB( are)? free/FREE/g' \
         -e 's/([0-9][0-9.,]* (days?|h|min|s|ms)\b ?)+/TIME /g; s/(TIME \/step) +/\1 /' \
         -e 's/(<dt>(Tokens per second|Peak memory|Time of [a-z]+|Began)<\/dt>).*/\1 MASKED/' \
         -e "${1:-}"
