@@ -105,7 +105,7 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
 
 /// What a layer's weights `[H, T, T]` take where they are held whole, as for a probe, in megabytes. Training computes
 /// them again in its backward pass, and keeps none.
-pub(crate) fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
+fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
     let bytes_of_f32 = 4.0;
     bytes_of_f32 * n_heads as f64 * (n_tokens as f64).powi(2) / 1e6
 }

@@ -9,11 +9,9 @@
 use std::io;
 
 #[path = "../../examples/many_heads.rs"]
-pub mod many_heads;
+mod many_heads;
 #[path = "../../examples/masks_and_patterns.rs"]
 mod masks_and_patterns;
-#[path = "../../examples/numbers/mod.rs"]
-pub mod numbers;
 #[path = "../../examples/own_sampler.rs"]
 mod own_sampler;
 #[path = "../../examples/soft_lookup.rs"]

@@ -74,7 +74,6 @@ mod terminal;
 mod tokenizers;
 mod trackers;
 mod verify;
-mod worked_numbers;
 
 /// Reports that a test is skipped and why; fails it instead if the environment `variable` requires what is missing.
 fn skip(reason: &str, variable: &str) {
