@@ -6,14 +6,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
-use tinderbox::config::{MatmulPrecision, ModelConfig, OptimizerConfig, OptimizerKind};
+use burn::tensor::{Device, Int, Tensor};
+use tinderbox::config::{
+    MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind, PositionKind,
+};
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::{Gpt, LazyTensor, parameters};
 use tinderbox::optimizer::{Gradients, Optimizer};
-use tinderbox::plan::{Operations, update_memory};
+use tinderbox::plan::{Operations, pass_memory, update_memory};
 use tinderbox::run::{Checkpoint, TrainState};
+use tinderbox_kernels::DropoutKey;
 
+use crate::devices::ndarray;
 use crate::inference::wide;
 use crate::properties::lively;
 
@@ -175,5 +179,52 @@ fn an_update_by_muon_needs_what_a_plan_counts() {
         let planned = update_memory(&shape, Some(widths), Operations::Fused) + momentum as f64;
         let ratio = held as f64 / planned;
         assert!((0.85..1.05).contains(&ratio), "{shape:?}, {normuon_beta2}: {held} bytes, {planned} planned");
+    }
+}
+
+/// Bytes that `f` leaves allocated while its result is held.
+fn kept<T>(f: impl FnOnce() -> T + Send) -> f64 {
+    // On one thread, whose allocations are counted.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+    pool.expect("a thread can be started").install(|| {
+        let before = live_bytes();
+        let held = f();
+        let kept = live_bytes() - before;
+        drop(held);
+        kept as f64
+    })
+}
+
+#[test]
+fn what_a_model_keeps_is_what_is_planned() {
+    let plain = ModelConfig { context_length: 64, d_model: 64, n_layers: 2, d_ff: 128, ..ModelConfig::default() };
+    let plain = ModelConfig { n_heads: 4, n_kv_heads: 4, ..plain }.with_derived();
+    let modern = ModelConfig {
+        n_kv_heads: 2,
+        position: PositionKind::Rope,
+        norm: NormKind::RmsNorm,
+        mlp: MlpKind::Swiglu,
+        qk_norm: true,
+        bias: false,
+        ..plain.clone()
+    }
+    .with_derived();
+    let dropping = ModelConfig { dropout: 0.2, ..plain.clone() };
+    let foreign = ModelConfig { head_dim: 24, parallel_residual: true, ..modern.clone() };
+    for config in [plain, modern, dropping, foreign] {
+        let planned = pass_memory(&config, 40, 16, Operations::Composed).saved.total();
+        let device = ndarray().autodiff();
+        let gpt = Gpt::new(&config, 40, 1, &device);
+        let tokens = Tensor::<2, Int>::zeros([16, 64], &device);
+        let kept = kept(|| {
+            gpt.loss(
+                tokens.clone(),
+                tokens,
+                MatmulPrecision::F32,
+                Some(DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }),
+            )
+        });
+        let ratio = planned / kept; // 0.976 to 0.990
+        assert!((0.95..1.02).contains(&ratio), "{planned} bytes planned, {kept} kept");
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, SCREENS, Theme};
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 use crate::inspect::{MODELS, trained};
 
 const PROMPT: &str = "The cat sat";
@@ -352,9 +352,7 @@ fn top(browser: &mut Browser, weights: &Value) {
 
 #[test]
 fn every_view_shows_the_models_numbers_on_every_screen() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(MODELS[2]); // rotated and normed queries and keys; pairs of heads share keys and values
     let page = page(&folder, PROMPT, &[]);
     let weights = weights(&folder, PROMPT);
@@ -391,9 +389,7 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
 /// Eight line colours would not be distinguishable.
 #[test]
 fn one_of_many_heads_stands_out() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&["model.d_model=16", "model.n_heads=8", "model.n_kv_heads=8"]);
     let page = page(&folder, PROMPT, &[]);
     for screen in SCREENS {
@@ -421,9 +417,7 @@ fn one_of_many_heads_stands_out() {
 /// A page so large that its numbers are rounded, and its rows are filled when they come near the viewport.
 #[test]
 fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let long = ["model.context_length=700", "tokenizer.kind=byte", "train.batch_size=1"];
     let folder = trained(&[&long[..], &["model.n_heads=4", "model.n_kv_heads=2"]].concat());
     let prompt: String = "The cat sat on the bank. ".chars().cycle().take(700).collect();
@@ -476,45 +470,9 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
     }
 }
 
-/// 16-bit numbers, and rows that are filled when they come near the viewport.
-#[test]
-fn a_prompt_of_medium_length_has_fine_numbers() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
-    let long = ["model.context_length=300", "tokenizer.kind=byte", "train.batch_size=1"];
-    let folder = trained(&[&long[..], &["model.n_heads=4", "model.n_kv_heads=2"]].concat());
-    let prompt: String = "The cat sat on the bank. ".chars().cycle().take(300).collect();
-    let page = page(&folder, &prompt, &[]);
-    let row_of_last = row(&weights(&folder, &prompt), [1, 1, 299]);
-    let close = |shown: &str, expected: f64| {
-        let n_digits = shown.len() - shown.find('.').expect("a point") - 1;
-        let off = (shown.parse::<f64>().expect("a number") - expected).abs();
-        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 65535.0, "{shown} {expected}");
-    };
-    let screen = SCREENS[0];
-    browser.look(screen);
-    browser.open(&page);
-    assert!(browser.texts(".facts")[0].contains("within 1/65535 of the model's"));
-    tab(&mut browser, "Neurons");
-    choose(&mut browser, "Layer", 1);
-    choose(&mut browser, "Head", 1);
-    let filled = browser.all(".rows .sum", "1").len();
-    assert!((1..300).contains(&filled), "{filled} rows");
-    browser.point(".rows .row:nth-child(290)"); // scrolls to it
-    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
-    close(&browser.texts(".row[data-key='289'] .bar")[0], row_of_last[289]);
-    let remark = &browser.texts(".neuron-view > .quiet")[0];
-    let (_, off) = remark.rsplit_once("at most ").expect("a difference");
-    assert!(off.trim_end_matches('.').parse::<f64>().expect("a number") < 1e-3, "{remark}");
-    check(&mut browser, screen, "fine-neurons");
-}
-
 #[test]
 fn the_keyboard_reaches_everything() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&["model.position=learned", "model.bias=true"]);
     browser.look(SCREENS[0]);
     browser.open(&page(&folder, PROMPT, &[]));
@@ -551,9 +509,7 @@ fn the_keyboard_reaches_everything() {
 /// An address leads to what was shown, and views never shown do not break a script that switches to them.
 #[test]
 fn an_address_keeps_the_choice() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
     let page = page(&folder, PROMPT, &[]);
     browser.look(SCREENS[0]);
@@ -576,9 +532,7 @@ fn an_address_keeps_the_choice() {
 
 #[test]
 fn the_reader_chooses_light_or_dark() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
     let page = page(&folder, PROMPT, &[]);
     browser.look((1280, Theme::Light));
@@ -611,9 +565,7 @@ fn the_reader_chooses_light_or_dark() {
 
 #[test]
 fn a_prompt_is_text_and_nothing_else() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&["tokenizer.kind=byte", "model.context_length=80"]);
     let evil = "</script><img src=x onerror=evil=1><script>evil=1</script>\n\"'&\u{202e}é";
     browser.look((400, Theme::Light));
@@ -639,29 +591,4 @@ fn a_prompt_is_text_and_nothing_else() {
     });
     assert!(browser.overflow() < 1.0);
     assert_eq!(browser.take_problems(), [""; 0]);
-}
-
-#[test]
-fn mistakes_are_explained_as_for_other_formats() {
-    let folder = trained(&[]);
-    let html = |args: &[&str]| {
-        let always = ["inspect", "attention", "runs/tiny", "--format", "html"];
-        folder.fail(&[&always[..], args].concat())
-    };
-    for (args, words) in [
-        (&["--prompt", "cat", "--layer", "2"][..], "no layer 2: the model has 2"),
-        (&["--prompt", "cat", "--head", "7"], "no head 7: each layer of the model has 2"),
-        (&["--prompt", ""], "the prompt is empty"),
-        (&["--prompt", "cat", "--output", "no/where.html"], "there is no folder `no`"),
-        (&["--prompt", "cat", "--output", "runs"], "it is a folder"),
-    ] {
-        let error = html(args);
-        assert!(error.contains(words) && error.contains("hint: "), "{error}");
-    }
-    let args = ["inspect", "attention", "runs/tiny", "--format", "html", "--prompt"];
-    let long = folder.run(&[&args[..], &["The cat sat by the bank."]].concat());
-    assert_eq!(long.code, Some(0));
-    assert!(long.stderr.contains("only the last 16 are read"), "{}", long.stderr);
-    assert!(long.stdout.starts_with("<!doctype html>\n") && long.stdout.ends_with("</html>\n"));
-    assert!(long.stdout.contains("the last of the prompt: 8 before them did not fit the context"));
 }

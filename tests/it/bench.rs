@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 
 const ATTENTION: [&str; 13] = [
     "bench",
@@ -72,19 +72,6 @@ fn attention_is_measured_both_ways_with_ratios_to_the_row_above() {
             assert!(cost["extra_mib"].as_f64() >= Some(0.0), "{row}");
         }
     }
-}
-
-#[test]
-fn a_table_has_a_line_for_each_length_and_says_what_it_shows() {
-    let page = Folder::new().succeed(&ATTENTION);
-    expect_narrow(&page);
-    assert!(page.starts_with("attention with 2 heads of 4 numbers, 3 texts at once, on flex"), "{page}");
-    for pass in ["\nforward\n", "\nforward and backward\n"] {
-        let (_, table) = page.split_once(pass).expect("the pass has a table");
-        let first_cells: Vec<_> = table.lines().take(4).filter_map(|line| line.split_whitespace().next()).collect();
-        assert_eq!(first_cells, ["TOKENS", "8", "16", "32"], "{page}");
-    }
-    assert!(page.contains("medians of at most 2 rounds"), "{page}");
 }
 
 #[test]

@@ -464,9 +464,7 @@ fn argument(name: &str, path: &Path) -> OsString {
 /// The basis of all page tests: problems are seen, and good pages have none.
 #[test]
 fn a_bad_page_is_told_from_a_good_one() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("page.html");
     browser.look((400, Theme::Dark));

@@ -9,21 +9,18 @@ use tinderbox::config::{
     Config, GenerateConfig, ModelConfig, NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind,
     TokenizerKind,
 };
-use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::generate::Writer;
+use tinderbox::model::Gpt;
 use tinderbox::model::probe::{Point, Probe, Site};
-use tinderbox::model::{Gpt, parameters};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::{Checkpoint, RunDir, TrainState};
-use tinderbox::tokenizer::Tokenizer;
-use tinderbox::train::{Start, Trainer};
+use tinderbox::run::{Checkpoint, TrainState};
+use tinderbox::train::Start;
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 use crate::devices::wgpu;
-use crate::fixtures::{expect_close, host};
+use crate::fixtures::{Place, expect_close, host, trainer};
 use crate::optimizers::check_muon;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
-use crate::runs::Place;
 
 /// The settings of a random run.
 #[derive(Clone, Debug)]
@@ -112,16 +109,6 @@ impl AnyRun {
         config.train.sample_tokens = 12;
         Config::from_toml(&config.to_toml(), Path::new("any.toml"), &[]).expect("a valid config")
     }
-}
-
-/// A trainer before its first step on the text of `place`, and the text's tokenizer.
-fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
-    let corpus = Corpus::open(config, OpenOptions::default());
-    let corpus = corpus.expect("a corpus");
-    let vocab_size = corpus.tokenizer.vocab_size();
-    let device = device.clone().autodiff();
-    let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
-    (Trainer::new(gpt, config, corpus.train), corpus.tokenizer)
 }
 
 /// Every file of a run without clock values.
@@ -304,7 +291,7 @@ fn site(block_idx: Option<usize>, point: Point) -> Site {
     Site { block_idx, point }
 }
 
-/// The table in docs/models.md.
+/// The table in docs/models.md; the sizes of GPT-2 and of stories15M are those that were published.
 #[test]
 fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
     for (name, vocab_size, parameters) in [
@@ -323,88 +310,9 @@ fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
     }
 }
 
-/// A Llama-like model with an odd number of grouped heads, trained with Muon.
-const MODERN: [&str; 13] = [
-    "model.d_model=24",
-    "model.n_heads=6",
-    "model.n_kv_heads=3",
-    "model.d_ff=20",
-    "model.position=rope",
-    "model.norm=rms_norm",
-    "model.mlp=swiglu",
-    "model.qk_norm=true",
-    "model.tie_embeddings=false",
-    "model.dropout=0.0",
-    "optimizer.kind=muon",
-    "schedule.warmup_steps=0",
-    "train.grad_accumulation_steps=2",
-];
-
-#[test]
-fn a_run_with_muon_learns() {
-    let place = Place::new();
-    let config = place.config(&[&MODERN[..], &["train.max_steps=60"]].concat());
-    let (mut trainer, _) = trainer(&config, &Device::flex());
-    let losses: Vec<f32> = (0..60).map(|_| trainer.step().loss.into_scalar()).collect();
-    assert!(losses[0] > 3.0 && losses[59] < 1.5, "from {} to {}", losses[0], losses[59]);
-}
-
-#[test]
-fn muon_moves_weights_alike_with_any_number_of_threads() {
-    let place = Place::new();
-    // Wide enough for products to use several threads.
-    let wide = ["model.d_model=96", "model.d_ff=384", "model.context_length=64", "model.n_layers=1"];
-    let config = place.config(&[&["optimizer.kind=muon"], &wide[..]].concat());
-    let weights = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("threads can be started").install(|| {
-            let (mut trainer, _) = trainer(&config, &Device::flex());
-            for _ in 0..3 {
-                trainer.step();
-            }
-            let saved = trainer.checkpoint(TrainState::default());
-            [saved.model, saved.optimizer].map(|tensors| parameters::to_host(&tensors).expect("its device works"))
-        })
-    };
-    assert!(weights(1) == weights(3), "weights or running means differ");
-}
-
-#[test]
-fn a_run_does_not_go_on_with_another_optimizer() {
-    let place = Place::new();
-    let run = |kind: &str, start, stop_after| {
-        let config = place.config(&[&format!("optimizer.kind={kind}")]);
-        place.train("run", config, start, stop_after)
-    };
-    run("muon", Start::New, Some(2)).expect("trains");
-    let error = run("adamw", Start::Resume, None).expect_err("another optimizer");
-    let said = "optimizer.kind was \"muon\" and is now \"adamw\"";
-    assert!(error.to_string().contains(said), "{error}");
-
-    // The run's own config now says AdamW, but its running means are still Muon's.
-    let path = place.path("run/config.toml");
-    let written = std::fs::read_to_string(&path).expect("there");
-    std::fs::write(&path, written.replace("\"muon\"", "\"adamw\"")).expect("written");
-    let error = run("adamw", Start::Resume, None).expect_err("another optimizer").to_string();
-    assert!(error.contains("\"muon\" wrote it, and optimizer.kind is \"adamw\""), "{error}");
-    assert!(error.contains("hint: put the config.toml back"), "{error}");
-    std::fs::write(&path, written).expect("written");
-    run("muon", Start::Resume, None).expect("nothing was lost");
-    let run = RunDir::open(&place.path("run")).expect("a run");
-    assert_eq!(run.last().expect("a checkpoint"), run.checkpoint(10));
-}
-
 #[test]
 fn a_gpu_moves_weights_by_muon_as_pytorch_does() {
     if let Some(device) = wgpu() {
         check_muon(&device);
-    }
-}
-
-#[test]
-fn a_gpu_has_the_same_logits_loss_and_gradients_of_a_modern_model() {
-    if let Some(device) = wgpu() {
-        let config = Place::new().config(&MODERN);
-        alike(&config.model, 5, &device, 2e-4);
     }
 }

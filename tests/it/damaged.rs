@@ -9,9 +9,8 @@ use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{self, InteropError, Outgoing, Source};
 
 use crate::allocations::most_held;
-use crate::cli::Folder;
 use crate::damage::{cases, damaged, damages};
-use crate::import::{Model, import};
+use crate::fixtures::{Folder, Model, copy, import};
 
 /// A model in a file to be damaged.
 struct Victim {
@@ -39,11 +38,7 @@ impl Victim {
     fn safetensors() -> Self {
         let folder = Folder::new();
         let model = folder.path("model");
-        fs::create_dir(&model).expect("made");
-        for entry in fs::read_dir(Model::of("llama").path()).expect("a folder") {
-            let entry = entry.expect("read");
-            fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
-        }
+        copy(Model::of("llama").path(), &model);
         let file = model.join("model.safetensors");
         let bytes = fs::read(&file).expect("read");
         let header = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))).expect("short");

@@ -1,10 +1,8 @@
 //! `train --tui` in a terminal: the contents of the screen, and the state of the terminal afterwards.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,84 +11,44 @@ use insta::assert_snapshot;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use serde_json::Value;
 
-use crate::runs::text;
+use crate::fixtures::{Folder, set, text};
 
 /// How long a busy machine may take for what normally takes seconds.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A tiny model that trains longer than any test runs.
-const CONFIG: &str = r#"
-data = { path = "text.txt", cache_dir = "cache" }
-model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
-optimizer = { learning_rate = 1e-2 }
-schedule = { warmup_steps = 3 }
-
-[train]
-device = "cpu"
-max_steps = 1000000
-batch_size = 4
-log_interval = 5
-eval_interval = 10
-eval_batches = 2
-checkpoint_interval = 0
-sample_tokens = 20
-"#;
+/// Trains longer than any test runs.
+const LONG: [&str; 4] = ["--set", "train.max_steps=1000000", "--set", "train.checkpoint_interval=0"];
 
 /// A run of a few seconds.
-const SHORT: [&str; 2] = ["--set", "train.max_steps=20"];
+const SHORT: [&str; 4] = ["--set", "train.max_steps=20", "--set", "train.checkpoint_interval=0"];
 
-/// A folder with a text and a config.
-struct Folder(tempfile::TempDir);
+/// The step of the last checkpoint.
+fn saved_step(folder: &Folder) -> usize {
+    let last = folder.read("runs/tiny/last");
+    last.trim().strip_prefix("step-").and_then(|step| step.parse().ok()).expect("a step")
+}
 
-impl Folder {
-    fn new() -> Self {
-        let folder = Self(tempfile::tempdir().expect("a temporary directory"));
-        fs::write(folder.path("text.txt"), text()).expect("written");
-        fs::write(folder.path("tiny.toml"), CONFIG).expect("written");
-        folder
-    }
+fn log(folder: &Folder) -> String {
+    folder.read("runs/tiny/train.log")
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
+/// `tinderbox train tiny.toml --tui` with more arguments, in a terminal of 100 columns and 30 rows.
+fn train(folder: &Folder, more: &[&str]) -> Terminal {
+    train_in(folder, (30, 100), more)
+}
 
-    /// The step of the last checkpoint.
-    fn saved_step(&self) -> usize {
-        let last = fs::read_to_string(self.path("runs/tiny/last")).expect("saved");
-        let step = last.trim().strip_prefix("step-").expect("a step");
-        step.parse().expect("a number")
-    }
+fn train_in(folder: &Folder, size: (u16, u16), more: &[&str]) -> Terminal {
+    Terminal::start(command(folder, more), size)
+}
 
-    fn log(&self) -> String {
-        fs::read_to_string(self.path("runs/tiny/train.log")).expect("a log")
-    }
-
-    /// `tinderbox train tiny.toml --tui` with more arguments, in a terminal of 100 columns and 30 rows.
-    fn train(&self, more: &[&str]) -> Terminal {
-        self.train_in((30, 100), more)
-    }
-
-    fn train_in(&self, size: (u16, u16), more: &[&str]) -> Terminal {
-        let command = self.command(&[&["train", "tiny.toml", "--tui"], more].concat());
-        Terminal::start(command, size)
-    }
-
-    fn command(&self, args: &[&str]) -> CommandBuilder {
-        let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-        command.args(args);
-        command.cwd(self.0.path());
-        command.env_clear();
-        command.env("TERM", "xterm-256color");
-        command.env("NO_COLOR", "1"); // so that lines equal those in the log
-        command
-    }
-
-    /// Runs a command without a terminal.
-    fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-        let command = command.args(args).current_dir(self.0.path()).env_clear();
-        command.output().expect("the binary starts")
-    }
+fn command(folder: &Folder, more: &[&str]) -> CommandBuilder {
+    let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+    command.args([&["train", "tiny.toml", "--tui"], more].concat());
+    command.cwd(folder.path(""));
+    command.env_clear();
+    command.env("TERM", "xterm-256color");
+    command.env("NO_COLOR", "1"); // so that lines equal those in the log
+    command
 }
 
 /// A program running in a terminal.
@@ -263,7 +221,7 @@ fn interrupted_step(text: &str) -> usize {
 #[test]
 fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     let folder = Folder::new();
-    let mut terminal = folder.train(&[]);
+    let mut terminal = train(&folder, &LONG);
     let screen = terminal.wait_for_an_evaluation();
     for words in [
         "runs/tiny on flex",
@@ -296,16 +254,16 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     let left = terminal.finish();
     assert_eq!(left.code, 130, "{}", left.text);
     let step = interrupted_step(&left.text);
-    assert_eq!(folder.saved_step(), step);
+    assert_eq!(saved_step(&folder), step);
     let go_on = format!(
         "report: `runs/tiny/report.html`\ninterrupted after step {step} of 1000000; everything is saved in `runs/tiny`. Continue with\n    "
     );
     assert!(left.text.starts_with(&go_on), "{}", left.text);
-    assert!(left.text.ends_with(" train tiny.toml --tui --resume\n"), "{}", left.text);
-    assert!(folder.log().ends_with(&left.text), "the log has it too");
-    assert!(folder.log().contains("  grad norm "), "and every logged step");
+    assert!(left.text.contains(" train tiny.toml --set ") && left.text.ends_with(" --tui --resume\n"), "{}", left.text);
+    assert!(log(&folder).ends_with(&left.text), "the log has it too");
+    assert!(log(&folder).contains("  grad norm "), "and every logged step");
 
-    let mut terminal = folder.train(&["--resume"]);
+    let mut terminal = train(&folder, &[&LONG[..], &["--resume"]].concat());
     let screen = terminal.wait_for_an_evaluation();
     let (_, axis) = screen.split_once('└').expect("an axis");
     let first = grouped(step);
@@ -327,7 +285,7 @@ fn grouped(n: usize) -> String {
 fn ctrl_c_and_signals_save_and_end_the_run() {
     let folder = Folder::new();
     for name in ["Ctrl-C", "-TERM", "-INT"] {
-        let mut terminal = folder.train(&["--overwrite"]);
+        let mut terminal = train(&folder, &[&LONG[..], &["--overwrite"]].concat());
         terminal.wait_for_an_evaluation();
         match name {
             "Ctrl-C" => terminal.press(b"\x03"),
@@ -335,7 +293,7 @@ fn ctrl_c_and_signals_save_and_end_the_run() {
         }
         let left = terminal.finish();
         assert_eq!(left.code, 130, "{name}: {}", left.text);
-        assert_eq!(interrupted_step(&left.text), folder.saved_step(), "{name}");
+        assert_eq!(interrupted_step(&left.text), saved_step(&folder), "{name}");
         assert!(left.text.ends_with(" --resume\n"), "{name}: {}", left.text);
     }
 }
@@ -344,9 +302,9 @@ fn ctrl_c_and_signals_save_and_end_the_run() {
 fn a_second_ctrl_c_does_not_wait() {
     let folder = Folder::new();
     // An evaluation that outlasts the test: of each window of a long text.
-    fs::write(folder.path("text.txt"), text().repeat(2000)).expect("written");
-    let endless = ["--set", "train.eval_batches=100000000"];
-    let mut terminal = folder.train(&endless);
+    folder.write("text.txt", text().repeat(2000));
+    let endless = [&LONG[..], &["--set", "train.eval_batches=100000000"]].concat();
+    let mut terminal = train(&folder, &endless);
     terminal.wait_for("evaluating  ");
     terminal.press(b"\x03");
     terminal.wait_for("stopping after this step; press Ctrl-C again");
@@ -362,8 +320,7 @@ fn a_second_ctrl_c_does_not_wait() {
 fn a_run_that_is_done_leaves_the_lines_that_it_leaves_without_a_dashboard() {
     let folder = Folder::new();
     let plain = folder.run(&[&["train", "tiny.toml", "--run-dir", "plain"][..], &SHORT].concat());
-    let plain = String::from_utf8(plain.stderr).expect("text");
-    let left = folder.train(&SHORT).finish();
+    let left = train(&folder, &SHORT).finish();
     assert_eq!(left.code, 0, "{}", left.text);
     assert!(left.text.starts_with("done: 20 steps in "), "{}", left.text);
     let results = |text: &str| {
@@ -371,20 +328,20 @@ fn a_run_that_is_done_leaves_the_lines_that_it_leaves_without_a_dashboard() {
         text.lines().filter(is_result).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(results(&left.text).len(), 2);
-    assert_eq!(results(&left.text), results(&plain), "the same weights");
+    assert_eq!(results(&left.text), results(&plain.stderr), "the same weights");
     assert!(left.text.contains("\ngenerate text with it:\n    "), "{}", left.text);
-    assert!(folder.log().ends_with(&left.text), "the log has it too");
+    assert!(log(&folder).ends_with(&left.text), "the log has it too");
 }
 
 #[test]
 fn an_error_is_read_on_the_terminal_that_was_left() {
     let folder = Folder::new();
-    let left = folder.train(&["--set", "optimizer.learning_rate=1e30"]).finish();
+    let left = train(&folder, &["--set", "optimizer.learning_rate=1e30"]).finish();
     assert_eq!(left.code, 1, "{}", left.text);
     assert!(left.text.starts_with("error: the "), "{}", left.text);
     assert!(left.text.contains("so the run stopped; "), "{}", left.text);
     assert!(left.text.contains("\n  hint: lower optimizer.learning_rate"), "{}", left.text);
-    assert!(folder.log().ends_with(&left.text), "the log has it too");
+    assert!(log(&folder).ends_with(&left.text), "the log has it too");
 }
 
 #[test]
@@ -397,28 +354,26 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
         "optimizer.learning_rate=0.5",
         "schedule.kind=constant",
     ];
-    let args: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
-    let left = folder.train(&args).finish();
+    let args = set(&keys);
+    let left = train(&folder, &args).finish();
     assert_eq!(left.code, 0, "{}", left.text);
     let said = "stopping early: no improvement in 2 evaluations\n";
     assert!(left.text.starts_with(&format!("{said}done: ")), "{}", left.text);
-    assert_eq!(folder.log().matches(said).count(), 1);
+    assert_eq!(log(&folder).matches(said).count(), 1);
 
     let plain = [&["train", "tiny.toml"][..], &args].concat();
     let ran = folder.run(&[&plain[..], &["--overwrite", "--json"]].concat());
-    assert_eq!(ran.status.code(), Some(0));
-    let summary: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!(ran.code, Some(0));
+    let summary: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let steps = summary["steps"].as_u64().expect("steps");
     assert!(steps < 500 && summary["val_loss"].is_number(), "{summary}");
-    assert_eq!(steps, folder.saved_step() as u64, "where the run is");
-    let stderr = String::from_utf8(ran.stderr).expect("text");
-    assert!(stderr.contains(said), "{stderr}");
+    assert_eq!(steps, saved_step(&folder) as u64, "where the run is");
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
 
     let ran = folder.run(&[&plain[..], &["--resume"]].concat());
-    assert_eq!(ran.status.code(), Some(1));
-    let stderr = String::from_utf8(ran.stderr).expect("text");
+    assert_eq!(ran.code, Some(1));
     assert_eq!(
-        stderr,
+        ran.stderr,
         format!(
             "error: `runs/tiny` is done: it stopped early after step {steps}, with no improvement in 2 evaluations\n  \
              hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0; \
@@ -427,14 +382,14 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
     );
     let more = ["--resume", "--json", "--set", "train.early_stopping_patience=3"];
     let ran = folder.run(&[&plain[..], &more].concat());
-    let summary: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let summary: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert!(summary["steps"].as_u64() > Some(steps), "{summary}");
 }
 
 #[test]
 fn windows_of_any_size_and_changing_ones_are_drawn() {
     let folder = Folder::new();
-    let mut terminal = folder.train_in((5, 20), &[]);
+    let mut terminal = train_in(&folder, (5, 20), &LONG);
     terminal.wait_for("loss");
     for (rows, cols) in [(1, 1), (2, 300), (100, 3), (24, 80)] {
         terminal.resize(rows, cols);
@@ -454,17 +409,16 @@ fn windows_of_any_size_and_changing_ones_are_drawn() {
 fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
     let folder = Folder::new();
     let ran = folder.run(&["train", "tiny.toml", "--tui"]);
-    assert_eq!((ran.status.code(), ran.stdout.len()), (Some(1), 0));
-    assert_snapshot!(String::from_utf8(ran.stderr).expect("text"), @r"
+    assert_eq!((ran.code, ran.stdout.len()), (Some(1), 0));
+    assert_snapshot!(ran.stderr, @r"
     error: --tui needs a terminal on standard output
       hint: leave out --tui, or do not redirect the output
     ");
     let ran = folder.run(&["train", "tiny.toml", "--tui", "--json"]);
-    assert_eq!(ran.status.code(), Some(2));
-    let error = String::from_utf8(ran.stderr).expect("text");
-    assert!(error.contains("'--tui' cannot be used with '--json'"), "{error}");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("'--tui' cannot be used with '--json'"), "{}", ran.stderr);
 
-    let mut command = folder.command(&["train", "tiny.toml", "--tui"]);
+    let mut command = command(&folder, &[]);
     command.env("TERM", "dumb");
     let mut terminal = Terminal::start(command, (24, 80));
     terminal.wait_for("a terminal of type `dumb`");

@@ -9,8 +9,8 @@ use tinderbox::model::Gpt;
 use tinderbox::run::{Checkpoint, locate};
 use tinderbox::train::{Start, Summary};
 
+use crate::fixtures::Place;
 use crate::parity::check_gpt;
-use crate::runs::Place;
 
 /// The wgpu device; `None` without an adapter, unless `TINDERBOX_REQUIRE_WGPU` is set.
 pub fn wgpu() -> Option<Device> {

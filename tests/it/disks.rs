@@ -6,7 +6,7 @@ use std::path::Path;
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::cli::{Folder, Ran};
+use crate::fixtures::{Folder, Ran};
 
 /// Runs a shell in `folder` that can mount file systems invisible to other processes.
 fn in_namespace(folder: &Folder, script: &str) -> Ran {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::cli::{Folder, Ran, Started};
+use crate::fixtures::{Folder, Ran, Started, losses_of};
 
 /// The options that let `mpirun` start more processes than cores, even as root.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
@@ -66,11 +66,8 @@ fn succeed(folder: &Folder, n_ranks: usize, args: &[String]) -> Ran {
     ran
 }
 
-/// The training loss of each step, and the final validation loss.
 fn losses(folder: &Folder, run: &str) -> Vec<f64> {
-    let metrics = folder.read(&format!("{run}/metrics.jsonl"));
-    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    lines.filter_map(|line| line["train_loss"].as_f64().or(line["val_loss"].as_f64())).collect()
+    losses_of(folder.read(&format!("{run}/metrics.jsonl")).as_bytes())
 }
 
 fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
@@ -79,9 +76,9 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
 }
 
 fn weights(folder: &Folder, run: &str) -> Vec<u8> {
-    std::fs::read(folder.path(&format!("{run}/last")))
+    std::fs::read(folder.path(format!("{run}/last")))
         .map(|last| String::from_utf8(last).expect("a name"))
-        .and_then(|last| std::fs::read(folder.path(&format!("{run}/checkpoints/{}/model.safetensors", last.trim()))))
+        .and_then(|last| std::fs::read(folder.path(format!("{run}/checkpoints/{}/model.safetensors", last.trim()))))
         .expect("a checkpoint")
 }
 
@@ -128,29 +125,6 @@ fn as_many_ranks_write_the_same_bytes_and_ranks_without_rows_help_nobody() {
 }
 
 #[test]
-fn a_run_goes_on_with_any_number_of_ranks() {
-    let folder = Folder::new();
-    succeed(&folder, 0, &train("whole", &[&STEPS[..], &["train.max_steps=30"]].concat()));
-    for (n_ranks, max_steps) in [(2, 10), (3, 20), (0, 30)] {
-        let max_steps_is = format!("train.max_steps={max_steps}");
-        let mut args = train("parts", &[&STEPS[..], &[&max_steps_is]].concat());
-        if max_steps > 10 {
-            args.push("--resume".to_owned());
-        }
-        succeed(&folder, n_ranks, &args);
-    }
-    let steps = |run| {
-        let metrics = folder.read(&format!("{run}/metrics.jsonl"));
-        let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        lines.filter_map(|line| line["train_loss"].as_f64()).collect::<Vec<f64>>()
-    };
-    let (parts, whole) = (steps("parts"), steps("whole"));
-    assert_eq!(whole.len(), 30);
-    let difference = largest_difference(&parts, &whole);
-    assert!(difference < 1e-5, "{difference}");
-}
-
-#[test]
 fn ranks_share_evaluations_out_and_find_what_one_process_finds() {
     let folder = Folder::new();
     let settings = [&STEPS[..], &["train.max_steps=8", "train.eval_interval=4", "train.eval_batches=7"]].concat();
@@ -171,20 +145,6 @@ fn ranks_share_evaluations_out_and_find_what_one_process_finds() {
     }
     assert!(estimates[0].contains("val_loss_estimate"), "{}", estimates[0]);
     assert!(estimates.iter().all(|estimate| *estimate == estimates[0]), "{estimates:#?}");
-}
-
-#[test]
-fn gradients_in_bf16_lead_close_by() {
-    let folder = Folder::new();
-    let settings = [&STEPS[..], &["train.max_steps=60"]].concat();
-    succeed(&folder, 3, &train("f32", &settings));
-    let settings = [&settings[..], &["distributed.gradient_dtype=\"bf16\""]].concat();
-    for run in ["bf16", "again"] {
-        succeed(&folder, 3, &train(run, &settings));
-    }
-    assert!(weights(&folder, "bf16") == weights(&folder, "again"));
-    let difference = largest_difference(&losses(&folder, "bf16"), &losses(&folder, "f32"));
-    assert!((1e-6..0.02).contains(&difference), "{difference}");
 }
 
 #[test]
@@ -294,48 +254,4 @@ fn a_rank_that_makes_steps_by_itself_says_which_it_skips() {
     let ran = succeed(&folder, 2, &train("run", &[&STEPS[..], &local, &still].concat()));
     let by_rank_1 = |line: &&str| line.contains("rank 1 on ") && line.contains("skipped: its loss ");
     assert!(ran.stderr.lines().any(|line| by_rank_1(&line)), "{}", ran.stderr);
-}
-
-#[test]
-fn ranks_that_make_steps_by_themselves_go_on_as_if_never_stopped() {
-    let folder = Folder::new();
-    let local = ["distributed.sync=\"local\"", "distributed.local_steps=6", "train.checkpoint_interval=10"];
-    for kind in ["adamw", "muon"] {
-        let kind_is = format!("optimizer.kind=\"{kind}\"");
-        let run = |name: &str, max_steps: &str| {
-            train(&format!("{kind}-{name}"), &[&STEPS[..], &local, &[&kind_is, max_steps]].concat())
-        };
-        succeed(&folder, 3, &run("whole", "train.max_steps=20"));
-        succeed(&folder, 3, &run("parts", "train.max_steps=10"));
-        let mut rest = run("parts", "train.max_steps=20");
-        rest.push("--resume".to_owned());
-        succeed(&folder, 3, &rest);
-        let [whole, parts] = ["whole", "parts"].map(|name| weights(&folder, &format!("{kind}-{name}")));
-        assert!(whole == parts, "{kind}");
-    }
-}
-
-#[test]
-fn ranks_that_move_alike_by_themselves_are_one_process() {
-    let folder = Folder::new();
-    // One row: each of two ranks takes the same step as a single process, so averaging changes nothing.
-    let settings = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
-    let settings = [&STEPS[..], &settings].concat();
-    succeed(&folder, 0, &train("one", &settings));
-    let outer = ["distributed.sync=\"local\"", "distributed.local_steps=6"];
-    let plain = ["distributed.outer_learning_rate=1", "distributed.outer_momentum=0"];
-    succeed(&folder, 2, &train("two", &[&settings[..], &outer, &plain].concat()));
-    let difference = largest_difference(&losses(&folder, "two"), &losses(&folder, "one"));
-    assert!(difference < 1e-5, "{difference}");
-
-    // The outer momentum is saved: a run in two parts equals one in a single part, averaged at the same steps.
-    let settings = [&settings[..], &outer, &["train.checkpoint_interval=10"]].concat();
-    succeed(&folder, 2, &train("whole", &settings));
-    succeed(&folder, 2, &train("parts", &[&settings[..], &["train.max_steps=10"]].concat()));
-    let mut rest = train("parts", &settings);
-    rest.push("--resume".to_owned());
-    succeed(&folder, 2, &rest);
-    let difference = largest_difference(&losses(&folder, "whole"), &losses(&folder, "one"));
-    assert!(difference > 1e-4, "the outer steps go another way: {difference}");
-    assert!(weights(&folder, "parts") == weights(&folder, "whole"));
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::cli::Folder;
+use crate::fixtures::{Folder, set};
 
 /// The current memory of a process, in KiB; `None` after its end.
 pub fn rss_kib(id: u32) -> Option<u64> {
@@ -30,9 +30,8 @@ fn keeps_its_memory(device: &str, max_steps: usize) {
         format!("train.checkpoint_interval={interval}"),
         "train.log_interval=20".to_owned(),
     ];
-    let mut args = vec!["train", "tiny.toml", "--device", device];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
-    let mut command = folder.command(&args);
+    let settings = set(&sets.each_ref().map(String::as_str));
+    let mut command = folder.command(&[&["train", "tiny.toml", "--device", device], &*settings].concat());
     command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the binary starts");
     let metrics = folder.path("runs/tiny/metrics.jsonl");

@@ -8,6 +8,8 @@
 
 use std::io;
 
+use crate::fixtures::Place;
+
 #[path = "../../examples/many_heads.rs"]
 mod many_heads;
 #[path = "../../examples/masks_and_patterns.rs"]
@@ -22,8 +24,6 @@ mod the_cat_sat;
 mod train_and_write;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
-
-use crate::runs::Place;
 
 /// Fails unless the page shows the program's command, followed by the output of `tell`.
 fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {

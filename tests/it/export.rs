@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{Outgoing, Source, hf};
 use tinderbox::model::Dtype;
 
-use crate::cli::Folder;
-use crate::import::{FAMILIES, Model, bits, import};
+use crate::fixtures::{FAMILIES, Folder, Model, Ran, bits, files, import};
 
 #[test]
 fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
@@ -52,45 +51,6 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
 }
 
 #[test]
-fn half_the_bits_are_the_nearest_numbers() {
-    let folder = Folder::new();
-    let model = Model::of("qwen2");
-    let outgoing = Outgoing::open(&import(&model, &folder)).expect("a run");
-    let whole = bits(&model.open());
-    for (dtype, name, digits) in [(Dtype::Bf16, "bfloat16", 8), (Dtype::F16, "float16", 11)] {
-        let to = folder.path(name);
-        hf::export(&outgoing, dtype, &to, false).expect("written");
-        let config: Value = serde_json::from_slice(&fs::read(to.join("config.json")).expect("read")).expect("JSON");
-        assert_eq!(config["torch_dtype"], name);
-        let (model_bytes, half_bytes) =
-            (fs::metadata(model.path().join("model.safetensors")), fs::metadata(to.join("model.safetensors")));
-        assert!(half_bytes.expect("a file").len() < model_bytes.expect("a file").len() * 6 / 10);
-        for (name, (_, rounded)) in bits(&Source::open(&to).expect("a model")) {
-            for (rounded, exact) in rounded.into_iter().zip(&whole[&name].1) {
-                let [rounded, exact] = [rounded, *exact].map(f32::from_bits);
-                let spacing = exact.abs() * 2.0_f32.powi(1 - digits);
-                assert!((rounded - exact).abs() <= spacing / 2.0 + 1e-7, "{name}: {rounded} is not next to {exact}");
-            }
-        }
-    }
-}
-
-/// All files in a folder, recursively, with their contents.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let entry = entry.expect("read");
-        let name = entry.file_name().into_string().expect("UTF-8");
-        if entry.path().is_dir() {
-            found.extend(files(&entry.path()).into_iter().map(|(below, content)| (format!("{name}/{below}"), content)));
-        } else {
-            found.insert(name, fs::read(entry.path()).expect("read"));
-        }
-    }
-    found
-}
-
-#[test]
 fn a_later_export_replaces_an_earlier_one_whole() {
     let folder = Folder::new();
     let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
@@ -112,13 +72,17 @@ fn a_later_export_replaces_an_earlier_one_whole() {
         to_hf(folder, Dtype::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
         to_gguf(folder, TensorType::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
     }
-    assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
+    let within = |folder: &Path| {
+        let relative = |(path, bytes): (PathBuf, _)| (path.strip_prefix(folder).expect("within").to_owned(), bytes);
+        files(folder).into_iter().map(relative).collect::<BTreeMap<_, _>>()
+    };
+    assert!(within(&twice) == within(&once), "and nothing beside it: {:?}", files(&twice).keys());
 }
 
 /// Runs a command that cannot write files of more than some 10 to 20 KiB: beyond that it is killed, or gets an error
 /// from the system, as on a full disk.
 #[cfg(unix)]
-fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> crate::cli::Ran {
+fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> Ran {
     let command = folder.command(args);
     let mut shell = std::process::Command::new("sh");
     let ignore = if is_killed { "" } else { "trap '' XFSZ; " };
@@ -130,7 +94,7 @@ fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> crate:
             None => shell.env_remove(name),
         };
     }
-    let ran = crate::cli::Ran::from(shell.output().expect("sh is there"));
+    let ran = Ran::from(shell.output().expect("sh is there"));
     assert_eq!(ran.code, if is_killed { None } else { Some(1) }, "{}", ran.stderr);
     ran
 }

@@ -14,11 +14,7 @@ use tinderbox::optimizer::Gradients;
 use tinderbox_kernels::MatmulPrecision;
 
 use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
-
-/// The fixture folders; Llama twice, the second time with Llama 3's scaling.
-pub const FAMILIES: [&str; 9] =
-    ["gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3", "arcee", "gpt_neox", "gpt_neo"];
+use crate::fixtures::{FAMILIES, Fixture, TOLERANCE, expect_close, host};
 
 /// The model in a folder, and what transformers computes with it.
 fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {

@@ -13,9 +13,8 @@ use tinderbox::model::parameters;
 use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, processes, samples};
 use tinderbox::train::Start;
 
-use crate::cli::Folder;
 use crate::damage::everywhere;
-use crate::runs::{Place, TEN_STEPS};
+use crate::fixtures::{Folder, Place, TEN_STEPS, copy, files, set};
 
 /// The tokenizer of a config, and the token ids of its training texts.
 pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
@@ -28,27 +27,6 @@ pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
     (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect())
 }
 
-/// All files in a folder, recursively, with their contents.
-pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        match path.is_dir() {
-            true => found.extend(files(&path)),
-            false => _ = found.insert(path.clone(), fs::read(&path).expect("read")),
-        }
-    }
-    found
-}
-
-pub fn copy(from: &Path, to: &Path) {
-    for (path, contents) in files(from) {
-        let path = to.join(path.strip_prefix(from).expect("within"));
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        fs::write(path, contents).expect("written");
-    }
-}
-
 /// Uses everything that a run's best checkpoint is used for.
 fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor>), String> {
     let trained = Trained::open(run, None).map_err(|error| error.to_string())?;
@@ -59,7 +37,7 @@ fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor
 fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
     let place = Place::new();
     let settings = ["train.max_steps=4", "train.tensorboard=true", "train.head_metrics=true", "model.n_layers=1"];
-    place.train("run", place.config(&settings), Start::New, None).expect("trains");
+    place.trained("run", &settings);
     let root = place.path("run");
     let expected = in_use(&root).expect("whole");
     let (mut n_noticed, mut n_harmless) = (0, 0);
@@ -126,7 +104,7 @@ fn a_damaged_checkpoint_is_refused_with_one_that_is_whole_and_resume_takes_that(
 #[test]
 fn a_run_without_a_whole_checkpoint_says_so() {
     let place = Place::new();
-    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    place.trained("run", &["train.max_steps=2"]);
     let state = place.path("run/checkpoints/step-000002/state.json");
     fs::write(&state, "{}").expect("written");
     let error = place.train("run", place.config(&[]), Start::Resume, None).expect_err("damaged").to_string();
@@ -152,7 +130,7 @@ fn a_best_checkpoint_that_is_damaged_is_forgotten_on_resume() {
 #[test]
 fn a_state_of_another_step_is_refused() {
     let place = Place::new();
-    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    place.trained("run", &["train.max_steps=2"]);
     let moved = place.path("run/checkpoints/step-000007");
     fs::rename(place.path("run/checkpoints/step-000002"), &moved).expect("moved");
     let error = Checkpoint::read_state(&moved).expect_err("of step 2").to_string();
@@ -163,31 +141,13 @@ fn a_state_of_another_step_is_refused() {
 fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
     let place = Place::new();
     for run in ["run", "other"] {
-        place.train(run, place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+        place.trained(run, &["train.max_steps=2"]);
     }
     let run = RunDir::open(&place.path("run")).expect("a run");
     let absolute = place.path("other/checkpoints/step-000002").display().to_string();
     for target in ["../../other/checkpoints/step-000002", &absolute, "./step-000002", ".."] {
         fs::write(place.path("run/best"), target).expect("written");
         assert!(matches!(run.best(), Err(RunError::Pointer { .. })), "{target}");
-    }
-}
-
-#[test]
-fn damaged_caches_are_made_anew() {
-    let place = Place::new();
-    let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
-    let open = || tokenizer_and_tokens(&config);
-    let expected = open();
-    let caches = files(&place.path("cache"));
-    let names: Vec<_> = caches.keys().filter_map(|path| path.extension()).collect();
-    assert!(names.len() == 2, "tokens and a tokenizer: {names:?}");
-    for (path, whole) in caches.iter().filter(|(_, whole)| !whole.is_empty()) {
-        for damaged in everywhere(whole, 8) {
-            fs::write(path, &damaged).expect("written");
-            assert!(open() == expected, "{} is used although it is damaged", path.display());
-            assert!(fs::read(path).expect("read") == *whole, "it is made anew");
-        }
     }
 }
 
@@ -320,11 +280,10 @@ fn reports_that_are_written_at_the_same_time_do_not_collide() {
 /// Kills a run `n` times, each time a little later, and checks that at most an interval is lost.
 fn killed_while_saving(n: u64) {
     let folder = Folder::new();
-    let always =
-        ["--set", "train.checkpoint_interval=1", "--set", "schedule.kind=constant", "--set", "train.log_interval=1"];
+    let always = set(&["train.checkpoint_interval=1", "schedule.kind=constant", "train.log_interval=1"]);
     let train = |max_steps: usize, run: &str, more: &[&str]| -> Vec<String> {
         let max_steps = format!("train.max_steps={max_steps}");
-        let words = ["train", "tiny.toml", "--run-dir", run, "--set", &max_steps].into_iter().chain(always);
+        let words = ["train", "tiny.toml", "--run-dir", run, "--set", &max_steps].into_iter().chain(always.clone());
         words.chain(more.iter().copied()).map(str::to_owned).collect()
     };
     let start = |words: &[String]| {
@@ -398,7 +357,7 @@ fn runs_of_every_version_are_read_and_gone_on_with() {
 #[test]
 fn a_checkpoint_of_a_newer_version_is_refused_with_what_to_do() {
     let place = Place::new();
-    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    place.trained("run", &["train.max_steps=2"]);
     let path = place.path("run/checkpoints/step-000002/state.json");
     let state = fs::read_to_string(&path).expect("read").replace("\"version\": 2", "\"version\": 3, \"novel\": []");
     fs::write(&path, state).expect("written");

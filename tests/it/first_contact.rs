@@ -9,14 +9,14 @@ use insta::assert_snapshot;
 use tinderbox::model::LazyTensor;
 use tinderbox::run::Checkpoint;
 
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 
 #[test]
 fn a_model_of_bytes_writes_its_bytes() {
     let folder = Folder::new();
     let noise: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     folder.write("text.txt", &noise);
-    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte", "--set", "train.max_steps=2"]);
+    folder.train(&["tokenizer.kind=byte", "train.max_steps=2"]);
     folder.write("prompt.bin", b"\xff\x00\x80");
     let write = |more: &[&str]| {
         let args = ["generate", "runs/tiny", "--prompt-file", "prompt.bin", "--max-new-tokens", "50"];
@@ -122,7 +122,7 @@ fn a_run_is_refused_before_it_allocates_what_there_is_not() {
     assert!(!folder.path("runs").exists());
 
     // A run received from someone else, whose config asks for more than its files hold.
-    folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
+    folder.train(&["train.max_steps=1"]);
     let config = folder.read("runs/tiny/config.toml");
     for (change, expected) in [
         (("n_layers = 2", "n_layers = 60000"), "there is no `blocks.2.attention_norm.weight`"),
@@ -221,7 +221,7 @@ fn a_folder_is_read_in_part() {
 #[test]
 fn a_run_without_a_checkpoint_shows_no_step_to_go_on_from() {
     let folder = Folder::new();
-    folder.run(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
+    folder.train(&["train.max_steps=1"]);
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
     for pointer in ["last", "best"] {
         fs::remove_file(folder.path("runs/tiny").join(pointer)).expect("removed");

@@ -21,8 +21,8 @@ use tinderbox::train::Start;
 
 use crate::allocations::most_held;
 use crate::damage::{Damage, cases, damaged, damages};
-use crate::faults::{files, tokenizer_and_tokens};
-use crate::runs::{Place, text};
+use crate::faults::tokenizer_and_tokens;
+use crate::fixtures::{Folder, Place, files, text};
 
 /// Longer than any case takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,8 +51,7 @@ struct Seeds {
 }
 
 static SEEDS: LazyLock<Seeds> = LazyLock::new(|| {
-    let folder = crate::cli::Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
+    let folder = Folder::with_run(&["train.max_steps=1"]);
     let checkpoint = folder.path("runs/tiny/checkpoints/step-000001");
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
     let fixture = |name: &str| fs::read_to_string(fixtures.join(name)).expect("a fixture");

@@ -1,15 +1,12 @@
 //! Generation with the engine: several samples at once, reduced precision, and the tensor model for comparison.
 
-use std::sync::Arc;
-
 use burn::tensor::Device;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
-use tinderbox::generate::engine::{Engine, Precision};
 use tinderbox::generate::{LanguageModel, Piece, Writer, Writers};
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 use crate::properties::lively;
 
 const ALPHABET: &str = "abcdefghijk";
@@ -63,6 +60,7 @@ fn samples_written_at_once_are_those_written_alone() {
             assert_ne!(texts[0], texts[1]);
         }
     }
+    assert_eq!(alone(&gpt, &settings(0, &[]), 0), "", "nothing was asked for");
 }
 
 #[test]
@@ -114,37 +112,6 @@ fn rows_without_a_token_are_never_written() {
 }
 
 #[test]
-fn elsewhere_the_model_of_tensors_writes() {
-    let config = ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() }.with_derived();
-    #[allow(deprecated)]
-    let gpt = lively(&config, 7, &Device::ndarray());
-    assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Tensors(_)));
-    let settings = settings(20, &[]);
-    let flex = lively(&config, 7, &Device::flex());
-    assert_eq!(alone(&gpt, &settings, 0), alone(&flex, &settings, 0));
-}
-
-#[test]
-fn fewer_bits_write_text_of_their_own_that_a_seed_repeats() {
-    let gpt = model(PositionKind::Rope);
-    let settings = settings(200, &[]);
-    let texts = Precision::ALL.map(|precision| {
-        let engine = Arc::new(Engine::new(gpt.clone(), precision));
-        let text = alone(LanguageModel::Engine(engine.clone()), &settings, 0);
-        assert_eq!(alone(LanguageModel::Engine(engine), &settings, 0), text);
-        text
-    });
-    assert_eq!(texts[0], alone(&gpt, &settings, 0));
-    assert!(texts[0] != texts[1] && texts[0] != texts[2] && texts[1] != texts[2]);
-}
-
-#[test]
-fn nothing_is_written_where_nothing_was_asked_for() {
-    let gpt = model(PositionKind::Learned);
-    assert_eq!(alone(&gpt, &settings(0, &[]), 0), "");
-}
-
-#[test]
 fn weights_of_fewer_bits_write_and_are_measured() {
     let folder = Folder::trained();
     let write = |args: &[&str]| {
@@ -172,19 +139,4 @@ fn weights_of_fewer_bits_write_and_are_measured() {
       hint: add --device cpu, or leave out --weights
     ");
     assert_eq!(elsewhere("eval"), elsewhere("generate"));
-}
-
-#[test]
-fn more_samples_than_are_written_at_once_stand_in_order() {
-    let folder = Folder::trained();
-    let write = |n: &str| {
-        let args = ["generate", "runs/tiny", "--max-new-tokens", "9", "--num-samples", n];
-        folder.succeed(&[&args[..], &["--prompt", "The"]].concat())
-    };
-    let many = write("20");
-    let samples: Vec<&str> = many.trim_end_matches('\n').split("\n---\n").collect();
-    assert_eq!(samples.len(), 20);
-    assert!(many.starts_with(write("3").trim_end_matches('\n')));
-    let distinct: std::collections::BTreeSet<_> = samples.iter().collect();
-    assert!(distinct.len() > 10, "each sample has draws of its own");
 }

@@ -1,14 +1,10 @@
 //! `tinderbox inspect heads` and `head_metrics` on small runs.
 
-use std::fs;
-
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use tinderbox::train::Start;
 
-use crate::cli::Folder;
+use crate::fixtures::{Folder, assert_transcript};
 use crate::inspect::list;
-use crate::runs::Place;
 
 const HEADS: [&str; 3] = ["inspect", "heads", "runs/tiny"];
 
@@ -56,9 +52,7 @@ fn every_head_has_its_scores() {
 
 #[test]
 fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
-    let folder = Folder::new();
-    let on = ["--set", "train.head_metrics=true"];
-    folder.succeed(&[&["train", "tiny.toml"], &on[..]].concat());
+    let folder = Folder::with_run(&["train.head_metrics=true"]);
     let log = folder.read("runs/tiny/head_metrics.jsonl");
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let steps: Vec<&Value> = lines.iter().map(|line| &line["step"]).collect();
@@ -73,26 +67,6 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
         Folder::trained().read("runs/tiny/metrics.jsonl"),
         "looking changes nothing"
     );
-}
-
-#[test]
-fn the_log_of_heads_is_cut_back_like_the_others() {
-    let place = Place::new();
-    let keys = ["train.head_metrics=true", "train.keep_checkpoints=9", "train.tensorboard=true"];
-    let config = || place.config(&keys);
-    place.train("whole", config(), Start::New, None).expect("trains");
-    place.train("died", config(), Start::New, Some(9)).expect("trains");
-    fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    place.train("died", config(), Start::Resume, None).expect("goes on");
-    let whole = place.read("whole/head_metrics.jsonl");
-    assert_eq!(whole.split(|byte| *byte == b'\n').count(), 5);
-    assert_eq!(place.read("died/head_metrics.jsonl"), whole);
-    let events = place.read("whole/tensorboard/events.out.tfevents.tinderbox");
-    let tag = b"heads/induction/1.0";
-    assert!(events.windows(tag.len()).any(|window| window == tag));
-
-    place.train("whole", place.config(&[]), Start::Overwrite, None).expect("trains");
-    assert!(!place.path("whole/head_metrics.jsonl").exists(), "only where it is asked for");
 }
 
 /// A text of two stories, the second of which is the validation split, with annotated references.
@@ -117,13 +91,7 @@ fn annotate(folder: &Folder) {
 }
 
 fn trained_to_read_bytes(context_length: &str) -> Folder {
-    let folder = Folder::new();
-    let keys = ["tokenizer.kind=byte", "data.val_fraction=0.5", context_length];
-    let mut args = vec!["train", "tiny.toml"];
-    for key in keys {
-        args.extend(["--set", key]);
-    }
-    folder.succeed(&args);
+    let folder = Folder::with_run(&["tokenizer.kind=byte", "data.val_fraction=0.5", context_length]);
     annotate(&folder);
     folder
 }
@@ -159,11 +127,11 @@ fn heads_are_asked_where_the_answer_is_known() {
 fn mistakes_with_annotations_are_explained() {
     let folder = trained_to_read_bytes("model.context_length=8");
     let ask = |file: &str| folder.fail(&[&HEADS[..], &["--annotations", file]].concat());
-    assert_snapshot!(ask("known.jsonl"), @r"
+    assert_transcript!(folder, @r"
+    $ inspect heads runs/tiny --annotations known.jsonl
     error: none of what is annotated in the validation split fits the context of 8 tokens
       hint: use a run with a longer model.context_length
-    ");
-    assert_snapshot!(ask("nope.jsonl"), @r"
+    $ inspect heads runs/tiny --annotations nope.jsonl
     error: cannot read `nope.jsonl`: No such file or directory (os error 2)
       hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
     ");

@@ -11,7 +11,7 @@ use std::thread;
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::cli::{Folder, Ran};
+use crate::fixtures::{Folder, Ran};
 
 const MODEL: &str = "someone/small-1.5";
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -217,7 +217,7 @@ fn assert_imported(ran: &Ran, folder: &Folder, hub: &Hub) {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     for (name, content) in &hub.files {
         if !name.contains('/') {
-            folder.write(&format!("model/{name}"), content);
+            folder.write(format!("model/{name}"), content);
         }
     }
     folder.succeed(&["verify", "runs/it", "--against", "model"]);
@@ -325,8 +325,8 @@ fn a_download_that_cannot_go_on_leaves_its_part_for_the_next_one() {
 
     // A partial file as long as the file, left by a program killed before it was renamed.
     let blobs = ".cache/huggingface/hub/models--someone--small-1.5";
-    fs::remove_file(folder.path(&format!("{blobs}/snapshots/{REVISION}/model.safetensors"))).expect("removed");
-    let blob = folder.path(&format!("{blobs}/blobs/{size:064x}"));
+    fs::remove_file(folder.path(format!("{blobs}/snapshots/{REVISION}/model.safetensors"))).expect("removed");
+    let blob = folder.path(format!("{blobs}/blobs/{size:064x}"));
     fs::rename(&blob, blob.with_extension("part")).expect("renamed");
     assert_imported(&import(&folder, &address, &[]), &folder, &hub);
 }

@@ -8,7 +8,7 @@ use tinderbox::autoconfig::PRESETS;
 use tinderbox::config::{Config, TokenizerKind};
 use tinderbox::data::{Corpus, OpenOptions};
 
-use crate::cli::{Folder, Ran};
+use crate::fixtures::{Folder, Ran, text};
 
 fn succeed(folder: &Folder, args: &[&str]) -> Ran {
     let ran = folder.run(args);
@@ -34,7 +34,7 @@ fn draws(n: usize, bound: u32) -> impl Iterator<Item = u32> {
 }
 
 fn english() -> String {
-    crate::runs::text().repeat(2)
+    text().repeat(2)
 }
 
 /// Sentences of six out of 600 characters, some with an emoji.
@@ -416,7 +416,7 @@ fn the_manual_has_a_page_for_each_command() {
         .collect();
     assert!(commands.contains(&"train") && commands.contains(&"help"), "{help}");
     for command in commands.into_iter().filter(|command| *command != "help") {
-        let path = folder.path(&format!("share/man1/tinderbox-{command}.1"));
+        let path = folder.path(format!("share/man1/tinderbox-{command}.1"));
         let page = fs::read_to_string(&path).expect(command);
         assert!(page.contains(&format!(".TH tinderbox-{command} 1")), "{page}");
         let groff = Command::new("groff").args(["-man", "-ww", "-z"]).arg(path).output();

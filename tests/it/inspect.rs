@@ -10,7 +10,7 @@ use tinderbox::model::Gpt;
 use tinderbox::model::probe::Point;
 use tinderbox::run::{Checkpoint, locate};
 
-use crate::cli::Folder;
+use crate::fixtures::{Folder, assert_transcript};
 
 const PROMPT: &str = "The cat sat";
 
@@ -24,13 +24,7 @@ pub const MODELS: [&[&str]; 4] = [
 
 /// A folder with a short run of a two-layer model.
 pub fn trained(keys: &[&str]) -> Folder {
-    let folder = Folder::new();
-    let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=10"];
-    for key in keys {
-        args.extend(["--set", key]);
-    }
-    folder.succeed(&args);
-    folder
+    Folder::with_run(&[&["train.max_steps=10"], keys].concat())
 }
 
 pub fn inspect(folder: &Folder, subcommand: &str, args: &[&str]) -> Value {
@@ -109,32 +103,6 @@ fn what_is_asked_for_is_shown() {
 }
 
 #[test]
-fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
-    let folder = trained(&["model.context_length=64"]);
-    let prompt = "The cat sat by the bank. ".repeat(3);
-    for place in [&[][..], &["--layer", "0", "--head", "1"], &["--head", "1"]] {
-        for columns in ["50", "100", "200"] {
-            let always = ["inspect", "attention", "runs/tiny", "--prompt", &prompt, "--width", columns];
-            let show = |more: &[&str]| folder.run(&[&always, place, more].concat()).stdout;
-            let plain = show(&[]);
-            assert!(!plain.contains('\u{1b}'), "{plain}");
-            assert!(plain.contains("layer 0 head 1") && plain.contains("weight  . 0.003"));
-            let colored = show(&["--color", "always"]);
-            assert!(colored.contains("\u{1b}[0;38;5;") || colored.contains("\u{1b}[0;48;5;"));
-            for line in colored.lines() {
-                let last = line.rsplit_once('\u{1b}').map_or("[0m", |(_, last)| last);
-                assert!(last.starts_with("[0m"), "{line}");
-            }
-            let map = plain.lines().filter(|line| !line.contains("looks") && !line.starts_with("weight"));
-            for line in map {
-                let columns: usize = columns.parse().expect("a number");
-                assert!(line.chars().count() <= columns, "{columns}: {line}");
-            }
-        }
-    }
-}
-
-#[test]
 fn an_explanation_is_a_page() {
     let folder = trained(MODELS[2]);
     let page = folder.succeed(&[
@@ -174,18 +142,6 @@ fn an_explanation_is_a_page() {
 }
 
 #[test]
-fn a_picture_stands_alone() {
-    let folder = trained(&[]);
-    for place in [&[][..], &["--layer", "0", "--head", "1"]] {
-        let always = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT, "--format", "svg"];
-        let svg = folder.succeed(&[&always[..], place].concat());
-        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
-        assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("layer 0 head 1"));
-        assert!(!svg.contains("<script") && !svg.contains("href"));
-    }
-}
-
-#[test]
 fn a_file_is_written_whole_and_replaced() {
     let folder = trained(&[]);
     let write = |file: &str| {
@@ -207,45 +163,37 @@ fn a_file_is_written_whole_and_replaced() {
 fn mistakes_in_what_to_look_at_are_explained() {
     let folder = trained(&[]);
     let attention = |args: &[&str]| folder.fail(&[&["inspect", "attention", "runs/tiny"], args].concat());
-    let explain = |args: &[&str]| folder.fail(&[&["inspect", "explain", "runs/tiny"], args].concat());
-    assert_snapshot!(attention(&["--prompt", "cat", "--layer", "2"]), @r#"
+    assert_transcript!(folder, @r#"
+    $ inspect attention runs/tiny --prompt cat --layer 2
     error: there is no layer 2: the model has 2, counted from 0
       hint: the last one is 1
-    "#);
-    assert_snapshot!(attention(&["--prompt", "cat", "--head", "7"]), @r#"
+    $ inspect attention runs/tiny --prompt cat --head 7
     error: there is no head 7: each layer of the model has 2, counted from 0
       hint: the last one is 1
-    "#);
-    assert_snapshot!(explain(&["--prompt", "cat", "--head", "2"]), @r#"
+    $ inspect explain runs/tiny --prompt cat --head 2
     error: there is no head 2: each layer of the model has 2, counted from 0
       hint: the last one is 1
-    "#);
-    assert_snapshot!(explain(&["--prompt", "cat", "--token", "3"]), @r#"
+    $ inspect explain runs/tiny --prompt cat --token 3
     error: there is no token 3: the prompt has 3, counted from 0
       hint: the last one is 2
-    "#);
-    assert_snapshot!(explain(&["--prompt", "cat", "--token", "dog"]), @r#"
+    $ inspect explain runs/tiny --prompt cat --token dog
     error: `dog` is not in what the model reads of the prompt
       hint: name a part of it, or a token by its position, counted from 0
-    "#);
-    assert_snapshot!(attention(&["--prompt", ""]), @r#"
+    $ inspect attention runs/tiny --prompt ''
     error: the prompt is empty
       hint: give the model a text to read, such as --prompt "The"
-    "#);
-    assert_snapshot!(attention(&["--prompt", "Über"]), @r#"
+    $ inspect attention runs/tiny --prompt Über
     error: the prompt cannot be read by this model: the tokenizer does not know the character 'Ü' (U+00DC)
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
-    "#);
-    assert_snapshot!(attention(&["--prompt-file", "nope.txt"]), @"error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)");
-    assert_snapshot!(attention(&["--prompt", "cat", "--output", "no/where/map.txt"]), @r#"
+    $ inspect attention runs/tiny --prompt-file nope.txt
+    error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)
+    $ inspect attention runs/tiny --prompt cat --output no/where/map.txt
     error: cannot write `no/where/map.txt`: there is no folder `no/where`
       hint: make it first, or name another
-    "#);
-    assert_snapshot!(attention(&["--prompt", "cat", "--output", "runs"]), @r#"
+    $ inspect attention runs/tiny --prompt cat --output runs
     error: cannot write `runs`: it is a folder
       hint: name a file in it
-    "#);
-    assert_snapshot!(folder.fail(&["inspect", "attention", "runs/other", "--prompt", "cat"]), @r#"
+    $ inspect attention runs/other --prompt cat
     error: there is no run at `runs/other`
       hint: found there: `runs/tiny`
     "#);
@@ -253,6 +201,10 @@ fn mistakes_in_what_to_look_at_are_explained() {
     let long = folder.run(&["inspect", "attention", "runs/tiny", "--prompt", "The cat sat by the bank."]);
     assert_eq!(long.code, Some(0));
     assert_snapshot!(long.stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
+    let args = ["inspect", "attention", "runs/tiny", "--format", "html", "--prompt", "The cat sat by the bank."];
+    let page = folder.succeed(&args);
+    assert!(page.starts_with("<!doctype html>\n") && page.ends_with("</html>\n"));
+    assert!(page.contains("the last of the prompt: 8 before them did not fit the context"));
 
     let config = folder.read("runs/tiny/config.toml");
     folder.write("runs/tiny/config.toml", config.replace("[model]", "[model]\nn_experts = 8"));

@@ -1,9 +1,8 @@
 //! `tinderbox inspect embeddings|ablate|lens` on small runs: the output is what the model did.
 
-use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::cli::Folder;
+use crate::fixtures::{Folder, assert_transcript};
 use crate::inspect::{self, inspect, list};
 
 const RIVER: &str = "The hen sat by the river";
@@ -153,54 +152,44 @@ fn patching_goes_from_one_text_to_the_other() {
 #[test]
 fn mistakes_are_explained() {
     let folder = trained(&[]);
-    let fail = |subcommand: &str, args: &[&str]| folder.fail(&[&["inspect", subcommand, "runs/tiny"], args].concat());
-    let embeddings = |args: &[&str]| fail("embeddings", args);
-    assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank"]), @r#"
+    assert_transcript!(folder, @r"
+    $ inspect embeddings runs/tiny --word bank --prompt 'a bank'
     error: there is nothing to compare `bank` with
       hint: give --prompt twice or more, or another word of the prompt with --context
-    "#);
-    assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank", "--prompt", "a hen"]), @r#"
+    $ inspect embeddings runs/tiny --word bank --prompt 'a bank' --prompt 'a hen'
     error: the word `bank` is not in what the model reads of the prompt `a·hen`
       hint: it has to stand in every prompt; write it as it stands there
-    "#);
-    assert_snapshot!(embeddings(&["--word", "hen", "--prompt", "a hen", "--context", "river"]), @r#"
+    $ inspect embeddings runs/tiny --word hen --prompt 'a hen' --context river
     error: `river` is not in what the model reads of the prompt
       hint: name a part of it, or a token by its position, counted from 0
-    "#);
-    let lens = |args: &[&str]| fail("lens", args);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--token", "7"]), @r#"
+    ");
+    assert_transcript!(folder, @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --token 7
     error: there is no token 7: the prompt has 7, counted from 0
       hint: the last one is 6
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "hen"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --answer hen
     error: `hen` is 3 tokens for this model, and one is asked for
       hint: a prediction is of a single token; leave it out to take the likeliest
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "Ü"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --answer Ü
     error: `Ü` is no token of this model: the tokenizer does not know the character 'Ü' (U+00DC)
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "a", "--against", "a"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --answer a --against a
     error: the logit of `a` would be compared with itself
       hint: name two different tokens with --answer and --against
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The house"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The house'
     error: the prompt has 7 tokens and the one to patch from has 9
       hint: values are taken over from the same position, so both need as many: lengthen one of them
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The hen"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The hen'
     error: the two prompts are the same up to token 6: there is no difference to trace
       hint: look at a later token with --token, or change one of the texts
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The dög"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The dög'
     error: the prompt cannot be read by this model: the tokenizer does not know the character 'ö' (U+00F6)
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
-    "#);
-    assert_snapshot!(lens(&["--prompt", "The hen", "--prompt", "The dog", "--patch-from", "The cat"]), @r#"
+    $ inspect lens runs/tiny --prompt 'The hen' --prompt 'The dog' --patch-from 'The cat'
     error: --patch-from compares its text with one prompt, and there are 2
       hint: give one --prompt
     "#);
     folder.write("text.txt", "another text, which is not that of the run");
-    let gone = fail("ablate", &[]);
+    let gone = folder.fail(&["inspect", "ablate", "runs/tiny"]);
     assert!(gone.contains("text.txt"), "{gone}");
 }

@@ -16,7 +16,6 @@ mod attention_page;
 mod bench;
 #[cfg(unix)]
 mod browser;
-mod causal;
 mod cli;
 mod combinations;
 mod damage;
@@ -52,7 +51,6 @@ mod interrupts;
 mod kernels;
 mod large_inputs;
 mod lens;
-mod model_keys;
 mod optimizers;
 mod parity;
 mod plan;

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use tinderbox::run::{Checkpoint, RunDir};
 
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 
 const TRAIN: [&str; 20] = [
     "train",
@@ -257,7 +257,7 @@ fn replay(folder: &Folder, mut check: impl FnMut(&Tree, usize)) {
     assert_eq!(saved, 4, "the run has ended");
     let expected = disk.tree(&[], Unflushed::Kept);
     let expected = expected.into_iter().filter_map(|(path, bytes)| Some((root.join(path), bytes?)));
-    assert!(crate::faults::files(&root) == expected.collect(), "some changes were not recorded");
+    assert!(crate::fixtures::files(&root) == expected.collect(), "some changes were not recorded");
 }
 
 /// Checks that a run on this disk keeps what `saved` promises, and that it resumes to the same end if `goes_on`.

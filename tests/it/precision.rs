@@ -3,23 +3,17 @@
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::config::{Config, PrecisionChoice};
+use tinderbox::config::PrecisionChoice;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
 use tinderbox::run::{Checkpoint, RunDir};
-use tinderbox::train::{Start, TrainError, Trainer, evaluate};
+use tinderbox::train::{Start, TrainError, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
-use crate::cli::Folder;
 use crate::devices::ndarray;
-use crate::fixtures::host;
-use crate::runs::{Place, TEN_STEPS};
+use crate::fixtures::{Folder, Place, host, trainer};
 
 const BF16: &str = "train.matmul_precision=bf16";
-
-fn corpus(config: &Config) -> Corpus {
-    Corpus::open(config, OpenOptions::default()).expect("a corpus")
-}
 
 #[test]
 fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
@@ -29,6 +23,7 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
         "train.max_steps=150",
         "model.dropout=0.0",
         "train.eval_interval=50",
+        "train.checkpoint_interval=50",
         "train.log_interval=1",
     ]);
     let trained = place.train("run", config.clone(), Start::New, None);
@@ -38,24 +33,11 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
     assert_eq!(run.config().expect("its config"), config);
 
     // As computed by `eval`, which does not know how the weights were trained.
-    let corpus = corpus(&config);
+    let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
     let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
     let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
     let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("computed");
     assert_eq!(summary.val_loss, Some(loss.nats_per_token));
-}
-
-#[test]
-fn a_run_in_bf16_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
-    let place = Place::new();
-    let train = |run: &str, start, stop_after| {
-        let trained = place.train(run, place.config(&[BF16]), start, stop_after);
-        trained.expect("trains").0
-    };
-    train("whole", Start::New, None);
-    assert_eq!(train("parts", Start::New, Some(5)).steps, 5);
-    assert_eq!(train("parts", Start::Resume, None).steps, 10);
-    place.assert_same("whole", "parts", &TEN_STEPS);
 }
 
 #[test]
@@ -78,25 +60,11 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
 }
 
 #[test]
-fn a_loss_is_in_the_precision_that_it_is_given() {
-    let place = Place::new();
-    let config = place.config(&["model.d_model=64", "model.n_heads=2"]);
-    let gpt = Gpt::new(&config.model, 40, 1, &Device::flex());
-    let tokens = || Tensor::<1, Int>::arange(0..32, &Device::flex()).reshape([2, 16]);
-    let loss = |precision| host(gpt.loss(tokens(), tokens(), precision, None))[0];
-    let (exact, rounded) = (loss(MatmulPrecision::F32), loss(MatmulPrecision::Bf16));
-    assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
-}
-
-#[test]
 fn a_trainer_steps_in_the_precision_of_its_config() {
     let place = Place::new();
     let first_loss = |settings: &[&str]| {
         let config = place.config(&[&["model.d_model=64", "model.n_heads=2"], settings].concat());
-        let corpus = corpus(&config);
-        let device = Device::flex().autodiff();
-        let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
-        host(Trainer::new(gpt, &config, corpus.train).step().loss)[0]
+        host(trainer(&config, &Device::flex()).0.step().loss)[0]
     };
     let (exact, rounded) = (first_loss(&[]), first_loss(&[BF16]));
     assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
@@ -181,7 +149,7 @@ fn the_automatic_precision_is_the_one_of_the_machine_and_is_written_down() {
 }
 
 #[test]
-fn a_run_a_measurement_and_a_plan_say_that_they_are_in_bf16() {
+fn a_run_and_a_plan_say_that_they_are_in_bf16() {
     let folder = Folder::new();
     let short = ["tiny.toml", "--set", "train.max_steps=5"];
     let bf16 = ["tiny.toml", "--set", "train.max_steps=5", "--set", BF16];
@@ -202,14 +170,6 @@ fn a_run_a_measurement_and_a_plan_say_that_they_are_in_bf16() {
     let is_warned = ran.stderr.contains("warning: train.matmul_precision");
     assert_eq!(is_warned, !MatmulPrecision::Bf16.is_native(), "{}", ran.stderr);
     assert_eq!(session(), "bf16");
-
-    let measure = ["bench", "train", "--rounds=1", "--steps=1"];
-    let page = folder.succeed(&[&measure, &bf16[..]].concat());
-    assert!(page.contains("threads, matrices in bf16\n") || page.contains("thread, matrices in bf16\n"), "{page}");
-    let found = folder.json(&[&measure[..], &["--json"], &bf16[..]].concat());
-    assert_eq!(found["matmul_precision"], "bf16");
-    let found = folder.json(&[&measure[..], &["--json"], &short[..]].concat());
-    assert_eq!(found["matmul_precision"], "f32");
 
     let plan = folder.succeed(&[&["plan"], &bf16[..]].concat());
     assert!(plan.contains(" on flex, matrices in bf16\n"), "{plan}");

@@ -1,9 +1,12 @@
 //! Properties of every model, whatever its options.
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind, RopeScaling};
 use tinderbox::generate::Writer;
+use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::Pass;
 use tinderbox::model::attention::MultiHeadAttentionConfig;
 use tinderbox::model::probe::NoProbe;
@@ -257,48 +260,63 @@ fn writing_goes_on_past_the_context_as_documented() {
 }
 
 #[test]
-fn parameters_have_the_paths_that_checkpoints_use() {
-    let config = ModelConfig {
-        n_layers: 1,
-        mlp: MlpKind::Swiglu,
-        qk_norm: true,
-        bias: true,
-        tie_embeddings: false,
-        ..ModelConfig::default()
-    }
-    .with_derived();
-    let names: Vec<String> = parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
-    let expected = [
-        "blocks.0.attention.k_norm.weight",
-        "blocks.0.attention.output.bias",
-        "blocks.0.attention.output.weight",
-        "blocks.0.attention.q_norm.weight",
-        "blocks.0.attention.qkv.bias",
-        "blocks.0.attention.qkv.weight",
-        "blocks.0.attention_norm.bias",
-        "blocks.0.attention_norm.weight",
-        "blocks.0.mlp.contract.bias",
-        "blocks.0.mlp.contract.weight",
-        "blocks.0.mlp.expand.bias",
-        "blocks.0.mlp.expand.weight",
-        "blocks.0.mlp.gate.bias",
-        "blocks.0.mlp.gate.weight",
-        "blocks.0.mlp_norm.bias",
-        "blocks.0.mlp_norm.weight",
-        "norm.bias",
-        "norm.weight",
-        "output.weight",
-        "position_embedding.weight",
-        "token_embedding.weight",
-    ];
-    assert_eq!(names, expected);
-}
-
-#[test]
 fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
     let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
     #[allow(deprecated)]
     let ndarray = Device::ndarray();
     assert_eq!(read(&Device::flex()), read(&ndarray));
+}
+
+fn small() -> ModelConfig {
+    ModelConfig {
+        context_length: 24,
+        d_model: 16,
+        n_layers: 1,
+        n_heads: 4,
+        n_kv_heads: 2,
+        d_ff: 20,
+        position: PositionKind::Rope,
+        ..ModelConfig::default()
+    }
+    .with_derived()
+}
+
+/// The logits after each token: fused, token by token with a cache, and by the engine.
+fn all_logits(gpt: &Gpt, tokens: &[i32]) -> [Vec<f32>; 3] {
+    let device = gpt.device();
+    let mut cache = gpt.kv_cache(1);
+    let steps = tokens.iter().map(|token| gpt.forward_cached(tensor(&[*token], &device), &mut cache));
+    let cached = Tensor::cat(steps.collect(), 1);
+    let mut decoder = Decoder::new(Arc::new(Engine::new(gpt.clone(), Precision::F32)), 1, tokens.len());
+    let engine = tokens.iter().flat_map(|token| {
+        decoder.decode(&[Some(*token as u32)]);
+        decoder.logits(0).to_vec()
+    });
+    [host(gpt.forward(tensor(tokens, &device))), host(cached), engine.collect()]
+}
+
+#[test]
+fn a_token_reaches_as_far_as_the_window_and_no_further() {
+    const AT: usize = 3;
+    for window in [1, 2, 7, 16, 17] {
+        let gpt = lively(&ModelConfig { attention_window: vec![window], ..small() }, 3, &Device::flex());
+        let one = tokens(24, 1);
+        let mut other = one.clone();
+        other[AT] = (other[AT] + 1) % VOCAB_SIZE as i32;
+        for (one, other) in all_logits(&gpt, &one).into_iter().zip(all_logits(&gpt, &other)) {
+            for (at, (one, other)) in one.chunks(VOCAB_SIZE).zip(other.chunks(VOCAB_SIZE)).enumerate() {
+                let is_reached = (AT..AT + window).contains(&at);
+                assert_eq!(one != other, is_reached, "position {at}, a window of {window}");
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_go_round_the_layers() {
+    let config = ModelConfig { n_layers: 5, attention_window: vec![0, 7], ..small() };
+    let windows = (0..5).map(|layer| config.attention_window_of(layer));
+    assert_eq!(windows.collect::<Vec<_>>(), [None, Some(7), None, Some(7), None]);
+    assert_eq!(small().attention_window_of(3), None);
 }

@@ -7,9 +7,9 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::browser::{Browser, SCREENS};
-use crate::cli::Folder;
+use crate::fixtures::{Folder, set};
 
-const HEADS: [&str; 4] = ["train", "tiny.toml", "--set", "train.head_metrics=true"];
+const HEADS: &str = "train.head_metrics=true";
 
 /// The text between the first `start` and the `end` after it.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
@@ -30,8 +30,7 @@ fn lead(html: &str) -> &str {
 #[test]
 fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let folder = Folder::new();
-    let ran = folder.run(&HEADS);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = folder.train(&[HEADS]);
     assert!(ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"), "{}", ran.stderr);
     let html = folder.read("runs/tiny/report.html");
     assert_eq!(
@@ -86,15 +85,13 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
 #[test]
 fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     let folder = Folder::new();
-    folder.succeed(&HEADS);
-    let half = [&HEADS[..], &["--run-dir", "half", "--set", "train.max_steps=20"]].concat();
-    folder.succeed(&half);
+    folder.train_as("half", &[HEADS, "train.max_steps=20"]);
     assert!(folder.read("half/report.html").contains("20 steps on flex"));
     // The same schedule as in the whole run: constant.
     let constant = |max_steps: &str, run: &str, more: &[&str]| {
         let steps = format!("train.max_steps={max_steps}");
-        let args = [&HEADS[..], &["--run-dir", run, "--set", &steps, "--set", "schedule.kind=constant"], more];
-        folder.succeed(&args.concat());
+        let settings = set(&[HEADS, &steps, "schedule.kind=constant"]);
+        folder.succeed(&[&["train", "tiny.toml", "--run-dir", run], &*settings, more].concat());
     };
     constant("40", "whole", &[]);
     constant("20", "parts", &[]);
@@ -138,19 +135,9 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
 #[test]
 fn a_run_that_explodes_says_so_in_its_report() {
     let folder = Folder::new();
-    let args = [
-        "train",
-        "tiny.toml",
-        "--set",
-        "optimizer.learning_rate=1e30",
-        "--set",
-        "schedule.warmup_steps=0",
-        "--set",
-        "optimizer.grad_clip_norm=0",
-        "--set",
-        "train.log_interval=1",
-    ];
-    let stderr = folder.fail(&args);
+    let wild = ["optimizer.learning_rate=1e30", "schedule.warmup_steps=0", "optimizer.grad_clip_norm=0"];
+    let settings = set(&[&wild[..], &["train.log_interval=1"]].concat());
+    let stderr = folder.fail(&[&["train", "tiny.toml"], &*settings].concat());
     assert!(stderr.contains("report: `runs/tiny/report.html`"), "{stderr}");
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
@@ -165,8 +152,7 @@ fn a_run_that_explodes_says_so_in_its_report() {
 
 #[test]
 fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml"]);
+    let folder = Folder::trained();
     // A folder with content is never replaced.
     fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
     fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
@@ -182,7 +168,7 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
 fn a_report_reaches_as_far_as_the_files_of_its_run() {
     let folder = Folder::trained();
     for file in ["metrics.jsonl", "timings.jsonl", "samples.txt", "train.log", "report.html"] {
-        fs::remove_file(folder.path(&format!("runs/tiny/{file}"))).expect("removed");
+        fs::remove_file(folder.path(format!("runs/tiny/{file}"))).expect("removed");
     }
     let report = || {
         let ran = folder.run(&["report", "runs/tiny"]);
@@ -207,41 +193,11 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
 }
 
 #[test]
-fn what_cannot_be_reported_is_said() {
-    let folder = Folder::trained();
-    assert_snapshot!(folder.fail(&["report", "runs/nowhere"]), @"
-    error: there is no run at `runs/nowhere`
-      hint: found there: `runs/tiny`
-    ");
-    assert_snapshot!(folder.fail(&["report", "runs"]), @"
-    error: `runs` is not a run
-      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
-    ");
-    assert_snapshot!(folder.fail(&["report", "runs/tiny", "--output", "nowhere/x.html"]), @"
-    error: cannot write `nowhere/x.html`: there is no folder `nowhere`
-      hint: make it first, or name another
-    ");
-    assert_snapshot!(folder.fail(&["report", "runs/tiny", "--output", "runs"]), @"
-    error: cannot write `runs`: it is a folder
-      hint: name a file in it
-    ");
-}
-
-#[test]
 fn text_from_elsewhere_stays_text() {
     let folder = Folder::new();
     let evil = "</script><script>alert(1)</script><b>\"'&amp;<!--\n";
     folder.write("<b>text.txt", evil.repeat(200));
-    folder.succeed(&[
-        "train",
-        "tiny.toml",
-        "--run-dir",
-        "runs/<b>&x",
-        "--set",
-        "data.path=\"<b>text.txt\"",
-        "--set",
-        "train.sample_prompt=\"</script><b>\"",
-    ]);
+    folder.train_as("runs/<b>&x", &["data.path=\"<b>text.txt\"", "train.sample_prompt=\"</script><b>\""]);
     let html = folder.read("runs/<b>&x/report.html");
     assert!(!html.contains("<b>") && !html.contains("<!--") && !html.contains("alert(1)</"));
     assert!(html.contains("<title>&lt;b&gt;&amp;x</title>"));
@@ -251,11 +207,8 @@ fn text_from_elsewhere_stays_text() {
 
 #[test]
 fn a_reader_clicks_through_the_report() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
-    let folder = Folder::new();
-    folder.succeed(&HEADS);
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = Folder::with_run(&[HEADS]);
     let file = folder.path("runs/tiny/report.html");
     for screen in SCREENS {
         browser.look(screen);
@@ -264,7 +217,7 @@ fn a_reader_clicks_through_the_report() {
         assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
         assert!(browser.overflow() < 1.0, "{screen:?}: wider than the screen");
         for (name, _) in [("loss", 0), ("learning-rate", 0), ("heads", 0)] {
-            browser.open(&folder.path(&format!("runs/tiny/{name}.svg")));
+            browser.open(&folder.path(format!("runs/tiny/{name}.svg")));
             browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
             assert_eq!(browser.take_problems(), [""; 0], "{name}: {screen:?}");
         }
@@ -381,10 +334,8 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
 
 #[test]
 fn several_runs_lie_over_each_other() {
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml"]);
-    let other = ["train", "tiny.toml", "--run-dir", "runs/<b>", "--set", "optimizer.learning_rate=1e-3"];
-    folder.succeed(&other);
+    let folder = Folder::trained();
+    folder.train_as("runs/<b>", &["optimizer.learning_rate=1e-3"]);
     let ran = folder.run(&["report", "runs/tiny", "runs/<b>"]);
     assert_eq!((ran.code, &*ran.stderr), (Some(0), "wrote `comparison.html`\n"));
     let html = folder.read("comparison.html");

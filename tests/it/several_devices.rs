@@ -1,38 +1,23 @@
 //! Runs on several devices of one process. CPUs stand in for the GPUs, whose own reduction can only be tested with two
 //! NVIDIA devices.
 
-use serde_json::Value;
-use tinderbox::device::{self, OpenDevice};
 use tinderbox::distributed::DistributedError;
-use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train_on};
+use tinderbox::train::{Interrupter, Start, Summary, TrainError, train_on};
 
-use crate::runs::Place;
-
-struct Silent;
-
-impl Observer for Silent {
-    fn observe(&mut self, _: &Event<'_>) {}
-}
-
-fn flex() -> OpenDevice {
-    device::open(&"flex".parse().expect("a device")).expect("opens")
-}
+use crate::fixtures::{Place, losses_of, silent};
 
 /// Trains on this many devices.
 fn train(place: &Place, n: usize, run: &str, start: Start, settings: &[&str]) -> Result<Summary, TrainError> {
-    let rows = ["train.batch_size=5", "train.grad_accumulation_steps=2", "train.log_interval=1"];
-    let config = place.config(&[&rows, settings].concat());
-    let job = Job { config, run_dir: place.path(run), start, from: None, device: flex() };
-    let others = vec![flex(); n - 1];
-    train_on(job, &others, Box::new(Silent), &Interrupter::new(), |_, _, _| panic!("no step is skipped"))
+    let rows = ["train.batch_size=5", "train.grad_accumulation_steps=2"];
+    let logs = ["train.log_interval=1", "train.checkpoint_interval=10"];
+    let config = place.config(&[&rows, &logs, settings].concat());
+    let job = place.job(run, config, start);
+    let others = vec![job.device.clone(); n - 1];
+    train_on(job, &others, silent(), &Interrupter::new(), |_, _, _| panic!("no step is skipped"))
 }
 
-/// The losses of the steps and of the evaluations.
 fn losses(place: &Place, run: &str) -> Vec<f64> {
-    let metrics = place.read(&format!("{run}/metrics.jsonl"));
-    let lines = metrics.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let lines = lines.map(|line| serde_json::from_slice::<Value>(line).expect("JSON"));
-    lines.filter_map(|line| line["train_loss"].as_f64().or(line["val_loss"].as_f64())).collect()
+    losses_of(&place.read(&format!("{run}/metrics.jsonl")))
 }
 
 #[test]
@@ -52,29 +37,71 @@ fn several_devices_make_the_run_of_one() {
     }
 }
 
-#[test]
-fn a_run_goes_on_with_another_number_of_devices() {
-    let place = Place::new();
+fn largest_difference(place: &Place, one: &str, other: &str) -> f64 {
+    let [one, other] = [one, other].map(|run| losses(place, run));
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+/// Trains a run of twenty steps on two devices in one piece and in two, which must not matter.
+fn expect_to_go_on(place: &Place, settings: &[&str]) {
+    for (run, start, max_steps) in
+        [("whole", Start::Overwrite, 20), ("parts", Start::Overwrite, 10), ("parts", Start::Resume, 20)]
+    {
+        let max_steps = format!("train.max_steps={max_steps}");
+        let settings = [&["schedule.kind=\"constant\"", "train.eval_interval=0", &max_steps], settings].concat();
+        train(place, 2, run, start, &settings).expect("trains");
+    }
     let files = ["model", "optimizer"].map(|name| format!("checkpoints/step-000020/{name}.safetensors"));
-    let go = |n, run, start, max_steps| {
-        train(&place, n, run, start, &["schedule.kind=\"constant\"", max_steps]).expect("trains")
-    };
-    go(2, "whole", Start::New, "train.max_steps=20");
-    go(2, "parts", Start::New, "train.max_steps=12");
-    go(2, "parts", Start::Resume, "train.max_steps=20");
     place.assert_same("whole", "parts", &files.each_ref().map(String::as_str));
-    let summary = go(3, "parts", Start::Resume, "train.max_steps=24");
-    assert_eq!(summary.steps, 24);
 }
 
 #[test]
-fn devices_that_make_steps_by_themselves_average_their_weights() {
+fn a_run_goes_on_with_as_many_devices_to_the_same_bytes_and_with_others() {
     let place = Place::new();
-    let sync = ["distributed.sync=\"local\"", "distributed.local_steps=5"];
-    let average = ["distributed.outer_learning_rate=1.0", "distributed.outer_momentum=0.0"];
-    train(&place, 2, "local", Start::New, &[&sync, &average, &["train.max_steps=20"][..]].concat()).expect("trains");
+    expect_to_go_on(&place, &[]);
+    let more = ["schedule.kind=\"constant\"", "train.eval_interval=0", "train.max_steps=24"];
+    assert_eq!(train(&place, 3, "parts", Start::Resume, &more).expect("trains").steps, 24);
+}
+
+const LOCAL: [&str; 2] = ["distributed.sync=\"local\"", "distributed.local_steps=5"];
+const AVERAGE: [&str; 2] = ["distributed.outer_learning_rate=1.0", "distributed.outer_momentum=0.0"];
+
+#[test]
+fn devices_that_make_steps_by_themselves_average_their_weights_and_go_on() {
+    let place = Place::new();
+    train(&place, 2, "local", Start::New, &[&LOCAL[..], &AVERAGE, &["train.max_steps=20"]].concat()).expect("trains");
     let losses = losses(&place, "local");
     assert!(losses[19] < losses[0] - 0.5, "{losses:?}");
+    for kind in ["optimizer.kind=\"adamw\"", "optimizer.kind=\"muon\""] {
+        expect_to_go_on(&place, &[&LOCAL[..], &[kind]].concat());
+    }
+}
+
+#[test]
+fn devices_that_move_alike_by_themselves_are_one_device() {
+    let place = Place::new();
+    // One row: each of two devices takes the same step as a single one, so averaging changes nothing.
+    let one_row = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
+    train(&place, 1, "one", Start::New, &one_row).expect("trains");
+    train(&place, 2, "average", Start::New, &[&one_row[..], &LOCAL, &AVERAGE].concat()).expect("trains");
+    assert!(largest_difference(&place, "average", "one") < 1e-5);
+    train(&place, 2, "outer", Start::New, &[&one_row[..], &LOCAL].concat()).expect("trains");
+    assert!(largest_difference(&place, "outer", "one") > 1e-4, "the outer steps go another way");
+}
+
+#[test]
+fn gradients_in_bf16_lead_close_by() {
+    let place = Place::new();
+    let calm = ["train.max_steps=60", "optimizer.learning_rate=1e-3"];
+    let bf16 = [&calm[..], &["distributed.gradient_dtype=\"bf16\""]].concat();
+    train(&place, 3, "f32", Start::New, &calm).expect("trains");
+    for run in ["bf16", "again"] {
+        train(&place, 3, run, Start::New, &bf16).expect("trains");
+    }
+    place.assert_same("bf16", "again", &["checkpoints/step-000060/model.safetensors"]);
+    let difference = largest_difference(&place, "bf16", "f32");
+    assert!((1e-6..0.02).contains(&difference), "{difference}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, SCREENS};
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 use crate::inspect::trained;
 
 const PROMPT: &str = "The cat sat";
@@ -21,9 +21,7 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn a_lens_is_a_grid_of_layers_by_tokens() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
     let args = ["inspect", "lens", "runs/tiny", "--prompt", PROMPT];
     let measured = folder.json(&[&args[..], &["--format", "json"]].concat());
@@ -63,9 +61,7 @@ fn a_lens_is_a_grid_of_layers_by_tokens() {
 
 #[test]
 fn ablation_and_patching_are_maps_of_parts() {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
     let ablate = ["inspect", "ablate", "runs/tiny", "--max-batches", "2"];
     let measured = folder.json(&[&ablate[..], &["--format", "json"]].concat());

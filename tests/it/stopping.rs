@@ -4,52 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use tinderbox::data::Purpose;
-use tinderbox::device;
-use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train};
+use tinderbox::train::{Event, Start, Summary, TrainError};
 
-use crate::faults::files;
-use crate::runs::{Place, TEN_STEPS};
-
-/// Stops a run when its last evaluation begins.
-struct StopsLastEvaluation(Interrupter);
-
-impl Observer for StopsLastEvaluation {
-    fn observe(&mut self, event: &Event<'_>) {
-        if matches!(event, Event::FinalEvaluation) {
-            self.0.stop(None);
-        }
-    }
-}
-
-/// Stops a run when it reads its text for this purpose.
-struct StopsReading(Interrupter, Purpose);
-
-impl Observer for StopsReading {
-    fn observe(&mut self, event: &Event<'_>) {
-        if matches!(event, Event::Reading(reading) if reading.purpose == self.1) {
-            self.0.stop(None);
-        }
-    }
-}
-
-struct Silent;
-
-impl Observer for Silent {
-    fn observe(&mut self, _: &Event<'_>) {}
-}
+use crate::fixtures::{Place, TEN_STEPS, files, observed};
 
 fn go(place: &Place, run: &str, start: Start, stops: bool) -> Summary {
-    let interrupter = Interrupter::new();
-    let observer: Box<dyn Observer> =
-        if stops { Box::new(StopsLastEvaluation(interrupter.clone())) } else { Box::new(Silent) };
-    let job = Job {
-        config: place.config(&[]),
-        run_dir: place.path(run),
-        start,
-        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
-        from: None,
-    };
-    train(job, observer, &interrupter).expect("trains")
+    let summary = observed(place.job(run, place.config(&[]), start), move |event, interrupter| {
+        if stops && matches!(event, Event::FinalEvaluation) {
+            interrupter.stop(None);
+        }
+    });
+    summary.expect("trains")
 }
 
 #[test]
@@ -88,57 +53,44 @@ fn a_run_does_not_end_before_where_it_is() {
 fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let place = Place::new();
     let purposes = [Purpose::Scan, Purpose::CountWords, Purpose::FindMerges, Purpose::Encode];
-    let job = |max_steps: &str, start| Job {
-        config: place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", max_steps]),
-        run_dir: place.path("run"),
-        start,
-        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
-        from: None,
+    let job = |max_steps: &str, start| {
+        place.job("run", place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", max_steps]), start)
+    };
+    let stopped_while = |purpose: Purpose, job| {
+        let stopped = observed(job, move |event, interrupter| {
+            if matches!(event, Event::Reading(reading) if reading.purpose == purpose) {
+                interrupter.stop(None);
+            }
+        });
+        stopped.expect_err("stopped")
     };
     let n_files = || fs::read_dir(place.path("cache")).map_or(0, Iterator::count);
     for (n_kept, purpose) in [0, 0, 0, 1].into_iter().zip(purposes) {
-        let interrupter = Interrupter::new();
-        let observer = StopsReading(interrupter.clone(), purpose);
-        let job = job("train.max_steps=2", Start::New);
-        let error = train(job, Box::new(observer), &interrupter).expect_err("stopped");
+        let error = stopped_while(purpose, job("train.max_steps=2", Start::New));
         assert!(matches!(error, TrainError::InterruptedEarly), "{error}");
         assert!(!place.path("run").exists(), "{purpose:?}");
         assert_eq!(n_files(), n_kept, "only a whole tokenizer is kept: {purpose:?}");
     }
-    let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
+    let whole = |job| observed(job, |_, _| {}).expect("trains");
     whole(job("train.max_steps=2", Start::New));
 
     // An existing run stays unchanged.
-    let interrupter = Interrupter::new();
-    let observer = StopsReading(interrupter.clone(), Purpose::Scan);
     let more = job("train.max_steps=4", Start::Resume);
-    train(more.clone(), Box::new(observer), &interrupter).expect_err("stopped");
+    stopped_while(Purpose::Scan, more.clone());
     assert_eq!(whole(more).steps, 4);
 }
 
-/// Does something in the middle of a run, once its first checkpoint is saved.
-struct AtFirstSave<F>(Option<F>);
-
-impl<F: FnOnce() + Send> Observer for AtFirstSave<F> {
-    fn observe(&mut self, event: &Event<'_>) {
+/// The error of a run when `act` disturbs its directory once its first checkpoint is saved.
+fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> TrainError {
+    let (config, mut act) = (place.config(&["train.checkpoint_interval=3"]), Some(act));
+    let moved = observed(place.job(run, config, Start::New), move |event, _| {
         if matches!(event, Event::Saved { .. })
-            && let Some(act) = self.0.take()
+            && let Some(act) = act.take()
         {
             act();
         }
-    }
-}
-
-/// The error of a run when `act` disturbs its directory during training.
-fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> TrainError {
-    let job = Job {
-        config: place.config(&["train.checkpoint_interval=3"]),
-        run_dir: place.path(run),
-        start: Start::New,
-        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
-        from: None,
-    };
-    train(job, Box::new(AtFirstSave(Some(act))), &Interrupter::new()).expect_err("its directory is not there any more")
+    });
+    moved.expect_err("its directory is not there any more")
 }
 
 #[cfg(unix)]
@@ -199,30 +151,17 @@ fn a_run_whose_directory_is_removed_stops_and_makes_no_other() {
     assert!(!run.exists());
 }
 
-/// Stops a run as soon as it begins.
-struct StopsAtStart(Interrupter);
-
-impl Observer for StopsAtStart {
-    fn observe(&mut self, event: &Event<'_>) {
-        if matches!(event, Event::Started(_)) {
-            self.0.stop(None);
-        }
-    }
-}
-
 #[test]
 fn a_run_that_is_stopped_before_its_first_step_is_no_obstacle() {
     let place = Place::new();
     for start in [Start::New, Start::New, Start::Overwrite] {
-        let interrupter = Interrupter::new();
-        let job = Job {
-            config: place.config(&["train.head_metrics=true"]),
-            run_dir: place.path("run"),
-            start,
-            device: device::open(&"flex".parse().expect("a device")).expect("opens"),
-            from: None,
-        };
-        let summary = train(job, Box::new(StopsAtStart(interrupter.clone())), &interrupter).expect("stops");
+        let config = place.config(&["train.head_metrics=true"]);
+        let stopped = observed(place.job("run", config, start), |event, interrupter| {
+            if matches!(event, Event::Started(_)) {
+                interrupter.stop(None);
+            }
+        });
+        let summary = stopped.expect("stops");
         assert!(summary.interrupted && summary.steps == 0, "{summary:?}");
     }
     assert_eq!(go(&place, "run", Start::New, false).steps, 10);

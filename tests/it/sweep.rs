@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-#[cfg(unix)]
 use crate::browser::{Browser, SCREENS};
-use crate::cli::Folder;
-use crate::faults::files;
+#[cfg(unix)]
+use crate::fixtures::{Folder, files};
 
 const SWEEP: [&str; 11] = [
     "sweep",
@@ -40,8 +39,8 @@ fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
     let is_measured = |line: &&str| line.contains("\"planned\"") || line.contains("\"prepared\"");
     let measured: Vec<&str> = log.split_inclusive('\n').filter(is_measured).collect();
     fs::create_dir_all(folder.path(new)).expect("made");
-    folder.write(&format!("{new}/log.jsonl"), measured.concat());
-    folder.write(&format!("{new}/sweep.json"), folder.read(&format!("{old}/sweep.json")));
+    folder.write(format!("{new}/log.jsonl"), measured.concat());
+    folder.write(format!("{new}/sweep.json"), folder.read(&format!("{old}/sweep.json")));
     measured.len()
 }
 
@@ -85,9 +84,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
 /// Every setting and its loss are on the page, which fits every screen.
 #[cfg(unix)]
 fn check_page(folder: &Folder, table: &serde_json::Value) {
-    let Some(mut browser) = Browser::start() else {
-        return;
-    };
+    let Some(mut browser) = Browser::start() else { return };
     let trials = table["trials"].as_array().expect("trials");
     for screen in SCREENS {
         browser.look(screen);

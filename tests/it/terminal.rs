@@ -4,7 +4,7 @@ use std::io::Read;
 
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
-use crate::cli::Folder;
+use crate::fixtures::Folder;
 
 /// Sets a terminal's title, clipboard and colour: with ESC and with C1 codes.
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
@@ -33,8 +33,7 @@ fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
 
 #[test]
 fn a_terminal_is_not_controlled_by_texts_and_names() {
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte", "--set", "train.max_steps=1"]);
+    let folder = Folder::with_run(&["tokenizer.kind=byte", "train.max_steps=1"]);
     let named = format!("runs/{CODES}");
     std::fs::rename(folder.path("runs/tiny"), folder.path(&named)).expect("renamed");
     let write = ["generate", &named, "--prompt", CODES, "--max-new-tokens", "3"];

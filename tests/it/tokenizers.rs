@@ -12,7 +12,7 @@ use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
 
-use crate::cli::{Folder, Ran};
+use crate::fixtures::{Folder, Ran};
 
 const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
 
@@ -79,14 +79,6 @@ fn files_give_the_ids_and_texts_that_they_give_in_python() {
             let decoded = case["decoded"].as_str().unwrap();
             assert_eq!(tokenizer.decode(&ids), decoded, "{name}: {text:?}");
         }
-    }
-}
-
-#[test]
-fn a_file_stays_as_it_is() {
-    for name in FILES {
-        let content = std::fs::read_to_string(path_of(name)).unwrap();
-        assert_eq!(file(name).to_json(), content);
     }
 }
 
@@ -280,17 +272,6 @@ fn characters_and_bytes_have_the_ids_of_the_library() {
     }
 }
 
-#[test]
-fn several_threads_encode_at_once() {
-    let (text, tokenizer) = (text(), file("trained"));
-    let expected = tokenizer.encode(&text).unwrap();
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| assert!(tokenizer.encode(&text).unwrap() == expected));
-        }
-    });
-}
-
 /// A run that takes a moment, on the beginning of the stories.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
@@ -314,7 +295,7 @@ fn folder() -> Folder {
     folder.write("text.txt", text().chars().take(20_000).collect::<String>());
     folder.write("tiny.toml", CONFIG);
     for name in FILES {
-        std::fs::copy(path_of(name), folder.path(&format!("{name}.json"))).unwrap();
+        std::fs::copy(path_of(name), folder.path(format!("{name}.json"))).unwrap();
     }
     folder
 }

@@ -9,8 +9,7 @@ use serde_json::Value;
 use tinderbox::run::RunDir;
 use tinderbox::train::Start;
 
-use crate::cli::{Folder, Ran};
-use crate::runs::Place;
+use crate::fixtures::{Folder, Place, Ran, assert_transcript};
 
 const EVENTS: &str = "tensorboard/events.out.tfevents.tinderbox";
 
@@ -127,22 +126,33 @@ fn tensorboard_is_told_what_the_metrics_say() {
 }
 
 #[test]
-fn events_are_cut_back_like_the_other_logs_even_in_the_middle_of_one() {
+fn all_logs_are_cut_back_even_in_the_middle_of_a_line() {
     let place = Place::new();
-    let config = || place.config(&["train.tensorboard=true", "train.keep_checkpoints=9"]);
+    let all = ["train.tensorboard=true", "train.head_metrics=true", "train.keep_checkpoints=9"];
+    let config = || place.config(&all);
     place.train("whole", config(), Start::New, None).expect("trains");
     place.train("died", config(), Start::New, Some(9)).expect("trains");
     let path = place.path("died").join(EVENTS);
     let file = fs::read(&path).expect("read");
+    // As if the process had been killed between steps 6 and 9, in mid-line and mid-save.
     fs::write(&path, &file[..file.len() - 5]).expect("written");
+    let half = [&place.read("died/metrics.jsonl")[..], b"{\"step\":9,\"tr"].concat();
+    fs::write(place.path("died/metrics.jsonl"), half).expect("written");
+    fs::create_dir(place.path("died/checkpoints/.step-000010.partial")).expect("made");
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
     place.train("died", config(), Start::Resume, None).expect("goes on");
     let read = |run: &str| without_speed(read_events(&place.path(run).join(EVENTS)));
     assert_eq!(read("died"), read("whole"));
+    let is_of_heads = |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "heads/induction/1.0");
+    assert!(read("whole").iter().any(is_of_heads));
+    let weights = "checkpoints/step-000010/model.safetensors";
+    place.assert_same("whole", "died", &[weights, "metrics.jsonl", "samples.txt", "head_metrics.jsonl"]);
+    assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
     let finished = fs::metadata(&path).expect("there").len();
     let fewer = place.config(&["train.tensorboard=true", "train.max_steps=4"]);
     place.train("died", fewer, Start::Overwrite, None).expect("trains");
     assert!(fs::metadata(&path).expect("there").len() < finished, "a new file");
+    assert!(!place.path("died/head_metrics.jsonl").exists(), "only where it is asked for");
 }
 
 #[test]
@@ -211,9 +221,7 @@ fn facts(ran: &Ran) -> Vec<Value> {
 fn folder_of_runs() -> Folder {
     let folder = Folder::trained();
     for name in ["short", "stopped", "old", "newer"] {
-        let run_dir = format!("runs/{name}");
-        let short = ["--set", "train.max_steps=20", "--run-dir", &run_dir];
-        folder.succeed(&[&["train", "tiny.toml"][..], &short].concat());
+        folder.train_as(&format!("runs/{name}"), &["train.max_steps=20"]);
     }
     // As if killed after its first checkpoint.
     let metrics = folder.read("runs/stopped/metrics.jsonl");
@@ -308,8 +316,7 @@ fn a_resumed_run_adds_up_its_time() {
 #[test]
 fn runs_are_compared_by_what_sets_them_apart() {
     let folder = Folder::trained();
-    let other = ["train", "tiny.toml", "--run-dir", "runs/other", "--set", "train.seed=7"];
-    folder.succeed(&[&other[..], &["--set", "train.max_steps=20"]].concat());
+    folder.train_as("runs/other", &["train.seed=7", "train.max_steps=20"]);
     let table = folder.succeed(&["runs", "runs/tiny", "runs/other"]);
     let below: Vec<&str> = table.lines().skip_while(|line| !line.is_empty()).collect();
     assert_eq!(below.len(), 3, "{table}");
@@ -337,16 +344,15 @@ fn a_folder_without_runs_is_explained() {
       hint: train one with `tinderbox train CONFIG`, or name the folder that holds yours
     ");
     fs::create_dir(folder.path("runs/notes")).expect("made");
-    assert_snapshot!(folder.fail(&["runs"]), @r"
+    assert_transcript!(folder, @r"
+    $ runs
     error: there are no runs in `runs`
       - `runs/notes` is not a run
       hint: train one with `tinderbox train CONFIG`, or name the folder that holds yours
-    ");
-    assert_snapshot!(folder.fail(&["runs", "text.txt"]), @r"
+    $ runs text.txt
     error: cannot read `text.txt`: Not a directory (os error 20)
       hint: a run is kept in a folder; name one, or one that can be made
-    ");
-    assert_snapshot!(folder.fail(&["runs", "runs/notes", "runs/b"]), @r"
+    $ runs runs/notes runs/b
     error: `runs/notes` is not a run
       hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
     ");

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::Folder;
-use crate::families::FAMILIES;
+use crate::fixtures::{FAMILIES, Folder, copy};
 
 fn fixture(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family)
@@ -16,10 +15,7 @@ fn fixture(family: &str) -> PathBuf {
 /// A folder with the imported run `runs/FAMILY`, and a copy of the model that may be modified, `model`.
 fn imported(family: &str) -> Folder {
     let folder = Folder::new();
-    fs::create_dir(folder.path("model")).expect("a folder");
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        fs::copy(fixture(family).join(file), folder.path("model").join(file)).expect("copied");
-    }
+    copy(&fixture(family), &folder.path("model"));
     folder.succeed(&["import", "model", "--run-dir", "runs/it"]);
     folder
 }
@@ -71,24 +67,34 @@ fn an_imported_run_is_its_model_in_every_family() {
     }
 }
 
-/// A GGUF file of every writable type: its own type explains the differences, and no other does.
+/// Every writable type: its own type explains the differences, and no other does.
 #[test]
 fn an_export_is_the_run_in_every_type_of_numbers() {
     let folder = Folder::new();
     let llama = ["model.norm=rms_norm", "model.position=rope", "model.mlp=swiglu", "model.d_model=32"];
-    let sets = llama.iter().flat_map(|key| ["--set", *key]);
-    let always = ["train", "tiny.toml", "--set", "train.max_steps=3", "--set", "model.d_ff=64"];
-    folder.succeed(&always.into_iter().chain(sets).collect::<Vec<_>>());
-    for (dtype, result) in [("f32", "equal"), ("f16", "rounded"), ("bf16", "rounded"), ("q8_0", "rounded")] {
-        let file = format!("{dtype}.gguf");
-        folder.succeed(&["export", "runs/tiny", "--to", "gguf", "--dtype", dtype, "--output", &file]);
-        let found = folder.json(&["verify", "runs/tiny", "--against", &file, "--prompt", "the cat", "--json"]);
-        assert_eq!(found["same"], json!(true), "{dtype}: {found}");
+    folder.train(&[&["train.max_steps=3", "model.d_ff=64"], &llama[..]].concat());
+    for (to, dtype, name, result) in [
+        ("gguf", "f32", "token_embd.weight", "equal"),
+        ("gguf", "f16", "token_embd.weight", "rounded"),
+        ("gguf", "bf16", "token_embd.weight", "rounded"),
+        ("gguf", "q8_0", "token_embd.weight", "rounded"),
+        ("hf", "f16", "model.embed_tokens.weight", "rounded"),
+        ("hf", "bf16", "model.embed_tokens.weight", "rounded"),
+    ] {
+        let place = format!("{dtype}.{to}");
+        folder.succeed(&["export", "runs/tiny", "--to", to, "--dtype", dtype, "--output", &place]);
+        let found = folder.json(&["verify", "runs/tiny", "--against", &place, "--prompt", "the cat", "--json"]);
+        assert_eq!(found["same"], json!(true), "{place}: {found}");
         let tensors = found["tensors"].as_array().expect("tensors");
-        let embedding =
-            tensors.iter().find(|tensor| tensor["name"] == json!("token_embd.weight")).expect("it is there");
-        assert_eq!(embedding["result"], json!(result), "{dtype}");
-        assert_eq!(embedding["dtype"], json!(dtype.to_uppercase()));
+        let tensor = |name: &str| tensors.iter().find(|tensor| tensor["name"] == json!(name)).expect("it is there");
+        assert_eq!(tensor(name)["result"], json!(result), "{place}");
+        assert_eq!(tensor(name)["dtype"], json!(dtype.to_uppercase()));
+        if to == "gguf" {
+            assert_eq!(tensor("output_norm.weight")["result"], json!("equal"), "vectors stay exact");
+        } else {
+            let config: Value = serde_json::from_str(&folder.read(&format!("{place}/config.json"))).expect("JSON");
+            assert_eq!(config["torch_dtype"], json!(if dtype == "f16" { "float16" } else { "bfloat16" }));
+        }
     }
 }
 

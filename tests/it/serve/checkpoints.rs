@@ -1,27 +1,20 @@
 //! The checkpoints that a run keeps: each is a model with its own name, and the page replays them.
 
-use std::io::Write;
-use std::net::TcpStream;
-
 use serde_json::{Value, json};
 
 use super::page::{look_around, no_problems, post};
 use super::program::program;
-use super::{Response, http, text};
+use super::{Response, text};
 use crate::browser::{Browser, Theme};
-use crate::cli::Folder;
+use crate::fixtures::{Folder, set};
 
 /// A run of 40 steps with a checkpoint every 10.
 fn kept() -> Folder {
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--set", "train.keep_checkpoints=all"]);
-    folder
+    Folder::with_run(&["train.keep_checkpoints=all"])
 }
 
 fn ask(port: u16, path: &str, body: &Value) -> Response {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
-    Response::read(stream)
+    super::ask(port, "POST", path, body)
 }
 
 #[test]
@@ -50,16 +43,15 @@ fn a_checkpoint_is_asked_for_by_its_name() {
 #[test]
 fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
     let folder = Folder::new();
-    let train = |more: &[&str]| {
-        folder.succeed(&[&["train", "tiny.toml", "--set", "train.keep_checkpoints=1"][..], more].concat());
-    };
-    train(&["--set", "train.max_steps=10"]);
+    folder.train(&["train.keep_checkpoints=1", "train.max_steps=10"]);
     let (named, port) = program(&folder, &["runs/tiny"]);
     let (followed, other) = program(&folder, &["--runs", "runs"]);
     let looked = json!({"model": "tiny", "prompt": "The"});
     let write = json!({"model": "tiny", "prompt": "The", "max_tokens": 3});
     ask(other, "/v1/completions", &write).json(200);
-    train(&["--set", "train.max_steps=60", "--resume"]);
+    folder.succeed(
+        &[&["train", "tiny.toml", "--resume"], &*set(&["train.keep_checkpoints=1", "train.max_steps=60"])].concat(),
+    );
     assert!(!folder.path("runs/tiny/checkpoints/step-000010").exists(), "the run went on from a better one");
     ask(port, "/v1/completions", &write).json(200);
     let error = ask(port, "/v1/inspect", &looked).error(409);

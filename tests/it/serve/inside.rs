@@ -1,13 +1,11 @@
 //! `/v1/inspect`: the numbers of `tinderbox inspect`, and text generated with heads ablated.
 
-use std::io::Write;
-use std::net::TcpStream;
-
 use serde_json::{Value, json};
 
 use super::program::program;
-use super::{Host, Response, http};
-use crate::cli::Folder;
+use super::{Host, ask};
+
+use crate::fixtures::Folder;
 
 /// The numbers as 32-bit floats, which they are.
 fn floats(list: &Value) -> Vec<f32> {
@@ -19,11 +17,7 @@ fn attention_and_lens_are_those_of_the_command() {
     let folder = Folder::trained();
     let (server, port) = program(&folder, &["runs/tiny"]);
     let prompt = "The cat sat";
-    let inspect = |body: Value| {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        stream.write_all(&http("POST", "/v1/inspect", "", body.to_string().as_bytes())).expect("sent");
-        Response::read(stream).json(200)
-    };
+    let inspect = |body: Value| ask(port, "POST", "/v1/inspect", &body).json(200);
     let found = inspect(json!({"prompt": prompt, "attention": true, "lens": true, "top": 3, "attribution": 4}));
     let always = ["--prompt", prompt, "--format", "json"];
     let attention = folder.json(&[&["inspect", "attention", "runs/tiny"][..], &always].concat());

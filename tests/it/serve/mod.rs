@@ -135,6 +135,18 @@ fn http(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
+/// The response of a server on this port.
+fn ask(port: u16, method: &str, path: &str, body: &Value) -> Response {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    ask_with(port, &http(method, path, "", body.as_bytes()))
+}
+
+fn ask_with(port: u16, request: &[u8]) -> Response {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.write_all(request).expect("sent");
+    Response::read(stream)
+}
+
 /// A response, read to its end.
 #[derive(Debug)]
 struct Response {

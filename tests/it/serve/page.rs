@@ -1,16 +1,14 @@
 //! The server's page in a browser: it shows what the server and the commands say, and its address keeps its state.
 
-use std::io::Write;
-use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::ask;
 use super::program::program;
-use super::{Response, http};
 use crate::browser::{Browser, Theme};
-use crate::cli::Folder;
+use crate::fixtures::{Folder, set};
 use crate::inspect::trained;
 
 /// The screens to check the page on.
@@ -24,9 +22,7 @@ const SCREENS: [(u32, Theme); 6] = [
 ];
 
 pub(super) fn post(port: u16, path: &str, body: &Value) -> Value {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
-    Response::read(stream).json(200)
+    ask(port, "POST", path, body).json(200)
 }
 
 pub(super) fn no_problems(browser: &mut Browser) {
@@ -100,8 +96,7 @@ fn a_text_is_written_scored_and_branched() {
 #[test]
 fn a_head_is_switched_off_and_on_again() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--set", "model.position=rope", "--set", "train.max_steps=300"]);
+    let folder = Folder::with_run(&["model.position=rope", "train.max_steps=300"]);
     let (server, port) = program(&folder, &["runs/tiny"]);
     let prompt = "The cat sat";
     browser.look((1280, Theme::Light));
@@ -153,11 +148,9 @@ fn runs_appear_and_grow_while_one_looks() {
     let (server, port) = program(&folder, &["--runs", "runs"]);
     browser.visit(&format!("http://127.0.0.1:{port}/"));
     browser.wait_for("document.querySelectorAll('.runs tbody tr').length === 1");
-    let mut args = vec!["train", "tiny.toml", "--run-dir", "runs/new"];
-    let keys = ["max_steps=1000000", "log_interval=100", "eval_interval=500", "checkpoint_interval=500"];
-    let keys = keys.map(|key| format!("train.{key}"));
-    args.extend(keys.iter().flat_map(|key| ["--set", key]));
-    let mut training = folder.start(&args);
+    let intervals = ["train.log_interval=100", "train.eval_interval=500", "train.checkpoint_interval=500"];
+    let endless = set(&[&["train.max_steps=1000000"], &intervals[..]].concat());
+    let mut training = folder.start(&[&["train", "tiny.toml", "--run-dir", "runs/new"], &*endless].concat());
     training.wait_for("step");
     browser.wait_for("document.querySelector('.badge.running')?.textContent === 'live'");
     let step = "Number(document.querySelector('.runs tr:has(.running) .number').textContent.split(' of')[0].replace(/\\D/g, ''))";
@@ -166,10 +159,8 @@ fn runs_appear_and_grow_while_one_looks() {
     look_around(&mut browser, "runs");
     // A model in training is available by name as soon as it has a checkpoint.
     let answered = (0..600).any(|_| {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        let body = json!({"model": "new", "prompt": "The", "max_tokens": 3}).to_string();
-        stream.write_all(&http("POST", "/v1/completions", "", body.as_bytes())).expect("sent");
-        let is_there = Response::read(stream).status == 200;
+        let body = json!({"model": "new", "prompt": "The", "max_tokens": 3});
+        let is_there = ask(port, "POST", "/v1/completions", &body).status == 200;
         sleep(Duration::from_millis(if is_there { 0 } else { 100 }));
         is_there
     });

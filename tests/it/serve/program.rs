@@ -1,15 +1,13 @@
 //! `tinderbox serve`, with the examples from the docs.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-
 use serde_json::{Value, json};
 
-use super::{Response, http, text};
-use crate::cli::Folder;
+use super::{ask, ask_with, http, text};
+
+use crate::fixtures::{Folder, Started};
 
 /// Starts the program with these arguments; returns it with the port that it listens on.
-pub fn program(folder: &Folder, args: &[&str]) -> (crate::cli::Started, u16) {
+pub fn program(folder: &Folder, args: &[&str]) -> (Started, u16) {
     let mut server = folder.start(&[&["serve", "--port", "0"], args].concat());
     let line = server.find_line("serving ");
     let port = line.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
@@ -27,25 +25,9 @@ fn the_program_serves_what_the_docs_show() {
         .filter(|block| block.starts_with("curl "))
         .collect();
     assert!(examples.len() >= 6, "the docs have examples");
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/quickstart"]);
+    let folder = Folder::trained();
+    std::fs::rename(folder.path("runs/tiny"), folder.path("runs/quickstart")).expect("renamed");
     let (server, port) = program(&folder, &["runs/quickstart"]);
-    let written = folder.succeed(&[
-        "generate",
-        "runs/quickstart",
-        "--prompt",
-        "The",
-        "--temperature",
-        "0",
-        "--max-new-tokens",
-        "40",
-    ]);
-    let host = ([127, 0, 0, 1], port).into();
-    let body =
-        json!({"model": "quickstart", "prompt": "The", "temperature": 0, "max_tokens": 40, "echo": true}).to_string();
-    let mut stream = TcpStream::connect::<SocketAddr>(host).expect("it listens");
-    stream.write_all(&http("POST", "/v1/completions", "", body.as_bytes())).expect("sent");
-    assert_eq!(text(&Response::read(stream).json(200), 0).to_owned() + "\n", written);
     let has_curl = std::process::Command::new("curl").arg("--version").output().is_ok();
     if has_curl {
         for example in examples {
@@ -69,8 +51,7 @@ fn the_program_serves_what_the_docs_show() {
 
 #[test]
 fn what_cannot_be_served_is_said() {
-    let folder = Folder::new();
-    folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=2"]);
+    let folder = Folder::with_run(&["train.max_steps=2"]);
     let ran = folder.run(&["serve", "runs/tiny", "--host", "0.0.0.0", "--port", "0"]);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("--api-key-file") && ran.stderr.contains("--no-auth"), "{}", ran.stderr);
@@ -88,20 +69,14 @@ fn what_cannot_be_served_is_said() {
     assert!(large.contains("lower --parallel"), "{large}");
     folder.write("keys", "secret\n");
     let (server, port) = program(&folder, &["runs/tiny/last", "runs/tiny", "--api-key-file", "keys"]);
-    let get = |headers: &str| {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        stream.write_all(&http("GET", "/v1/models", headers, b"")).expect("sent");
-        Response::read(stream)
-    };
+    let get = |headers: &str| ask_with(port, &http("GET", "/v1/models", headers, b""));
     get("").error(401);
     let models = get("Authorization: Bearer secret\r\n").json(200);
     let names: Vec<&Value> = models["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
     assert_eq!(names, ["tiny/last", "tiny"]);
     server.kill();
     let (server, port) = program(&folder, &["--runs", "runs"]);
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.write_all(&http("GET", "/v1/models/tiny", "", b"")).expect("sent");
-    Response::read(stream).json(200);
+    ask(port, "GET", "/v1/models/tiny", &Value::Null).json(200);
     server.kill();
 }
 
@@ -112,39 +87,35 @@ fn a_folder_of_runs_is_followed() {
     folder.fail(&["serve", "--runs", "nowhere", "--port", "0"]);
     std::fs::create_dir(folder.path("runs")).expect("a folder");
     let (server, port) = program(&folder, &["--runs", "runs"]);
-    let ask = |method: &str, path: &str, body: &str| {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        stream.write_all(&http(method, path, "", body.as_bytes())).expect("sent");
-        Response::read(stream)
-    };
+    let get = |path: &str| ask(port, "GET", path, &Value::Null);
+    let complete = |body: &Value| ask(port, "POST", "/v1/completions", body);
     let names = || {
-        let models = ask("GET", "/v1/models", "").json(200);
+        let models = get("/v1/models").json(200);
         let models = models["data"].as_array().expect("a list");
         models.iter().map(|model| model["id"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
     };
-    let write =
-        || ask("POST", "/v1/completions", r#"{"model": "new", "prompt": "The", "temperature": 0, "max_tokens": 9}"#);
+    let write = || complete(&json!({"model": "new", "prompt": "The", "temperature": 0, "max_tokens": 9}));
     let generate = || {
         let settings = ["--prompt", "The", "--temperature", "0", "--max-new-tokens", "9"];
         folder.succeed(&[&["generate", "runs/new"][..], &settings].concat())
     };
     assert_eq!(names(), [""; 0]);
     write().error(404);
-    folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/new", "--set", "train.max_steps=2"]);
+    folder.train_as("runs/new", &["train.max_steps=2"]);
     assert_eq!(names(), ["new"]);
     for max_steps in ["train.max_steps=2", "train.max_steps=40"] {
         folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/new", "--overwrite", "--set", max_steps]);
         let written = write().json(200);
         assert_eq!(format!("The{}\n", text(&written, 0)), generate(), "{max_steps}");
     }
-    ask("POST", "/v1/completions", r#"{"model": "../runs/new", "prompt": "The"}"#).error(404);
-    let runs = ask("GET", "/app/runs", "").json(200);
+    complete(&json!({"model": "../runs/new", "prompt": "The"})).error(404);
+    let runs = get("/app/runs").json(200);
     assert_eq!(runs["runs"][0]["name"], "new");
     assert_eq!(runs["runs"][0]["step"], 40);
     assert!(runs["runs"][0]["curve"].as_array().is_some_and(|curve| curve.len() > 1), "{runs}");
-    assert_eq!(ask("GET", "/app/report/new", "").status, 200);
-    ask("GET", "/app/report/..%2Fnew", "").error(404);
-    let page = ask("GET", "/run/new/write", "");
+    assert_eq!(get("/app/report/new").status, 200);
+    get("/app/report/..%2Fnew").error(404);
+    let page = get("/run/new/write");
     assert!(page.headers.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{page:?}");
     server.kill();
 }
@@ -164,16 +135,14 @@ fn thousands_of_requests_keep_the_memory() {
         ("/v1/completions", json!({"prompt": "The", "temperature": -1}), 400),
         ("/nowhere", json!({}), 404),
     ];
-    let ask = |n: usize| {
+    let ask_times = |n: usize| {
         for (path, body, status) in kinds.iter().cycle().take(n) {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-            stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
-            assert_eq!(Response::read(stream).status, *status, "{path} {body}");
+            assert_eq!(ask(port, "POST", path, body).status, *status, "{path} {body}");
         }
         crate::endurance::rss_kib(server.id()).expect("it runs")
     };
-    let early = ask(700);
-    let late = ask(2100);
+    let early = ask_times(700);
+    let late = ask_times(2100);
     assert!(late < early + early / 20 + 2048, "from {early} to {late} KiB");
     server.kill();
 }
