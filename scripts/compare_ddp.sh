@@ -54,11 +54,12 @@ ours() {
         --set "train.max_steps=$steps" --set train.eval_interval=0 --set train.checkpoint_interval=0 \
         --set train.sample_tokens=0 --set train.eval_batches=1 --set "train.log_interval=$steps" 2>"$work/stderr" |
         median_step_ms || { cat "$work/stderr" >&2; exit 1; }
+    cp "$run/config.toml" "$work/config.toml" # with all defaults, for PyTorch
     rm -rf "$run"
 }
 
 torch() {
-    OMP_NUM_THREADS=1 "$python" scripts/compare_ddp.py --processes 2 --steps "$steps" "$config" | median_step_ms
+    OMP_NUM_THREADS=1 "$python" scripts/compare_ddp.py --processes 2 --steps "$steps" "$work/config.toml" | median_step_ms
 }
 
 # middle FILE: the upper of the two in the middle.

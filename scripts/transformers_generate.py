@@ -33,7 +33,7 @@ def main():
     torch.manual_seed(1)
     model = GPT2LMHeadModel(GPT2Config(
         vocab_size=args.vocab_size, n_positions=shape["context_length"], n_embd=shape["d_model"],
-        n_layer=shape["n_layers"], n_head=shape["n_heads"], n_inner=shape["d_ff"],
+        n_layer=shape["n_layers"], n_head=shape["n_heads"], n_inner=shape.get("d_ff"),
         bos_token_id=None, eos_token_id=None, pad_token_id=0,
     )).eval()
     prompt = torch.randint(args.vocab_size, (args.batch_size, args.prompt_tokens))

@@ -10,6 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use super::{DONE, INTERRUPTED, note, open_device, output, print, program, sweep};
 use crate::autoconfig::{self, PRESETS, Preset, Request};
+use crate::config::reference::with_every_key;
 use crate::config::{Config, TokenizerKind};
 use crate::data;
 use crate::device::DeviceSpec;
@@ -23,11 +24,15 @@ Examples:
   tinderbox init --from-text my.txt > my.toml
   tinderbox init --from-text books/ --minutes 60 --output books.toml
   tinderbox init --from-text my.txt --search 30m > my.toml
-  tinderbox init --preset shakespeare > shakespeare.toml")]
+  tinderbox init --preset shakespeare > shakespeare.toml
+  tinderbox init --all > all.toml")]
 pub(super) struct Args {
     /// A shipped config, byte for byte [default: quickstart]
     #[arg(long, value_name = "NAME", value_parser = preset_names(), conflicts_with = "from_text")]
     preset: Option<String>,
+    /// Show every key in it: what it means, its default, and commented out what the config does not set
+    #[arg(long, conflicts_with = "from_text")]
+    all: bool,
     /// Make a config for this text, a file or a folder: the text is read, and a few training steps are measured
     /// [default: print a preset]
     #[arg(long, value_name = "FILE")]
@@ -109,7 +114,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     } else {
         let name = args.preset.as_deref().unwrap_or("quickstart");
         let preset = Preset::named(name).expect("clap has checked the name");
-        emit(args, preset.toml)?;
+        match args.all {
+            true => emit(args, &with_every_key(preset.toml, Path::new(name))?)?,
+            false => emit(args, preset.toml)?,
+        }
         if args.preset.is_none() {
             list_presets();
         }
@@ -223,6 +231,7 @@ fn list_presets() {
         note(format!("    --preset {name:<16} {about} (configs/{stem}.toml)"));
     }
     note("    --from-text FILE          a config for your own text and this machine");
+    note("    --all                     every key, with what it means and its default");
 }
 
 fn note_next_commands(args: &Args) {

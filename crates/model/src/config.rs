@@ -13,13 +13,13 @@ const MAX_LAYERS: usize = 1 << 16;
 crate::sections! {
     /// `[model]`: the shape of the network.
     pub struct ModelConfig {
-        /// The most tokens that the model sees at once. At least 1; default 128.
+        /// The most tokens that the model sees at once. At least 1.
         pub context_length: usize = 128,
-        /// The width of the residual stream. Divisible by `n_heads`; default 128.
+        /// The width of the residual stream. Divisible by `n_heads`.
         pub d_model: usize = 128,
-        /// The number of blocks. At least 1; default 4.
+        /// The number of blocks. At least 1.
         pub n_layers: usize = 4,
-        /// The number of query heads in each attention layer. At least 1; default 4.
+        /// The number of query heads in each attention layer. At least 1.
         pub n_heads: usize = 4,
         /// The number of key and value heads; fewer than `n_heads` is grouped-query attention. Divides `n_heads`, the
         /// default.
@@ -29,55 +29,54 @@ crate::sections! {
         /// The width inside the MLP. At least 1; default 4 `d_model`, or for `swiglu`, which has a third matrix, 8/3
         /// `d_model` rounded up to a multiple of 32.
         pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
-        /// The position encoding. Default `learned`.
+        /// The position encoding: `learned` (a vector for each position) or `rope` (queries and keys are rotated).
         pub position: PositionKind = PositionKind::default(),
-        /// The base of the wavelengths of `rope`; `learned` ignores it. Above 0; default 10000.
+        /// The base of the wavelengths of `rope`; `learned` ignores it. Above 0.
         pub rope_theta: f64 = 10_000.0,
-        /// The share of each head's dimensions, from the first on, that `rope` rotates. In (0, 1]; default 1.
+        /// The fraction of each head's dimensions, from the first on, that `rope` rotates. In (0, 1].
         pub rotary_fraction: f64 = 1.0,
-        /// The normalisation before each attention layer and MLP. Default `layer_norm`.
+        /// The normalisation before each attention layer and MLP: `layer_norm` or `rms_norm`.
         pub norm: NormKind = NormKind::default(),
         /// The epsilon that norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with
         /// `layer_norm`, 1e-6 with `rms_norm`.
         pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
-        /// The activation of the MLP. Default `gelu`.
+        /// The activation of the MLP: `gelu`, `gelu_tanh` (GPT-2's approximation of it), `swiglu` or `relu_squared`.
         pub mlp: MlpKind = MlpKind::default(),
-        /// Whether linear layers and layer norms have biases. Default false.
+        /// Whether linear layers and layer norms have biases.
         pub bias: bool = false,
         /// Whether the projections to queries, keys and values have biases. Default `bias`.
         pub qkv_bias: bool = false,
-        /// Whether the queries and keys of each head are normalised. Default false.
+        /// Whether the queries and keys of each head are normalised.
         pub qk_norm: bool = false,
         /// Whether attention and the MLP of a block both read the block's input, instead of running one after the
-        /// other. Default false.
+        /// other.
         pub parallel_residual: bool = false,
         /// The number of tokens that a position attends to, itself included, one number per layer, repeated from the
-        /// first when there are more layers; 0 is the whole context. Default: no windows.
+        /// first when there are more layers; 0 is the whole context. Empty: no windows.
         pub attention_window: Vec<usize> = Vec::new(),
         /// The factor that scales the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub attention_scale: Option<f64> = None,
-        /// Whether the output layer uses the token embedding's weights. Default true.
+        /// Whether the output layer uses the token embedding's weights.
         pub tie_embeddings: bool = true,
         /// Whether the projections that write to the residual stream, attention's output projection and the MLP's
         /// second matrix, are initialized to zero instead of small random numbers, so that a new block is the identity.
-        /// Default false.
         ///
         /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
         /// 3.1.
         pub zero_init_projections: bool = false,
-        /// Whether norms have learned scales, and layer norms shifts. Default true.
+        /// Whether norms have learned scales, and layer norms shifts.
         ///
         /// Source for norms without them: Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models",
         /// section 2.1.
         pub norm_weights: bool = true,
         /// Whether the values of attention are a weighted sum of the block's values and the first block's, with two
-        /// learned factors in each block except the first. Default false.
+        /// learned factors in each block except the first.
         ///
         /// Source: Zhou et al. 2024, "Value Residual Learning", section 3.
         pub value_residual: bool = false,
         /// Whether the input of each block is a weighted sum of the residual stream and the embedding, with two learned
-        /// factors. Default false.
+        /// factors.
         ///
         /// Source: Jordan et al. 2024, <https://github.com/KellerJordan/modded-nanogpt>.
         pub embedding_skip: bool = false,
@@ -90,9 +89,10 @@ crate::sections! {
         /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub logit_softcap: Option<f64> = None,
-        /// The share of activations dropped in training. In [0, 1); default 0.
+        /// The fraction of activations dropped in training. In [0, 1).
         pub dropout: f64 = 0.0,
-        /// How the wavelengths of `rope` were stretched for a longer context. Default: they were not.
+        /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, or
+        /// as in Llama 3.1. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rope_scaling: Option<RopeScaling> = None,
     }

@@ -9,7 +9,8 @@ pub const MAX_SIZE: usize = 1 << 24;
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
 
-/// Defines the sections of a config: structs with the default of each key next to its type.
+/// Defines the sections of a config: structs with the default of each key next to its type. What a default says is not
+/// repeated in the docs of its key, unless it follows from other keys.
 #[macro_export]
 macro_rules! sections {
     ($($(#[$doc:meta])* pub struct $name:ident {
@@ -27,7 +28,30 @@ macro_rules! sections {
                 Self { $($key: $default,)* }
             }
         }
+
+        impl $crate::section::Section for $name {
+            const ABOUT: &'static str = concat!($(stringify!($doc), "\u{1e}"),*);
+            const KEYS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($key), concat!($(stringify!($key_doc), "\u{1e}"),*)),)*];
+        }
     )*};
+}
+
+/// A section of a config that knows the documentation of its keys, as [`sections`](crate::sections) defines them.
+pub trait Section {
+    /// The attributes of the struct, each followed by a record separator; [`paragraphs`] reads them.
+    const ABOUT: &'static str;
+    /// Each key with its attributes, in the order of the struct.
+    const KEYS: &'static [(&'static str, &'static str)];
+}
+
+/// The paragraphs of the doc comments among attributes.
+pub fn paragraphs(attributes: &str) -> Vec<String> {
+    let docs = attributes.split('\u{1e}').filter_map(|attribute| attribute.strip_prefix("doc ="));
+    let lines =
+        docs.map(|literal| literal.trim().trim_start_matches(['r', '#']).trim_end_matches('#').trim_matches('"'));
+    let lines: Vec<&str> = lines.map(str::trim).collect();
+    lines.split(|line| line.is_empty()).map(|paragraph| paragraph.join(" ")).collect()
 }
 
 /// The broken rules of a config so far, each as a message that names its key and value.

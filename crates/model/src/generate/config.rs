@@ -5,26 +5,23 @@ use crate::section::{BrokenRules, Problems};
 crate::sections! {
     /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
     pub struct GenerateConfig {
-        /// The most tokens generated after the prompt. At least 1; default 500.
+        /// The most tokens generated after the prompt. At least 1.
         pub max_new_tokens: usize = 500,
-        /// The number of samples. At least 1; default 1.
+        /// The number of samples. At least 1.
         pub num_samples: usize = 1,
-        /// Divides the logits: below 1 is safer, above 1 more random, 0 always takes the most likely token. Default
-        /// 0.8.
+        /// Divides the logits: below 1 is safer, above 1 more random, 0 always takes the most likely token.
         pub temperature: f64 = 0.8,
-        /// Only this many of the most likely tokens may be sampled; 0: off. Default 0.
+        /// Only this many of the most likely tokens may be sampled; 0: off.
         pub top_k: usize = 0,
-        /// Only the most likely tokens that together have this probability may be sampled; 1: off. In (0, 1]; default
-        /// 1.
+        /// Only the most likely tokens that together have this probability may be sampled; 1: off. In (0, 1].
         pub top_p: f64 = 1.0,
-        /// Only tokens with this share of the most likely token's probability may be sampled; 0: off. In [0, 1];
-        /// default 0.
+        /// Only tokens with this fraction of the most likely token's probability may be sampled; 0: off. In [0, 1].
         pub min_p: f64 = 0.0,
-        /// Makes tokens that already occur in the text less likely; 1: off. Above 0; default 1.
+        /// Makes tokens that already occur in the text less likely; 1: off. Above 0.
         pub repetition_penalty: f64 = 1.0,
-        /// Texts that end the generation, none of them empty. Default: none.
+        /// Texts that end the generation, such as `["\n\n"]`; none of them empty.
         pub stop: Vec<String> = Vec::new(),
-        /// The seed of sampling: the same seed generates the same text. Below 2^63; default 1337.
+        /// The seed of sampling: the same seed generates the same text. Below 2^63.
         pub seed: u64 = 1337,
     }
 }

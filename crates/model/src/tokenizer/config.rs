@@ -12,16 +12,18 @@ const MIN_BPE_SIZE: usize = 257;
 crate::sections! {
     /// `[tokenizer]`: how text becomes tokens.
     pub struct TokenizerConfig {
-        /// The kind of tokens. Default `char`.
+        /// The kind of tokens: `char` (a character, from the alphabet of the text), `byte` (any text, 256 tokens),
+        /// `bpe` (a frequent piece of text, found in the training split) or `file` (as an existing `tokenizer.json`
+        /// defines).
         pub kind: TokenizerKind = TokenizerKind::default(),
-        /// Only with `bpe`: the most tokens in the vocabulary. At least 257, the bytes and the end-of-text token;
-        /// default 2048.
+        /// Only with `bpe`: the most tokens in the vocabulary. At least 257, the bytes and the end-of-text token.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
         /// Whether `char` and `byte` have one more token, `<|endoftext|>`, which follows each document. `bpe` always
-        /// has it, and `file` has it if its file does. Default false.
+        /// has it, and `file` has it if its file does.
         pub end_of_text: bool = false,
-        /// Only with `file`, and required there: a `tokenizer.json`; relative to the working directory.
+        /// Only with `file`, and required there: a `tokenizer.json` of the tokenizers library; relative to the working
+        /// directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<PathBuf> = None,
     }

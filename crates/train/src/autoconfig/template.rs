@@ -182,7 +182,7 @@ impl Template<'_> {
 }
 
 /// A TOML value on one line: JSON strings are TOML strings, except for one character.
-fn literal(value: &impl Serialize) -> String {
+pub(crate) fn literal(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("a text in UTF-8");
     json.replace('\u{7f}', "\\u007F")
 }

@@ -149,7 +149,7 @@ impl Config {
     }
 
     /// Fills in the missing keys whose defaults follow from other keys, and returns each with the key it follows from.
-    fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
+    pub(super) fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
         let missing = |section: &str, key: &str| given.get(section).and_then(|table| table.get(key)).is_none();
         let mut derived = self.model.derive_defaults(|key| missing("model", key));
         if missing("schedule", "min_learning_rate") {
@@ -210,7 +210,7 @@ fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<Strin
 }
 
 /// All sections with all keys, each with a value of its type.
-fn known_keys() -> Table {
+pub(super) fn known_keys() -> Table {
     let mut config = Config::default();
     // Keys without a default value would be left out.
     config.data.path = PathBuf::from(".");
@@ -419,75 +419,23 @@ pub(super) mod tests {
         assert_eq!(loaded_back(&config), config);
     }
 
-    fn shipped_configs() -> Vec<PathBuf> {
+    #[test]
+    fn every_shipped_config_loads_and_sets_nothing_that_is_so_without_it() {
         let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs")).unwrap();
         let paths: Vec<PathBuf> = folder.map(|file| file.unwrap().path()).collect();
         assert!(paths.len() >= 3);
-        paths
-    }
-
-    #[test]
-    fn every_shipped_config_loads_and_has_a_comment_above_each_key() {
-        for path in shipped_configs() {
+        for path in paths {
             let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(loaded_back(&config), config);
-            let text = std::fs::read_to_string(&path).unwrap();
-            let mut keys = std::collections::HashSet::new();
-            for (above, line) in std::iter::once("").chain(text.lines()).zip(text.lines()) {
-                let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
-                assert!(!is_key || above.starts_with('#'), "{}: {line}", path.display());
-                if line.starts_with('[') {
-                    keys.clear();
+            let table: Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+            for (section, keys) in &table {
+                for key in keys.as_table().unwrap().keys() {
+                    let mut without = table.clone();
+                    without[section].as_table_mut().unwrap().remove(key);
+                    let without = Config::from_toml(&without.to_string(), &path, &[]);
+                    assert!(without.ok() != Some(config.clone()), "{}: {section}.{key} is its default", path.display());
                 }
-                let key = line.strip_prefix("# ").unwrap_or(line).split_once(" = ").map_or("", |(key, _)| key);
-                let is_new = key.is_empty() || key.contains(' ') || keys.insert(key);
-                assert!(is_new, "{}: {key} is there twice", path.display());
             }
         }
-    }
-
-    /// The comment lines above a key of a section, whether the key is commented out or not: first about the key, then
-    /// about its value.
-    fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
-        let lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
-        let mut comment = Vec::new();
-        for line in lines.skip(1).take_while(|line| !line.starts_with('[')) {
-            let plain = line.strip_prefix("# ").unwrap_or(line);
-            match plain.split_once(" = ") {
-                Some((name, _)) if name == key => return Some(comment),
-                Some((name, _)) if !name.contains(' ') => comment.clear(),
-                _ => comment.push(line),
-            }
-        }
-        None
-    }
-
-    #[test]
-    fn every_shipped_config_says_the_same_of_every_key() {
-        let configs = shipped_configs().into_iter().map(|path| std::fs::read_to_string(path).unwrap());
-        let configs: Vec<String> = configs.collect();
-        for (section, keys) in known_keys() {
-            let keys = keys.as_table().unwrap().keys();
-            for key in keys.filter(|key| *key != "sources") {
-                let comments = configs.iter().map(|config| comment_of(config, &section, key));
-                let comments = comments.collect::<Option<Vec<_>>>();
-                let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
-                let is_same = |&(i, line): &(usize, &&str)| comments.iter().all(|other| other.get(i) == Some(line));
-                let same: Vec<&str> =
-                    comments[0].iter().enumerate().take_while(is_same).map(|(_, line)| *line).collect();
-                let same = same.join(" ");
-                let is_whole = ["Default", "Required", "required"].iter().any(|word| same.contains(word));
-                assert!(is_whole, "what is said of {section}.{key} differs after `{same}`");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_said_of_a_key_stands_above_it() {
-        let text = "[a]\n# Of b.\nb = 1\n# Of c = d:\n# c. Default 2.\n# c = 3\n\n[e]\nf = 4\n";
-        assert_eq!(comment_of(text, "a", "b"), Some(vec!["# Of b."]));
-        assert_eq!(comment_of(text, "a", "c"), Some(vec!["# Of c = d:", "# c. Default 2."]));
-        assert_eq!(comment_of(text, "a", "f"), None);
-        assert_eq!(comment_of(text, "e", "f"), Some(vec![]));
     }
 }

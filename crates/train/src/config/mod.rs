@@ -9,6 +9,7 @@ mod choices;
 mod inherit;
 mod load;
 mod overrides;
+pub mod reference;
 mod rules;
 mod unknown_keys;
 

@@ -12,31 +12,34 @@ const MAX_WEIGHT: f64 = 1e15;
 tinderbox_model::sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
-        /// A text file, a folder of text files, or `-` for standard input; relative to the working directory. Required,
-        /// unless there are `sources`.
+        /// A file of UTF-8 text or of JSON Lines, packed with gzip or not, a folder of them, or `-` for standard input;
+        /// relative to the working directory. Required, the only key without a default, unless there are `sources`.
         #[serde(skip_serializing_if = "is_empty")]
         pub path: PathBuf = PathBuf::new(),
-        /// How files are read. Default `auto`.
+        /// How files are read: `text`, `jsonl` (JSON Lines: one object a line) or `auto` (`.jsonl` and `.ndjson` are
+        /// JSON Lines, everything else is text).
         pub format: TextFormat = TextFormat::default(),
-        /// The field that holds the text of a JSON Lines record. Default `text`.
+        /// The field that holds the text of a JSON Lines record.
         pub text_field: String = "text".to_owned(),
         /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
         /// text file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
-        /// Patterns of the files in a folder that are read, such as `*.txt`. Default: all of them.
+        /// Patterns of the files in a folder that are read, such as `*.txt`, `notes/*` and `**/old/*` of their paths in
+        /// it. Default: all of them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub include: Vec<String> = Vec::new(),
         /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub exclude: Vec<String> = Vec::new(),
-        /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
+        /// The fraction of each source, at its end, that is kept for validation. In (0, 1).
         pub val_fraction: f64 = 0.1,
-        /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
+        /// The folder of encoded token files, so that a second start is quick. Default: `tinderbox/tokens` in the
+        /// user's cache directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cache_dir: Option<PathBuf> = None,
         /// The most space that token files may take, in GiB; the least recently used are deleted first, but never one
-        /// in use. Above 0; default 20.
+        /// in use. Above 0.
         pub cache_limit_gib: f64 = 20.0,
         /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -48,7 +51,7 @@ tinderbox_model::sections! {
         /// A text file or a folder of text files; relative to the working directory. Required.
         pub path: PathBuf = PathBuf::new(),
         /// How often training windows are drawn from this text relative to the others, whatever its length. Above 0, at
-        /// most 1e15; default 1.
+        /// most 1e15.
         pub weight: f64 = 1.0,
         /// How its files are read. Default `data.format`.
         #[serde(skip_serializing_if = "Option::is_none")]

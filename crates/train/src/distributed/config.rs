@@ -10,21 +10,24 @@ use super::ExchangeDtype;
 tinderbox_model::sections! {
     /// `[distributed]`: how several processes train one run under a launcher such as `mpirun`; ignored without one.
     pub struct DistributedConfig {
-        /// The quantity that processes synchronize, and how often. Default `step`.
+        /// The quantity that processes synchronize, under a launcher such as `mpirun`, and how often: `step` (gradients
+        /// in every step, as if one process had computed them) or `local` (weights after some steps that each process
+        /// makes by itself, for slow networks).
         pub sync: SyncKind = SyncKind::default(),
         /// With `local`, the number of steps that each process trains alone; an evaluation or a checkpoint ends them
-        /// early. At least 1; default 50.
+        /// early. At least 1.
         pub local_steps: usize = 50,
-        /// With `local`, the share of the way from the weights at which all processes started to the average of the
-        /// weights at which they arrived that the weights move. Above 0; default 0.7.
+        /// With `local`, the fraction of the way from the weights at which all processes started to the average of the
+        /// weights at which they arrived that the weights move. Above 0.
         ///
         /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
         pub outer_learning_rate: f64 = 0.7,
-        /// With `local`, the share of the previous such move that is repeated. In [0, 1); default 0.9.
+        /// With `local`, the fraction of the previous such move that is repeated. In [0, 1).
         pub outer_momentum: f64 = 0.9,
-        /// With `step`, the format in which gradients are sent. Default `f32`.
+        /// With `step`, the format in which gradients are sent: `f32` or `bf16` (rounded to 8 significant bits, and so
+        /// is their sum: half the bytes). `local` takes `f32` alone.
         pub gradient_dtype: ExchangeDtype = ExchangeDtype::default(),
-        /// The seconds that a process waits for another before the run ends; 0 waits forever. Default 300.
+        /// The seconds that a process waits for another before the run ends; 0 waits forever.
         pub timeout_s: usize = 300,
     }
 }

@@ -8,48 +8,50 @@ use super::precision::PrecisionChoice;
 tinderbox_model::sections! {
     /// `[train]`: the length of the run and its intervals.
     pub struct TrainConfig {
-        /// The seed of initial weights, batches and dropout. Below 2^63, since TOML integers are signed; default 1337.
+        /// The seed of initial weights, batches and dropout: the same seed gives the same run. Below 2^63, since TOML
+        /// integers are signed.
         pub seed: u64 = 1337,
-        /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
+        /// The device: `auto` (a CUDA device, else a discrete GPU or Metal, else the CPU), `cpu`, or a name that
+        /// `tinderbox devices` lists.
         pub device: String = "auto".to_owned(),
-        /// The precision of matrix products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
+        /// The precision of matrix products in attention's projections, the MLPs, the gradients of the output layer and
+        /// Muon's steps: `f32`, `bf16` (matrices are rounded to 8 significant bits; all else stays in f32) or `auto`
+        /// (bf16 on a CPU that multiplies it natively, else f32). Only on `flex`; see docs/runs.md.
         pub matmul_precision: PrecisionChoice = PrecisionChoice::default(),
-        /// The number of weight updates. At least 1; default 2000.
+        /// The number of weight updates. At least 1.
         pub max_steps: usize = 2000,
-        /// The number of windows of text in one forward pass. At least 1; default 12.
+        /// The number of windows of text in one forward pass. At least 1.
         pub batch_size: usize = 12,
-        /// The number of batches whose gradients are accumulated for one update. At least 1; default 1.
+        /// The number of batches whose gradients are accumulated for one update. At least 1.
         pub grad_accumulation_steps: usize = 1,
         /// Whether windows of the text are sampled with replacement. Without replacement, an epoch reads each window
-        /// once in random order, and each epoch cuts the text at different places. Default true.
+        /// once in random order, and each epoch cuts the text at different places.
         pub with_replacement: bool = true,
-        /// Steps between two lines of the log. At least 1; default 10.
+        /// Steps between two lines of the log. At least 1.
         pub log_interval: usize = 10,
-        /// Steps between two evaluations; 0: only at the end. Default 250.
+        /// Steps between two evaluations; 0: only at the end.
         pub eval_interval: usize = 250,
-        /// The number of batches of each split in an evaluation during the run. At least 1; default 20.
+        /// The number of batches of each split in an evaluation during the run. At least 1.
         pub eval_batches: usize = 20,
-        /// Steps between two checkpoints; 0: only at the end. Default 250.
+        /// Steps between two checkpoints; 0: only at the end.
         pub checkpoint_interval: usize = 250,
-        /// The number of latest checkpoints kept on disk, or `"all"`; the best one is always kept. At least 1; default
-        /// 2.
+        /// The number of latest checkpoints kept on disk, or `"all"`; the best one is always kept. At least 1.
         pub keep_checkpoints: KeptCheckpoints = KeptCheckpoints::default(),
-        /// The prompt of the sample text at each evaluation. Not empty unless samples are off; default a line break.
+        /// The prompt of the sample text at each evaluation. Not empty unless samples are off.
         pub sample_prompt: String = "\n".to_owned(),
-        /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
+        /// The length, in tokens, of the sample text at each evaluation; 0: off.
         pub sample_tokens: usize = 200,
-        /// Whether a step whose loss or gradient is not finite is skipped instead of ending the run. Default false.
+        /// Whether a step whose loss or gradient is not finite is skipped instead of ending the run.
         pub skip_non_finite: bool = false,
         /// Skips a step if its loss is more than this many standard deviations above the mean of the last 128 losses;
-        /// 0: never. At least 0; default 0.
+        /// 0: never. At least 0.
         pub skip_loss_spikes: f64 = 0.0,
-        /// Stops the run after this many evaluations in a row without a better validation loss; 0: never. Default 0.
+        /// Stops the run after this many evaluations in a row without a better validation loss; 0: never.
         pub early_stopping_patience: usize = 0,
         /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run directory.
-        /// Default false.
         pub tensorboard: bool = false,
-        /// Whether evaluations also measure every attention head, to `head_metrics.jsonl` in the run directory. Default
-        /// false.
+        /// Whether evaluations also measure every attention head, to `head_metrics.jsonl` in the run directory; see
+        /// docs/heads.md.
         pub head_metrics: bool = false,
     }
 }

@@ -1,0 +1,201 @@
+//! The reference of all keys, made from the docs of their structs: `docs/config.md` and `tinderbox init --all`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use tinderbox_model::section::{Section, paragraphs};
+use toml::{Table, Value};
+
+use super::load::known_keys;
+use super::{
+    Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, ModelConfig, OptimizerConfig, ScheduleConfig,
+    SourceConfig, TokenizerConfig, TrainConfig,
+};
+use crate::autoconfig::{comment, literal};
+
+/// A section of the config file, with the paragraphs about each of its keys.
+struct Documented {
+    name: &'static str,
+    /// What the section is about, without its name.
+    about: String,
+    keys: Vec<(&'static str, Vec<String>)>,
+}
+
+fn documented<S: Section>(name: &'static str) -> Documented {
+    let about = paragraphs(S::ABOUT).remove(0);
+    let about = about.split_once(": ").map_or(about.as_str(), |(_, about)| about).to_owned();
+    Documented { name, about, keys: S::KEYS.iter().map(|&(key, docs)| (key, paragraphs(docs))).collect() }
+}
+
+fn sections() -> [Documented; 8] {
+    [
+        documented::<DataConfig>("data"),
+        documented::<TokenizerConfig>("tokenizer"),
+        documented::<ModelConfig>("model"),
+        documented::<TrainConfig>("train"),
+        documented::<OptimizerConfig>("optimizer"),
+        documented::<ScheduleConfig>("schedule"),
+        documented::<GenerateConfig>("generate"),
+        documented::<DistributedConfig>("distributed"),
+    ]
+}
+
+/// The defaults that do not follow from other keys.
+struct Defaults(Table);
+
+impl Defaults {
+    fn new() -> Self {
+        let mut config = Config::default();
+        let derived = config.derive_defaults(&Table::new());
+        let mut table = table_of(&config);
+        for (key, _) in derived {
+            let (section, key) = key.split_once('.').expect("a section and a key");
+            table.get_mut(section).and_then(Value::as_table_mut).expect("a section").remove(key);
+        }
+        Self(table)
+    }
+
+    fn get(&self, section: &str, key: &str) -> Option<&Value> {
+        self.0.get(section)?.get(key)
+    }
+}
+
+fn table_of(config: &Config) -> Table {
+    let mut table = Table::try_from(config).expect("a config can be written as TOML");
+    // Left out of a saved config if it has its defaults.
+    let distributed = Table::try_from(&config.distributed).expect("a section can be written as TOML");
+    table.insert("distributed".to_owned(), distributed.into());
+    table
+}
+
+/// A value on one line.
+fn inline(value: &Value) -> String {
+    if matches!(value, Value::String(_)) { literal(value) } else { value.to_string() }
+}
+
+/// The whole reference, as Markdown.
+pub fn to_markdown() -> String {
+    let defaults = Defaults::new();
+    let mut page = String::from(
+        "# Every key of a config\n\n\
+         A config is a TOML file. It needs `data.path` alone; every key that is left out has its default. `--set \
+         section.key=value` overrides a key for one run. `tinderbox init --all` prints a config with all of this in \
+         its comments.\n\n\
+         This page is made from the source: the docs of each key stand beside its default.\n",
+    );
+    for section in sections() {
+        add_table(&mut page, &section, &format!("[{}]", section.name), |key| defaults.get(section.name, key));
+        if section.name == "data" {
+            add_table(&mut page, &documented::<SourceConfig>("data.sources"), "[[data.sources]]", |_| None);
+        }
+    }
+    page
+}
+
+fn add_table<'a>(page: &mut String, section: &Documented, title: &str, default: impl Fn(&str) -> Option<&'a Value>) {
+    let _ = write!(page, "\n## `{title}`: {}\n\n| key | default | meaning |\n|---|---|---|\n", section.about);
+    for (key, docs) in &section.keys {
+        let default = default(key).map(|value| format!("`{}`", inline(value))).unwrap_or_default();
+        let _ = writeln!(page, "| `{key}` | {default} | {} |", docs.join("<br>").replace('|', "\\|"));
+    }
+}
+
+/// A shipped config with every key that it lacks, commented out with the value that it has, and what each key means.
+///
+/// # Errors
+/// In the same cases as [`Config::from_toml`].
+pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> {
+    let (config, examples, defaults) =
+        (table_of(&Config::from_toml(text, origin, &[])?), known_keys(), Defaults::new());
+    let (head, _) = text.split_once("\n[").unwrap_or_default();
+    let mut page = format!("{}\n", head.trim_end());
+    for section in sections() {
+        let _ = write!(page, "\n{}[{}]\n", comment(&capitalized(&section.about)), section.name);
+        for (key, docs) in section.keys {
+            docs.iter().for_each(|paragraph| page += &comment(paragraph));
+            if let Some(default) = defaults.get(section.name, key) {
+                page += &comment(&format!("Default {}.", inline(default)));
+            }
+            if let Some(lines) = lines_of(text, section.name, key) {
+                page += lines;
+            } else {
+                let value = [&config, &examples].into_iter().find_map(|table| table.get(section.name)?.get(key));
+                let _ = writeln!(page, "# {key} = {}", inline(value.expect("a known key")));
+            }
+        }
+    }
+    Ok(page)
+}
+
+/// The line that sets a key in a section, below the comment about its value.
+fn lines_of<'a>(text: &'a str, section: &str, key: &str) -> Option<&'a str> {
+    let mut current = "";
+    let mut comment_start = 0;
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let end = start + line.len();
+        if let Some(name) = line.strip_prefix('[') {
+            current = name.trim_end().trim_end_matches(']');
+        } else if current == section && line.split_once(" = ").is_some_and(|(name, _)| name == key) {
+            return Some(&text[comment_start..end]);
+        }
+        if !line.starts_with('#') {
+            comment_start = end;
+        }
+        start = end;
+    }
+    None
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::autoconfig::PRESETS;
+
+    #[test]
+    fn the_page_of_all_keys_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
+        let page = to_markdown();
+        if std::env::var_os("TINDERBOX_WRITE_DOCS").is_some() {
+            fs::write(&path, &page).unwrap();
+        }
+        let is_current = fs::read_to_string(&path).unwrap() == page;
+        assert!(is_current, "docs/config.md is out of date: run this test with TINDERBOX_WRITE_DOCS=1");
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let known = known_keys();
+        assert_eq!(sections().len(), known.len());
+        assert!(sections().iter().all(|section| !section.about.is_empty()));
+        for section in sections() {
+            let mut names: Vec<&str> = section.keys.iter().map(|(key, _)| *key).collect();
+            names.sort_unstable();
+            assert_eq!(names, known[section.name].as_table().unwrap().keys().collect::<Vec<_>>(), "{}", section.name);
+            assert!(section.keys.iter().all(|(_, docs)| docs[0].ends_with('.')), "{}", section.name);
+        }
+    }
+
+    #[test]
+    fn with_every_key_a_preset_stays_itself() {
+        for preset in PRESETS {
+            let all = with_every_key(preset.toml, Path::new(preset.name)).unwrap();
+            let config = Config::from_toml(&all, Path::new(preset.name), &[]).unwrap();
+            assert_eq!(config, preset.config(), "{all}");
+            let uncommented = all.lines().map(|line| match line.strip_prefix("# ") {
+                Some(key) if key.split_once(" = ").is_some_and(|(name, _)| !name.contains(' ')) => key,
+                _ => line,
+            });
+            let uncommented = uncommented.collect::<Vec<_>>().join("\n");
+            let table: Table = uncommented.parse().unwrap_or_else(|error| panic!("{error}: {uncommented}"));
+            assert_eq!(table.keys().collect::<Vec<_>>(), known_keys().keys().collect::<Vec<_>>());
+        }
+    }
+}
