@@ -94,11 +94,10 @@ fn mean_loss(
 ) -> Result<(usize, f64), InspectError> {
     let (mut n_tokens, mut total) = (0, 0.0);
     for batch in batches {
-        let n = batch.targets.len();
+        let n = batch.n_targets();
         let [inputs, targets] = batch.to_device(&model.device());
         let logits = model.forward_with(inputs, probe); // [B, T, V]
-        let logits = logits.reshape([n, model.vocab_size()]);
-        let loss = kernels::cross_entropy_of_logits(logits, targets.reshape([n]));
+        let loss = kernels::cross_entropy_of_logits(logits.flatten(0, 1), targets.flatten(0, 1));
         total += f64::from(host(loss)?[0]) * n as f64;
         n_tokens += n;
     }
@@ -114,7 +113,7 @@ fn means(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<HashMap<Si
     let mut sums: HashMap<Site, Vec<f64>> = HashMap::new();
     let mut n_tokens = 0;
     for batch in batches {
-        n_tokens += batch.targets.len();
+        n_tokens += batch.inputs.len();
         let [inputs, _] = batch.to_device(&model.device());
         let mut probe = Sums::default();
         let _logits = model.forward_with(inputs, &mut probe);

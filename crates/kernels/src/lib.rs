@@ -38,7 +38,7 @@ pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use flex::with_values;
 pub use linear::linear;
-pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits, softcap};
+pub use loss::{IGNORE_INDEX, MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits, softcap};
 pub use mix::mix;
 pub use mlp::mlp;
 pub use newton_schulz::{Part, Polynomials, newton_schulz};

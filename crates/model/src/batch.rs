@@ -1,13 +1,14 @@
 //! Rows of tokens that go through the model at once.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use tinderbox_kernels::IGNORE_INDEX;
 
 /// `batch_size` rows of `seq_len` tokens each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The input tokens: `[batch_size, seq_len]`, row-major.
     pub inputs: Vec<i32>,
-    /// The tokens to predict: each follows the input token at the same position.
+    /// The tokens to predict: each follows the input token at the same position, or is ignored: [`IGNORE_INDEX`].
     pub targets: Vec<i32>,
     /// The number of rows.
     pub batch_size: usize,
@@ -16,6 +17,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// The number of targets that are not ignored.
+    pub fn n_targets(&self) -> usize {
+        self.targets.iter().filter(|target| **target != IGNORE_INDEX).count()
+    }
+
     /// Copies the input and the target tokens to a device.
     ///
     /// # Shapes

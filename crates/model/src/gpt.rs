@@ -119,7 +119,8 @@ impl Gpt {
         pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
-    /// The mean cross-entropy in nats per token, which training minimizes and evaluation reports.
+    /// The mean cross-entropy in nats per token, which training minimizes and evaluation reports. Targets that are
+    /// [`kernels::IGNORE_INDEX`] do not count.
     ///
     /// `precision` applies to the matrix products of the blocks' projections, forward and backward, and to those that
     /// compute the gradients of the output layer; the logits are always f32. Without a `dropout` key, dropout is off.

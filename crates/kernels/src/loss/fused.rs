@@ -10,10 +10,10 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Int, Tensor};
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_LOSS_LOGITS, Output};
+use super::{IGNORE_INDEX, MAX_LOSS_LOGITS, Output};
 use crate::MatmulPrecision;
 use crate::elementary::{softmax, tanh};
-use crate::flex::{from_vec, in_f32, matrix, tensor, tokens, values, values_mut};
+use crate::flex::{from_vec, in_f32, matrix, tensor, values, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store};
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
@@ -50,7 +50,7 @@ pub(super) fn cross_entropy(
     precision: MatmulPrecision,
     limits: Limits,
 ) -> Tensor<1> {
-    let (targets, by_token, cap) = (tokens(targets), matches!(output, Output::Tied(_)), cap.map(in_f32));
+    let (targets, by_token, cap) = (Targets::new(targets), matches!(output, Output::Tied(_)), cap.map(in_f32));
     let (Output::Tied(weight) | Output::Own(weight)) = output;
     let inputs = vec![hidden.into_dispatch(), weight.into_dispatch()];
     Tensor::from_dispatch(match precision {
@@ -63,6 +63,41 @@ pub(super) fn cross_entropy(
     })
 }
 
+/// The targets that are not ignored.
+#[derive(Clone, Debug)]
+struct Targets {
+    /// The number of all rows.
+    n_rows: usize,
+    /// The rows of these targets.
+    rows: Vec<usize>,
+    tokens: Vec<usize>,
+}
+
+impl Targets {
+    fn new(targets: Tensor<1, Int>) -> Self {
+        let [n_rows] = targets.dims();
+        let targets = targets.into_data();
+        let targets = targets.iter::<i64>().enumerate().filter(|(_, target)| *target != i64::from(IGNORE_INDEX));
+        let (rows, tokens) = targets.map(|(row, target)| (row, usize::try_from(target).expect("a token"))).unzip();
+        Self { n_rows, rows, tokens }
+    }
+
+    /// Their rows of `hidden`, if some are ignored.
+    fn selected(&self, hidden: Matrix<'_>) -> Option<Vec<f32>> {
+        let is_part = self.rows.len() < self.n_rows;
+        is_part.then(|| self.rows.iter().flat_map(|row| hidden.row(*row)).copied().collect())
+    }
+
+    /// Gradients of all rows `[N, C]`, which are zero for ignored rows, from those of [`Targets::selected`] rows.
+    fn scattered(&self, selected: &[f32], c: usize) -> Vec<f32> {
+        let mut all = vec![0.0; self.n_rows * c];
+        for (row, gradient) in self.rows.iter().zip(selected.chunks_exact(c)) {
+            all[row * c..][..c].copy_from_slice(gradient);
+        }
+        all
+    }
+}
+
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
 ///
 /// `E` is the element type of the products for gradients. Logits are always computed in f32: no later operation would
@@ -70,7 +105,7 @@ pub(super) fn cross_entropy(
 /// together.
 #[derive(Debug)]
 struct CrossEntropy<E> {
-    targets: Vec<usize>,
+    targets: Targets,
     by_token: bool,
     /// The cap of [`crate::softcap`].
     cap: Option<f32>,
@@ -82,11 +117,12 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let (hidden, weight) = (matrix(&inputs[0]), matrix(&inputs[1]));
         let projection = if self.by_token { weight.transposed() } else { weight }; // [C, V]
-        let [n, c, vocab_size] = [hidden.n_rows(), projection.n_rows(), projection.n_columns()];
-        assert!(
-            self.targets.len() == n && self.targets.iter().all(|target| *target < vocab_size),
-            "{n} targets below {vocab_size}"
-        );
+        let [c, vocab_size] = [projection.n_rows(), projection.n_columns()];
+        let targets = &self.targets.tokens;
+        assert!(targets.iter().all(|target| *target < vocab_size), "targets below {vocab_size}");
+        let n = targets.len();
+        let selected = self.targets.selected(hidden);
+        let hidden = selected.as_deref().map_or(hidden, |selected| Matrix::new(selected, [n, c]));
         let mut grad_hidden = vec![0.0; if save { n * c } else { 0 }];
         let mut grad_weight = vec![0.0; if save { c * vocab_size } else { 0 }];
         let mut losses = vec![0.0; n];
@@ -111,7 +147,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             let tasks = logits
                 .chunks_mut(task_rows * vocab_size)
                 .zip(losses[first..first + rows].chunks_mut(task_rows))
-                .zip(self.targets[first..first + rows].chunks(task_rows));
+                .zip(targets[first..first + rows].chunks(task_rows));
             run(
                 rows * vocab_size,
                 tasks.map(|((logits, losses), targets)| RowLosses { logits, losses, targets, cap: self.cap, share }),
@@ -140,6 +176,9 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 }
             }
         }
+        if save && selected.is_some() {
+            grad_hidden = self.targets.scattered(&grad_hidden, c);
+        }
         let loss = from_vec(vec![mean(&losses)], [1]);
         let saved = match save {
             true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
@@ -162,10 +201,10 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
     }
 }
 
-/// The mean of the losses, summed in order in f64.
+/// The mean of the losses, summed in order in f64; 0 if there are none.
 fn mean(losses: &[f32]) -> f32 {
     let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
-    in_f32(sum / losses.len() as f64)
+    in_f32(sum / losses.len().max(1) as f64)
 }
 
 /// Replaces rows of logits by their gradients, and writes the losses.
@@ -238,8 +277,19 @@ mod tests {
         tied: bool,
         factor: f32,
     ) -> Vec<Vec<f32>> {
-        let targets: Vec<u64> = (0..n).map(|i| ((i * 7 + 3) % vocab_size) as u64).collect();
-        let targets = Tensor::from_data(TensorData::new(targets, [n]), &Device::flex().autodiff());
+        let targets: Vec<_> = (0..n).map(|i| i64::try_from((i * 7 + 3) % vocab_size).expect("small")).collect();
+        run_with_targets(f, &targets, [c, vocab_size], tied, factor)
+    }
+
+    fn run_with_targets(
+        f: impl Fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>,
+        targets: &[i64],
+        [c, vocab_size]: [usize; 2],
+        tied: bool,
+        factor: f32,
+    ) -> Vec<Vec<f32>> {
+        let n = targets.len();
+        let targets = Tensor::from_data(TensorData::new(targets.to_vec(), [n]), &Device::flex().autodiff());
         let loss = |leaves: &mut Leaves| {
             let hidden = leaves.next([n, c], 1);
             let output = match tied {
@@ -282,6 +332,32 @@ mod tests {
                 assert_within(&rounded, &exact, 1.0 / 128.0, &what);
                 assert!(shape == [1, 1, 1] || rounded[1..] != exact[1..], "{what}");
             }
+        }
+    }
+
+    #[test]
+    fn ignored_targets_have_no_part_in_the_loss_and_no_gradient() {
+        let shape = [6, 40];
+        let exact = |hidden, output, targets| cross_entropy(hidden, output, targets, None, F32, Limits::default());
+        let composed = |hidden, output, targets| composed_cross_entropy(hidden, output, targets, None);
+        for tied in [false, true] {
+            // The leaves are rows of one sequence of numbers, so that the first rows of a larger matrix are a smaller one.
+            let [all, few] =
+                [&[7, 3, 39, -1, -1][..], &[7, 3, 39]].map(|t| run_with_targets(exact, t, shape, tied, 0.5));
+            assert_eq!((all[0][0].to_bits(), &all[2]), (few[0][0].to_bits(), &few[2]), "tied {tied}");
+            assert_eq!(all[1], [&few[1][..], &[0.0; 12]].concat(), "tied {tied}");
+            for targets in [&[-1, 7, -1, 3, 39][..], &[-1, -1]] {
+                let found = run_with_targets(exact, targets, shape, tied, 0.5);
+                let expected = run_with_targets(composed, targets, shape, tied, 0.5);
+                assert_within(&found, &expected, SHARE, &format!("{targets:?}, tied {tied}"));
+                for gradients in [&found[1], &expected[1]] {
+                    for (gradient, target) in gradients.chunks(6).zip(targets) {
+                        assert_eq!(gradient.iter().all(|x| *x == 0.0), *target == -1, "{targets:?}, tied {tied}");
+                    }
+                }
+            }
+            let none = run_with_targets(exact, &[-1, -1], shape, tied, 1.0);
+            assert!(none.concat().iter().all(|x| *x == 0.0), "{none:?}");
         }
     }
 

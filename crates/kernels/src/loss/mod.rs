@@ -9,6 +9,9 @@ use crate::{MatmulPrecision, flex};
 /// The maximum number of logits that the fused [`cross_entropy`] holds at once.
 pub const MAX_LOSS_LOGITS: usize = 1 << 22;
 
+/// The target that is ignored: its row adds nothing to the loss, nor to any gradient (`ignore_index` in PyTorch).
+pub const IGNORE_INDEX: i32 = -1;
+
 /// The weights of the output layer.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -21,8 +24,11 @@ pub enum Output {
 /// The mean cross-entropy of the targets under the logits of the hidden states, in nats per token. Gradients are
 /// computed in the given precision, logits always in f32. With a `cap`, the logits are soft-capped: see [`softcap`].
 ///
+/// The mean is over the targets that are not [`IGNORE_INDEX`], and 0 if there are none: the mean times the number of
+/// targets is always their sum. The fused form computes no logits of ignored rows.
+///
 /// # Shapes
-/// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
+/// `hidden: [N, C]`, `targets: [N]` with values in `0..V` or [`IGNORE_INDEX`] -> `[1]`
 ///
 /// # Panics
 /// If the number of targets differs from the number of rows.
@@ -67,10 +73,10 @@ pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
     (logits / cap).tanh() * cap
 }
 
-/// The mean cross-entropy of the targets under the logits, in nats per token.
+/// The mean cross-entropy of the targets under the logits, in nats per token, as in [`cross_entropy`].
 ///
 /// # Shapes
-/// `logits: [N, V]`, `targets: [N]` with values in `0..V` -> `[1]`
+/// `logits: [N, V]`, `targets: [N]` with values in `0..V` or [`IGNORE_INDEX`] -> `[1]`
 ///
 /// # Panics
 /// If the number of targets differs from the number of rows.
@@ -79,7 +85,11 @@ pub fn cross_entropy_of_logits(logits: Tensor<2>, targets: Tensor<1, Int>) -> Te
     let [n, _] = logits.dims();
     assert_shape!(targets, [n]);
     let log_probabilities = activation::log_softmax(logits, 1); // [N, V]
-    log_probabilities.gather(1, targets.reshape([n, 1])).mean().neg()
+    let ignored = targets.clone().equal_elem(IGNORE_INDEX); // [N]
+    let n_targets = ignored.clone().bool_not().float().sum().clamp_min(1.0); // [1]
+    let targets = targets.clamp_min(0).reshape([n, 1]);
+    let of_targets = log_probabilities.gather(1, targets).reshape([n]); // [N]
+    of_targets.mask_fill(ignored, 0.0).sum().neg() / n_targets
 }
 
 #[cfg(test)]

@@ -19,6 +19,12 @@ pub trait BatchSource: Debug + Send + Sync {
     /// If there are no rows, or too few tokens for a row.
     fn draw(&self, draw: Draw) -> Batch;
 
+    /// The number of targets that [count](Batch::n_targets) among rows of a training step, by which every rank divides
+    /// its losses without asking the others. At least one in every step.
+    fn n_targets(&self, draw: Draw) -> usize {
+        self.draw(draw).n_targets()
+    }
+
     /// `n_batches` batches of full [windows](BatchSource::windows), spread evenly and always the same, so that losses
     /// are comparable. All of them if there are fewer.
     ///
@@ -67,6 +73,11 @@ impl BatchSource for Split {
         }
         let rows = n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64;
         shuffled(self, rows, context_length, seed)
+    }
+
+    /// All targets.
+    fn n_targets(&self, draw: Draw) -> usize {
+        draw.rows.len() * draw.context_length
     }
 
     /// The remainder of a text is a shorter row in a separate batch.

@@ -113,7 +113,7 @@ pub(super) fn mean_unless(
         if round.is_empty() {
             break;
         }
-        let sizes: Vec<usize> = round.iter().map(|batch| batch.targets.len()).collect();
+        let sizes: Vec<usize> = round.iter().map(Batch::n_targets).collect();
         let Some(losses) = losses_of(model, round, precision, ranks, &is_stopped)? else { return Ok(None) };
         for (n, loss) in sizes.into_iter().zip(losses) {
             total += f64::from(loss) * n as f64;

@@ -58,10 +58,10 @@ impl DataParallel {
         first..if self.outer.is_some() { end.max(first + 1) } else { end }
     }
 
-    /// The divisor for the mean over this rank's `n_rows`, chosen so that the sum over all ranks is the mean over all
-    /// rows.
-    pub(super) fn n_parts(&self, n_rows: usize, batch_size: usize) -> f32 {
-        if self.outer.is_some() { 1.0 } else { batch_size as f32 / n_rows as f32 }
+    /// The rows of a micro-batch over whose targets the loss is averaged: all of them, or this rank's if the ranks make
+    /// local steps.
+    pub(super) fn averaged_rows(&self, batch_size: usize) -> Range<usize> {
+        if self.outer.is_some() { self.rows(batch_size) } else { 0..batch_size }
     }
 
     /// The sum of gradients and losses over all ranks; a rank without rows contributes nothing. If the ranks make local

@@ -1,6 +1,7 @@
 //! One training step: batch, forward and backward pass, gradient clipping, and optimizer update.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use burn::module::Module;
@@ -37,7 +38,7 @@ pub struct Trainer {
 /// The measurements of a step, still on the device; reading them waits until the step is done.
 #[derive(Clone, Debug)]
 pub struct StepResult {
-    /// Mean loss of the step's batch before the update, in nats per token, `[1]`.
+    /// Mean loss of the step's targets before the update, in nats per token, `[1]`.
     pub loss: Tensor<1>,
     /// Global gradient norm (of all gradients together), before clipping, `[1]`.
     pub gradient_norm: Tensor<1>,
@@ -157,35 +158,40 @@ impl Trainer {
         Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// The gradients and the loss of this step's batch, as means over the micro-batches and over all ranks; `None` if
-    /// stopped between two micro-batches.
+    /// The gradients and the loss of this step: the sum over the targets of all micro-batches and ranks, divided by
+    /// their number. `None` if stopped between two micro-batches.
+    ///
+    /// # Panics
+    /// If the step has no targets.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
-        let n_micro_steps = train.grad_accumulation_steps;
+        let (n_micro_steps, seed, step) = (train.grad_accumulation_steps, train.seed, self.step as u64);
+        let batches = BatchSchedule::of(&self.config);
+        let [batch_size, context_length] = batches.at(self.step);
+        let draw = |micro_step: usize, rows: &Range<usize>| Draw {
+            seed,
+            step,
+            rows: micro_step * batch_size + rows.start..micro_step * batch_size + rows.end,
+            n_earlier_rows: batches.tokens_before(self.step) / context_length as u64,
+            context_length,
+            with_replacement: train.with_replacement,
+        };
+        let (own, averaged) = (self.parallel.rows(batch_size), self.parallel.averaged_rows(batch_size));
+        let n_targets: usize = (0..n_micro_steps).map(|idx| self.data.n_targets(draw(idx, &averaged))).sum();
+        assert!(n_targets > 0, "step {step} has no targets");
         let device = model.device();
         let mut sum: Option<(Gradients, Tensor<1>)> = None;
         for micro_step in 0..n_micro_steps {
             if micro_step > 0 && is_stopped() {
                 return None;
             }
-            let batches = BatchSchedule::of(&self.config);
-            let [batch_size, context_length] = batches.at(self.step);
-            let own = self.parallel.rows(batch_size);
             if own.is_empty() {
                 continue; // fewer rows than ranks
             }
-            let (seed, step, first_row) = (train.seed, self.step as u64, micro_step * batch_size);
-            let batch = self.data.draw(Draw {
-                seed,
-                step,
-                rows: first_row + own.start..first_row + own.end,
-                n_earlier_rows: batches.tokens_before(self.step) / context_length as u64,
-                context_length,
-                with_replacement: train.with_replacement,
-            });
+            let batch = self.data.draw(draw(micro_step, &own));
+            let n_parts = n_targets as f64 / batch.n_targets() as f64;
             let [tokens, targets] = batch.to_device(&device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
-            let n_parts = n_micro_steps as f32 * self.parallel.n_parts(own.len(), batch_size);
             let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
@@ -250,5 +256,78 @@ impl Trainer {
 
     fn trained(&self) -> &Gpt {
         self.model.as_ref().expect("the model is here between steps")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use burn::tensor::Device;
+    use tinderbox_kernels::IGNORE_INDEX;
+    use tinderbox_model::device::DeviceSpec;
+
+    use super::*;
+    use crate::data::{Batch, DataError};
+
+    /// Rows of 8 tokens, of which the first few have a target that counts: a row's number of them is in the list.
+    #[derive(Debug)]
+    struct Masked([usize; 4]);
+
+    impl BatchSource for Masked {
+        fn draw(&self, Draw { rows, .. }: Draw) -> Batch {
+            let token = |row: usize, idx: usize| i32::try_from((row * 3 + idx * idx) % 7).expect("small");
+            let cells = || rows.clone().flat_map(|row| (0..8).map(move |idx| (row, idx)));
+            let target = |(row, idx)| if idx < self.0[row] { token(row, idx + 1) } else { IGNORE_INDEX };
+            let inputs = cells().map(|(row, idx)| token(row, idx)).collect();
+            Batch { inputs, targets: cells().map(target).collect(), batch_size: rows.len(), seq_len: 8 }
+        }
+
+        fn spread(&self, _: usize, _: usize, _: usize) -> Box<dyn Iterator<Item = Batch>> {
+            unreachable!("training only draws")
+        }
+
+        fn check(&self) -> Result<(), DataError> {
+            Ok(())
+        }
+    }
+
+    /// The loss and the gradient of a step, as one of `n_ranks` computed them.
+    fn loss_and_gradients([batch_size, n_micro_steps, n_ranks]: [usize; 3]) -> Vec<(f32, Vec<f32>)> {
+        let sets = [
+            "model.context_length=8".to_owned(),
+            "model.dropout=0.0".to_owned(),
+            "model.d_model=16".to_owned(),
+            format!("train.batch_size={batch_size}"),
+            format!("train.grad_accumulation_steps={n_micro_steps}"),
+        ];
+        let config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &sets).expect("valid");
+        let device = device::open(&DeviceSpec::Cpu).expect("a CPU");
+        let compute = |ranks: Ranks| {
+            let model = Gpt::new(&config.model, 7, 1, &Device::flex().autodiff());
+            let mut trainer = Trainer::new(model, &config, Masked([3, 8, 0, 1]));
+            trainer.join(&ranks);
+            let (gradients, loss) = trainer.backward(trainer.trained(), || false).expect("not stopped");
+            let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("a CPU");
+            (numbers(&loss)[0], gradients.iter().flat_map(|(_, gradient)| numbers(gradient)).collect())
+        };
+        let ranks = Ranks::of_devices(&vec![device; n_ranks]);
+        thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|ranks| scope.spawn(|| compute(ranks))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("computed")).collect()
+        })
+    }
+
+    #[test]
+    fn micro_batches_and_ranks_with_unequal_numbers_of_targets_are_one_batch() {
+        let (loss, gradients) = loss_and_gradients([4, 1, 1]).remove(0);
+        let largest = gradients.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        // Row 2 has no targets: alone in a micro-batch, or on a rank, it adds nothing.
+        for shape in [[2, 2, 1], [1, 4, 1], [4, 1, 2], [4, 1, 4], [4, 1, 5], [2, 2, 2]] {
+            for (found, parts) in loss_and_gradients(shape) {
+                assert!((found - loss).abs() < 1e-5, "{shape:?}: {found} is not {loss}");
+                assert!(parts.iter().zip(&gradients).all(|(a, b)| (a - b).abs() < 1e-5 * largest), "{shape:?}");
+            }
+        }
     }
 }
