@@ -13,7 +13,7 @@ use crate::device::OpenDevice;
 use crate::format::size;
 use crate::measure::{Times, Trial, peak_rss_mib};
 use crate::model::Gpt;
-use crate::plan::{self, Operations};
+use crate::plan;
 use crate::train::{Trainer, precision};
 
 /// The training text.
@@ -80,7 +80,7 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repet
     let train = &config.train;
     let tokens_per_step = train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(tokens_per_step as f64);
-    let flops = plan::compute(&config.model, vocab_size, Operations::of(device.backend)).training;
+    let flops = plan::compute(&config.model, vocab_size, device.backend.operations()).training;
     Ok(Speed {
         device: device.name.clone(),
         matmul_precision,

@@ -18,7 +18,8 @@ mod flex;
 mod gemm;
 pub mod linear;
 pub mod loss;
-mod mix;
+mod memory;
+pub mod mix;
 pub mod mlp;
 mod newton_schulz;
 pub mod norm;
@@ -31,14 +32,15 @@ mod testing;
 
 pub use activation::{Activation, gelu, gelu_tanh, relu_squared};
 pub use attention::{
-    CausalAttention, MAX_SCORE_BYTES, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention,
+    CausalAttention, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention,
     causal_attention_in_blocks, merge_heads, repeat_kv, rotate, self_attention, split_heads, unseen,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use flex::with_values;
 pub use linear::linear;
-pub use loss::{IGNORE_INDEX, MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits, softcap};
+pub use loss::{IGNORE_INDEX, Output, cross_entropy, cross_entropy_of_logits, softcap};
+pub use memory::{Operations, TrainingMemory};
 pub use mix::mix;
 pub use mlp::mlp;
 pub use newton_schulz::{Part, Polynomials, newton_schulz};

@@ -8,11 +8,12 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
 use pulp::{Simd, WithSimd};
 
-use crate::MatmulPrecision;
 use crate::flex::{self, from_vec, matrix, tensor, values};
 use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product};
+use crate::memory::bytes;
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::run;
+use crate::{MatmulPrecision, Operations, TrainingMemory};
 
 /// `x weight + bias` over the last dimension. The matrix product and its gradients are computed in `precision`.
 ///
@@ -31,6 +32,25 @@ pub fn linear<const D: usize>(
     let mut inputs = vec![x.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
     Tensor::from_dispatch(fused_linear(inputs, precision))
+}
+
+/// The memory of [`linear`] in training: for `rows` `[B, T]` and a weight `[K, M]`.
+#[must_use]
+pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]: [usize; 2]) -> TrainingMemory {
+    let (x, out, weight) = (bytes([b, t, k]), bytes([b, t, m]), bytes([k, m]));
+    match operations {
+        // The backward pass holds the weight transposed, and its gradient.
+        Operations::Fused => TrainingMemory { saved: out, temporary: x + out + 2.0 * weight },
+        // The next operation copies the output.
+        Operations::Composed => TrainingMemory { saved: 0.0, temporary: x + out + n_composed_gradients(rows) * weight },
+    }
+}
+
+/// The number of gradients of a weight that burn's autodiff computes and then sums. Burn 0.22 multiplies the rows
+/// `[B, T]` of a batch one by one if T is a multiple of 32.
+#[must_use]
+pub fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
+    if t.is_multiple_of(32) { b as f64 } else { 1.0 }
 }
 
 /// Not generic, so that the matrix products are compiled in this crate, in the codegen unit of the functions that they

@@ -4,8 +4,10 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
 use pulp::{Simd, WithSimd};
 
+use crate::Operations;
 use crate::elementary::{LANES, add_to, sum, sum_in_lanes};
 use crate::flex::{self, in_f32, tensor, values, values_mut};
+use crate::memory::bytes;
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
@@ -37,6 +39,16 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
         return fused_norm(x, weight, None, norm);
     }
     composed_rms_norm(x, weight, epsilon)
+}
+
+/// The bytes that [`layer_norm`] and [`rms_norm`] of `[B, T, C]` save in training: the output; the input, or when
+/// composed both factors.
+#[must_use]
+pub fn saved_bytes(operations: Operations, shape: [usize; 3]) -> f64 {
+    match operations {
+        Operations::Fused => 2.0 * bytes(shape),
+        Operations::Composed => 3.0 * bytes(shape),
+    }
 }
 
 /// [`rms_norm`] composed of burn's operations.

@@ -17,7 +17,7 @@ use crate::dropout::{Choice, Dropout};
 use crate::op::{Operation, apply};
 
 /// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
-pub const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
+pub(super) const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
 
 /// The number of queries in a block is a multiple of this if there are that many, because products of whole tiles are
 /// fastest.

@@ -10,10 +10,12 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
 
-pub use blocked::{CausalAttention, MAX_SCORE_BYTES, causal_attention, causal_attention_in_blocks};
+use blocked::MAX_SCORE_BYTES;
+pub use blocked::{CausalAttention, causal_attention, causal_attention_in_blocks};
 
 use crate::dropout::Dropout;
-use crate::{flex, rms_norm};
+use crate::memory::bytes;
+use crate::{Operations, TrainingMemory, flex, rms_norm};
 
 /// The number of queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in
 /// vain; with more, products are larger.
@@ -67,6 +69,54 @@ pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
         return train::self_attention(qkv, attention);
     }
     self_attention_by(causal_attention, qkv, attention)
+}
+
+/// The shape of a [`self_attention`] in training.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// B rows of T positions.
+    pub rows: [usize; 2],
+    /// H, number of query heads.
+    pub n_heads: usize,
+    /// Hkv, number of key and value heads.
+    pub n_kv_heads: usize,
+    /// D, width of a head.
+    pub head_dim: usize,
+    /// Whether queries and keys are normalized.
+    pub qk_norm: bool,
+}
+
+/// The memory of [`self_attention`] in training, without attention weights.
+#[must_use]
+pub fn training_memory(operations: Operations, shape: AttentionShape) -> TrainingMemory {
+    let AttentionShape { rows: [b, t], n_heads, n_kv_heads, head_dim, qk_norm } = shape;
+    let [q, kv] = [n_heads, n_kv_heads].map(|n| bytes([b, t, n, head_dim]));
+    let lse = bytes([b, n_heads, t]);
+    let saved = match operations {
+        // The output, and the log-sum-exp of each row of the weights.
+        Operations::Fused => q + lse,
+        // Queries, keys and values, which norms save twice more, the output by head and concatenated, and the maximum
+        // and the sum of each row of the weights.
+        Operations::Composed => {
+            let norms = if qk_norm { 2.0 * (q + kv) } else { 0.0 };
+            3.0 * q + 2.0 * kv + 2.0 * lse + norms
+        }
+    };
+    TrainingMemory { saved, temporary: 2.0 * (q + kv) } // the gradients of the output and of the projection
+}
+
+/// The attention weights that the backward pass of [`self_attention`] holds: those of a block of queries, their
+/// gradient, that of the scores, and the weights after dropout. None are saved.
+#[must_use]
+pub fn weights_memory(operations: Operations, shape: AttentionShape, has_dropout: bool) -> f64 {
+    let AttentionShape { rows: [b, t], n_heads, .. } = shape;
+    match operations {
+        Operations::Fused => 0.0, // in the cache of a core
+        Operations::Composed => {
+            let n = if has_dropout { 4.0 } else { 3.0 };
+            n * bytes([b, n_heads, t, t]).min(MAX_SCORE_BYTES as f64)
+        }
+    }
 }
 
 /// The reference for [`self_attention`]: computes all weights, and burn differentiates it.

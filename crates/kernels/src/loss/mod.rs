@@ -4,10 +4,11 @@ mod fused;
 
 use burn::tensor::{Int, Tensor, activation, assert_shape};
 
-use crate::{MatmulPrecision, flex};
+use crate::memory::bytes;
+use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
 
 /// The maximum number of logits that the fused [`cross_entropy`] holds at once.
-pub const MAX_LOSS_LOGITS: usize = 1 << 22;
+const MAX_LOSS_LOGITS: usize = 1 << 22;
 
 /// The target that is ignored: its row adds nothing to the loss, nor to any gradient (`ignore_index` in PyTorch).
 pub const IGNORE_INDEX: i32 = -1;
@@ -46,6 +47,25 @@ pub fn cross_entropy(
         return fused::cross_entropy(hidden, output, targets, cap, precision, fused::Limits::default());
     }
     composed_cross_entropy(hidden, output, targets, cap)
+}
+
+/// The memory of [`cross_entropy`] in training. `temporary` is at its peak: in the forward pass, or at the start of the
+/// backward pass. The fused form computes the gradients in the forward pass; those are not counted as saved.
+///
+/// # Shapes
+/// `[N, C, V]`
+#[must_use]
+pub fn training_memory(operations: Operations, [n, c, vocab_size]: [usize; 3], is_capped: bool) -> TrainingMemory {
+    let logits = bytes([n, vocab_size]);
+    match operations {
+        Operations::Fused => {
+            TrainingMemory { saved: 0.0, temporary: bytes([n, c]) + logits.min(bytes([MAX_LOSS_LOGITS])) }
+        }
+        // Capping saves its output too.
+        Operations::Composed => {
+            TrainingMemory { saved: if is_capped { 2.0 * logits } else { logits }, temporary: 2.0 * logits }
+        }
+    }
 }
 
 /// [`cross_entropy`] composed of burn's operations.

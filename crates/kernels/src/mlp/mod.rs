@@ -5,7 +5,9 @@ mod fused;
 use burn::tensor::{Tensor, activation, module};
 
 use crate::activation::{Activation, gelu, gelu_tanh, relu_squared};
-use crate::{MatmulPrecision, flex};
+use crate::linear::n_composed_gradients;
+use crate::memory::bytes;
+use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
 
 /// The weight `[K, M]` and the bias `[M]` of a projection.
 #[derive(Clone, Debug)]
@@ -47,6 +49,37 @@ pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
         return fused::mlp(x, mlp);
     }
     composed_mlp(x, mlp)
+}
+
+/// The memory of [`mlp`] in training: for `rows` `[B, T]` and projections `[C, F]`. Its output is not saved.
+#[must_use]
+pub fn training_memory(
+    operations: Operations,
+    activation: Activation,
+    rows @ [b, t]: [usize; 2],
+    [c, f]: [usize; 2],
+) -> TrainingMemory {
+    let (x, hidden, weight) = (bytes([b, t, c]), bytes([b, t, f]), bytes([c, f]));
+    match operations {
+        // The activations, and the derivatives of the activation function. The backward pass holds the weights
+        // transposed, and their gradients.
+        Operations::Fused => {
+            let (n_derivatives, n_weights) = if activation.is_gated() { (2.0, 3.0) } else { (1.0, 2.0) };
+            TrainingMemory {
+                saved: (1.0 + n_derivatives) * hidden,
+                temporary: x + n_derivatives * hidden + 2.0 * n_weights * weight,
+            }
+        }
+        // Burn's autodiff saves the factors of every product and the inputs of activations.
+        Operations::Composed => {
+            let n_hidden = match activation {
+                Activation::Gelu | Activation::GeluTanh => 4.0,
+                Activation::ReluSquared => 3.0,
+                Activation::Swiglu => 5.0, // input, sigmoid and output of the gate; the other factor; the product
+            };
+            TrainingMemory { saved: n_hidden * hidden, temporary: hidden + n_composed_gradients(rows) * weight }
+        }
+    }
 }
 
 /// [`mlp`] composed of burn's operations.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
+use tinderbox_kernels::Operations;
 
 use super::DeviceError;
 
@@ -51,6 +52,14 @@ impl Backend {
             Self::Vulkan => "vulkan",
             Self::Metal => "metal",
             Self::Cuda => "cuda",
+        }
+    }
+
+    /// The form in which a model's operations are computed on the backend.
+    pub fn operations(self) -> Operations {
+        match self {
+            Self::Flex => Operations::Fused,
+            _ => Operations::Composed,
         }
     }
 

@@ -51,7 +51,7 @@ pub struct Memory {
 
 impl Memory {
     pub(super) fn new(config: &Config, vocab_size: usize, device: &OpenDevice) -> Self {
-        let operations = Operations::of(device.backend);
+        let operations = device.backend.operations();
         let on_cpu = device.backend.is_cpu();
         let tensors: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
         let weights = bytes(&tensors);

@@ -22,12 +22,13 @@ pub use disk::Disk;
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
-pub use pass::{Held, Operations, PassMemory, pass_memory};
+pub use pass::{Held, PassMemory, pass_memory};
 pub use portable::Portable;
 pub use ranks::{Distributed, Machines, Network, Synchronized};
 pub use run_counts::RunCounts;
 pub use text::Vocabulary;
 pub use time::{Measured, Time};
+pub use tinderbox_kernels::Operations;
 pub use update::update_memory;
 
 use crate::config::{Config, MatmulPrecision};
@@ -114,7 +115,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
     if parameters.total > MAX_PARAMETERS {
         return Err(PlanError::TooLarge(parameters.total));
     }
-    let flops_per_token = compute(&config.model, vocab_size, Operations::of(device.backend));
+    let flops_per_token = compute(&config.model, vocab_size, device.backend.operations());
     let update_flops = update_flops(&config.model, vocab_size, &config.optimizer);
     let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);

@@ -5,34 +5,15 @@
 //! temporarily, and finds the peak.
 
 use serde::Serialize;
-use tinderbox_kernels::{MAX_LOSS_LOGITS, MAX_SCORE_BYTES};
+use tinderbox_kernels::attention::{self, AttentionShape};
+use tinderbox_kernels::{Operations, TrainingMemory, linear, loss, mlp, norm};
 
 use super::parameters;
-use crate::config::{MlpKind, ModelConfig};
-use tinderbox_model::device::Backend;
+use crate::config::ModelConfig;
+use tinderbox_model::activation;
 
 /// Bytes of an f32.
 const F32: f64 = 4.0;
-
-/// The operations that compute the model, which differ in what they save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operations {
-    /// The fused operations of `tinderbox-kernels`, on burn's CPU backend.
-    Fused,
-    /// Compositions of burn's own operations, on every other backend.
-    Composed,
-}
-
-impl Operations {
-    /// The operations of a backend.
-    #[must_use]
-    pub fn of(backend: Backend) -> Self {
-        match backend {
-            Backend::Flex => Self::Fused,
-            _ => Self::Composed,
-        }
-    }
-}
 
 /// Bytes that a training pass holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -115,12 +96,6 @@ impl PassMemory {
     }
 }
 
-/// The bytes that a part of a block saves, and those that its backward pass needs temporarily.
-struct Cost {
-    saved: f64,
-    temporary: f64,
-}
-
 /// Byte counts of the parts of a pass; shapes as in [`tinderbox_model`].
 struct Costs {
     /// `[B, T, C]`
@@ -130,13 +105,13 @@ struct Costs {
     /// `[C, V]`
     output_matrix: f64,
     /// The norm before attention, and the projection to queries, keys and values.
-    projection: Cost,
+    projection: TrainingMemory,
     /// From queries, keys and values to the attention's output.
-    attention: Cost,
+    attention: TrainingMemory,
     /// Attention weights in attention's backward pass.
     attention_weights: f64,
     /// The second norm and the feed-forward layer.
-    mlp: Cost,
+    mlp: TrainingMemory,
     /// The bytes saved by the final norm.
     last_norm: f64,
     /// Saved logits.
@@ -146,99 +121,56 @@ struct Costs {
     output: f64,
 }
 
+/// Each operation states what it saves for its backward pass; dropout adds masks, and sums with learned factors save
+/// both summands.
 fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> Costs {
-    let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, mlp, .. } = *config;
-    let rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64; // [B, T, width]
-    let matrix = |width: usize| F32 * d_model as f64 * width as f64; // [C, width]
-    let (d_gathered, d_shared) = (n_heads * head_dim, n_kv_heads * head_dim);
-    let d_qkv = d_gathered + 2 * d_shared;
-    let (stream, hidden, logits) = (rows(d_model), rows(d_ff), rows(vocab_size));
-    let (gathered, shared_heads, qkv) = (rows(d_gathered), rows(d_shared), rows(d_qkv));
-    let (qkv_matrix, mlp_matrix, output_matrix) = (matrix(d_qkv), matrix(d_ff), matrix(vocab_size));
-    let row_sums = rows(n_heads); // a number for each row of the attention weights: [B, H, T]
+    let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, qk_norm, .. } = *config;
+    let rows = [batch_size, context_length];
+    let of_rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64; // [B, T, width]
+    let stream = of_rows(d_model);
+    let output_matrix = F32 * d_model as f64 * vocab_size as f64;
     let has_dropout = config.dropout > 0.0;
     let mask = if has_dropout { stream } else { 0.0 };
     // The gradient of the residual stream, and that of the block's output, which dropout makes different.
     let upstream = stream + mask;
-    // Sums with learned factors save both summands.
-    let skip = if config.embedding_skip { stream } else { 0.0 };
-    let values = if config.value_residual { qkv + shared_heads } else { 0.0 };
-    match operations {
-        // Each operation saves its inputs, which it shares with adjacent operations, and the values that are expensive
-        // to recompute: the MLP its activation and the activation's derivatives, attention a number for each head and
-        // position. The backward pass of a layer holds its matrices transposed, and their gradients.
-        Operations::Fused => {
-            let (n_derivatives, n_matrices) = match mlp {
-                MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => (1.0, 2.0),
-                MlpKind::Swiglu => (2.0, 3.0),
-            };
-            let norm = 2.0 * stream; // input and output
-            let second_norm = if config.parallel_residual { stream } else { norm }; // both norms share the input
-            Costs {
-                stream,
-                mask,
-                output_matrix,
-                projection: Cost { saved: skip + norm + qkv, temporary: upstream + stream + qkv + 2.0 * qkv_matrix },
-                attention: Cost { saved: values + gathered + row_sums + mask, temporary: upstream + gathered + qkv },
-                attention_weights: 0.0,
-                mlp: Cost {
-                    saved: second_norm + (1.0 + n_derivatives) * hidden + mask,
-                    temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * mlp_matrix,
-                },
-                // The norm's input, and its gradient, which the loss computes.
-                last_norm: norm,
-                logits: 0.0,
-                loss: stream + logits.min(F32 * MAX_LOSS_LOGITS as f64),
-                output: 0.0,
-            }
-        }
-        // Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one operation,
-        // which saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a multiple of
-        // 32, and always with the token embedding: it then computes one gradient of the matrix per row and sums them.
-        Operations::Composed => {
-            let batch_size = batch_size as f64;
-            let n_gradients = if context_length.is_multiple_of(32) { batch_size } else { 1.0 };
-            let n_output_gradients = if config.tie_embeddings { batch_size } else { n_gradients };
-            let n_hidden = match mlp {
-                MlpKind::Gelu | MlpKind::GeluTanh => 4.0,
-                MlpKind::ReluSquared => 3.0,
-                MlpKind::Swiglu => 5.0, // input, sigmoid and output of the gate; the other factor; the product
-            };
-            let norm = 3.0 * stream; // two factors and the output
-            let head_norms = if config.qk_norm { 2.0 * (gathered + shared_heads) } else { 0.0 };
-            // The weights of one block of queries, their gradient, that of the scores, and the weights after dropout.
-            let n_weights = if has_dropout { 4.0 } else { 3.0 };
-            let weights = (row_sums * context_length as f64).min(MAX_SCORE_BYTES as f64); // [B, H, queries, T]
-            Costs {
-                stream,
-                mask,
-                output_matrix,
-                projection: Cost { saved: skip + norm, temporary: upstream + stream + qkv + n_gradients * qkv_matrix },
-                attention: Cost {
-                    // Queries, keys and values, the output by head and concatenated, and two numbers for each row of
-                    // weights.
-                    saved: values + 3.0 * gathered + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
-                    temporary: upstream + 2.0 * gathered + 2.0 * shared_heads,
-                },
-                attention_weights: n_weights * weights,
-                mlp: Cost {
-                    saved: norm + n_hidden * hidden + mask,
-                    temporary: upstream + hidden + n_gradients * mlp_matrix,
-                },
-                last_norm: norm,
-                // Capping saves its output too.
-                logits: if config.logit_softcap.is_some() { 2.0 * logits } else { logits },
-                loss: 2.0 * logits,
-                output: logits + stream + n_output_gradients * output_matrix,
-            }
-        }
+    let (v_width, qkv_width) = (n_kv_heads * head_dim, (n_heads + 2 * n_kv_heads) * head_dim);
+    let skip = if config.embedding_skip { stream } else { 0.0 }; // blocks share the embedding
+    let values = if config.value_residual { of_rows(qkv_width) + of_rows(v_width) } else { 0.0 };
+
+    let norm = norm::saved_bytes(operations, [batch_size, context_length, d_model]);
+    let shares_input = config.parallel_residual && operations == Operations::Fused;
+    let second_norm = if shares_input { norm - stream } else { norm };
+    let projection = linear::training_memory(operations, rows, [d_model, qkv_width]);
+    let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm };
+    let attention = attention::training_memory(operations, shape);
+    let mlp = mlp::training_memory(operations, activation(config.mlp), rows, [d_model, d_ff]);
+    let is_capped = config.logit_softcap.is_some();
+    let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
+    // Burn always multiplies the rows of a batch one by one with the token embedding.
+    let n_gradients = if config.tie_embeddings { batch_size as f64 } else { linear::n_composed_gradients(rows) };
+    let of_block = |cost: TrainingMemory, saved: f64| TrainingMemory {
+        saved: cost.saved + saved,
+        temporary: cost.temporary + upstream,
+    };
+    Costs {
+        stream,
+        mask,
+        output_matrix,
+        projection: of_block(projection, skip + norm),
+        attention: of_block(attention, values + mask),
+        attention_weights: attention::weights_memory(operations, shape, has_dropout),
+        mlp: of_block(mlp, second_norm + mask),
+        last_norm: norm, // fused, its output is not saved, but the loss computes its gradient
+        logits: loss.saved,
+        loss: loss.temporary,
+        output: of_rows(vocab_size) + stream + n_gradients * output_matrix, // if composed
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PositionKind;
+    use crate::config::{MlpKind, PositionKind};
 
     const MIB: f64 = 1_048_576.0;
 

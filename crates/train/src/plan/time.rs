@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Memory, Operations, PlanError, RunCounts, compute};
+use super::{Memory, PlanError, RunCounts, compute};
 use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::data::{Split, Tokens};
 use crate::measure::{Trial, ms_since};
@@ -190,7 +190,7 @@ impl Bench<'_> {
 
     /// FLOPs of a training step on one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
-        let of_a_token = compute(config, self.vocab_size, Operations::of(self.device.backend));
+        let of_a_token = compute(config, self.vocab_size, self.device.backend.operations());
         of_a_token.training * config.context_length as f64
     }
 
