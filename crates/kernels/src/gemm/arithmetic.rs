@@ -1,10 +1,33 @@
-//! Arithmetic on elements with the instructions of a SIMD level.
+//! Elements that can be multiplied, and the arithmetic on them with the instructions of a SIMD level.
 
 use pulp::Simd;
 
-use super::element::{Bf16x2, Element, load_bits};
-use super::packed::{Row, WIDTH};
+use super::element::{Bf16x2, Row, WIDTH, Word, load_bits};
+use super::packed::PackedRef;
+use super::scratch::Scratch;
+use super::transpose::SIDE;
 use super::weight::Weight;
+
+/// Elements that both factors of a product may have.
+pub(crate) trait Element: Word {
+    /// Whether elements are single numbers, so that a packed left matrix is also a right one.
+    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
+
+    /// The number of columns transposed at a time: as many elements as a square is wide, or twice as many.
+    const STRIP: usize;
+
+    /// The element of the first of these numbers, padded with zeros.
+    fn first(numbers: &[f32]) -> Self;
+
+    /// Runs an operation with the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
+
+    /// A packed left matrix, `n_columns` numbers wide, repacked as a right one; `None` if it is one already.
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
+
+    /// Adds a row of a right matrix to the sums of the columns.
+    fn add_to(row: &Row<Self>, sums: &mut Row);
+}
 
 /// Multiplies elements with sums in registers of f32, and makes elements of numbers.
 pub(crate) trait Arithmetic: Copy {
@@ -41,6 +64,30 @@ pub(crate) trait WithArithmetic {
 
     /// With `#[inline(always)]`, as [`pulp::WithSimd::with_simd`].
     fn with(self, arithmetic: impl Arithmetic<Element = Self::Element>);
+}
+
+impl Element for f32 {
+    const STRIP: usize = SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        numbers[0]
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
+        operation.with(Exact(simd));
+    }
+
+    fn left_as_right(_: PackedRef<'_, Self>, _: usize) -> Option<Scratch<Self>> {
+        None
+    }
+
+    #[inline(always)]
+    fn add_to(row: &Row, sums: &mut Row) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum += x;
+        }
+    }
 }
 
 /// Numbers of f32.

@@ -10,8 +10,7 @@ use pulp::x86::V4;
 use pulp::{Simd, f32x16};
 
 use super::arithmetic::{Arithmetic, WithArithmetic};
-use super::element::Bf16x2;
-use super::packed::{Row, WIDTH};
+use super::element::{Bf16x2, Row, WIDTH};
 use crate::MatmulPrecision;
 
 /// The arithmetic on a CPU with the instructions. Only [`run`] creates it.

@@ -1,14 +1,19 @@
-//! The elements of packed matrices: numbers of f32, or pairs of bfloat16.
+//! The elements of packed matrices, numbers of f32 or pairs of bfloat16, and rows of them.
 
 use std::fmt::Debug;
 
 use pulp::Simd;
 
-use super::arithmetic::{Exact, Widened, WithArithmetic};
-use super::pack;
-use super::packed::{PackedRef, Row, WIDTH};
-use super::scratch::Scratch;
-use super::transpose::SIDE;
+/// The number of columns in a panel: two registers of AVX-512, four of AVX2, eight of NEON.
+pub(crate) const WIDTH: usize = 32;
+
+/// The number of panels for `columns` columns.
+pub(crate) const fn n_panels(columns: usize) -> usize {
+    columns.div_ceil(WIDTH)
+}
+
+/// A row of a panel, not necessarily aligned to a cache line.
+pub(crate) type Row<E = f32> = [E; WIDTH];
 
 /// One or more numbers that are adjacent along the depth of a product, in four bytes.
 ///
@@ -25,54 +30,9 @@ pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
     }
 }
 
-/// Elements that both factors of a product may have.
-pub(crate) trait Element: Word {
-    /// Whether elements are single numbers, so that a packed left matrix is also a right one.
-    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
-
-    /// The number of columns transposed at a time: as many elements as a square is wide, or twice as many.
-    const STRIP: usize;
-
-    /// The element of the first of these numbers, padded with zeros.
-    fn first(numbers: &[f32]) -> Self;
-
-    /// Runs an operation with the fastest instructions for these elements that the CPU has at a SIMD level, or above.
-    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
-
-    /// A packed left matrix, `n_columns` numbers wide, repacked as a right one; `None` if it is one already.
-    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
-
-    /// Adds a row of a right matrix to the sums of the columns.
-    fn add_to(row: &Row<Self>, sums: &mut Row);
-}
-
 // SAFETY: the size and alignment are those of an f32, and every bit pattern is valid.
 unsafe impl Word for f32 {
     const NUMBERS: usize = 1;
-}
-
-impl Element for f32 {
-    const STRIP: usize = SIDE;
-
-    fn first(numbers: &[f32]) -> Self {
-        numbers[0]
-    }
-
-    #[inline(always)]
-    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
-        operation.with(Exact(simd));
-    }
-
-    fn left_as_right(_: PackedRef<'_, Self>, _: usize) -> Option<Scratch<Self>> {
-        None
-    }
-
-    #[inline(always)]
-    fn add_to(row: &Row, sums: &mut Row) {
-        for (sum, x) in sums.iter_mut().zip(row) {
-            *sum += x;
-        }
-    }
 }
 
 /// Two numbers in bfloat16, the upper half of an f32, with the first in the lower 16 bits.
@@ -83,36 +43,6 @@ pub(crate) struct Bf16x2(u32);
 // SAFETY: a u32 has the size and alignment of an f32, and every bit pattern is valid.
 unsafe impl Word for Bf16x2 {
     const NUMBERS: usize = 2;
-}
-
-impl Element for Bf16x2 {
-    const STRIP: usize = 4 * SIDE;
-
-    fn first(numbers: &[f32]) -> Self {
-        Self::new(numbers[0], numbers.get(1).copied().unwrap_or_default())
-    }
-
-    #[inline(always)]
-    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
-        #[cfg(target_arch = "x86_64")]
-        let Some(operation) = super::avx512_bf16::run(simd, operation) else {
-            return;
-        };
-        operation.with(Widened(simd));
-    }
-
-    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
-        Some(pack::regrouped(left, n_columns))
-    }
-
-    #[inline(always)]
-    fn add_to(row: &Row<Self>, sums: &mut Row) {
-        for (sum, pair) in sums.iter_mut().zip(row) {
-            let [first, second] = pair.widened();
-            *sum += first;
-            *sum += second;
-        }
-    }
 }
 
 impl Bf16x2 {

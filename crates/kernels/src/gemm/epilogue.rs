@@ -3,10 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::arithmetic::Arithmetic;
-use super::element::Element;
+use super::arithmetic::{Arithmetic, Element};
+use super::element::WIDTH;
 use super::matrix::MatrixMut;
-use super::packed::{PackedRef, WIDTH};
+use super::packed::PackedRef;
 use crate::activation::Activation;
 
 /// Receives the sums of a product from the registers.

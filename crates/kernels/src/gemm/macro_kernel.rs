@@ -7,9 +7,10 @@ use pulp::Simd;
 use pulp::bytemuck::cast_slice;
 
 use super::arithmetic::Arithmetic;
+use super::element::{Row, WIDTH, n_panels};
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
-use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::packed::PackedRef;
 
 /// The division of a product's output into tasks: one row of blocks after another.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
-use super::element::Word;
-use super::packed::{Row, WIDTH, n_panels};
+use super::element::{Row, WIDTH, Word, n_panels};
+use super::packed::prefetch;
 
 /// A matrix in a slice: number `(row, column)` is at `row * row_step + column * column_step`.
 #[derive(Clone, Copy, Debug)]
@@ -273,21 +273,6 @@ impl<'a> MatrixMut<'a> {
             self.put(row, column + in_first + i * WIDTH, values);
         }
     }
-}
-
-/// Prefetches a row of a panel, to be read or written. Any address is allowed.
-#[inline(always)]
-pub(super) fn prefetch(row: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    for line in 0..2 {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no visible effect, and every x86-64 has the instruction.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
 }
 
 /// The least length of a slice that contains the last number of a matrix.

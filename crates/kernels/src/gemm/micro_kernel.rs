@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::arithmetic::{Arithmetic, Sums};
-use super::element::{Element, Word};
-use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::arithmetic::{Arithmetic, Element, Sums};
+use super::element::{Row, WIDTH, Word, n_panels};
+use super::packed::PackedRef;
 use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.

@@ -11,6 +11,7 @@
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+mod bf16;
 mod element;
 mod epilogue;
 mod macro_kernel;
@@ -24,14 +25,14 @@ mod weight;
 
 use pulp::{Arch, Simd, WithSimd};
 
-pub(crate) use arithmetic::{Arithmetic, Exact};
-pub(crate) use element::{Bf16x2, Element, Word, as_elements};
+pub(crate) use arithmetic::{Arithmetic, Element, Exact};
+pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
 pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Operand, Packed, Role};
-pub(crate) use packed::{PackedRef, Row, WIDTH, n_panels};
+pub(crate) use packed::PackedRef;
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight};
 

@@ -2,10 +2,10 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::arithmetic::{Arithmetic, WithArithmetic};
-use super::element::{Bf16x2, Element, Word};
+use super::arithmetic::{Arithmetic, Element, WithArithmetic};
+use super::element::{Row, WIDTH, Word, n_panels};
 use super::matrix::Matrix;
-use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::packed::PackedRef;
 use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
 use crate::tasks::run;
@@ -317,44 +317,6 @@ impl<'a, E: Element> Operand<'a, E> {
         match &self.right {
             None => self.left,
             Some(rows) => PackedRef::new(rows, [E::count(self.left.n_rows()), self.n_columns]),
-        }
-    }
-}
-
-/// Repacks a matrix with `n_columns` numbers per row from pairs of columns to pairs of rows; an odd last row is padded
-/// with zeros.
-pub(super) fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
-    let n_pairs = columns.n_rows().div_ceil(2);
-    let mut out = Scratch::new(n_pairs * n_panels(n_columns));
-    let tasks = out.chunks_exact_mut(n_pairs.max(1)).enumerate();
-    let tasks = tasks.map(|(panel, out)| Regroup { columns, panel, out });
-    run(columns.n_rows() * n_columns, tasks);
-    out
-}
-
-/// Regroups the numbers of a panel.
-struct Regroup<'a> {
-    columns: PackedRef<'a, Bf16x2>,
-    panel: usize,
-    out: &'a mut [Row<Bf16x2>],
-}
-
-impl WithSimd for Regroup<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        const HALF: usize = WIDTH / 2;
-        let first = self.panel % 2 * HALF;
-        let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
-        let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
-        for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
-            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("half a row");
-            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("half a row");
-            let (out, _) = out.as_chunks_mut::<2>();
-            for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
-                *out = above.crossed(*below);
-            }
         }
     }
 }

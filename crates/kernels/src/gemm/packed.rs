@@ -6,19 +6,7 @@
 
 use std::ops::Range;
 
-use super::element::Word;
-use super::matrix::prefetch;
-
-/// The number of columns in a panel: two registers of AVX-512, four of AVX2, eight of NEON.
-pub(crate) const WIDTH: usize = 32;
-
-/// The number of panels for `columns` columns.
-pub(crate) const fn n_panels(columns: usize) -> usize {
-    columns.div_ceil(WIDTH)
-}
-
-/// A row of a panel, not necessarily aligned to a cache line.
-pub(crate) type Row<E = f32> = [E; WIDTH];
+use super::element::{Row, WIDTH, Word, n_panels};
 
 /// A matrix in panels, with rows and columns counted in elements. Elements behind its last column have any value.
 #[derive(Clone, Copy, Debug)]
@@ -85,4 +73,19 @@ impl<'a, E: Word> PackedRef<'a, E> {
             ..self
         }
     }
+}
+
+/// Prefetches a row of a panel, to be read or written. Any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch(row: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..2 {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch has no visible effect, and every x86-64 has the instruction.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
 }

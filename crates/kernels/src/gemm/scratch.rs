@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Row, WIDTH, Word};
+use super::element::{Row, WIDTH, Word};
 
 /// A row that is aligned to a cache line.
 #[derive(Clone, Copy, Debug)]

@@ -2,14 +2,14 @@
 
 use pulp::Simd;
 
-use super::element::Element;
+use super::element::Word;
 
 /// The width of a square.
 pub(super) const SIDE: usize = 8;
 
 /// The transposed square.
 #[inline(always)]
-pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
+pub(super) fn transposed<S: Simd, E: Word>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
         // SAFETY: the token of a level proves that the CPU has its instructions, and the levels with registers of eight
@@ -30,7 +30,7 @@ pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
-fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
+fn avx<E: Word>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     use std::arch::x86_64::{
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps,
         _mm256_unpacklo_ps,

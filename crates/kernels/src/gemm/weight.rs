@@ -2,8 +2,7 @@
 
 use pulp::{Scalar, Simd};
 
-use super::element::{Bf16x2, Word, load_bits};
-use super::packed::{Row, WIDTH};
+use super::element::{Bf16x2, Row, WIDTH, Word, load_bits};
 
 /// Elements of a right matrix whose left one has numbers of f32, in blocks of 32 rows of numbers.
 pub(crate) trait Weight: Word {

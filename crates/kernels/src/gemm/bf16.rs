@@ -1,0 +1,80 @@
+//! Pairs of bfloat16 as elements of products: with instructions for them if the CPU has them, and otherwise widened.
+
+use pulp::{Simd, WithSimd};
+
+use super::arithmetic::{Element, Widened, WithArithmetic};
+#[cfg(target_arch = "x86_64")]
+use super::avx512_bf16;
+use super::element::{Bf16x2, Row, WIDTH, n_panels};
+use super::packed::PackedRef;
+use super::scratch::Scratch;
+use super::transpose::SIDE;
+use crate::tasks::run;
+
+impl Element for Bf16x2 {
+    const STRIP: usize = 4 * SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        Self::new(numbers[0], numbers.get(1).copied().unwrap_or_default())
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
+        #[cfg(target_arch = "x86_64")]
+        let Some(operation) = avx512_bf16::run(simd, operation) else {
+            return;
+        };
+        operation.with(Widened(simd));
+    }
+
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
+        Some(regrouped(left, n_columns))
+    }
+
+    #[inline(always)]
+    fn add_to(row: &Row<Self>, sums: &mut Row) {
+        for (sum, pair) in sums.iter_mut().zip(row) {
+            let [first, second] = pair.widened();
+            *sum += first;
+            *sum += second;
+        }
+    }
+}
+
+/// Repacks a matrix with `n_columns` numbers per row from pairs of columns to pairs of rows; an odd last row is padded
+/// with zeros.
+fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
+    let n_pairs = columns.n_rows().div_ceil(2);
+    let mut out = Scratch::new(n_pairs * n_panels(n_columns));
+    let tasks = out.chunks_exact_mut(n_pairs.max(1)).enumerate();
+    let tasks = tasks.map(|(panel, out)| Regroup { columns, panel, out });
+    run(columns.n_rows() * n_columns, tasks);
+    out
+}
+
+/// Regroups the numbers of a panel.
+struct Regroup<'a> {
+    columns: PackedRef<'a, Bf16x2>,
+    panel: usize,
+    out: &'a mut [Row<Bf16x2>],
+}
+
+impl WithSimd for Regroup<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        const HALF: usize = WIDTH / 2;
+        let first = self.panel % 2 * HALF;
+        let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
+        let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
+        for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
+            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("half a row");
+            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("half a row");
+            let (out, _) = out.as_chunks_mut::<2>();
+            for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
+                *out = above.crossed(*below);
+            }
+        }
+    }
+}
