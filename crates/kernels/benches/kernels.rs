@@ -177,9 +177,9 @@ fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: Activation, precision:
     let c = case.1.c;
     let layer = |shape| Layer { weight: case.random(shape), bias: None };
     let mlp = Mlp {
-        expand: layer([c, 4 * c]),
+        up: layer([c, 4 * c]),
         gate: activation.is_gated().then(|| layer([c, 4 * c])),
-        contract: layer([4 * c, c]),
+        down: layer([4 * c, c]),
         activation,
         precision,
     };

@@ -64,9 +64,9 @@ impl Block {
         let heads = kernels::self_attention(Tensor::cat(qkv.into(), 2), attention); // [B, T, C]
         let x = x + linear(output, heads);
         let mlp = Mlp {
-            expand: layer(&self.mlp.linear_inner),
+            up: layer(&self.mlp.linear_inner),
             gate: None,
-            contract: layer(&self.mlp.linear_outer),
+            down: layer(&self.mlp.linear_outer),
             activation: Activation::Gelu,
             precision: MatmulPrecision::F32,
         };

@@ -44,19 +44,19 @@ pub struct Dropout {
 pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
     let (whole, device) = (x.dims(), x.device());
     let all = whole.map(|n| 0..n);
-    dropout.choose(whole, all, &device).apply(x)
+    dropout.mask(whole, all, &device).apply(x)
 }
 
 /// The mask of a tensor, or of a part of one.
 #[derive(Clone, Debug)]
-pub(super) enum Choice<const D: usize> {
+pub(super) enum Mask<const D: usize> {
     /// `1 / (1 - probability)` where an element is kept, 0 where it is dropped.
     Factors(Tensor<D>),
     /// True where an element is dropped, and the probability.
     Dropped(Tensor<D, Bool>, f64),
 }
 
-impl<const D: usize> Choice<D> {
+impl<const D: usize> Mask<D> {
     /// Applies the mask to `x`, which has its shape.
     pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
         match self.clone() {
@@ -79,16 +79,11 @@ fn is_cpu(device: &Device) -> bool {
 impl Dropout {
     /// The mask of a `part` of a tensor, given as one range per dimension. It equals that part of the mask of the
     /// `whole` tensor.
-    pub(super) fn choose<const D: usize>(
-        &self,
-        whole: [usize; D],
-        part: [Range<usize>; D],
-        device: &Device,
-    ) -> Choice<D> {
+    pub(super) fn mask<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Mask<D> {
         if is_cpu(device) {
-            Choice::Factors(self.factors(whole, part, device))
+            Mask::Factors(self.factors(whole, part, device))
         } else {
-            Choice::Dropped(self.dropped(whole, part, device), self.probability)
+            Mask::Dropped(self.dropped(whole, part, device), self.probability)
         }
     }
 

@@ -59,8 +59,8 @@ pub fn newton_schulz(
     let numbers = values_mut(&mut x);
     let mut first = 0;
     for part in parts {
-        let place = Place { shape: [n_rows, part.width], row_step: n_columns };
-        fused(&mut numbers[first..], place, polynomials, in_f32(part.scale));
+        let view = Strided { shape: [n_rows, part.width], row_step: n_columns };
+        fused(&mut numbers[first..], view, polynomials, in_f32(part.scale));
         first += part.width;
     }
     Tensor::from_primitive::<Flex>(x)
@@ -90,14 +90,14 @@ fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials
 
 /// The location of a matrix in a slice; its row stride is `row_step`.
 #[derive(Clone, Copy)]
-struct Place {
+struct Strided {
     shape: [usize; 2],
     row_step: usize,
 }
 
 /// The iteration on one matrix, in place, multiplied by `scale` at the end.
-fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Polynomials<'_>, scale: f32) {
-    Arch::new().dispatch(Normalize { x: &mut *x, place, safety: polynomials.safety });
+fn fused_newton_schulz<E: Element>(x: &mut [f32], view: Strided, polynomials: Polynomials<'_>, scale: f32) {
+    Arch::new().dispatch(Normalize { x: &mut *x, view, safety: polynomials.safety });
     // Successive polynomials of the Gram matrix G amplify rounding errors in its smallest eigenvalues. In f32, three of
     // them are as accurate as polynomials of x, and five would lose three digits. bf16 has no such digits to spare, so
     // there G is computed anew for each polynomial.
@@ -105,7 +105,7 @@ fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Pol
     let mut rest = polynomials.coefficients.chunks(at_once).peekable();
     while let Some(coefficients) = rest.next() {
         let scale = if rest.peek().is_none() { scale } else { 1.0 };
-        apply::<E>(x, place, coefficients, scale);
+        apply::<E>(x, view, coefficients, scale);
     }
 }
 
@@ -114,7 +114,7 @@ fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Pol
 ///
 /// Source: Zhang et al. 2026, "Gram Newton-Schulz: A Fast, Hardware-Aware Newton-Schulz Algorithm for Muon",
 /// <https://tridao.me/blog/2026/gram-newton-schulz/>.
-fn apply<E: Element>(x: &mut [f32], Place { shape, row_step }: Place, coefficients: &[[f64; 3]], scale: f32) {
+fn apply<E: Element>(x: &mut [f32], Strided { shape, row_step }: Strided, coefficients: &[[f64; 3]], scale: f32) {
     let [m, n] = shape;
     let side = m.min(n);
     let matrix = Matrix::within(x, shape, row_step);
@@ -177,7 +177,7 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
 /// Divides a matrix by its Frobenius norm.
 struct Normalize<'a> {
     x: &'a mut [f32],
-    place: Place,
+    view: Strided,
     safety: f64,
 }
 
@@ -186,7 +186,7 @@ impl WithSimd for Normalize<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { x, place: Place { shape: [n_rows, width], row_step }, safety } = self;
+        let Self { x, view: Strided { shape: [n_rows, width], row_step }, safety } = self;
         // Each row is summed in f32 and the sums of the rows in f64, so that the norm of a large matrix stays accurate.
         let mut squares = 0.0;
         for row in x.chunks(row_step).take(n_rows) {

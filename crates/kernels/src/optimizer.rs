@@ -106,16 +106,16 @@ pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Ten
     }
     // In place, unless the gradient or the mean is shared.
     let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
-    let mut ahead = primitive(gradient);
-    let n = ahead.layout().num_elements();
+    let mut update = primitive(gradient);
+    let n = update.layout().num_elements();
     let mut mean = mean.map_or_else(|| from_vec(vec![0.0; n], [n]), primitive);
-    let numbers = [&mut ahead, &mut mean].map(values_mut);
+    let numbers = [&mut update, &mut mean].map(values_mut);
     assert!(numbers.iter().all(|numbers| numbers.len() == n), "as many numbers of each");
-    let [ahead_chunks, mean_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
+    let [update_chunks, mean_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
     let share = in_f32(1.0 - momentum);
     let task = |(gradient, mean)| Nesterov { gradient, mean, factor, momentum: in_f32(momentum), share };
-    run(n, ahead_chunks.zip(mean_chunks).map(task));
-    [ahead, mean].map(Tensor::from_primitive::<Flex>)
+    run(n, update_chunks.zip(mean_chunks).map(task));
+    [update, mean].map(Tensor::from_primitive::<Flex>)
 }
 
 /// [`nesterov`] composed of burn's operations.
@@ -405,9 +405,9 @@ mod tests {
             assert_close(&got, &want, &what);
             let factor = || Some(Tensor::from_floats([0.25], &Device::flex()));
             let [got, want] = [nesterov, composed_nesterov].map(|f| {
-                let [ahead, mean] = f(constant(n, 1), None, None, 0.9);
+                let [update, mean] = f(constant(n, 1), None, None, 0.9);
                 let [further, mean] = f(constant(n, 2), factor(), Some(mean), 0.9);
-                [ahead, further, mean].map(numbers)
+                [update, further, mean].map(numbers)
             });
             assert_close(&got, &want, &what);
             let [got, want] =

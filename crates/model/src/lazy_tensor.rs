@@ -47,11 +47,11 @@ type Compute = dyn Fn(Sink<'_>) -> io::Result<()> + Send + Sync;
 #[derive(Clone, Debug)]
 pub struct LazyTensor {
     shape: Vec<usize>,
-    place: Place,
+    source: Source,
 }
 
 #[derive(Clone)]
-enum Place {
+enum Source {
     /// Flattened to a vector, without gradients.
     Device(Box<Tensor<1>>),
     /// The file, the offset of the tensor's first byte, and the number format.
@@ -60,7 +60,7 @@ enum Place {
     Computed(Arc<Compute>),
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(tensor) => f.debug_tuple("Device").field(tensor).finish(),
@@ -74,26 +74,26 @@ impl LazyTensor {
     /// A tensor on its device. Later updates of a parameter do not change it.
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
         let shape = tensor.shape();
-        let place = Place::Device(Box::new(tensor.inner().reshape([shape.num_elements()])));
-        Self { shape: shape.to_vec(), place }
+        let source = Source::Device(Box::new(tensor.inner().reshape([shape.num_elements()])));
+        Self { shape: shape.to_vec(), source }
     }
 
     /// A tensor whose values are in `file`, row-major and little-endian, starting at byte `start`.
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64, dtype: Dtype) -> Self {
-        Self { shape, place: Place::File(file, start, dtype) }
+        Self { shape, source: Source::File(file, start, dtype) }
     }
 
     /// A tensor that calls `compute` each time it is read. `compute` passes all values to the sink, row-major, in
     /// pieces of any length.
     pub fn computed(shape: Vec<usize>, compute: impl Fn(Sink<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self { shape, place: Place::Computed(Arc::new(compute)) }
+        Self { shape, source: Source::Computed(Arc::new(compute)) }
     }
 
     /// The number format, if the tensor is in a file.
     pub fn dtype(&self) -> Option<Dtype> {
-        match &self.place {
-            Place::File(_, _, dtype) => Some(*dtype),
-            Place::Device(_) | Place::Computed(_) => None,
+        match &self.source {
+            Source::File(_, _, dtype) => Some(*dtype),
+            Source::Device(_) | Source::Computed(_) => None,
         }
     }
 
@@ -117,10 +117,10 @@ impl LazyTensor {
     /// # Errors
     /// If the file cannot be read or is too short, if the device fails, or if `sink` returns an error.
     pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
-        match &self.place {
-            Place::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
-            Place::File(file, start, dtype) => read_values(file, *start, self.n_numbers(), *dtype, sink),
-            Place::Computed(compute) => {
+        match &self.source {
+            Source::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
+            Source::File(file, start, dtype) => read_values(file, *start, self.n_numbers(), *dtype, sink),
+            Source::Computed(compute) => {
                 let mut n_numbers = 0;
                 compute(&mut |values| {
                     n_numbers += values.len();

@@ -8,7 +8,8 @@ use super::probe::{Pass, Point, Probe};
 use crate::config::{MlpKind, ModelConfig};
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 
-/// The feed-forward layer: `contract(activation(expand(x)))`, or with SwiGLU `contract(silu(gate(x)) * expand(x))`.
+/// The feed-forward layer: `down(activation(up(x)))`, or with SwiGLU `down(silu(gate(x)) * up(x))`. Checkpoints call the
+/// projections `expand` and `contract`.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
 #[derive(Module, Debug)]
@@ -42,9 +43,9 @@ impl Mlp {
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let layer = |linear: &Linear| Layer { weight: linear.weight(), bias: linear.bias() };
         let mlp = kernels::mlp::Mlp {
-            expand: layer(&self.expand),
+            up: layer(&self.expand),
             gate: self.gate.as_ref().map(layer),
-            contract: layer(&self.contract),
+            down: layer(&self.contract),
             activation: activation(self.kind),
             precision: pass.precision(),
         };

@@ -13,7 +13,7 @@ use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, assert_shape};
 
 use super::{BLOCKED, unseen, visible};
-use crate::dropout::{Choice, Dropout};
+use crate::dropout::{Dropout, Mask};
 use crate::op::{Operation, apply};
 
 /// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
@@ -95,8 +95,8 @@ impl Operation for InBlocks {
             let max = scores.clone().max_dim(3); // [B, H, R, 1]
             let mut weights = (scores - max.clone()).exp();
             let sum = weights.clone().sum_dim(3); // [B, H, R, 1]
-            if let Some(choice) = self.choose(sizes, &block, &q) {
-                weights = choice.apply(weights);
+            if let Some(mask) = self.mask(sizes, &block, &q) {
+                weights = mask.apply(weights);
             }
             out.push(product(weights, block.seen(&v)) / sum.clone()); // [B, H, R, D]
             if save {
@@ -127,13 +127,13 @@ impl Operation for InBlocks {
             let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
             let mut weights = (self.scores(&block, &q, &k) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
-            let choice = self.choose(sizes, &block, &q);
-            if let Some(choice) = &choice {
-                grad_weights = choice.apply(grad_weights);
+            let mask = self.mask(sizes, &block, &q);
+            if let Some(mask) = &mask {
+                grad_weights = mask.apply(grad_weights);
             }
             let grad_scores = weights.clone() * (grad_weights - delta); // [B, H, R, S]
-            if let Some(choice) = &choice {
-                weights = choice.apply(weights);
+            if let Some(mask) = &mask {
+                weights = mask.apply(weights);
             }
             grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, h_kv), &block.keys, s));
             grad_q.push(product(grad_scores.clone(), block.seen(&k)) * scale);
@@ -176,10 +176,10 @@ impl InBlocks {
     }
 
     /// The dropout mask of a block's weights, if there is dropout. It is the same in both passes.
-    fn choose(&self, [b, h, _, t, s, _]: Sizes, block: &QueryBlock, q: &Tensor<4>) -> Option<Choice<4>> {
+    fn mask(&self, [b, h, _, t, s, _]: Sizes, block: &QueryBlock, q: &Tensor<4>) -> Option<Mask<4>> {
         let part = [0..b, 0..h, block.queries.clone(), block.keys.clone()];
         let dropout = self.attention.dropout.as_ref()?;
-        Some(dropout.choose([b, h, t, s], part, &q.device()))
+        Some(dropout.mask([b, h, t, s], part, &q.device()))
     }
 }
 

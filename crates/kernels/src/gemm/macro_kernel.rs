@@ -98,7 +98,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
         let rows = right.panel(panel);
         // The columns of a whole panel fill the registers, and the panel is read sequentially.
         if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= READ_WHOLE {
-            let at = Place { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
+            let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
             for row in (0..left.n_rows()).step_by(2) {
                 match left.n_rows() - row {
                     1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, epilogue),
@@ -113,7 +113,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
         };
         for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
             let n_columns = n_columns - column;
-            let at = Place { rows, first_column: panel * WIDTH, column, n_columns };
+            let at = PanelColumns { rows, first_column: panel * WIDTH, column, n_columns };
             if n_columns > A::Simd::F32_LANES {
                 column_of_tiles::<A, L, R, 2>(arithmetic, left, at, epilogue);
             } else {
@@ -125,7 +125,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 
 /// Columns of the right matrix.
 #[derive(Clone, Copy)]
-struct Place<'a, W> {
+struct PanelColumns<'a, W> {
     /// The index of the panel.
     rows: &'a [Row<W>],
     /// The index of the panel's first column among all columns.
@@ -141,7 +141,7 @@ struct Place<'a, W> {
 fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
-    at: Place<'_, L::Right>,
+    at: PanelColumns<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
@@ -174,7 +174,7 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
     arithmetic: A,
     left: L,
     row: usize,
-    at: Place<'_, L::Right>,
+    at: PanelColumns<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let column = at.first_column + at.column;

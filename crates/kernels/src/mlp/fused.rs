@@ -25,9 +25,9 @@ use crate::tasks::{assume_init, uninit};
 
 /// [`crate::mlp`] for f32 on flex.
 pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
-    let Mlp { expand, gate, contract, activation, precision } = mlp;
-    let has_bias = expand.bias.is_some();
-    let layers = [expand, contract].into_iter().chain(gate);
+    let Mlp { up, gate, down, activation, precision } = mlp;
+    let has_bias = up.bias.is_some();
+    let layers = [up, down].into_iter().chain(gate);
     let parts = layers.map(|Layer { weight, bias }| {
         assert_eq!(bias.is_some(), has_bias, "all projections have a bias, or none has");
         (weight.into_dispatch(), bias.map(Tensor::into_dispatch))
@@ -45,7 +45,7 @@ pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     })
 }
 
-/// Inputs: x; the weights of expand, contract, and gate if there is one; then their biases, if any.
+/// Inputs: x; the weights of the up and the down projection, and of the gate if there is one; then their biases, if any.
 ///
 /// `E` is the element type of the products.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl<E: Element> FeedForward<E> {
 }
 
 /// The indices of the weights among the inputs, counted from the first weight.
-const EXPAND: usize = 0;
-const CONTRACT: usize = 1;
+const UP: usize = 0;
+const DOWN: usize = 1;
 const GATE: usize = 2;
 
 impl<E: Element> FlexOperation for FeedForward<E> {
@@ -97,17 +97,17 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let epilogue = unsafe {
             Activate {
                 activation: self.activation,
-                bias: self.bias(&inputs, EXPAND),
+                bias: self.bias(&inputs, UP),
                 active: MatrixMut::<E>::packed_uninit(&mut active, shape),
                 derivatives: [&mut slope, &mut gate].map(|out| MatrixMut::packed_uninit(out, shape)),
             }
         };
-        multiply_all(x, weight(EXPAND), epilogue);
+        multiply_all(x, weight(UP), epilogue);
         let active = whole(active, [n, E::count(f)]);
         let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
         let out = {
             let active = PackedRef::new(as_elements::<E>(&active), [n, E::count(f)]);
-            product(Plain(active), weight(CONTRACT), self.bias(&inputs, CONTRACT))
+            product(Plain(active), weight(DOWN), self.bias(&inputs, DOWN))
         };
         drop(packed);
         let out = tensor(out, &inputs[0]);
@@ -139,13 +139,13 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
         let slopes = [Some(1), is_gated.then_some(2)]
             .map(|slope| slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape)));
-        multiply_all(Plain(grad_out.left()), weight(CONTRACT), Slopes { slopes, outs });
+        multiply_all(Plain(grad_out.left()), weight(DOWN), Slopes { slopes, outs });
         let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = is_gated.then(|| Operand::new(left(&grad_gate), f));
         let active = Operand::new(left(as_elements(values(&saved[0]))), f);
         let grad_x = || {
-            let mut grad_x = product(Plain(grad_hidden.left()), weight(EXPAND), &[]);
+            let mut grad_x = product(Plain(grad_hidden.left()), weight(UP), &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
                 store(Mode::Add, grad_x, Plain(grad_gate.left()), weight(GATE), &[]);
@@ -157,7 +157,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
             rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
         };
-        let (grad_x, ((expand, contract), gate)) = rayon::join(grad_x, || {
+        let (grad_x, ((up, down), gate)) = rayon::join(grad_x, || {
             rayon::join(
                 || {
                     rayon::join(
@@ -171,7 +171,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
                 },
             )
         });
-        let layers = [expand, contract].into_iter().chain(gate);
+        let layers = [up, down].into_iter().chain(gate);
         let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
         let parts = [grad_x].into_iter().chain(weights).chain(biases.into_iter().flatten());
         parts.zip(inputs).map(|(part, like)| Some(tensor(part, like))).collect()
@@ -212,9 +212,9 @@ mod tests {
                 weight: leaves.next([k, m], seed),
                 bias: is_biased.then(|| leaves.next([m], seed + 10)),
             };
-            let (expand, contract) = (layer([c, d_ff], 2), layer([d_ff, c], 3));
+            let (up, down) = (layer([c, d_ff], 2), layer([d_ff, c], 3));
             let gate = activation.is_gated().then(|| layer([c, d_ff], 4));
-            f(x, Mlp { expand, gate, contract, activation, precision })
+            f(x, Mlp { up, gate, down, activation, precision })
         })
     }
 

@@ -21,19 +21,19 @@ pub struct Layer {
 /// The projections of a feed-forward layer. Either all projections have a bias, or none has.
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    /// `[C, F]`
-    pub expand: Layer,
-    /// `[C, F]`, if the activation [is gated](Activation::is_gated).
+    /// The up projection, `[C, F]`.
+    pub up: Layer,
+    /// The gate projection, `[C, F]`, if the activation [is gated](Activation::is_gated).
     pub gate: Option<Layer>,
-    /// `[F, C]`
-    pub contract: Layer,
+    /// The down projection, `[F, C]`.
+    pub down: Layer,
     /// The activation between the projections.
     pub activation: Activation,
     /// The precision of the matrix products.
     pub precision: MatmulPrecision,
 }
 
-/// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
+/// `down(activation(up(x)))`; with SwiGLU, `down(silu(gate(x)) * up(x))`.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
 ///
@@ -84,15 +84,15 @@ pub fn training_memory(
 
 /// [`mlp`] composed of burn's operations.
 fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
-    let Mlp { expand, gate, contract, activation: kind, precision: _ } = mlp;
+    let Mlp { up, gate, down, activation: kind, precision: _ } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
     let gate = gate.map(|gate| apply(gate, x.clone())); // [B, T, F]
-    let hidden = apply(expand, x); // [B, T, F]
+    let hidden = apply(up, x); // [B, T, F]
     let hidden = match kind {
         Activation::Gelu => gelu(hidden),
         Activation::GeluTanh => gelu_tanh(hidden),
         Activation::ReluSquared => relu_squared(hidden),
         Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * hidden,
     };
-    apply(contract, hidden) // [B, T, C]
+    apply(down, hidden) // [B, T, C]
 }

@@ -69,8 +69,8 @@ pub struct DeviceListing {
 /// If the backend is not compiled in, there is no such adapter, or the driver refuses.
 pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     let adapter = match choose(spec)? {
-        Choice::Adapter(adapter) => adapter,
-        Choice::Cpu(backend) => {
+        Resolved::Adapter(adapter) => adapter,
+        Resolved::Cpu(backend) => {
             let device = backend::open_cpu(backend).ok_or(DeviceError::NoCpu)?;
             return Ok(OpenDevice { device, name: backend.to_string(), backend, kind: AdapterKind::Cpu });
         }
@@ -102,8 +102,8 @@ pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
 /// In the same cases as [`open`], except for errors of drivers, which are not called.
 pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
     Ok(match choose(spec)? {
-        Choice::Cpu(backend) => backend.to_string(),
-        Choice::Adapter(adapter) => adapter.spec(),
+        Resolved::Cpu(backend) => backend.to_string(),
+        Resolved::Adapter(adapter) => adapter.spec(),
     })
 }
 
@@ -167,25 +167,25 @@ fn list_backend(backend: Backend) -> Vec<DeviceListing> {
     listed.collect()
 }
 
-enum Choice {
+enum Resolved {
     Cpu(Backend),
     Adapter(Adapter),
 }
 
-fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
+fn choose(spec: &DeviceSpec) -> Result<Resolved, DeviceError> {
     match *spec {
         DeviceSpec::Auto => match automatic() {
-            Some(adapter) => Ok(Choice::Adapter(adapter)),
+            Some(adapter) => Ok(Resolved::Adapter(adapter)),
             None => choose(&DeviceSpec::Cpu),
         },
-        DeviceSpec::Cpu => choice::cpu(&compiled()).map(Choice::Cpu).ok_or(DeviceError::NoCpu),
+        DeviceSpec::Cpu => choice::cpu(&compiled()).map(Resolved::Cpu).ok_or(DeviceError::NoCpu),
         DeviceSpec::AllOfCuda => choose(&DeviceSpec::On(Backend::Cuda, None)),
         DeviceSpec::On(backend, _) if !backend::is_compiled(backend) => {
             Err(DeviceError::NotCompiled(backend, choice::joined(&compiled())))
         }
-        DeviceSpec::On(backend, _) if backend.is_cpu() => Ok(Choice::Cpu(backend)),
+        DeviceSpec::On(backend, _) if backend.is_cpu() => Ok(Resolved::Cpu(backend)),
         DeviceSpec::On(backend, index) => {
-            choice::pick(backend, index, &backend::find(backend)).cloned().map(Choice::Adapter)
+            choice::pick(backend, index, &backend::find(backend)).cloned().map(Resolved::Adapter)
         }
     }
 }
