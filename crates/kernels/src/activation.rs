@@ -39,16 +39,19 @@ pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 }
 
 /// The activation between the projections of a feed-forward layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[allow(clippy::unsafe_derive_deserialize, reason = "every value is valid, and its methods check their slices")]
 pub enum Activation {
-    /// `x Phi(x)`
+    /// `x Phi(x)`: exact GELU.
+    #[default]
     Gelu,
-    /// `x Phi(x)` with Phi approximated by a tanh: see [`gelu_tanh`].
+    /// `x Phi(x)` with Phi approximated by a tanh, as in GPT-2: see [`gelu_tanh`].
     GeluTanh,
+    /// `silu(gate) x`, with `silu(x) = x sigmoid(x)`, which takes three matrices instead of two.
+    Swiglu,
     /// `max(x, 0)^2`
     ReluSquared,
-    /// `silu(gate) x`, with `silu(x) = x sigmoid(x)`
-    Swiglu,
 }
 
 impl Activation {

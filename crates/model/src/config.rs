@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::generate::GenerateConfig;
 use crate::section::{MAX_SIZE, Problems};
 pub use crate::tokenizer::{TokenizerConfig, TokenizerKind};
+pub use tinderbox_kernels::Activation as MlpKind;
 
 /// The most layers of a model.
 const MAX_LAYERS: usize = 1 << 16;
@@ -120,21 +121,6 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// The activation of the MLP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MlpKind {
-    /// Exact GELU.
-    #[default]
-    Gelu,
-    /// The tanh approximation of GELU, as in GPT-2.
-    GeluTanh,
-    /// `SiLU` of a gate, times the value, which takes three matrices instead of two.
-    Swiglu,
-    /// The square of `ReLU`.
-    ReluSquared,
-}
-
 /// How the wavelengths of rotary positions are stretched for a longer context.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -231,7 +217,7 @@ impl ModelConfig {
 
     /// Whether the MLP has a third matrix, the gate.
     pub fn is_gated(&self) -> bool {
-        self.mlp == MlpKind::Swiglu
+        self.mlp.is_gated()
     }
 
     /// The epsilon of the norms of queries and keys, which are always RMS norms.

@@ -33,7 +33,7 @@ pub use block::Block;
 pub use gpt::Gpt;
 pub use lazy_tensor::{Dtype, LazyTensor, Sink};
 pub use linear::{Embedding, Linear};
-pub use mlp::{Mlp, activation};
+pub use mlp::Mlp;
 pub use norm::Norm;
 pub use probe::Pass;
 pub use table::{Initial, Parameter, Role};

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::Linear;
 use super::probe::{Pass, Point, Probe};
-use crate::config::{MlpKind, ModelConfig};
+use crate::config::ModelConfig;
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 
 /// The feed-forward layer: `down(activation(up(x)))`, or with SwiGLU `down(silu(gate(x)) * up(x))`. Checkpoints call the
@@ -21,18 +21,18 @@ pub struct Mlp {
     /// The down projection, `[F, C]`.
     pub contract: Linear,
     #[module(skip)]
-    kind: MlpKind,
+    activation: Activation,
 }
 
 impl Mlp {
     /// A layer with all weights zero, ready for its weights to be initialized or loaded by name.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
+        let ModelConfig { d_model, d_ff, bias, mlp: activation, .. } = *config;
         Self {
             expand: Linear::zeros([d_model, d_ff], bias, device),
             gate: config.is_gated().then(|| Linear::zeros([d_model, d_ff], bias, device)),
             contract: Linear::zeros([d_ff, d_model], bias, device),
-            kind,
+            activation,
         }
     }
 
@@ -46,19 +46,9 @@ impl Mlp {
             up: layer(&self.expand),
             gate: self.gate.as_ref().map(layer),
             down: layer(&self.contract),
-            activation: activation(self.kind),
+            activation: self.activation,
             precision: pass.precision(),
         };
         pass.visit(Point::Mlp, kernels::mlp(x, mlp))
-    }
-}
-
-/// The [`Activation`] of the kernels that corresponds to `kind`.
-pub fn activation(kind: MlpKind) -> Activation {
-    match kind {
-        MlpKind::Gelu => Activation::Gelu,
-        MlpKind::GeluTanh => Activation::GeluTanh,
-        MlpKind::ReluSquared => Activation::ReluSquared,
-        MlpKind::Swiglu => Activation::Swiglu,
     }
 }

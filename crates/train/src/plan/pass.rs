@@ -10,7 +10,6 @@ use tinderbox_kernels::{Operations, TrainingMemory, linear, loss, mlp, norm};
 
 use super::parameters;
 use crate::config::ModelConfig;
-use tinderbox_model::activation;
 
 /// Bytes of an f32.
 const F32: f64 = 4.0;
@@ -143,7 +142,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let projection = linear::training_memory(operations, rows, [d_model, qkv_width]);
     let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm };
     let attention = attention::training_memory(operations, shape);
-    let mlp = mlp::training_memory(operations, activation(config.mlp), rows, [d_model, d_ff]);
+    let mlp = mlp::training_memory(operations, config.mlp, rows, [d_model, d_ff]);
     let is_capped = config.logit_softcap.is_some();
     let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
     // Burn always multiplies the rows of a batch one by one with the token embedding.

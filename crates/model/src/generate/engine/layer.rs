@@ -4,8 +4,8 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 
 use super::{host, linear, norm, scale};
+use crate::Block;
 use crate::config::ModelConfig;
-use crate::{Block, activation};
 use tinderbox_kernels::decode::{
     Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
@@ -63,7 +63,7 @@ impl Layer {
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             expand: linear(&mlp.expand, precision),
-            activation: activation(config.mlp),
+            activation: config.mlp,
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
             contract: linear(&mlp.contract, precision),
         }
