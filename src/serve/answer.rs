@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::choice::{Choice, Part};
@@ -20,14 +21,17 @@ pub(super) struct Answer {
     created: u64,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// A response, or a chunk of one.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Body<'a, C> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<ChoiceBody>,
+    choices: Vec<C>,
     #[serde(skip_serializing_if = "UsageBody::is_absent")]
+    #[schemars(with = "Usage")]
     usage: UsageBody,
 }
 
@@ -41,21 +45,45 @@ enum UsageBody {
     Now(Usage),
 }
 
-#[derive(Serialize)]
-struct ChoiceBody {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ChoiceBody<C, L> {
     index: usize,
     #[serde(flatten)]
-    content: Content,
-    logprobs: Option<Logprobs>,
-    finish_reason: Option<&'static str>,
+    content: C,
+    logprobs: Option<L>,
+    finish_reason: Option<FinishReason>,
 }
 
+/// A response of `/v1/completions`.
+pub(super) type Completion = Body<'static, ChoiceBody<Text, CompletionLogprobs>>;
+/// A response of `/v1/chat/completions`.
+pub(super) type ChatCompletion = Body<'static, ChoiceBody<Reply, ChatLogprobs>>;
+/// Either, or a chunk of a chat.
+type AnyChoice = ChoiceBody<Content, Logprobs>;
+
 #[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(untagged)]
 enum Content {
-    Text(String),
-    Message { role: &'static str, content: String, refusal: Option<()> },
-    Delta(Delta),
+    Text(Text),
+    Reply(Reply),
+    Chunk { delta: Delta },
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Text {
+    text: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Reply {
+    message: ReplyMessage,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReplyMessage {
+    role: &'static str,
+    content: String,
+    refusal: (),
 }
 
 #[derive(Default, Serialize)]
@@ -66,46 +94,60 @@ struct Delta {
     content: Option<String>,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Logprobs {
-    Completion {
-        tokens: Vec<String>,
-        token_logprobs: Vec<Option<f32>>,
-        /// Null if not requested, and for the first token of a text.
-        top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
-        text_offset: Vec<usize>,
-    },
-    Chat {
-        content: Vec<ChatScore>,
-        refusal: Option<()>,
-    },
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum FinishReason {
+    Stop,
+    Length,
 }
 
 #[derive(Serialize)]
+#[serde(untagged)]
+enum Logprobs {
+    Completion(CompletionLogprobs),
+    Chat(ChatLogprobs),
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    /// Null if not requested, and for the first token of a text.
+    top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
+    text_offset: Vec<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ChatLogprobs {
+    content: Vec<ChatScore>,
+    refusal: (),
+}
+
+#[derive(Serialize, JsonSchema)]
 struct ChatScore {
     #[serde(flatten)]
     token: ChatToken,
     top_logprobs: Vec<ChatToken>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ChatToken {
     token: String,
     logprob: f32,
     bytes: Option<Vec<u8>>,
 }
 
-#[derive(Clone, Copy, Serialize)]
-struct Usage {
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+pub(super) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptTokens,
 }
 
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Serialize, JsonSchema)]
 struct PromptTokens {
+    /// Tokens of prompts that had been read before.
     cached_tokens: usize,
 }
 
@@ -128,8 +170,11 @@ impl Answer {
             index,
             logprobs: self.logprobs(part.scores),
             content: match self.request.shape {
-                Shape::Completion => Content::Text(part.text),
-                Shape::Chat => Content::Message { role: "assistant", content: part.text, refusal: None },
+                Shape::Completion => Content::Text(Text { text: part.text }),
+                Shape::Chat => {
+                    let message = ReplyMessage { role: "assistant", content: part.text, refusal: () };
+                    Content::Reply(Reply { message })
+                }
             },
             finish_reason: choice.end.map(finish_reason),
         };
@@ -141,14 +186,14 @@ impl Answer {
     /// The first chunk of a text, which exists only in chats.
     pub(super) fn opening(&self, index: usize) -> Option<String> {
         let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
-        (self.request.shape == Shape::Chat).then(|| self.chunk(index, Content::Delta(delta), None, None))
+        (self.request.shape == Shape::Chat).then(|| self.chunk(index, Content::Chunk { delta }, None, None))
     }
 
     /// A chunk with part of a text.
     pub(super) fn part(&self, index: usize, part: Part) -> String {
         let content = match self.request.shape {
-            Shape::Completion => Content::Text(part.text),
-            Shape::Chat => Content::Delta(Delta { role: None, content: Some(part.text) }),
+            Shape::Completion => Content::Text(Text { text: part.text }),
+            Shape::Chat => Content::Chunk { delta: Delta { role: None, content: Some(part.text) } },
         };
         self.chunk(index, content, self.logprobs(part.scores), None)
     }
@@ -156,8 +201,8 @@ impl Answer {
     /// The last chunk of a text.
     pub(super) fn closing(&self, index: usize, end: End) -> String {
         let content = match self.request.shape {
-            Shape::Completion => Content::Text(String::new()),
-            Shape::Chat => Content::Delta(Delta::default()),
+            Shape::Completion => Content::Text(Text { text: String::new() }),
+            Shape::Chat => Content::Chunk { delta: Delta::default() },
         };
         self.chunk(index, content, None, Some(finish_reason(end)))
     }
@@ -172,7 +217,7 @@ impl Answer {
         index: usize,
         content: Content,
         logprobs: Option<Logprobs>,
-        finish_reason: Option<&'static str>,
+        finish_reason: Option<FinishReason>,
     ) -> String {
         let choice = ChoiceBody { index, content, logprobs, finish_reason };
         let usage = if self.request.include_usage { UsageBody::Later } else { UsageBody::Absent };
@@ -183,7 +228,7 @@ impl Answer {
         if self.request.shape == Shape::Chat { "chat.completion.chunk" } else { "text_completion" }
     }
 
-    fn body(&self, object: &'static str, choices: Vec<ChoiceBody>, usage: UsageBody) -> String {
+    fn body(&self, object: &'static str, choices: Vec<AnyChoice>, usage: UsageBody) -> String {
         let Self { id, created, model, .. } = self;
         let body = Body { id, object, created: *created, model: &model.name, choices, usage };
         serde_json::to_string(&body).expect("plain data")
@@ -205,16 +250,16 @@ impl Answer {
     fn logprobs(&self, scores: Vec<(usize, Score)>) -> Option<Logprobs> {
         let n_top = self.request.n_top?;
         Some(match self.request.shape {
-            Shape::Completion => Logprobs::Completion {
+            Shape::Completion => Logprobs::Completion(CompletionLogprobs {
                 tokens: scores.iter().map(|(_, score)| self.model.token_text(score.token)).collect(),
                 token_logprobs: scores.iter().map(|(_, score)| score.logprob).collect(),
                 top_logprobs: (n_top > 0).then(|| scores.iter().map(|(_, score)| self.top(score)).collect()),
                 text_offset: scores.iter().map(|(offset, _)| *offset).collect(),
-            },
-            Shape::Chat => Logprobs::Chat {
+            }),
+            Shape::Chat => Logprobs::Chat(ChatLogprobs {
                 content: scores.into_iter().filter_map(|(_, score)| self.chat_score(&score)).collect(),
-                refusal: None,
-            },
+                refusal: (),
+            }),
         })
     }
 
@@ -241,9 +286,9 @@ impl Answer {
     }
 }
 
-fn finish_reason(end: End) -> &'static str {
+fn finish_reason(end: End) -> FinishReason {
     match end {
-        End::Model | End::StopText => "stop",
-        End::Length => "length",
+        End::Model | End::StopText => FinishReason::Stop,
+        End::Length => FinishReason::Length,
     }
 }

@@ -1,5 +1,7 @@
 //! The messages of a chat request, and the prompt that the model's chat template makes of them.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::error::ApiError;
@@ -33,14 +35,33 @@ fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
     list.ok_or_else(|| ApiError::field("messages", rule))?.iter().map(message).collect()
 }
 
+/// A message as it is sent.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Message", extend("required" = ["role", "content"]))]
+pub(super) struct MessageFields {
+    /// One that the model's template knows, such as user.
+    role: Option<String>,
+    #[serde(default)]
+    #[schemars(extend("anyOf" = [
+        {"type": "string"},
+        {"type": "array", "items": {
+            "type": "object",
+            "required": ["type", "text"],
+            "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}},
+        }},
+    ]))]
+    content: Json,
+    name: Option<String>,
+}
+
 fn message(json: &Json) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let Json::Object(fields) = json else { return Err(wrong("an object")) };
-    let mut fields = Fields::of(fields.clone());
-    let role = fields.text("role")?.ok_or_else(|| wrong("an object with a `role`"))?;
-    let content = match fields.take("content") {
-        Some(Json::String(text)) => text,
-        Some(Json::Array(parts)) => {
+    let MessageFields { role, content, name } = Fields::of(fields.clone()).parse(&[])?;
+    let role = role.ok_or_else(|| wrong("an object with a `role`"))?;
+    let content = match content {
+        Json::String(text) => text,
+        Json::Array(parts) => {
             let text =
                 |part: &Json| (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned)).flatten();
             let texts: Option<Vec<String>> = parts.iter().map(text).collect();
@@ -48,8 +69,6 @@ fn message(json: &Json) -> Result<Message, ApiError> {
         }
         _ => return Err(wrong("an object with a `content`, a string or a list of texts")),
     };
-    let name = fields.text("name")?;
-    fields.finish()?;
     Ok(Message { role, content, name })
 }
 

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The reason why a request was rejected or failed.
@@ -107,17 +108,6 @@ impl ApiError {
 
     /// The body of the response, as JSON.
     pub(super) fn body(&self) -> String {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            error: Error<'a>,
-        }
-        #[derive(Serialize)]
-        struct Error<'a> {
-            message: &'a str,
-            r#type: &'static str,
-            param: Option<&'a str>,
-            code: Option<&'static str>,
-        }
         let r#type = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::FORBIDDEN => "permission_error",
@@ -125,9 +115,24 @@ impl ApiError {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
-        let error = Error { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
-        serde_json::to_string(&Body { error }).expect("plain data")
+        let error = ErrorFields { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
+        serde_json::to_string(&ErrorBody { error }).expect("plain data")
     }
+}
+
+/// The body of a response with an error.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody<'a> {
+    error: ErrorFields<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ErrorFields<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    param: Option<&'a str>,
+    code: Option<&'static str>,
 }
 
 impl IntoResponse for ApiError {

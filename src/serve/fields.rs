@@ -1,10 +1,11 @@
-//! The fields of a request, taken one by one: an invalid value is rejected with its name and range, and so is every
-//! field that was not taken.
+//! The fields of a request, checked against the schema of its type: an invalid value is rejected with its name and range,
+//! and so is every field that the schema does not have.
 
-use std::ops::RangeInclusive;
-
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::document;
 use super::error::ApiError;
 use crate::format::cut_in_the_middle;
 
@@ -33,11 +34,7 @@ impl Fields {
         self.left.remove(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| wrong(name, &value, "true or false"))
-    }
-
+    /// A field with a string.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -46,55 +43,56 @@ impl Fields {
         }
     }
 
-    /// An integer in a range.
-    pub(super) fn count(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        let rule = format!("a whole number from {} to {}", range.start(), range.end());
-        value.as_u64().filter(|n| range.contains(n)).map(Some).ok_or_else(|| wrong(name, &value, &rule))
+    /// The fields that are left, as a `T`. `most` has the largest values of fields whose range depends on the model.
+    pub(super) fn parse<T: DeserializeOwned + JsonSchema>(self, most: &[(&str, usize)]) -> Result<T, ApiError> {
+        self.parse_by(document::request_schema::<T>(), most)
     }
 
-    /// Like [`Fields::count`], for a size in memory.
-    pub(super) fn size(&mut self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, ApiError> {
-        let range = *range.start() as u64..=*range.end() as u64;
-        Ok(self.count(name, range)?.map(|n| usize::try_from(n).expect("within a range of sizes")))
-    }
-
-    /// A number in a range.
-    pub(super) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
-        let rule = format!("a number from {} to {}", range.start(), range.end());
-        self.number_that(name, &rule, |x| range.contains(&x))
-    }
-
-    /// A number above 0 and at most `most`.
-    pub(super) fn positive(&mut self, name: &str, most: f64) -> Result<Option<f64>, ApiError> {
-        self.number_that(name, &format!("a number above 0 and at most {most}"), |x| x > 0.0 && x <= most)
-    }
-
-    fn number_that(&mut self, name: &str, rule: &str, is_good: impl Fn(f64) -> bool) -> Result<Option<f64>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        value.as_f64().filter(|x| is_good(*x)).map(Some).ok_or_else(|| wrong(name, &value, rule))
-    }
-
-    /// Rejects an unsupported OpenAI parameter, unless its value has no effect.
-    pub(super) fn only(&mut self, name: &str, neutral: &Value) -> Result<(), ApiError> {
-        match self.take(name) {
-            Some(value) if value != *neutral && value.as_f64() != neutral.as_f64().or(Some(f64::NAN)) => {
-                Err(ApiError::field(name, format!("`{name}` is not supported; leave it out, or set it to {neutral}")))
-            }
-            _ => Ok(()),
+    fn parse_by<T: DeserializeOwned>(mut self, schema: &Value, most: &[(&str, usize)]) -> Result<T, ApiError> {
+        self.left.retain(|_, value| !value.is_null());
+        for (name, value) in &self.left {
+            let Some(schema) = schema["properties"].get(name) else {
+                let name = cut_in_the_middle(name, 100);
+                return Err(ApiError::field(&name, format!("`{name}` is not supported")));
+            };
+            let most = most.iter().find(|(field, _)| field == name).map(|(_, most)| *most as u64);
+            check(name, value, schema, most)?;
         }
+        serde_json::from_value(Value::Object(self.left)).map_err(|error| ApiError::bad_request(error.to_string()))
     }
+}
 
-    /// Rejects the first field that was not taken.
-    pub(super) fn finish(self) -> Result<(), ApiError> {
-        match self.left.into_iter().find(|(_, value)| !value.is_null()) {
-            None => Ok(()),
-            Some((name, _)) => {
-                let name = cut_in_the_middle(&name, 100);
-                Err(ApiError::field(&name, format!("`{name}` is not supported")))
-            }
-        }
+/// Checks a value against the schema of its field. A list or an object is checked by whoever reads it.
+fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result<(), ApiError> {
+    if let Some(neutral) = schema["enum"].get(0).or((schema["type"] == "null").then_some(&Value::Null)) {
+        // An unsupported parameter of OpenAI's, whose only valid value has no effect.
+        let is_same = value == neutral || value.as_f64().is_some_and(|x| neutral.as_f64() == Some(x));
+        let message = || format!("`{name}` is not supported; leave it out, or set it to {neutral}");
+        return if is_same { Ok(()) } else { Err(ApiError::field(name, message())) };
     }
+    let bound = |key: &str| schema[key].as_f64();
+    let (is_good, rule) = match schema["type"].as_str() {
+        Some("boolean") => (value.is_boolean(), "true or false".to_owned()),
+        Some("string") => (value.is_string(), "a string".to_owned()),
+        Some("integer") => {
+            let [least, highest] = ["minimum", "maximum"].map(|key| schema[key].as_u64());
+            let range = least.unwrap_or(0)..=most.or(highest).unwrap_or(u64::MAX);
+            let rule = format!("a whole number from {} to {}", range.start(), range.end());
+            (value.as_u64().is_some_and(|n| range.contains(&n)), rule)
+        }
+        Some("number") => {
+            let highest = bound("maximum").unwrap_or(f64::MAX);
+            let (above, least) = (bound("exclusiveMinimum"), bound("minimum").unwrap_or(f64::MIN));
+            let is_good = |x: f64| x <= highest && x >= least && above.is_none_or(|above| x > above);
+            let rule = match above {
+                Some(above) => format!("a number above {above} and at most {highest}"),
+                None => format!("a number from {least} to {highest}"),
+            };
+            (value.as_f64().is_some_and(is_good), rule)
+        }
+        _ => return Ok(()),
+    };
+    if is_good { Ok(()) } else { Err(wrong(name, value, &rule)) }
 }
 
 /// The error for an invalid value.
@@ -107,47 +105,56 @@ pub(super) fn wrong(name: &str, value: &Value, rule: &str) -> ApiError {
 mod tests {
     use super::*;
 
-    fn fields(json: &str) -> Fields {
-        Fields::read(json.as_bytes()).expect("an object")
+    #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+    #[serde(default)]
+    #[allow(dead_code, reason = "they are only checked")]
+    struct Request {
+        #[schemars(range(min = 0, max = 2))]
+        a: Option<f64>,
+        #[schemars(range(max = 5))]
+        b: usize,
+        c: bool,
+        #[schemars(range(min = 1))]
+        d: Option<usize>,
+        e: Option<String>,
+        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+        f: f64,
+        #[schemars(extend("enum" = [0]))]
+        g: f64,
+        #[schemars(with = "()")]
+        h: Value,
+    }
+
+    fn parse(json: &str) -> Result<Request, ApiError> {
+        let (_, schema) = document::request::<Request>();
+        Fields::read(json.as_bytes())?.parse_by(&schema, &[("d", 9)])
     }
 
     #[test]
     fn a_wrong_value_is_named_with_its_range() {
-        let mut wrong = fields(r#"{"a": 2.5, "b": -1, "c": "x", "d": 1.5, "e": [], "f": 0}"#);
-        let errors = [
-            wrong.number("a", 0.0..=2.0).map(drop),
-            wrong.count("b", 0..=5).map(drop),
-            wrong.flag("c").map(drop),
-            wrong.size("d", 1..=9).map(drop),
-            wrong.text("e").map(drop),
-            wrong.positive("f", 1.0).map(drop),
-        ];
-        let bodies = errors.map(|error| error.expect_err("wrong").body());
-        let rules = [
-            "`a` = 2.5 must be a number from 0 to 2",
-            "`b` = -1 must be a whole number from 0 to 5",
-            "`c` = \\\"x\\\" must be true or false",
-            "`d` = 1.5 must be a whole number from 1 to 9",
-            "`e` = [] must be a string",
-            "`f` = 0 must be a number above 0 and at most 1",
-        ];
-        for ((body, rule), name) in bodies.iter().zip(rules).zip("abcdef".chars()) {
-            assert!(body.contains(rule) && body.contains(&format!("\"param\":\"{name}\"")), "{body}");
+        for (field, value, rule) in [
+            ("a", "2.5", "`a` = 2.5 must be a number from 0 to 2"),
+            ("b", "-1", "`b` = -1 must be a whole number from 0 to 5"),
+            ("c", "\"x\"", "`c` = \\\"x\\\" must be true or false"),
+            ("d", "1.5", "`d` = 1.5 must be a whole number from 1 to 9"),
+            ("e", "[]", "`e` = [] must be a string"),
+            ("f", "0", "`f` = 0 must be a number above 0 and at most 1"),
+            ("g", "0.5", "`g` is not supported; leave it out, or set it to 0"),
+            ("h", "true", "`h` is not supported; leave it out, or set it to null"),
+            ("tools", "[]", "`tools` is not supported"),
+        ] {
+            let body = parse(&format!("{{\"{field}\": {value}}}")).expect_err("wrong").body();
+            assert!(body.contains(rule) && body.contains(&format!("\"param\":\"{field}\"")), "{body}");
+        }
+        for body in ["", "[1]", "{\"a\": NaN}", "{\"a\": 1}}", "\u{0}"] {
+            assert!(Fields::read(body.as_bytes()).is_err(), "{body}");
         }
     }
 
     #[test]
-    fn what_nobody_takes_is_refused_and_null_is_nothing() {
-        let mut some = fields(r#"{"temperature": 1, "suffix": null, "penalty": 0.0, "best_of": 1}"#);
-        assert_eq!(some.number("temperature", 0.0..=2.0).expect("right"), Some(1.0));
-        some.only("penalty", &0.into()).expect("it changes nothing");
-        some.only("best_of", &1.into()).expect("it changes nothing");
-        some.finish().expect("nothing is left");
-        assert!(fields(r#"{"tools": []}"#).finish().unwrap_err().body().contains("`tools` is not supported"));
-        assert!(fields(r#"{"a": true}"#).only("a", &false.into()).is_err());
-        assert!(fields(r#"{"a": 0.5}"#).only("a", &0.into()).is_err());
-        for body in ["", "[1]", "{\"a\": NaN}", "{\"a\": 1}}", "\u{0}"] {
-            assert!(Fields::read(body.as_bytes()).is_err(), "{body}");
-        }
+    fn null_counts_as_missing() {
+        let request =
+            parse(r#"{"a": 1, "c": true, "d": 9, "e": null, "g": 0.0, "h": null, "tools": null}"#).expect("right");
+        assert_eq!((request.a, request.b, request.c, request.d, request.e), (Some(1.0), 0, true, Some(9), None));
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -19,8 +20,58 @@ use crate::inspect::{
 use crate::model::Gpt;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// The default number of most probable next tokens to show.
-const DEFAULT_TOP: usize = 5;
+/// A request to `/v1/inspect`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "InspectRequest", extend("required" = ["prompt"]))]
+pub(super) struct InspectFields {
+    /// A text or a list of token ids: at most 2048 tokens, within the context.
+    #[allow(dead_code, reason = "it is read first")]
+    #[schemars(extend("oneOf" = [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]))]
+    prompt: Value,
+    /// [from, to], without to: the tokens that `attention` and `lens` are shown of. By default all.
+    #[schemars(with = "[usize; 2]")]
+    range: Value,
+    /// The only layer of `attention` and `patterns`, counted from 0. By default all.
+    layer: Option<usize>,
+    /// The only head of each layer, counted from 0. By default all.
+    head: Option<usize>,
+    /// The weights of each token for itself and those before.
+    attention: bool,
+    /// Scores of each head on this text, and the name of what it mostly does.
+    patterns: bool,
+    /// What the model would predict if it ended after each layer.
+    lens: bool,
+    /// The token after which the likeliest prediction is split into the parts of the model, counted from 0.
+    attribution: Option<usize>,
+    /// Heads that are switched off, as [layer, head].
+    #[schemars(with = "Vec<[usize; 2]>")]
+    ablate: Value,
+    /// How many of the likeliest tokens each prediction has.
+    #[schemars(range(max = MAX_TOP_LOGPROBS))]
+    top: usize,
+    /// How many of the likeliest tokens are written after the prompt, by the model and without the heads.
+    #[schemars(range(max = MAX_WRITTEN_INSIDE))]
+    max_tokens: usize,
+}
+
+impl Default for InspectFields {
+    fn default() -> Self {
+        Self {
+            prompt: Value::Null,
+            range: Value::Null,
+            layer: None,
+            head: None,
+            attention: false,
+            patterns: false,
+            lens: false,
+            attribution: None,
+            ablate: Value::Array(Vec::new()),
+            top: 5,
+            max_tokens: 0,
+        }
+    }
+}
 
 /// A request for inspection.
 #[derive(Debug)]
@@ -43,8 +94,9 @@ pub(super) struct InspectRequest {
 }
 
 /// The response.
-#[derive(Serialize)]
-struct Inspection<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Inspection<'a> {
+    #[schemars(extend("enum" = ["inspection"]))]
     object: &'static str,
     model: &'a str,
     ids: &'a [u32],
@@ -56,27 +108,60 @@ struct Inspection<'a> {
     ablation: Option<Ablation<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<Attention<'a>>,
+    /// [layer][head]
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<Vec<Value>>")]
     patterns: Option<Vec<Vec<NamedScores>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<LensBody>")]
     lens: Option<Vec<TokenPredictions>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "AttributionBody")]
     attribution: Option<Attribution>,
 }
 
+// The schema of `TokenPredictions`.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "a schema")]
+struct LensBody {
+    position: usize,
+    stages: Vec<Value>,
+}
+
+// The schema of `Attribution`.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "a schema")]
+struct AttributionBody {
+    position: usize,
+    answer: Value,
+    difference: f64,
+    terms: Vec<Value>,
+}
+
+// The schema of `Guess`.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "a schema")]
+struct GuessBody {
+    id: u32,
+    token: String,
+    probability: f64,
+}
+
 /// The losses and predictions of a model on the text, perhaps with heads ablated.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Read {
-    /// The mean loss, in nats per token; null for a single token.
+    /// The mean loss of the prompt's tokens after the first, nats per token; null for a single token.
     loss: Option<f64>,
-    /// The loss of each token; null for the first.
+    /// Of each token; null for the first.
     losses: Vec<Option<f64>>,
+    /// The likeliest next tokens, likeliest first.
+    #[schemars(with = "Vec<GuessBody>")]
     next: Vec<Guess>,
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<Continuation>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Continuation {
     ids: Vec<u32>,
     tokens: Vec<String>,
@@ -84,42 +169,43 @@ struct Continuation {
 }
 
 /// The model with heads ablated.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Ablation<'a> {
     heads: &'a [(usize, usize)],
     #[serde(flatten)]
     read: Read,
 }
 
-/// `weights[layer][head][query]` has a number for each token up to the query.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Attention<'a> {
     layers: [usize; 2],
     heads: [usize; 2],
+    /// [layer][head][query][key], keys up to the query.
     weights: Vec<Vec<Vec<&'a [f32]>>>,
 }
 
 impl InspectRequest {
     /// Reads a request to `/v1/inspect`.
     pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let prompt = tokens("prompt", &mut fields, model)?;
+        let prompt = tokens("prompt", fields.take("prompt"), model)?;
         let config = &model.config;
-        let [layer, head] = [("layer", config.n_layers), ("head", config.n_heads)]
-            .map(|(name, n)| fields.size(name, 0..=n.saturating_sub(1)));
-        let selection = HeadSelection::new(layer?, head?, config).expect("within the model");
+        let last = |n: usize| n.saturating_sub(1);
+        let most =
+            [("layer", last(config.n_layers)), ("head", last(config.n_heads)), ("attribution", last(prompt.len()))];
+        let fields: InspectFields = fields.parse(&most)?;
+        let InspectFields { layer, head, attention, patterns, lens, attribution, top, max_tokens, .. } = fields;
         let request = Self {
-            range: range(&mut fields, prompt.len())?,
-            selection,
-            attention: fields.flag("attention")?.unwrap_or(false),
-            patterns: fields.flag("patterns")?.unwrap_or(false),
-            lens: fields.flag("lens")?.unwrap_or(false),
-            attribution: fields.size("attribution", 0..=prompt.len() - 1)?,
-            ablate: heads(&mut fields, config)?,
-            n_top: fields.size("top", 0..=MAX_TOP_LOGPROBS)?.unwrap_or(DEFAULT_TOP),
-            n_tokens: fields.size("max_tokens", 0..=MAX_WRITTEN_INSIDE)?.unwrap_or(0),
+            range: range(&fields.range, prompt.len())?,
+            selection: HeadSelection::new(layer, head, config).expect("within the model"),
+            attention,
+            patterns,
+            lens,
+            attribution,
+            ablate: heads(&fields.ablate, config)?,
+            n_top: top,
+            n_tokens: max_tokens,
             prompt,
         };
-        fields.finish()?;
         request.check_size(config)?;
         Ok(request)
     }
@@ -228,9 +314,8 @@ pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(),
 }
 
 /// A field with a text to inspect, of at most [`MAX_INSPECTED`] tokens.
-pub(super) fn tokens(name: &str, fields: &mut Fields, model: &Hosted) -> Result<Vec<u32>, ApiError> {
+pub(super) fn tokens(name: &str, value: Option<Value>, model: &Hosted) -> Result<Vec<u32>, ApiError> {
     let rule = "a string or a list of token ids";
-    let value = fields.take(name);
     let value = value.ok_or_else(|| ApiError::field(name, format!("there is no `{name}`: it must be {rule}")))?;
     let tokens: Arc<[u32]> = prompt(name, &value, model, rule)?.tokens;
     match tokens.len() {
@@ -243,19 +328,20 @@ pub(super) fn tokens(name: &str, fields: &mut Fields, model: &Hosted) -> Result<
 }
 
 /// The field `range`: `[from, to]`, excluding `to`; by default the whole prompt of `n` tokens.
-fn range(fields: &mut Fields, n: usize) -> Result<Range<usize>, ApiError> {
-    let Some(value) = fields.take("range") else { return Ok(0..n) };
+fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
+    if value.is_null() {
+        return Ok(0..n);
+    }
     let ends: Option<Vec<usize>> =
         value.as_array().and_then(|ends| ends.iter().map(|end| usize::try_from(end.as_u64()?).ok()).collect());
     match ends.as_deref() {
         Some([from, to]) if from < to && *to <= n => Ok(*from..*to),
-        _ => Err(wrong("range", &value, &format!("two positions [from, to], from below to, to at most {n}"))),
+        _ => Err(wrong("range", value, &format!("two positions [from, to], from below to, to at most {n}"))),
     }
 }
 
 /// The field `ablate`: a list of `[layer, head]`.
-fn heads(fields: &mut Fields, config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
-    let Some(value) = fields.take("ablate") else { return Ok(Vec::new()) };
+fn heads(value: &Value, config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
     let ModelConfig { n_layers, n_heads, .. } = *config;
     let head = |value: &Value| {
         let (layer, head): (usize, usize) = serde_json::from_value(value.clone()).ok()?;
@@ -263,7 +349,7 @@ fn heads(fields: &mut Fields, config: &ModelConfig) -> Result<Vec<(usize, usize)
     };
     let heads: Option<Vec<(usize, usize)>> = value.as_array().and_then(|heads| heads.iter().map(head).collect());
     let mut heads = heads.ok_or_else(|| {
-        wrong("ablate", &value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
+        wrong("ablate", value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
     })?;
     heads.sort_unstable();
     heads.dedup();

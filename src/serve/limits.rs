@@ -32,6 +32,8 @@ pub(super) const MAX_WRITTEN_INSIDE: usize = 512;
 pub(super) const MAX_INSPECTIONS: usize = 8;
 /// The most models of a folder in memory.
 pub(super) const MAX_OPENED: usize = 4;
+/// The largest logit bias.
+pub(super) const MAX_BIAS: f64 = 100.0;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
 /// The most bytes of a request body.

@@ -7,6 +7,7 @@ mod answer;
 mod app;
 mod chat;
 mod choice;
+mod document;
 mod error;
 mod fields;
 mod guard;

@@ -2,19 +2,169 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::chat;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
-use super::limits::{MAX_CHOICES, MAX_STOPS, MAX_TOKENS, MAX_TOP_LOGPROBS};
+use super::limits::{MAX_BIAS, MAX_CHOICES, MAX_STOPS, MAX_TOKENS, MAX_TOP_LOGPROBS};
 use crate::config::GenerateConfig;
 use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
 
-/// The default `max_tokens` of `/v1/completions`, OpenAI's.
-const DEFAULT_MAX_TOKENS: usize = 16;
+/// A request to `/v1/completions`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["prompt"]))]
+#[allow(dead_code, reason = "`prompt` is read first, and some fields have only one valid value")]
+pub(super) struct CompletionRequest {
+    /// A text, a list of tokens, or a list of either.
+    #[schemars(extend("anyOf" = [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+    ]))]
+    prompt: Value,
+    /// The most tokens that are written.
+    #[schemars(range(max = MAX_TOKENS))]
+    max_tokens: usize,
+    /// Whether texts begin with their prompts, with log-probabilities if there are any.
+    echo: bool,
+    /// The log-probability of each token, and of so many of the likeliest at its position: the model's own, before
+    /// temperature and bias.
+    #[schemars(range(max = MAX_TOP_LOGPROBS))]
+    logprobs: Option<usize>,
+    /// Not supported.
+    #[schemars(extend("type" = "integer", "enum" = [1]))]
+    best_of: Option<f64>,
+    /// Not supported.
+    suffix: (),
+    #[serde(flatten)]
+    sampling: Sampling,
+}
+
+/// A request to `/v1/chat/completions`.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["messages"]))]
+#[allow(dead_code, reason = "`messages` are read first, and some fields have only one valid value")]
+pub(super) struct ChatRequest {
+    #[schemars(extend("type" = "array", "minItems" = 1, "items" = {"$ref": "#/components/schemas/Message"}))]
+    messages: Value,
+    /// The most tokens that are written; by default as many as the context holds.
+    #[schemars(range(min = 1, max = MAX_TOKENS))]
+    max_tokens: Option<usize>,
+    /// The newer name of `max_tokens`, which it takes precedence over.
+    #[schemars(range(min = 1, max = MAX_TOKENS))]
+    max_completion_tokens: Option<usize>,
+    /// Whether each token has its log-probability.
+    logprobs: bool,
+    /// Only with logprobs: of how many of the likeliest tokens at its position.
+    #[schemars(range(max = MAX_TOP_LOGPROBS))]
+    top_logprobs: Option<usize>,
+    /// Nothing but text is supported.
+    #[schemars(extend("type" = "object", "enum" = [{"type": "text"}]))]
+    response_format: Value,
+    #[serde(flatten)]
+    sampling: Sampling,
+}
+
+/// The fields shared by both kinds of requests.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+#[allow(dead_code, reason = "some fields have only one valid value")]
+struct Sampling {
+    /// How many texts of each prompt; at most 1024 in a request.
+    #[schemars(range(min = 1, max = MAX_CHOICES))]
+    n: usize,
+    /// Divides the logits; 0 always takes the likeliest token.
+    #[schemars(range(min = 0, max = 2))]
+    temperature: f64,
+    /// Only the likeliest tokens that together have this probability are drawn.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    top_p: f64,
+    /// Only this many of the likeliest tokens are drawn; 0: all. At most the vocabulary.
+    top_k: usize,
+    /// Only tokens with at least this fraction of the likeliest one's probability are drawn.
+    #[schemars(range(min = 0, max = 1))]
+    min_p: f64,
+    /// Above 1 makes tokens that already occur less likely.
+    #[schemars(range(max = 10), extend("exclusiveMinimum" = 0))]
+    repetition_penalty: f64,
+    /// The text ends before any of these.
+    #[schemars(extend("anyOf" = [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "maxItems": MAX_STOPS, "items": {"type": "string", "minLength": 1}},
+    ]))]
+    stop: Value,
+    /// The same seed writes the same text; by default another one each time.
+    #[schemars(range(max = i64::MAX))]
+    seed: Option<u64>,
+    /// Added to the logits of tokens, by token id.
+    #[schemars(extend(
+        "type" = "object",
+        "additionalProperties" = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+    ))]
+    logit_bias: Value,
+    /// Whether the texts come as server-sent events while they are written.
+    stream: bool,
+    /// Only with stream: whether a last event says how many tokens were read and written.
+    #[schemars(with = "StreamOptions")]
+    stream_options: Value,
+    /// Changes nothing.
+    user: Option<String>,
+    /// Not supported.
+    #[schemars(extend("enum" = [0]))]
+    presence_penalty: f64,
+    /// Not supported.
+    #[schemars(extend("enum" = [0]))]
+    frequency_penalty: f64,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StreamOptions {
+    include_usage: bool,
+}
+
+impl Default for CompletionRequest {
+    fn default() -> Self {
+        Self {
+            prompt: Value::Null,
+            max_tokens: 16,
+            echo: false,
+            logprobs: None,
+            best_of: None,
+            suffix: (),
+            sampling: Sampling::default(),
+        }
+    }
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            n: 1,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            stop: Value::Null,
+            seed: None,
+            logit_bias: Value::Null,
+            stream: false,
+            stream_options: Value::Null,
+            user: None,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+        }
+    }
+}
 
 /// A text to be continued.
 #[derive(Clone, Debug)]
@@ -61,14 +211,9 @@ impl TextRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let prompts = prompts(&mut fields, model)?;
-        let max_tokens = fields.size("max_tokens", 0..=MAX_TOKENS)?.unwrap_or(DEFAULT_MAX_TOKENS);
-        let echo = fields.flag("echo")?.unwrap_or(false);
-        let n_top = fields.size("logprobs", 0..=MAX_TOP_LOGPROBS)?;
-        fields.only("suffix", &Value::Null)?;
-        fields.only("best_of", &1.into())?;
-        let common = Common::take(&mut fields, model, max_tokens)?;
-        fields.finish()?;
-        common.of(Shape::Completion, prompts, echo, n_top)
+        let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
+        let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
+        sampling.request(model, Shape::Completion, prompts, max_tokens, echo, logprobs)
     }
 
     /// Reads a request to `/v1/chat/completions`.
@@ -77,20 +222,16 @@ impl TextRequest {
         let text = chat::prompt(&model.chat_template, messages.as_ref(), &model.name)?;
         let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
         check_prompt("messages", &tokens, model)?;
-        let max_tokens = fields.size("max_tokens", 1..=MAX_TOKENS)?;
-        let max_tokens = fields.size("max_completion_tokens", 1..=MAX_TOKENS)?.or(max_tokens);
+        let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
+        let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
+        let max_tokens = max_completion_tokens.or(max_tokens);
         let max_tokens = max_tokens.unwrap_or(model.context_length() - tokens.len() + 1).min(MAX_TOKENS);
-        let with_logprobs = fields.flag("logprobs")?.unwrap_or(false);
-        let n_top = fields.size("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
-        if n_top.is_some() && !with_logprobs {
+        if top_logprobs.is_some() && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
-        let n_top = with_logprobs.then(|| n_top.unwrap_or(0));
-        fields.only("response_format", &serde_json::json!({"type": "text"}))?;
-        let common = Common::take(&mut fields, model, max_tokens)?;
-        fields.finish()?;
+        let n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
         let prompt = Prompt { tokens: tokens.into(), text: text.into() };
-        common.of(Shape::Chat, vec![prompt], false, n_top)
+        sampling.request(model, Shape::Chat, vec![prompt], max_tokens, false, n_top)
     }
 
     /// The number of requested texts.
@@ -104,87 +245,75 @@ impl TextRequest {
     }
 }
 
-/// The fields shared by both kinds of requests.
-struct Common {
-    n: usize,
-    config: GenerateConfig,
-    bias: Arc<[(u32, f32)]>,
-    stream: bool,
-    include_usage: bool,
-}
-
-impl Common {
-    fn take(fields: &mut Fields, model: &Hosted, max_new_tokens: usize) -> Result<Self, ApiError> {
-        let n = fields.size("n", 1..=MAX_CHOICES)?.unwrap_or(1);
-        let config = GenerateConfig {
+impl Sampling {
+    fn request(
+        self,
+        model: &Hosted,
+        shape: Shape,
+        prompts: Vec<Prompt>,
+        max_new_tokens: usize,
+        echo: bool,
+        n_top: Option<usize>,
+    ) -> Result<TextRequest, ApiError> {
+        let Self { n, temperature, top_p, top_k, min_p, repetition_penalty, stream, .. } = self;
+        let config = Arc::new(GenerateConfig {
             max_new_tokens,
             num_samples: n,
-            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-            top_k: fields.size("top_k", 0..=model.tokenizer.vocab_size())?.unwrap_or(0),
-            top_p: fields.positive("top_p", 1.0)?.unwrap_or(1.0),
-            min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
-            repetition_penalty: fields.positive("repetition_penalty", 10.0)?.unwrap_or(1.0),
-            stop: stops(fields)?,
-            seed: fields.count("seed", 0..=i64::MAX as u64)?.unwrap_or_else(super::random),
-        };
-        let bias = bias(fields, &model.tokenizer)?;
-        let stream = fields.flag("stream")?.unwrap_or(false);
-        let include_usage = include_usage(fields, stream)?;
-        fields.text("user")?; // has no effect
-        fields.only("presence_penalty", &0.into())?;
-        fields.only("frequency_penalty", &0.into())?;
-        Ok(Self { n, config, bias, stream, include_usage })
-    }
-
-    fn of(self, shape: Shape, prompts: Vec<Prompt>, echo: bool, n_top: Option<usize>) -> Result<TextRequest, ApiError> {
-        let Self { n, config, bias, stream, include_usage } = self;
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            stop: stops(&self.stop)?,
+            seed: self.seed.unwrap_or_else(super::random),
+        });
+        let bias = bias(&self.logit_bias, &model.tokenizer)?;
+        let include_usage = include_usage(self.stream_options, stream)?;
         let n_choices = prompts.len() * n;
         if n_choices > MAX_CHOICES {
             let message =
                 format!("`n` texts of each prompt are {n_choices} texts; a request may ask for {MAX_CHOICES}");
             return Err(ApiError::field("n", message));
         }
-        let config = Arc::new(config);
         Ok(TextRequest { shape, prompts, n, echo, n_top, config, bias, stream, include_usage })
     }
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+fn stops(value: &Value) -> Result<Vec<String>, ApiError> {
     let rule = format!("a string or a list of at most {MAX_STOPS} strings, none of them empty");
-    let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
-    let stops: Option<Vec<String>> = match &value {
+    let stops: Option<Vec<String>> = match value {
+        Value::Null => Some(Vec::new()),
         Value::String(stop) => Some(vec![stop.clone()]),
         Value::Array(stops) => stops.iter().map(|stop| stop.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
     let is_good = |stops: &Vec<String>| stops.len() <= MAX_STOPS && stops.iter().all(|stop| !stop.is_empty());
-    stops.filter(is_good).ok_or_else(|| wrong("stop", &value, &rule))
+    stops.filter(is_good).ok_or_else(|| wrong("stop", value, &rule))
 }
 
-fn bias(fields: &mut Fields, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiError> {
-    let Some(value) = fields.take("logit_bias") else { return Ok(Arc::default()) };
+fn bias(value: &Value, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiError> {
+    if value.is_null() {
+        return Ok(Arc::default());
+    }
     let n_ids = tokenizer.vocab_size();
     let entry = |(token, bias): (&String, &Value)| {
         let token: u32 = token.parse().ok().filter(|token| (*token as usize) < n_ids)?;
         #[allow(clippy::cast_possible_truncation, reason = "logits are f32")]
-        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))? as f32;
+        let bias = bias.as_f64().filter(|bias| bias.abs() <= MAX_BIAS)? as f32;
         Some((token, bias))
     };
     let entries: Option<Arc<[_]>> = value.as_object().and_then(|entries| entries.iter().map(entry).collect());
-    let rule = format!("an object of token ids, below {n_ids}, with numbers from -100 to 100");
-    entries.ok_or_else(|| wrong("logit_bias", &value, &rule))
+    let rule = format!("an object of token ids, below {n_ids}, with numbers from -{MAX_BIAS} to {MAX_BIAS}");
+    entries.ok_or_else(|| wrong("logit_bias", value, &rule))
 }
 
-fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
-    let Some(value) = fields.take("stream_options") else { return Ok(false) };
-    if !stream {
-        return Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true"));
+fn include_usage(value: Value, stream: bool) -> Result<bool, ApiError> {
+    match value {
+        Value::Null => Ok(false),
+        _ if !stream => Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true")),
+        Value::Object(options) => Ok(Fields::of(options).parse::<StreamOptions>(&[])?.include_usage),
+        other => Err(wrong("stream_options", &other, "an object")),
     }
-    let Value::Object(options) = value else { return Err(wrong("stream_options", &value, "an object")) };
-    let mut options = Fields::of(options);
-    let include_usage = options.flag("include_usage")?.unwrap_or(false);
-    options.finish()?;
-    Ok(include_usage)
 }
 
 /// The prompts of a request: a string, a list of token ids, or a list of either.

@@ -10,11 +10,14 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::answer::Answer;
 use super::app;
+use super::document;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard;
@@ -44,7 +47,7 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/health", get(async |State(service): State<Shared>| health(&service)))
         .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
-        .route("/openapi.json", get(async || json_text(include_str!("openapi.json"))))
+        .route("/openapi.json", get(async || json_text(document::json())))
         .route("/", get(app::index))
         .route("/compare", get(app::index))
         .route("/run/{*view}", get(app::index))
@@ -83,16 +86,33 @@ pub(super) fn json_text(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
 
-fn model_json(model: &ListedModel) -> serde_json::Value {
-    let ListedModel { name, created_unix_s, context_length } = model;
-    json!({
-        "id": name, "object": "model", "created": created_unix_s, "owned_by": "tinderbox",
-        "max_model_len": context_length,
-    })
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data")
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
+pub(super) struct ModelBody<'a> {
+    id: &'a str,
+    #[schemars(extend("enum" = ["model"]))]
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// Tokens that the context holds.
+    max_model_len: usize,
+}
+
+impl<'a> ModelBody<'a> {
+    fn of(model: &'a ListedModel) -> Self {
+        let ListedModel { name, created_unix_s, context_length } = model;
+        let (created, max_model_len) = (*created_unix_s, *context_length);
+        Self { id: name, object: "model", created, owned_by: "tinderbox", max_model_len }
+    }
 }
 
 fn models(service: &Service) -> Response {
-    let data: Vec<_> = service.library.models().iter().map(model_json).collect();
+    let models = service.library.models();
+    let data: Vec<_> = models.iter().map(ModelBody::of).collect();
     json_text(json!({"object": "list", "data": data}).to_string())
 }
 
@@ -100,7 +120,7 @@ fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
     let models = service.library.models();
     let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
     let model = models.iter().find(|model| model.name == name);
-    Ok(json_text(model_json(model.ok_or_else(|| ApiError::no_model(name, &known))?).to_string()))
+    Ok(json_text(to_json(&ModelBody::of(model.ok_or_else(|| ApiError::no_model(name, &known))?))))
 }
 
 fn health(service: &Service) -> Result<Response, ApiError> {
@@ -206,34 +226,59 @@ async fn view(State(service): State<Shared>, request: Request) -> Result<Respons
     Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
 }
 
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct TokenizeRequest {
+    #[schemars(required)]
+    content: Option<String>,
+    /// Whether the token that the model expects before a text is put there.
+    #[serde(default)]
+    add_special: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Tokenized {
+    tokens: Vec<u32>,
+    pieces: Vec<String>,
+    count: usize,
+    max_model_len: usize,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("required" = ["tokens"]))]
+pub(super) struct DetokenizeRequest {
+    #[serde(default)]
+    #[schemars(extend("type" = "array", "items" = {"type": "integer", "minimum": 0}))]
+    tokens: Value,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Detokenized {
+    content: String,
+}
+
 async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
-    let (model, tokens) = read(&service, request, |mut fields, model| {
-        let content = fields.text("content")?;
+    let (model, tokens) = read(&service, request, |fields, model| {
+        let TokenizeRequest { content, add_special } = fields.parse(&[])?;
         let content =
             content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
-        let add_special = fields.flag("add_special")?.unwrap_or(false);
-        fields.finish()?;
         let tokenizer = &model.tokenizer;
         let tokens = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
         tokens.map_err(|error| ApiError::field("content", error.to_string()))
     })
     .await?;
     let pieces: Vec<_> = tokens.iter().map(|token| model.tokenizer.piece(*token)).collect();
-    let json = json!({
-        "tokens": tokens, "pieces": pieces, "count": tokens.len(), "max_model_len": model.context_length(),
-    });
-    Ok(json_text(json.to_string()))
+    let count = tokens.len();
+    Ok(json_text(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() })))
 }
 
 async fn detokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
-    let (_, content) = read(&service, request, |mut fields, model| {
-        let list = fields.take("tokens").unwrap_or_default();
-        fields.finish()?;
+    let (_, content) = read(&service, request, |fields, model| {
+        let DetokenizeRequest { tokens: list } = fields.parse(&[])?;
         let ids = list.as_array().ok_or_else(|| wrong("tokens", &list, "a list of token ids"))?;
         Ok(model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?))
     })
     .await?;
-    Ok(json_text(json!({"content": content}).to_string()))
+    Ok(json_text(to_json(&Detokenized { content })))
 }

@@ -1,17 +1,30 @@
 //! `/app/view`: the page sections about a text that `tinderbox inspect` writes, for the server's page.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
 use super::inspect::{check_weights, tokens};
+use crate::config::ModelConfig;
 use crate::inspect::{Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
 use crate::model::Gpt;
 use crate::view;
 
 /// The number of most probable tokens in each cell of the lens.
 const N_TOP: usize = 5;
+
+/// The fields of a request, besides its texts.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ViewFields {
+    view: String,
+    token: Option<usize>,
+    layer: usize,
+    head: usize,
+}
 
 /// A request for a view.
 #[derive(Debug)]
@@ -38,29 +51,21 @@ enum Kind {
 
 impl ViewRequest {
     pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let prompt = tokens("prompt", &mut fields, model)?;
+        let prompt = tokens("prompt", fields.take("prompt"), model)?;
         let last = prompt.len() - 1;
-        let view = fields.text("view")?.unwrap_or_default();
+        let from = fields.take("from");
+        let ModelConfig { n_layers, n_heads, .. } = model.config;
+        let most = [("token", last), ("layer", n_layers.saturating_sub(1)), ("head", n_heads.saturating_sub(1))];
+        let ViewFields { view, token, layer, head } = fields.parse(&most)?;
+        let token = token.unwrap_or(last);
         let kind = match &*view {
             "attention" => Kind::Attention,
             "effects" => Kind::Effects,
-            "lens" => Kind::Lens { token: fields.size("token", 0..=last)?.unwrap_or(last) },
-            "patching" => Kind::Patching {
-                token: fields.size("token", 0..=last)?.unwrap_or(last),
-                from: tokens("from", &mut fields, model)?,
-            },
-            "explain" => {
-                let [layer, head] = [("layer", model.config.n_layers), ("head", model.config.n_heads)]
-                    .map(|(name, n)| fields.size(name, 0..=n.saturating_sub(1)));
-                Kind::Explain([
-                    layer?.unwrap_or(0),
-                    head?.unwrap_or(0),
-                    fields.size("token", 0..=last)?.unwrap_or(last),
-                ])
-            }
+            "lens" => Kind::Lens { token },
+            "patching" => Kind::Patching { token, from: tokens("from", from, model)? },
+            "explain" => Kind::Explain([layer, head, token]),
             _ => return Err(wrong("view", &view.into(), "attention, effects, lens, patching or explain")),
         };
-        fields.finish()?;
         check_weights(&model.config, prompt.len())?;
         Ok(Self { prompt, kind })
     }
