@@ -8,6 +8,9 @@
 
 use std::io;
 
+use tinderbox::generate::Writer;
+use tinderbox::run::Trained;
+
 use crate::fixtures::Place;
 
 #[path = "../../examples/many_heads.rs"]
@@ -22,6 +25,8 @@ mod soft_lookup;
 mod the_cat_sat;
 #[path = "../../examples/train_and_write.rs"]
 mod train_and_write;
+#[path = "../../crates/model/examples/write_text.rs"]
+mod write_text;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
 
@@ -58,6 +63,13 @@ fn a_run_is_trained_and_written_from_by_a_few_lines() {
     let mut text = Vec::new();
     train_and_write::train_and_write(&place.path("tiny.toml"), &run, &mut text).expect("trained");
     assert!(String::from_utf8(text).expect("text").chars().count() > 20);
+
+    let mut text = Vec::new();
+    write_text::write(&run, "a", &mut text).expect("written");
+    let Trained { model, tokenizer, config, .. } = Trained::open(&run, None).expect("trained");
+    let writer = Writer::new(&model, &tokenizer, &config.generate, "a", 0).expect("a prompt");
+    let expected: String = writer.collect::<Result<_, _>>().expect("writes");
+    assert_eq!(String::from_utf8(text).expect("text"), format!("a{expected}\n"));
 
     let mut text = Vec::new();
     own_sampler::write(&run, "a", &mut text).expect("written");

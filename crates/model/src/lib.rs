@@ -26,6 +26,7 @@ pub mod parameters;
 pub mod probe;
 pub mod section;
 mod table;
+pub mod tensor_file;
 pub mod tokenizer;
 
 pub use batch::Batch;

@@ -10,8 +10,8 @@ use super::{INDEX, WEIGHTS};
 use crate::convert::Tensors;
 use crate::error::cannot_read;
 use crate::{Family, InteropError};
+use tinderbox_model::tensor_file::{OpenTensorsError, open_as};
 use tinderbox_model::{Dtype, Role};
-use tinderbox_train::run::tensors::{OpenTensorsError, open_as};
 
 /// Suffixes of tensors that older versions saved although they are not parameters: masks and `RoPE` frequencies.
 const BUFFERS: [&str; 5] =
