@@ -15,7 +15,7 @@ use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint, RunError, Trained};
-use crate::serve::{Keys, Model, OpenModel, OpenTensors, Options, Server, TensorsError};
+use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -107,9 +107,9 @@ fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("the host `{host}` has no address\n  {hint}"))
 }
 
-fn keys(path: &Path) -> anyhow::Result<Keys> {
+fn keys(path: &Path) -> anyhow::Result<ApiKeys> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
-    Keys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
+    ApiKeys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
 }
 
 /// The settings with which models are opened.

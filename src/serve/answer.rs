@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::choice::{Choice, Part};
+use super::choice::{Choice, TextDelta};
 use super::hosted::Hosted;
 use super::request::{Shape, TextRequest};
 use super::score::Score;
@@ -165,8 +165,8 @@ impl Answer {
     }
 
     /// The complete response, with each text in one part.
-    pub(super) fn whole(&self, texts: Vec<Part>, choices: &[Choice]) -> String {
-        let choice = |(index, (part, choice)): (usize, (Part, &Choice))| ChoiceBody {
+    pub(super) fn whole(&self, texts: Vec<TextDelta>, choices: &[Choice]) -> String {
+        let choice = |(index, (part, choice)): (usize, (TextDelta, &Choice))| ChoiceBody {
             index,
             logprobs: self.logprobs(part.scores),
             content: match self.request.shape {
@@ -190,7 +190,7 @@ impl Answer {
     }
 
     /// A chunk with part of a text.
-    pub(super) fn part(&self, index: usize, part: Part) -> String {
+    pub(super) fn part(&self, index: usize, part: TextDelta) -> String {
         let content = match self.request.shape {
             Shape::Completion => Content::Text(Text { text: part.text }),
             Shape::Chat => Content::Chunk { delta: Delta { role: None, content: Some(part.text) } },

@@ -12,9 +12,9 @@ use super::score::Score;
 use crate::generate::End;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// A part of a text.
+/// The next part of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Part {
+pub(super) struct TextDelta {
     pub(super) text: String,
     /// Tokens, each with the number of characters of the text before it.
     pub(super) scores: Vec<(usize, Score)>,
@@ -43,22 +43,22 @@ impl Choice {
         request: &TextRequest,
         prompt: &Prompt,
         tokenizer: &Tokenizer,
-    ) -> Result<Part, ApiError> {
+    ) -> Result<TextDelta, ApiError> {
         match kind {
             EventKind::Read { scores, n_cached } => {
                 self.n_cached = n_cached;
                 if !request.echo {
-                    return Ok(Part::default());
+                    return Ok(TextDelta::default());
                 }
                 self.n_echoed = prompt.text.chars().count();
                 let scores = offsets(prompt, tokenizer).into_iter().zip(scores).collect();
-                Ok(Part { text: prompt.text.to_string(), scores })
+                Ok(TextDelta { text: prompt.text.to_string(), scores })
             }
             EventKind::Token { offset, text, score } => {
                 self.n_written += 1;
                 self.n_shown += text.chars().count();
                 self.held.extend(score.map(|score| (self.n_echoed + offset, score)));
-                Ok(Part { text, scores: self.release() })
+                Ok(TextDelta { text, scores: self.release() })
             }
             EventKind::End(end) => {
                 self.end = Some(end);
@@ -67,7 +67,7 @@ impl Choice {
                     End::StopText => self.release(),
                     End::Model | End::Length => self.held.drain(..).collect(),
                 };
-                Ok(Part { text: String::new(), scores: rest })
+                Ok(TextDelta { text: String::new(), scores: rest })
             }
             EventKind::Failed(error) => Err(error),
         }
@@ -81,7 +81,7 @@ impl Choice {
     }
 }
 
-impl Part {
+impl TextDelta {
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.scores.is_empty()
     }

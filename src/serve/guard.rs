@@ -11,9 +11,9 @@ const COOKIE: &str = "tinderbox_key";
 
 /// The accepted API keys.
 #[derive(Clone)]
-pub struct Keys(Vec<String>);
+pub struct ApiKeys(Vec<String>);
 
-impl Keys {
+impl ApiKeys {
     /// Reads keys from a text, one per line, skipping empty lines and those that begin with `#`. `None` if there are
     /// none.
     #[must_use]
@@ -31,7 +31,7 @@ impl Keys {
 }
 
 /// Keys are never shown.
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.0.len())
     }
@@ -66,7 +66,7 @@ fn is_own(host: &str) -> bool {
 }
 
 /// Rejects requests without a valid key.
-pub(super) fn check_key(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+pub(super) fn check_key(headers: &HeaderMap, keys: &ApiKeys) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let bearer = bearer.filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn only_whole_keys_are_let_in() {
-        assert!(Keys::of("# none\n\n").is_none());
-        let keys = Keys::of("# two\n one \n\ntwo\n").expect("two keys");
+        assert!(ApiKeys::of("# none\n\n").is_none());
+        let keys = ApiKeys::of("# two\n one \n\ntwo\n").expect("two keys");
         assert_eq!(format!("{keys:?}"), "2 keys");
         let is_let_in = |value: &str| {
             let mut headers = HeaderMap::new();

@@ -55,7 +55,7 @@ impl Hosted {
         let (queue, end) = Queue::new(most_waiting);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let chat_template = ChatTemplate::of(&tokenizer);
+        let chat_template = ChatTemplate::from_tokenizer(&tokenizer);
         Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat_template, n_slots, metrics, queue })
     }
 

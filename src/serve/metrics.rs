@@ -68,11 +68,11 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
             total(&shown.3.cached_tokens)
         }),
         ("written_tokens_total", "counter", "Tokens written.", &|shown| total(&shown.3.written_tokens)),
-        ("waiting_texts", "gauge", "Texts that wait for a place.", &|shown| shown.1.to_string()),
-        ("busy_places", "gauge", "Places that are taken.", &|shown| {
+        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| shown.1.to_string()),
+        ("busy_places", "gauge", "Slots that are taken.", &|shown| {
             shown.3.busy_slots.load(Ordering::Relaxed).to_string()
         }),
-        ("places", "gauge", "All places.", &|shown| shown.2.to_string()),
+        ("places", "gauge", "All slots.", &|shown| shown.2.to_string()),
     ];
     for (name, kind, help, value) in of_models {
         let mut lines = models.iter().map(|shown| (format!("{{model={}}}", quoted(shown.0)), value(shown)));

@@ -38,7 +38,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use self::error::ApiError;
-pub use self::guard::Keys;
+pub use self::guard::ApiKeys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
 pub use self::inside::{OpenTensors, TensorsError};
@@ -53,7 +53,7 @@ pub struct Options {
     /// The number of sequences that a model generates at once. At least 1.
     pub n_slots: usize,
     /// The accepted API keys; `None` for no authentication.
-    pub keys: Option<Keys>,
+    pub keys: Option<ApiKeys>,
     /// A folder whose runs are served as well; `None` for only the given models.
     pub folder: Option<PathBuf>,
     /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
@@ -165,7 +165,7 @@ impl Server {
 #[derive(Debug)]
 struct Service {
     library: Library,
-    keys: Option<Keys>,
+    keys: Option<ApiKeys>,
     /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
     stopping: watch::Receiver<bool>,

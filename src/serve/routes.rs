@@ -103,7 +103,7 @@ pub(super) struct ModelBody<'a> {
 }
 
 impl<'a> ModelBody<'a> {
-    fn of(model: &'a ListedModel) -> Self {
+    fn new(model: &'a ListedModel) -> Self {
         let ListedModel { name, created_unix_s, context_length } = model;
         let (created, max_model_len) = (*created_unix_s, *context_length);
         Self { id: name, object: "model", created, owned_by: "tinderbox", max_model_len }
@@ -112,7 +112,7 @@ impl<'a> ModelBody<'a> {
 
 fn models(service: &Service) -> Response {
     let models = service.library.models();
-    let data: Vec<_> = models.iter().map(ModelBody::of).collect();
+    let data: Vec<_> = models.iter().map(ModelBody::new).collect();
     json_text(json!({"object": "list", "data": data}).to_string())
 }
 
@@ -120,7 +120,7 @@ fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
     let models = service.library.models();
     let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
     let model = models.iter().find(|model| model.name == name);
-    Ok(json_text(to_json(&ModelBody::of(model.ok_or_else(|| ApiError::no_model(name, &known))?))))
+    Ok(json_text(to_json(&ModelBody::new(model.ok_or_else(|| ApiError::no_model(name, &known))?))))
 }
 
 fn health(service: &Service) -> Result<Response, ApiError> {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Busy;
 use super::answer::Answer;
-use super::choice::{Choice, Part};
+use super::choice::{Choice, TextDelta};
 use super::error::ApiError;
 use super::scheduler::{self, Event, EventKind};
 
@@ -44,7 +44,7 @@ impl Texts {
 
     /// The complete response, once all texts are finished.
     pub(super) async fn collect(mut self) -> Result<String, ApiError> {
-        let mut texts = vec![Part::default(); self.choices.len()];
+        let mut texts = vec![TextDelta::default(); self.choices.len()];
         while self.n_open > 0 {
             let Event { idx, kind } = self.events.recv().await.ok_or_else(scheduler::stopped)?;
             texts[idx].append(self.take(idx, kind)?);
@@ -52,7 +52,7 @@ impl Texts {
         Ok(self.answer.whole(texts, &self.choices))
     }
 
-    fn take(&mut self, idx: usize, kind: EventKind) -> Result<Part, ApiError> {
+    fn take(&mut self, idx: usize, kind: EventKind) -> Result<TextDelta, ApiError> {
         if let (EventKind::Token { .. }, Some(since)) = (&kind, self.since) {
             self.answer.model.metrics.first_token(since.elapsed());
             self.since = None;
@@ -64,7 +64,7 @@ impl Texts {
     }
 
     /// Writes the server-sent events for an event of a text.
-    fn tell(&mut self, Event { idx, kind }: Event, out: &mut String) -> Flow {
+    fn write(&mut self, Event { idx, kind }: Event, out: &mut String) -> Flow {
         if matches!(kind, EventKind::Read { .. }) {
             self.answer.opening(idx).into_iter().for_each(|chunk| event(out, &chunk));
         }
@@ -118,7 +118,7 @@ impl Stream for EventStream {
             flow = match texts.events.poll_recv(context) {
                 Poll::Pending if out.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
-                Poll::Ready(Some(event)) => texts.tell(event, &mut out),
+                Poll::Ready(Some(event)) => texts.write(event, &mut out),
                 Poll::Ready(None) => {
                     event(&mut out, &scheduler::stopped().body());
                     Flow::Done

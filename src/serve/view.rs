@@ -86,8 +86,8 @@ impl ViewRequest {
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
                 view::sheet_fragment(&view::lens_sheet(&lens, &attribution, &prompt))
             }
-            Kind::Explain(place) => {
-                let explanation = Explanation::new(model, &prompt, *place)?;
+            Kind::Explain(cell) => {
+                let explanation = Explanation::new(model, &prompt, *cell)?;
                 view::sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
             }
             Kind::Patching { token, from } => {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{Keys, Model, OpenModel, OpenTensors, Options, Server, Stop};
+use tinderbox::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::properties::lively;
@@ -54,7 +54,7 @@ struct Host {
 }
 
 impl Host {
-    fn of(models: Vec<Model>, n_slots: usize, keys: Option<Keys>) -> Self {
+    fn of(models: Vec<Model>, n_slots: usize, keys: Option<ApiKeys>) -> Self {
         let options = Options {
             address: ([127, 0, 0, 1], 0).into(),
             n_slots,

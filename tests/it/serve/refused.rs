@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use tinderbox::config::GenerateConfig;
-use tinderbox::serve::Keys;
+use tinderbox::serve::ApiKeys;
 
 use super::{Host, Response, chatting, generated, http, letters, model, text, tokenizer};
 
@@ -101,7 +101,7 @@ fn each_status_has_its_reason() {
 
 #[test]
 fn only_keys_let_in() {
-    let keys = Keys::of("first\nsecond\n");
+    let keys = ApiKeys::of("first\nsecond\n");
     let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
     let ask = |headers: &str| host.request("GET", "/v1/models", headers, b"");
     for headers in ["", "Authorization: Bearer third\r\n", "Authorization: first\r\n"] {

@@ -51,7 +51,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// If the template is not valid Jinja.
-    pub fn of(tokenizer: &Tokenizer) -> Result<Option<Self>, ChatTemplateError> {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Result<Option<Self>, ChatTemplateError> {
         let Some(template) = tokenizer.chat_template() else { return Ok(None) };
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
         let tokens = [tokenizer.bos_token(), tokenizer.end_of_text()].map(piece);

@@ -24,10 +24,10 @@ pub(super) struct Layer {
     window: Option<usize>,
     output: PackedLinear,
     mlp_norm: RowNorm,
-    expand: PackedLinear,
+    up: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
-    contract: PackedLinear,
+    down: PackedLinear,
 }
 
 /// Memory for the intermediate results of a pass, as rows of the current sequences.
@@ -62,16 +62,16 @@ impl Layer {
             window: config.attention_window_of(block_idx),
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
-            expand: linear(&mlp.expand, precision),
+            up: linear(&mlp.expand, precision),
             activation: config.mlp,
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
-            contract: linear(&mlp.contract, precision),
+            down: linear(&mlp.contract, precision),
         }
     }
 
     /// The size of all weight matrices in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let always = [&self.qkv, &self.output, &self.expand, &self.contract];
+        let always = [&self.qkv, &self.output, &self.up, &self.down];
         always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
     }
 
@@ -102,8 +102,8 @@ impl Layer {
         if let Some(weights) = &self.gate {
             weights.pack_into(normed, gate);
         }
-        self.expand.activate(normed, self.activation, gate, hidden);
-        self.contract.add(hidden, x);
+        self.up.activate(normed, self.activation, gate, hidden);
+        self.down.add(hidden, x);
     }
 }
 
