@@ -11,14 +11,15 @@ use tinderbox::config::{
     MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind, PositionKind,
 };
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
-use tinderbox::model::{Gpt, LazyTensor, parameters};
-use tinderbox::optimizer::{Gradients, Optimizer};
-use tinderbox::plan::{Operations, pass_memory, update_memory};
+use tinderbox::model::{Gpt, LazyTensor, Role, parameters};
+use tinderbox::optimizer::{Gradients, MuonConfig, Optimizer};
+use tinderbox::plan::{Operations, pass_memory};
 use tinderbox::run::{Checkpoint, TrainState};
 use tinderbox_kernels::DropoutKey;
 
 use crate::devices::ndarray;
 use crate::inference::wide;
+use crate::optimizers::parameter;
 use crate::properties::lively;
 
 /// The system allocator, with counters.
@@ -164,19 +165,21 @@ fn an_update_by_muon_needs_what_a_plan_counts() {
         ([128, 384], &[128, 128, 128]),
     ];
     for ((shape, widths), normuon_beta2) in shapes.into_iter().flat_map(|it| [(it, 0.0), (it, 0.95)]) {
-        let config = OptimizerConfig { kind: OptimizerKind::Muon, normuon_beta2, ..OptimizerConfig::default() };
+        let muon = MuonConfig { normuon_beta2, ..MuonConfig::default() };
+        let config = OptimizerConfig { kind: OptimizerKind::Muon, muon, ..OptimizerConfig::default() };
+        let role = widths.try_into().map_or(Role::Up, Role::Qkv);
+        let row = parameter("weight".to_owned(), shape.to_vec(), role);
         // A new thread has no panel buffers yet.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
         let held = pool.install(|| {
-            let hidden = BTreeMap::from([("weight".to_owned(), widths.to_vec())]);
-            let mut optimizer = Optimizer::new(&config, hidden, MatmulPrecision::F32);
+            let mut optimizer = Optimizer::new(&config, [row.clone()], MatmulPrecision::F32);
             let gradient = Tensor::<1>::ones([shape[0] * shape[1]], &Device::flex());
             let gradients = Gradients::from_named(BTreeMap::from([("weight".to_owned(), gradient)]));
             let matrix = Matrix { weight: Param::from_tensor(Tensor::zeros(shape, &device)) };
             most_held(|| optimizer.step(matrix, gradients, 1e-3, 0)).0
         });
         let momentum = 4 * shape[0] * shape[1];
-        let planned = update_memory(&shape, Some(widths), Operations::Fused) + momentum as f64;
+        let planned = config.temporary_bytes(&row, true) + momentum as f64;
         let ratio = held as f64 / planned;
         assert!((0.85..1.05).contains(&ratio), "{shape:?}, {normuon_beta2}: {held} bytes, {planned} planned");
     }

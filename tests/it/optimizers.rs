@@ -6,8 +6,8 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use tinderbox::config::{MatmulPrecision, ModelConfig, NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig};
 use tinderbox::model::parameters::{self, HostTensor};
-use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::optimizer::{Gradients, Optimizer, StateError, learning_rate};
+use tinderbox::model::{Gpt, Initial, LazyTensor, Parameter, Role};
+use tinderbox::optimizer::{AdamwConfig, Gradients, MuonConfig, Optimizer, StateError, learning_rate};
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
@@ -35,6 +35,11 @@ struct Toy {
     norm: Scale,
 }
 
+/// A row of the table of parameters.
+pub fn parameter(path: String, shape: Vec<usize>, role: Role) -> Parameter {
+    Parameter { path, shape, role, initial: Initial::Constant(0.0), is_trained: true }
+}
+
 #[test]
 fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
     let device = Device::flex().autodiff();
@@ -47,9 +52,10 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
         },
         norm: Scale { weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)) },
     };
-    let config =
-        OptimizerConfig { betas: [0.9, 0.99], weight_decay: 0.1, grad_clip_norm: 1.0, ..OptimizerConfig::default() };
-    let mut optimizer = Optimizer::new(&config, BTreeMap::new(), MatmulPrecision::F32);
+    let adamw = AdamwConfig { betas: [0.9, 0.99] };
+    let config = OptimizerConfig { adamw, weight_decay: 0.1, grad_clip_norm: 1.0, ..OptimizerConfig::default() };
+    let rows = parameters::shapes(&toy).into_iter().map(|(path, shape)| parameter(path, shape, Role::Output));
+    let mut optimizer = Optimizer::new(&config, rows, MatmulPrecision::F32);
     let mut toy = toy;
     for step in 0..8 {
         let prefix = format!("steps.{step}.grads.");
@@ -137,9 +143,9 @@ fn muon_makes_pytorchs_updates_on_ndarray() {
 pub fn check_muon(device: &Device) {
     let (setup, fixture) = MuonFixture::read();
     let mut gpt = setup.gpt(&fixture, device);
-    let hidden = parameters::hidden_matrices(&gpt);
-    assert_eq!(hidden, setup.hidden);
-    let mut optimizer = Optimizer::new(&setup.optimizer, hidden, MatmulPrecision::F32);
+    let hidden = gpt.parameters().filter_map(|row| Some((row.path.clone(), row.hidden_widths()?)));
+    assert_eq!(hidden.collect::<BTreeMap<_, _>>(), setup.hidden);
+    let mut optimizer = Optimizer::new(&setup.optimizer, gpt.parameters(), MatmulPrecision::F32);
     let rates: Vec<f32> = (0..setup.n_steps).map(|step| setup.learning_rate(step) as f32).collect();
     expect_close("rates", &rates, fixture.values("learning_rates"), 1e-7);
     for step in 0..setup.n_steps {
@@ -192,14 +198,22 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
     let fixture = Fixture::read("optimizer/muon_relatives");
     for (case, device) in cases.keys().flat_map(|case| [(case, Device::flex()), (case, Device::ndarray())]) {
         let Options { newton_schulz, normuon_beta2, ema_decay } = cases[case];
-        let config = OptimizerConfig { newton_schulz, normuon_beta2, ema_decay, ..optimizer.clone() };
-        let mut optimizer = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
+        let muon = MuonConfig { newton_schulz, normuon_beta2, ..optimizer.muon.clone() };
+        let config = OptimizerConfig { muon, ema_decay, ..optimizer.clone() };
         let initial = |name: &str| Named {
             weight: Param::from_tensor(
                 fixture.float(&format!("initial.weights.{name}.weight"), &device.clone().autodiff()),
             ),
         };
         let mut matrices = Matrices { wide: initial("wide"), tall: initial("tall"), joined: initial("joined") };
+        let rows = || {
+            let row = |(path, shape): (String, Vec<usize>)| {
+                let role = hidden[&path][..].try_into().map_or(Role::Up, Role::Qkv);
+                parameter(path, shape, role)
+            };
+            parameters::shapes(&matrices).into_iter().map(row).collect::<Vec<_>>()
+        };
+        let [mut optimizer, mut restored] = [(); 2].map(|()| Optimizer::new(&config, rows(), MatmulPrecision::F32));
         for step in 0..n_steps {
             let gradients = named(&fixture, &format!("steps.{step}.grads."), &device);
             matrices = optimizer.step(matrices, gradients, config.learning_rate, step);
@@ -222,9 +236,7 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
             let expected = fixture.values(&format!("{case}.final.neuron_moment.{name}"));
             expect_close(name, &values(&state[&format!("neuron_moment.{name}")]), expected, 2e-6);
         }
-        let shapes = parameters::shapes(&matrices);
-        let mut restored = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
-        restored.restore(state.clone(), &shapes, &device).expect("its own");
+        restored.restore(state.clone(), &device).expect("its own");
         if ema_decay > 0.0 {
             let mut without_weights = state.clone();
             let found = restored.restore_average(matrices, &mut without_weights, &device);
@@ -235,15 +247,15 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
     }
 }
 
-/// An optimiser of `kind` after one step of the Muon fixture, and the shapes that it updated.
-fn after_one_step(kind: OptimizerKind) -> (Optimizer, BTreeMap<String, Vec<usize>>) {
+/// An optimiser of `kind` after one step of the Muon fixture, and the parameters that it updated.
+fn after_one_step(kind: OptimizerKind) -> (Optimizer, Vec<Parameter>) {
     let (setup, fixture) = MuonFixture::read();
     let config = OptimizerConfig { kind, ..setup.optimizer.clone() };
     let gpt = setup.gpt(&fixture, &Device::flex());
-    let mut optimizer = Optimizer::new(&config, parameters::hidden_matrices(&gpt), MatmulPrecision::F32);
+    let mut optimizer = Optimizer::new(&config, gpt.parameters(), MatmulPrecision::F32);
     let (gradients, _) = setup.clipped(&fixture, 0, &Device::flex());
     let gpt = optimizer.step(gpt, gradients, setup.learning_rate(0), 0);
-    (optimizer, parameters::shapes(&gpt))
+    (optimizer, gpt.parameters().collect())
 }
 
 /// The numbers of a running mean.
@@ -254,14 +266,16 @@ fn values(mean: &LazyTensor) -> Vec<f32> {
 #[test]
 fn what_an_optimizer_remembers_comes_back() {
     for kind in [OptimizerKind::Adamw, OptimizerKind::Muon] {
-        let (mut optimizer, shapes) = after_one_step(kind);
+        let (mut optimizer, rows) = after_one_step(kind);
         let state = optimizer.state();
-        let n_means: usize = shapes.keys().map(|name| means_of(name, kind)).sum();
-        assert_eq!(state.len(), n_means);
+        let n_of = |row: &Parameter| if kind == OptimizerKind::Muon && row.hidden_widths().is_some() { 1 } else { 2 };
+        assert_eq!(state.len(), rows.iter().map(n_of).sum::<usize>());
+        let planned = OptimizerConfig { kind, ..OptimizerConfig::default() }.saved_tensors(&rows);
+        assert!(state.iter().map(|(name, x)| (name, x.shape())).eq(planned.iter().map(|(name, x)| (name, &x[..]))));
         let device = Device::flex();
-        optimizer.restore(BTreeMap::new(), &shapes, &device).expect("as before the first step");
+        optimizer.restore(BTreeMap::new(), &device).expect("as before the first step");
         assert!(optimizer.state().is_empty());
-        optimizer.restore(state.clone(), &shapes, &device).expect("its own");
+        optimizer.restore(state.clone(), &device).expect("its own");
         let values = |state: BTreeMap<String, LazyTensor>| -> BTreeMap<String, Vec<f32>> {
             state.into_iter().map(|(key, x)| (key, values(&x))).collect()
         };
@@ -269,24 +283,15 @@ fn what_an_optimizer_remembers_comes_back() {
     }
 }
 
-/// How many running means an optimiser keeps for a parameter.
-fn means_of(name: &str, kind: OptimizerKind) -> usize {
-    let is_hidden = name.starts_with("blocks.") && !name.contains("norm") && name.ends_with(".weight");
-    match kind {
-        OptimizerKind::Muon if is_hidden => 1,
-        _ => 2,
-    }
-}
-
 #[test]
 fn state_that_does_not_fit_is_refused_by_name() {
-    let (mut muon, shapes) = after_one_step(OptimizerKind::Muon);
+    let (mut muon, _) = after_one_step(OptimizerKind::Muon);
     let (mut adamw, _) = after_one_step(OptimizerKind::Adamw);
     let device = Device::flex();
-    let other_kind = muon.restore(adamw.state(), &shapes, &device);
+    let other_kind = muon.restore(adamw.state(), &device);
     assert_eq!(other_kind.unwrap_err().to_string(), "\"adamw\" wrote it, and optimizer.kind is \"muon\"");
     let (muon, _) = after_one_step(OptimizerKind::Muon);
-    let other_kind = adamw.restore(muon.state(), &shapes, &device);
+    let other_kind = adamw.restore(muon.state(), &device);
     assert_eq!(
         other_kind,
         Err(StateError::OtherKind { written: OptimizerKind::Muon, configured: OptimizerKind::Adamw })
@@ -294,7 +299,7 @@ fn state_that_does_not_fit_is_refused_by_name() {
     let key = "momentum.blocks.0.mlp.gate.weight".to_owned();
     let restore = |state| {
         let (mut optimizer, _) = after_one_step(OptimizerKind::Muon);
-        optimizer.restore(state, &shapes, &device)
+        optimizer.restore(state, &device)
     };
     let mut missing = muon.state();
     missing.remove(&key);

@@ -144,8 +144,8 @@ fn projection(bencher: Bencher<'_, '_>, case: &Case, precision: MatmulPrecision)
 fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
     let x = Tensor::<2>::random([384, 384], Distribution::Uniform(-0.1, 0.1), &Device::flex());
     let polynomials = kernels::Polynomials { coefficients: &[[3.4445, -4.7750, 2.0315]; 5], safety: 1.0 };
-    let parts = [kernels::Part { width: 384, scale: 1.0 }];
-    bencher.bench_local(|| kernels::newton_schulz(x.clone(), &parts, polynomials, precision));
+    let blocks = [kernels::ColumnBlock { width: 384, scale: 1.0 }];
+    bencher.bench_local(|| kernels::newton_schulz(x.clone(), &blocks, polynomials, precision));
 }
 
 #[divan::bench(args = cases())]

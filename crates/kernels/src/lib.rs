@@ -43,7 +43,7 @@ pub use loss::{IGNORE_INDEX, Output, cross_entropy, cross_entropy_of_logits, sof
 pub use memory::{Operations, TrainingMemory};
 pub use mix::mix;
 pub use mlp::mlp;
-pub use newton_schulz::{Part, Polynomials, newton_schulz};
+pub use newton_schulz::{ColumnBlock, Polynomials, newton_schulz, newton_schulz_temporary_bytes};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{AdamW, adamw, descend, lerp, mean_squares_of_columns, nesterov, sum_of_squares};
 pub use precision::MatmulPrecision;

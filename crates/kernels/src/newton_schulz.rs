@@ -10,9 +10,9 @@ use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
 use crate::optimizer::sum_of_squares;
 
-/// One of several matrices that lie side by side in a tensor.
+/// One of several matrices that lie side by side in a tensor: a block of its columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct ColumnBlock {
     /// The number of columns.
     pub width: usize,
     /// The factor by which the result is multiplied.
@@ -42,14 +42,14 @@ const EPSILON: f64 = 1e-7;
 #[must_use]
 pub fn newton_schulz(
     x: Tensor<2>,
-    parts: &[Part],
+    blocks: &[ColumnBlock],
     polynomials: Polynomials<'_>,
     precision: MatmulPrecision,
 ) -> Tensor<2> {
     let [n_rows, n_columns] = x.dims();
-    assert_eq!(parts.iter().map(|part| part.width).sum::<usize>(), n_columns, "parts of all columns");
+    assert_eq!(blocks.iter().map(|block| block.width).sum::<usize>(), n_columns, "blocks of all columns");
     if !flex::is_for(&x) {
-        return composed_newton_schulz(x, parts, polynomials);
+        return composed_newton_schulz(x, blocks, polynomials);
     }
     let fused = match precision {
         MatmulPrecision::F32 => fused_newton_schulz::<f32>,
@@ -58,23 +58,45 @@ pub fn newton_schulz(
     let mut x = primitive(x);
     let numbers = values_mut(&mut x);
     let mut first = 0;
-    for part in parts {
-        let view = Strided { shape: [n_rows, part.width], row_step: n_columns };
-        fused(&mut numbers[first..], view, polynomials, in_f32(part.scale));
-        first += part.width;
+    for block in blocks {
+        let view = Strided { shape: [n_rows, block.width], row_step: n_columns };
+        fused(&mut numbers[first..], view, polynomials, in_f32(block.scale));
+        first += block.width;
     }
     Tensor::from_primitive::<Flex>(x)
 }
 
+/// The squares of a matrix's smaller side that its polynomials take on a CPU: the Gram matrix, the product of the
+/// polynomials so far, the next one, and packed copies of all three.
+const SQUARES: usize = 6;
+
+/// The bytes that [`newton_schulz`] holds besides `x`, whose blocks have these `widths`. `is_fused` says whether it is
+/// the operation of a CPU, or composed of burn's.
+#[must_use]
+pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[usize], is_fused: bool) -> f64 {
+    let of_block = |width: &usize| {
+        let (matrix, square) = (n_rows * width, n_rows.min(*width).pow(2));
+        match is_fused {
+            // In place, from a packed copy. One that is not tall is first packed by rows, where a square comes later.
+            true if n_rows > *width => matrix + SQUARES * square,
+            true => 2 * matrix + (SQUARES - 1) * square,
+            // Each iteration needs two more matrices of the same shape, and a square one of the smaller side.
+            false => square,
+        }
+    };
+    let whole = if is_fused { 0 } else { 2 * n_rows * n_columns };
+    4.0 * (whole + widths.iter().map(of_block).max().unwrap_or(0)) as f64
+}
+
 /// [`newton_schulz`] composed of burn's operations.
-fn composed_newton_schulz(x: Tensor<2>, parts: &[Part], polynomials: Polynomials<'_>) -> Tensor<2> {
-    let widths = parts.iter().map(|part| part.width).collect();
-    let matrices = x.split_with_sizes(widths, 1).into_iter().zip(parts); // [m, width] each
-    let matrices = matrices.map(|(x, part)| composed_part(x, polynomials) * part.scale);
+fn composed_newton_schulz(x: Tensor<2>, blocks: &[ColumnBlock], polynomials: Polynomials<'_>) -> Tensor<2> {
+    let widths = blocks.iter().map(|block| block.width).collect();
+    let matrices = x.split_with_sizes(widths, 1).into_iter().zip(blocks); // [m, width] each
+    let matrices = matrices.map(|(x, block)| composed_block(x, polynomials) * block.scale);
     Tensor::cat(matrices.collect(), 1)
 }
 
-fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials<'_>) -> Tensor<2> {
+fn composed_block(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials<'_>) -> Tensor<2> {
     let [m, n] = x.dims();
     let norm = sum_of_squares(x.clone().reshape([m * n])).sqrt() * safety; // [1]
     // The cost of the matrix products below grows with the square of the number of rows: a tall matrix is transposed.
@@ -217,8 +239,8 @@ mod tests {
         Tensor::from_data(TensorData::new(noise(m * n, 1), shape), &Device::flex())
     }
 
-    fn run(x: Tensor<2>, parts: &[Part], precision: MatmulPrecision) -> [Vec<f32>; 1] {
-        [numbers(newton_schulz(x, parts, POLYNOMIALS, precision))]
+    fn run(x: Tensor<2>, blocks: &[ColumnBlock], precision: MatmulPrecision) -> [Vec<f32>; 1] {
+        [numbers(newton_schulz(x, blocks, POLYNOMIALS, precision))]
     }
 
     #[test]
@@ -226,7 +248,7 @@ mod tests {
         for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
             // The transposed matrix is not contiguous.
             for x in [matrix(shape), matrix(shape).transpose()] {
-                let whole = [Part { width: x.dims()[1], scale: 1.5 }];
+                let whole = [ColumnBlock { width: x.dims()[1], scale: 1.5 }];
                 let want = [numbers(composed_newton_schulz(x.clone(), &whole, POLYNOMIALS))];
                 assert_close(&run(x.clone(), &whole, F32), &want, &format!("{shape:?}"));
                 let rounded = run(x, &whole, Bf16);
@@ -239,10 +261,10 @@ mod tests {
 
     #[test]
     fn matrices_side_by_side_are_each_for_themselves() {
-        let parts = [(40, 1.0), (7, 2.0), (90, 0.5)].map(|(width, scale)| Part { width, scale });
+        let blocks = [(40, 1.0), (7, 2.0), (90, 0.5)].map(|(width, scale)| ColumnBlock { width, scale });
         let x = matrix([40, 137]);
-        let want = [numbers(composed_newton_schulz(x.clone(), &parts, POLYNOMIALS))];
-        assert_close(&run(x, &parts, F32), &want, "three");
+        let want = [numbers(composed_newton_schulz(x.clone(), &blocks, POLYNOMIALS))];
+        assert_close(&run(x, &blocks, F32), &want, "three");
     }
 
     /// Polynomials of Gram matrices lose the smallest singular values to rounding earlier than polynomials of the
@@ -258,7 +280,7 @@ mod tests {
                 Tensor::<2>::from_data(TensorData::new(noise(m * n, seed), [m, n]), &Device::flex())
             });
             let x = left.matmul(right) + rest * 1e-7;
-            let whole = [Part { width: 200, scale: 1.0 }];
+            let whole = [ColumnBlock { width: 200, scale: 1.0 }];
             let got = numbers(newton_schulz(x, &whole, polynomials, F32));
             let squares = got.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             assert!(squares > 0.5 * 3.0 && squares < 1.5 * 150.0, "{squares} of {coefficients:?}");
@@ -266,10 +288,24 @@ mod tests {
     }
 
     #[test]
+    fn temporaries_are_packed_copies_and_squares_of_the_smaller_side() {
+        let check = |shape: [usize; 2], widths: &[usize], by_hand: [u32; 2]| {
+            for (is_fused, numbers) in [true, false].into_iter().zip(by_hand) {
+                let found = newton_schulz_temporary_bytes(shape, widths, is_fused);
+                assert!((found - 4.0 * f64::from(numbers)).abs() < 0.5, "{shape:?}: {found} bytes, {numbers} numbers");
+            }
+        };
+        check([4, 8], &[8], [2 * 32 + 5 * 16, 2 * 32 + 16]);
+        check([4, 80], &[80], [2 * 320 + 5 * 16, 2 * 320 + 16]);
+        check([8, 4], &[4], [32 + 6 * 16, 2 * 32 + 16]);
+        check([4, 12], &[8, 4], [2 * 32 + 5 * 16, 2 * 48 + 16]);
+    }
+
+    #[test]
     fn threads_do_not_change_a_byte() {
         for precision in [F32, Bf16] {
-            let parts = [131, 170].map(|width| Part { width, scale: 1.0 });
-            assert_threads_change_nothing(|| run(matrix([131, 301]), &parts, precision).into());
+            let blocks = [131, 170].map(|width| ColumnBlock { width, scale: 1.0 });
+            assert_threads_change_nothing(|| run(matrix([131, 301]), &blocks, precision).into());
         }
     }
 }

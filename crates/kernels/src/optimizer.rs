@@ -91,8 +91,8 @@ fn composed_adamw(
     (weights * (1.0 - decay) - change, [first, second])
 }
 
-/// Returns the direction of Nesterov momentum, and the running mean of the gradients including this one. The direction
-/// is the running mean as if the same gradient came a second time. The gradient is first multiplied by `factor`;
+/// Returns the Nesterov update, and the running mean of the gradients including this one. The update is the running mean
+/// as if the same gradient came a second time. The gradient is first multiplied by `factor`;
 /// without a `mean` the running mean starts from zeros.
 ///
 /// Source: Nesterov 1983, as in <https://github.com/KellerJordan/Muon>, `muon_update`.

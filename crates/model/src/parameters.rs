@@ -99,13 +99,6 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     lazy(module).into_iter().map(|(name, tensor)| (name, tensor.shape().to_vec())).collect()
 }
 
-/// The matrices inside the blocks, each with the [widths](crate::Parameter::hidden_widths) of the matrices side by side
-/// in it.
-pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
-    let widths = model.parameters().map(|parameter| (parameter.hidden_widths(), parameter.path));
-    widths.filter_map(|(widths, path)| Some((path, widths?))).collect()
-}
-
 /// Replaces each parameter of the model with the tensor that `value` returns for its name and shape.
 ///
 /// # Errors

@@ -110,7 +110,7 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
         format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
     });
     row(text, "tokens of the run", &grouped(r.tokens), &epochs.unwrap_or_default());
-    let of_updates = format!("{} of them in Muon's updates", si(r.update_flops));
+    let of_updates = format!("{} of them in {:?}'s updates", si(r.update_flops), config.optimizer.kind);
     row(text, "FLOPs of the run", &si(r.flops), if r.update_flops > 0.0 { &of_updates } else { "" });
 }
 

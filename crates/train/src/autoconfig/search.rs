@@ -14,7 +14,7 @@ pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
     let mut space = vec![
         in_log("optimizer.learning_rate", optimizer.learning_rate),
-        in_log("optimizer.muon_learning_rate", optimizer.muon_learning_rate),
+        in_log("optimizer.muon_learning_rate", optimizer.muon.muon_learning_rate),
         "optimizer.weight_decay=0.0,0.1".to_owned(),
     ];
     let mut counts = |key: &str, number: usize| {

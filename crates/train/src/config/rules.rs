@@ -5,7 +5,7 @@
 
 use tinderbox_model::section::Problems;
 
-use super::{Config, OptimizerConfig, ScheduleConfig, SyncKind};
+use super::{Config, SyncKind};
 
 /// The most tokens in a batch, since backends use 32-bit indices.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
@@ -57,55 +57,6 @@ impl Config {
     pub fn check_saved(&self) -> Result<(), Vec<String>> {
         let problems = self.problems(false);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
-    }
-}
-
-impl OptimizerConfig {
-    fn check_into(&self, problems: &mut Problems) {
-        let Self {
-            kind: _,
-            learning_rate,
-            betas,
-            weight_decay,
-            grad_clip_norm,
-            muon_learning_rate,
-            muon_momentum,
-            newton_schulz: _,
-            newton_schulz_steps,
-            normuon_beta2,
-            ema_decay,
-        } = self;
-        problems.above_zero("optimizer.learning_rate", *learning_rate);
-        problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
-        let are_shares = betas.iter().all(|beta| (0.0..1.0).contains(beta));
-        problems.must(are_shares, "optimizer.betas", format!("{betas:?}"), "each be at least 0 and below 1");
-        problems.not_negative("optimizer.weight_decay", *weight_decay);
-        problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
-        problems.below_one("optimizer.muon_momentum", *muon_momentum);
-        let is_few = (1..=10).contains(newton_schulz_steps);
-        problems.must(is_few, "optimizer.newton_schulz_steps", newton_schulz_steps, "be from 1 to 10");
-        problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
-        problems.below_one("optimizer.ema_decay", *ema_decay);
-    }
-}
-
-impl ScheduleConfig {
-    fn check_into(&self, problems: &mut Problems) {
-        // The warm-up may be longer than the run.
-        let Self {
-            kind: _,
-            warmup_steps: _,
-            min_learning_rate,
-            decay_fraction,
-            initial_context_length: _, // checked with the lengths that they grow to
-            initial_batch_size: _,
-            ramp_fraction,
-        } = self;
-        problems.not_negative("schedule.min_learning_rate", *min_learning_rate);
-        let is_share = *decay_fraction > 0.0 && *decay_fraction <= 1.0;
-        problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
-        let is_share = *ramp_fraction > 0.0 && *ramp_fraction <= 1.0;
-        problems.must(is_share, "schedule.ramp_fraction", ramp_fraction, "be above 0 and at most 1");
     }
 }
 

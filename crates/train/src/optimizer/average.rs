@@ -6,9 +6,9 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::gradients::flatten;
-use super::{State, StateError, take};
+use super::{StateError, take};
 use tinderbox_kernels as kernels;
-use tinderbox_model::follow_path;
+use tinderbox_model::{LazyTensor, follow_path};
 
 /// The prefix for the names of the trained weights in a checkpoint whose model is the average.
 pub(super) const KEY: &str = "weights.";
@@ -62,13 +62,13 @@ impl Average {
     pub(super) fn restore<M: Module>(
         &mut self,
         module: M,
-        state: &mut State,
+        state: &mut BTreeMap<String, LazyTensor>,
         device: &Device,
     ) -> Result<M, StateError> {
         struct Restorer<'a> {
             path: Vec<String>,
             means: &'a mut BTreeMap<String, Tensor<1>>,
-            state: &'a mut State,
+            state: &'a mut BTreeMap<String, LazyTensor>,
             device: &'a Device,
             error: Option<StateError>,
         }

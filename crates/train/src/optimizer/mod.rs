@@ -1,10 +1,15 @@
-//! Updates weights from gradients with AdamW or Muon and a learning rate that is a pure function of the step.
-//! Parameters are identified by name only.
+//! Updates weights from gradients, by the chosen optimizer and with a learning rate that is a pure function of the step.
+//!
+//! An optimizer is one file, which implements `UpdateRule` for its keys in `[optimizer]`, and a line in the list below.
+//! Everyone else asks [`OptimizerConfig`] and [`Optimizer`]. Parameters are identified by their path in the table of the
+//! [model](tinderbox_model::Parameter).
 
 mod adamw;
 mod average;
+mod config;
 mod gradients;
 mod muon;
+mod rule;
 pub mod schedule;
 mod update;
 
@@ -13,45 +18,100 @@ use std::collections::BTreeMap;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
+pub use adamw::AdamwConfig;
 pub use gradients::Gradients;
-pub use schedule::{BatchSchedule, learning_rate};
+pub use muon::{MuonConfig, NewtonSchulz};
+pub use schedule::{BatchSchedule, ScheduleConfig, ScheduleKind, learning_rate};
 
-use crate::config::{OptimizerConfig, OptimizerKind};
-use adamw::AdamW;
 use average::Average;
-use muon::Muon;
+use rule::UpdateRule;
 use tinderbox_kernels::MatmulPrecision;
-use tinderbox_model::LazyTensor;
-use tinderbox_model::parameters;
-use update::Rates;
+use tinderbox_model::{LazyTensor, Parameter, parameters};
 
-/// The optimizer of a run, including the running means.
-///
-/// With [`OptimizerKind::Muon`], Muon updates the matrices of the blocks and AdamW all other parameters.
+config::optimizers! {
+    /// Orthogonal updates for the blocks' matrices, and AdamW for everything else.
+    Muon = muon: MuonConfig,
+}
+
+impl OptimizerConfig {
+    /// The optimizer of a parameter: the chosen one or, if that does not take it, AdamW.
+    fn rule_of(&self, parameter: &Parameter) -> &dyn UpdateRule {
+        let chosen = self.chosen();
+        if chosen.takes(parameter) { chosen } else { &self.adamw }
+    }
+
+    /// The names and lengths of the tensors that the optimizers keep for `parameters`.
+    fn state_of<'a>(&self, parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<(String, usize)> {
+        let trained = parameters.into_iter().filter(|parameter| parameter.is_trained);
+        let of_parameter = |parameter: &'a Parameter| {
+            let state = self.rule_of(parameter).state(parameter).into_iter();
+            state.map(|(kind, n)| (format!("{kind}.{}", parameter.path), n))
+        };
+        trained.flat_map(of_parameter).collect()
+    }
+
+    /// The tensors of `optimizer.safetensors` for the parameters of a model, by name and shape.
+    #[must_use]
+    pub fn saved_tensors(&self, parameters: &[Parameter]) -> BTreeMap<String, Vec<usize>> {
+        let state = self.state_of(parameters).into_iter().map(|(name, n)| (name, vec![n]));
+        let averaged = parameters.iter().filter(|parameter| parameter.is_trained && self.ema_decay > 0.0);
+        let trained =
+            averaged.map(|parameter| (format!("{}{}", average::KEY, parameter.path), parameter.shape.clone()));
+        state.chain(trained).collect()
+    }
+
+    /// The FLOPs of the matrix products in one update of all `parameters`.
+    #[must_use]
+    pub fn update_flops(&self, parameters: &[Parameter]) -> f64 {
+        let trained = parameters.iter().filter(|parameter| parameter.is_trained);
+        trained.fold(0.0, |sum, parameter| sum + self.rule_of(parameter).flops(parameter)) // a `sum` of none is -0.0
+    }
+
+    /// The temporary memory in bytes for the update of a parameter, besides its weights, gradient and state. `is_fused`
+    /// says whether the update is one operation, as on a CPU, or composed of burn's operations.
+    #[must_use]
+    pub fn temporary_bytes(&self, parameter: &Parameter, is_fused: bool) -> f64 {
+        self.rule_of(parameter).temporary_bytes(parameter, is_fused)
+    }
+
+    /// The keys to lower if a run diverges.
+    pub(crate) fn learning_rates(&self) -> &'static str {
+        self.chosen().learning_rates()
+    }
+}
+
+/// The optimizer of a run, including its state.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
-    peak_learning_rate: f64,
-    adamw: AdamW,
-    muon: Option<Muon>,
+    config: OptimizerConfig,
+    /// The precision of matrix products.
+    precision: MatmulPrecision,
+    /// By path.
+    parameters: BTreeMap<String, Parameter>,
+    /// The tensors of [`UpdateRule::state`] by parameter; none before the first step.
+    state: BTreeMap<String, Vec<Tensor<1>>>,
     average: Option<Average>,
 }
 
 impl Optimizer {
-    /// An optimizer before its first step. `hidden` are the matrices for Muon, from
-    /// [`hidden_matrices`](tinderbox_model::parameters::hidden_matrices), and `precision` is the precision of Muon's
-    /// matrix products.
-    pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>, precision: MatmulPrecision) -> Self {
-        let muon = (config.kind == OptimizerKind::Muon).then(|| Muon::new(config, hidden, precision));
+    /// An optimizer before its first step. `precision` is that of its matrix products.
+    pub fn new(
+        config: &OptimizerConfig,
+        parameters: impl IntoIterator<Item = Parameter>,
+        precision: MatmulPrecision,
+    ) -> Self {
         let average = (config.ema_decay > 0.0).then(|| Average::new(config.ema_decay));
-        Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon, average }
+        let parameters = parameters.into_iter().map(|parameter| (parameter.path.clone(), parameter)).collect();
+        Self { config: config.clone(), precision, parameters, state: BTreeMap::new(), average }
     }
 
     /// Updates every parameter of `module` that has a gradient. `learning_rate` is the schedule's learning rate for
-    /// `step`, which is counted from 0. Muon's learning rate is the same fraction of its peak.
+    /// `step`, which is counted from 0. Another learning rate of an optimizer is the same fraction of its peak.
+    ///
+    /// # Panics
+    /// If a parameter with a gradient is not one of [`Optimizer::new`].
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
-        let rates =
-            Rates { adamw: self.adamw.rates(learning_rate, step), share: learning_rate / self.peak_learning_rate };
-        update::update(self, module, gradients, rates)
+        update::update(self, module, gradients, learning_rate, step)
     }
 
     /// `module`, which does not track gradients, with averaged weights if averaging is on and a step was made.
@@ -62,15 +122,18 @@ impl Optimizer {
         }
     }
 
-    /// All running means by kind and parameter name, still on the device. Keeping them beyond the next step costs a
-    /// copy.
+    /// All tensors of the state by kind and parameter path, such as `first_moment.PATH`, still on the device. Keeping
+    /// them beyond the next step costs a copy.
     pub fn state(&self) -> BTreeMap<String, LazyTensor> {
-        let mut state = BTreeMap::new();
-        self.adamw.save(&mut state);
-        if let Some(muon) = &self.muon {
-            muon.save(&mut state);
-        }
-        state
+        let of_parameter = |(path, tensors): (&String, &Vec<Tensor<1>>)| {
+            let parameter = &self.parameters[path];
+            let kinds = self.config.rule_of(parameter).state(parameter).into_iter();
+            let named = kinds
+                .zip(tensors)
+                .map(|((kind, _), tensor)| (format!("{kind}.{path}"), LazyTensor::on_device(tensor.clone())));
+            named.collect::<Vec<_>>()
+        };
+        self.state.iter().flat_map(of_parameter).collect()
     }
 
     /// The trained weights of `module`, as `weights.NAME`, for a checkpoint whose model is the average of the weights.
@@ -99,37 +162,30 @@ impl Optimizer {
         }
     }
 
-    /// Restores the running means from the result of [`Optimizer::state`], for parameters of these shapes. Before the
-    /// first step, `state` is empty.
+    /// Restores the state from the result of [`Optimizer::state`]. Before the first step, `state` is empty.
     ///
     /// # Errors
-    /// If another kind of optimizer wrote the state, or if a running mean is missing, has another size, belongs to no
+    /// If another kind of optimizer wrote the state, or if a tensor is missing, has another size, belongs to no
     /// parameter, or cannot be read.
-    pub fn restore(
-        &mut self,
-        mut state: BTreeMap<String, LazyTensor>,
-        shapes: &BTreeMap<String, Vec<usize>>,
-        device: &Device,
-    ) -> Result<(), StateError> {
-        self.adamw.moments.clear();
-        if let Some(muon) = &mut self.muon {
-            muon.means.clear();
-        }
+    pub fn restore(&mut self, mut state: BTreeMap<String, LazyTensor>, device: &Device) -> Result<(), StateError> {
+        self.state.clear();
         if state.is_empty() {
             return Ok(());
         }
-        let kind = |has_muon| if has_muon { OptimizerKind::Muon } else { OptimizerKind::Adamw };
-        let written = kind(state.keys().any(|key| muon::is_key(key)));
-        let configured = kind(self.muon.is_some());
-        if written != configured {
+        let configured = self.config.kind;
+        let has_all = |kind: &OptimizerKind| {
+            let names = OptimizerConfig { kind: *kind, ..self.config.clone() }.state_of(self.parameters.values());
+            names.iter().all(|(name, _)| state.contains_key(name))
+        };
+        if !has_all(&configured)
+            && let Some(&written) = OptimizerKind::ALL.iter().find(|kind| has_all(kind))
+        {
             return Err(StateError::OtherKind { written, configured });
         }
-        for (name, shape) in shapes {
-            let n = shape.iter().product();
-            match self.muon.as_mut().filter(|muon| muon.moves(name)) {
-                Some(muon) => muon.load(name, n, &mut state, device)?,
-                None => self.adamw.load(name, n, &mut state, device)?,
-            }
+        for (path, parameter) in self.parameters.iter().filter(|(_, parameter)| parameter.is_trained) {
+            let kinds = self.config.rule_of(parameter).state(parameter).into_iter();
+            let tensors = kinds.map(|(kind, n)| take(&mut state, format!("{kind}.{path}"), n, device));
+            self.state.insert(path.clone(), tensors.collect::<Result<_, _>>()?);
         }
         match state.into_keys().next() {
             Some(left_over) => Err(StateError::Misfit(left_over)),
@@ -144,29 +200,19 @@ impl Optimizer {
 pub enum StateError {
     #[error("`{0}` is missing, of another size, or of no parameter")]
     Misfit(String),
-    #[error("{} wrote it, and optimizer.kind is {}", key(*.written), key(*.configured))]
+    #[error("\"{written}\" wrote it, and optimizer.kind is \"{configured}\"")]
     OtherKind { written: OptimizerKind, configured: OptimizerKind },
     #[error("`{key}` cannot be read: {reason}")]
     Unreadable { key: String, reason: String },
 }
 
-/// The name of the optimizer kind in a config, with quotes.
-fn key(kind: OptimizerKind) -> &'static str {
-    match kind {
-        OptimizerKind::Adamw => "\"adamw\"",
-        OptimizerKind::Muon => "\"muon\"",
-    }
-}
-
-/// Running means by kind and parameter name, such as `first_moment.NAME`.
-type State = BTreeMap<String, LazyTensor>;
-
-fn put(state: &mut State, key: String, x: &Tensor<1>) {
-    state.insert(key, LazyTensor::on_device(x.clone()));
-}
-
 /// Moves a tensor of `n` numbers from `state` to the device.
-fn take(state: &mut State, key: String, n: usize, device: &Device) -> Result<Tensor<1>, StateError> {
+fn take(
+    state: &mut BTreeMap<String, LazyTensor>,
+    key: String,
+    n: usize,
+    device: &Device,
+) -> Result<Tensor<1>, StateError> {
     let Some(tensor) = state.remove(&key).filter(|tensor| tensor.n_numbers() == n) else {
         return Err(StateError::Misfit(key));
     };

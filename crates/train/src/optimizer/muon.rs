@@ -1,17 +1,50 @@
-//! Muon: momentum steps for matrices, orthogonalized by Newton-Schulz iterations.
+//! Muon: momentum steps for the matrices of the blocks, orthogonalized by Newton-Schulz iterations.
 
-use std::collections::BTreeMap;
-
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use tinderbox_kernels::{self as kernels, ColumnBlock, MatmulPrecision, Polynomials};
+use tinderbox_model::Parameter;
+use tinderbox_model::section::Problems;
 
 use super::gradients::{Gradient, flatten};
-use super::{State, StateError, put, take};
-use crate::config::{NewtonSchulz, OptimizerConfig};
-use tinderbox_kernels::{self as kernels, MatmulPrecision, Part, Polynomials};
+use super::rule::{Step, UpdateRule};
 
-/// The prefixes for the names of Muon's running means in a checkpoint.
-const KEY: &str = "momentum.";
-const NEURON_KEY: &str = "neuron_moment.";
+tinderbox_model::sections! {
+    /// The keys of Muon in `[optimizer]`.
+    pub struct MuonConfig {
+        /// The peak learning rate of the blocks' matrices, with the same schedule as `learning_rate`. Above 0; default
+        /// 0.02.
+        pub muon_learning_rate: f64 = 0.02,
+        /// The decay rate of the running mean of these matrices' gradients. `adamw` ignores this key and the one before
+        /// it. In [0, 1); default 0.95.
+        pub muon_momentum: f64 = 0.95,
+        /// The polynomials that make Muon's steps orthogonal. Default `jordan`.
+        pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
+        /// The number of polynomials applied in a step. From 1 to 10; default 5.
+        pub newton_schulz_steps: usize = 5,
+        /// The decay rate of the running mean square of Muon's steps, one number per output. The step of each output is
+        /// divided by the root of its number, so that all outputs move equally far. 0: off. In [0, 1); default 0.
+        ///
+        /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
+        pub normuon_beta2: f64 = 0.0,
+    }
+}
+
+/// The polynomials of the Newton-Schulz iteration that makes Muon's steps orthogonal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NewtonSchulz {
+    /// One polynomial applied five times: steep at 0, it ends near 1 without converging.
+    ///
+    /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks".
+    #[default]
+    Jordan,
+    /// Five polynomials, each optimal for the singular values that the ones before it leave.
+    ///
+    /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
+    /// Algorithm".
+    PolarExpress,
+}
 
 /// The polynomials of the iterations, for singular values of at most 1, and the factor by which the norm is enlarged
 /// before the matrix is divided by it.
@@ -53,159 +86,161 @@ const LAST: [f64; 3] = [1.875, -1.25, 0.375];
 
 const POLAR_EXPRESS_SAFETY: f64 = 1.01;
 
-/// The number added to the divisors in [`evening`], which prevents a division by zero.
+/// The number added to the divisors in [`normalization`], which prevents a division by zero.
 const NEURON_EPSILON: f64 = 1e-10;
 
-/// Whether a tensor of a checkpoint belongs to Muon.
-pub(super) fn is_key(key: &str) -> bool {
-    key.starts_with(KEY)
-}
-
-/// The update rule with the running means of each matrix.
-///
 /// The gradient of a matrix is close to low rank: a few directions dominate. Muon orthogonalizes the step (the running
 /// mean with Nesterov momentum), so that rare directions move as far as frequent ones. Weight decay is decoupled, as in
 /// `AdamW`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>, and <https://github.com/KellerJordan/Muon>, `muon_update`.
-#[derive(Clone, Debug)]
-pub(super) struct Muon {
-    learning_rate: f64,
-    momentum: f64,
-    weight_decay: f64,
-    polynomials: (Vec<[f64; 3]>, f64),
-    /// The decay rate of the running mean squares of neurons (`NorMuon`); 0 turns `NorMuon` off.
-    beta2: f64,
-    precision: MatmulPrecision,
-    /// The matrices to update. Each has the widths of the matrices that lie side by side in it.
-    matrices: BTreeMap<String, Vec<usize>>,
-    pub(super) means: BTreeMap<String, Means>,
-}
-
-/// The running means of a matrix.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Means {
-    /// The mean of the gradients, flattened; `None` before the first step.
-    momentum: Option<Tensor<1>>,
-    /// The mean squares of the orthogonalized steps, one number per column (neuron).
-    neurons: Option<Tensor<1>>,
-}
-
-impl Muon {
-    pub(super) fn new(
-        config: &OptimizerConfig,
-        matrices: BTreeMap<String, Vec<usize>>,
-        precision: MatmulPrecision,
-    ) -> Self {
-        let OptimizerConfig { muon_learning_rate: learning_rate, muon_momentum: momentum, weight_decay, .. } = *config;
-        let polynomials = polynomials(config.newton_schulz, config.newton_schulz_steps);
-        let (beta2, means) = (config.normuon_beta2, BTreeMap::new());
-        Self { learning_rate, momentum, weight_decay, polynomials, beta2, precision, matrices, means }
+impl UpdateRule for MuonConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        let Self { muon_learning_rate, muon_momentum, newton_schulz: _, newton_schulz_steps, normuon_beta2 } = self;
+        problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
+        problems.below_one("optimizer.muon_momentum", *muon_momentum);
+        let is_few = (1..=10).contains(newton_schulz_steps);
+        problems.must(is_few, "optimizer.newton_schulz_steps", newton_schulz_steps, "be from 1 to 10");
+        problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
     }
 
-    pub(super) fn moves(&self, name: &str) -> bool {
-        self.matrices.contains_key(name)
+    fn fixed_keys(&self) -> &'static [&'static str] {
+        &["normuon_beta2"]
     }
 
-    /// The new weights and running means of a matrix, from its gradient and the gradient's factor, at `share` of the
-    /// peak learning rate.
-    ///
-    /// # Shapes
-    /// `weights, gradient: [m n]`, row by row, factor `[1]` -> `[m n]`
-    pub(super) fn update(
+    fn for_timing(&self) -> Self {
+        let Self { newton_schulz, newton_schulz_steps, normuon_beta2, .. } = *self;
+        Self { newton_schulz, newton_schulz_steps, normuon_beta2, ..Self::default() }
+    }
+
+    fn learning_rates(&self) -> &'static str {
+        "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
+    }
+
+    fn takes(&self, parameter: &Parameter) -> bool {
+        parameter.hidden_widths().is_some()
+    }
+
+    fn state(&self, parameter: &Parameter) -> Vec<(&'static str, usize)> {
+        let [rows, columns] = shape(parameter);
+        let mut state = vec![("momentum", rows * columns)];
+        if self.normuon_beta2 > 0.0 {
+            state.push(("neuron_moment", columns));
+        }
+        state
+    }
+
+    /// Those of the iterations as published, regardless of the batch. A CPU computes only half of each symmetric matrix.
+    fn flops(&self, parameter: &Parameter) -> f64 {
+        let [rows, _] = shape(parameter);
+        let of_matrix = |columns: usize| {
+            let (m, n) = (rows.min(columns) as f64, rows.max(columns) as f64);
+            // The matrix times its transpose, the square of that, and both times the matrix.
+            self.newton_schulz_steps as f64 * (4.0 * m * m * n + 2.0 * m * m * m)
+        };
+        widths(parameter).into_iter().map(of_matrix).sum()
+    }
+
+    fn temporary_bytes(&self, parameter: &Parameter, is_fused: bool) -> f64 {
+        kernels::newton_schulz_temporary_bytes(shape(parameter), &widths(parameter), is_fused)
+    }
+
+    fn update(
         &self,
-        name: &str,
+        step: &Step<'_>,
+        parameter: &Parameter,
         weights: Tensor<1>,
         (gradient, factor): Gradient,
-        means: Means,
-        share: f64,
-    ) -> (Tensor<1>, Means) {
-        let [ahead, momentum] = kernels::nesterov(gradient, factor, means.momentum, self.momentum);
-        let (direction, neurons) = self.direction(&self.matrices[name], ahead, means.neurons); // [m n]
-        let learning_rate = self.learning_rate * share;
-        let weights = kernels::descend(weights, direction, learning_rate, learning_rate * self.weight_decay);
-        (weights, Means { momentum: Some(momentum), neurons })
+        state: Vec<Tensor<1>>,
+    ) -> (Tensor<1>, Vec<Tensor<1>>) {
+        let mut state = state.into_iter();
+        let [update, momentum] = kernels::nesterov(gradient, factor, state.next(), self.muon_momentum);
+        let update = update.reshape(shape(parameter)); // [m, n]
+        let (update, neurons) = self.orthogonal_update(&widths(parameter), update, state.next(), step.precision);
+        let learning_rate = self.muon_learning_rate * (step.learning_rate / step.config.learning_rate);
+        let decay = learning_rate * step.config.weight_decay;
+        let weights = kernels::descend(weights, flatten(update), learning_rate, decay);
+        (weights, [momentum].into_iter().chain(neurons).collect())
     }
+}
 
-    /// The orthogonalized step of the matrices that lie side by side in `x`, and the running mean squares of its
-    /// columns.
+/// The widths of the matrices that lie side by side in a parameter.
+fn widths(parameter: &Parameter) -> Vec<usize> {
+    parameter.hidden_widths().expect("Muon takes the matrices of the blocks")
+}
+
+fn shape(parameter: &Parameter) -> [usize; 2] {
+    parameter.shape[..].try_into().expect("a matrix")
+}
+
+impl MuonConfig {
+    /// The orthogonalized update of the matrices that lie side by side in `x`, and the running mean squares of its
+    /// columns (neurons) with `NorMuon`.
     ///
     /// Weights are `[in, out]`. The step of a matrix with more outputs than inputs is larger, so that each output
     /// changes as much as with any other shape.
     ///
     /// # Shapes
-    /// `x: [m n]`, row by row, `n` being the sum of the matrices' widths -> `[m n]`, `[n]`
-    fn direction(&self, widths: &[usize], x: Tensor<1>, neurons: Option<Tensor<1>>) -> (Tensor<1>, Option<Tensor<1>>) {
-        let columns = widths.iter().sum::<usize>();
-        let rows = x.dims()[0] / columns;
-        let x = x.reshape([rows, columns]); // [m, n]
+    /// `x: [m, n]`, `n` being the sum of the matrices' widths -> `[m, n]`, `[n]`
+    fn orthogonal_update(
+        &self,
+        widths: &[usize],
+        x: Tensor<2>,
+        neurons: Option<Tensor<1>>,
+        precision: MatmulPrecision,
+    ) -> (Tensor<2>, Option<Tensor<1>>) {
+        let [rows, _] = x.dims();
         let scale = |width: usize| (width as f64 / rows as f64).max(1.0).sqrt();
-        if self.beta2 == 0.0 {
-            return (flatten(self.orthogonalize(x, widths, scale)), None);
+        let beta2 = self.normuon_beta2;
+        if beta2 == 0.0 {
+            return (self.orthogonalize(x, widths, scale, precision), None);
         }
-        let orthogonal = self.orthogonalize(x, widths, |_| 1.0);
+        let orthogonal = self.orthogonalize(x, widths, |_| 1.0, precision);
         let squares = kernels::mean_squares_of_columns(orthogonal.clone()); // [n]
-        let news = squares.clone() * (1.0 - self.beta2);
+        let news = squares.clone() * (1.0 - beta2);
         let neurons = match neurons {
-            Some(old) => old * self.beta2 + news,
+            Some(old) => old * beta2 + news,
             None => news,
         };
-        let of_parts = |x: Tensor<1>| x.split_with_sizes(widths.to_vec(), 0).into_iter(); // [width] each
-        let factors = of_parts(squares).zip(of_parts(neurons.clone())).zip(widths);
-        let factors = factors.map(|((squares, neurons), width)| evening(squares, neurons) * scale(*width));
+        let of_matrices = |x: Tensor<1>| x.split_with_sizes(widths.to_vec(), 0).into_iter(); // [width] each
+        let factors = of_matrices(squares).zip(of_matrices(neurons.clone())).zip(widths);
+        let factors = factors.map(|((squares, neurons), width)| normalization(squares, neurons) * scale(*width));
         let factors = Tensor::cat(factors.collect(), 0); // [n]
-        (flatten(orthogonal * factors.unsqueeze()), Some(neurons))
+        (orthogonal * factors.unsqueeze(), Some(neurons))
     }
 
     /// Brings all singular values of each matrix near its `scale`: from `U S V^T` to about `U V^T`. Zero singular
     /// values stay zero; with five iterations those above a few thousandths of the Frobenius norm end between 0.68 and
     /// 1.21, by Polar Express between 0.87 and 1.13.
     ///
-    /// Source: as for [`Muon`], `zeropower_via_newtonschulz5`, which computes in bf16.
+    /// Source: as for Muon, `zeropower_via_newtonschulz5`, which computes in bf16.
     ///
     /// # Shapes
     /// `x: [m, n]` -> `[m, n]`
-    fn orthogonalize(&self, x: Tensor<2>, widths: &[usize], scale: impl Fn(usize) -> f64) -> Tensor<2> {
-        let parts: Vec<_> = widths.iter().map(|&width| Part { width, scale: scale(width) }).collect();
-        let (coefficients, safety) = &self.polynomials;
-        let polynomials = Polynomials { coefficients, safety: *safety };
-        kernels::newton_schulz(x, &parts, polynomials, self.precision)
-    }
-
-    /// Adds the running means to `state`, as `momentum.NAME` and `neuron_moment.NAME`.
-    pub(super) fn save(&self, state: &mut State) {
-        for (name, Means { momentum, neurons }) in &self.means {
-            for (key, mean) in [(KEY, momentum), (NEURON_KEY, neurons)] {
-                if let Some(mean) = mean {
-                    put(state, format!("{key}{name}"), mean);
-                }
-            }
-        }
-    }
-
-    /// Moves the running means of a matrix with `n` numbers out of `state`.
-    pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
-        let momentum = Some(take(state, format!("{KEY}{name}"), n, device)?);
-        let neurons = match self.beta2 > 0.0 {
-            true => Some(take(state, format!("{NEURON_KEY}{name}"), self.matrices[name].iter().sum(), device)?),
-            false => None,
-        };
-        self.means.insert(name.to_owned(), Means { momentum, neurons });
-        Ok(())
+    fn orthogonalize(
+        &self,
+        x: Tensor<2>,
+        widths: &[usize],
+        scale: impl Fn(usize) -> f64,
+        precision: MatmulPrecision,
+    ) -> Tensor<2> {
+        let blocks: Vec<_> = widths.iter().map(|&width| ColumnBlock { width, scale: scale(width) }).collect();
+        let (coefficients, safety) = polynomials(self.newton_schulz, self.newton_schulz_steps);
+        kernels::newton_schulz(x, &blocks, Polynomials { coefficients: &coefficients, safety }, precision)
     }
 }
 
-/// The factors for the columns of an orthogonalized step. `squares` are the mean squares of the columns, and `neurons`
-/// their running means. Each factor is the inverse root of the running mean, scaled so that the norm of the whole step
-/// stays the same.
+/// `NorMuon`'s normalization: the factors for the columns of an orthogonalized update. `squares` are the mean squares of
+/// the columns, and `neurons` their running means. Each factor is the inverse root of the running mean, scaled so that
+/// the norm of the whole update stays the same.
 ///
 /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1, and `normuon_update` in
 /// <https://github.com/zichongli5/NorMuon>, which keeps the norm.
 ///
 /// # Shapes
 /// `squares, neurons: [n]` -> `[n]`
-fn evening(squares: Tensor<1>, neurons: Tensor<1>) -> Tensor<1> {
+fn normalization(squares: Tensor<1>, neurons: Tensor<1>) -> Tensor<1> {
     let factors = (neurons.sqrt() + NEURON_EPSILON).recip();
     let norm = |squares: Tensor<1>| squares.sum().sqrt(); // the norm divided by the root of the number of rows
     let after = norm(squares.clone() * factors.clone() * factors.clone());
@@ -215,14 +250,15 @@ fn evening(squares: Tensor<1>, neurons: Tensor<1>) -> Tensor<1> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::TensorData;
+    use burn::tensor::{Device, TensorData};
+    use tinderbox_model::{Initial, Role};
 
     use super::*;
 
     fn orthogonalize(matrix: Tensor<2>, newton_schulz: NewtonSchulz) -> Tensor<2> {
-        let config = OptimizerConfig { newton_schulz, ..OptimizerConfig::default() };
+        let muon = MuonConfig { newton_schulz, ..MuonConfig::default() };
         let width = matrix.dims()[1];
-        Muon::new(&config, BTreeMap::new(), MatmulPrecision::F32).orthogonalize(matrix, &[width], |_| 1.0)
+        muon.orthogonalize(matrix, &[width], |_| 1.0, MatmulPrecision::F32)
     }
 
     fn host(x: Tensor<2>) -> Vec<f32> {
@@ -300,5 +336,24 @@ mod tests {
             let zeros = orthogonalize(Tensor::zeros([3, 5], &Device::flex()), kind);
             assert_eq!(host(zeros), vec![0.0; 15]);
         }
+    }
+
+    #[test]
+    fn flops_counted_by_hand() {
+        let flops = |shape: [usize; 2], role, newton_schulz_steps| {
+            let shape = shape.to_vec();
+            let parameter =
+                Parameter { path: String::new(), shape, role, initial: Initial::Constant(0.0), is_trained: true };
+            let muon = MuonConfig { newton_schulz_steps, ..MuonConfig::default() };
+            assert!(muon.takes(&parameter));
+            muon.flops(&parameter)
+        };
+        let square = 2.0 * f64::from(4 * 4 * 4) * 3.0; // [4, 4] with [4, 4], three times
+        let narrow = 2.0 * f64::from(2 * 2 * 4) * 2.0 + 2.0 * f64::from(2 * 2 * 2); // [4, 2], and its square [2, 2]
+        let wide = 2.0 * f64::from(4 * 4 * 8) * 2.0 + 2.0 * f64::from(4 * 4 * 4); // [4, 8], or its transpose
+        // Queries [4, 4], keys and values [4, 2] side by side.
+        let found = [flops([4, 8], Role::Qkv([4, 2, 2]), 5), flops([4, 8], Role::Up, 5), flops([8, 4], Role::Down, 3)];
+        let by_hand = [5.0 * (square + 2.0 * narrow), 5.0 * wide, 3.0 * wide];
+        assert!(found.iter().zip(by_hand).all(|(found, by_hand)| (found - by_hand).abs() < 0.5), "{found:?}");
     }
 }

@@ -1,7 +1,81 @@
-//! The learning rate and the batch size as pure functions of the step, so that a resumed run needs no saved schedule
-//! state.
+//! The section `[schedule]`, and what follows from it: the learning rate and the batch size as pure functions of the
+//! step, so that a resumed run needs no saved schedule state.
 
-use crate::config::{Config, ScheduleConfig, ScheduleKind};
+use serde::{Deserialize, Serialize};
+use tinderbox_model::section::Problems;
+
+use crate::config::Config;
+
+tinderbox_model::sections! {
+    /// `[schedule]`: how the learning rate changes during the run.
+    pub struct ScheduleConfig {
+        /// The curve after the warm-up. Default `cosine`.
+        pub kind: ScheduleKind = ScheduleKind::default(),
+        /// The number of steps over which the learning rate rises from 0; may exceed the run. Default 100.
+        pub warmup_steps: usize = 100,
+        /// The final learning rate of the curve. From 0 to `optimizer.learning_rate`; default a tenth of it.
+        pub min_learning_rate: f64 = 1e-4,
+        /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1]; default 0.2.
+        pub decay_fraction: f64 = 0.2,
+        /// The number of tokens in each row of the first step, from which rows grow to `model.context_length`. From 1
+        /// to that; default that: all rows have the same length.
+        ///
+        /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training
+        /// GPT Models", section 4.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub initial_context_length: Option<usize> = None,
+        /// The number of rows in each micro-batch of the first step, from which batches grow to `train.batch_size`.
+        /// From 1 to that; default that: all batches have the same size.
+        ///
+        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; GPT-3's batches grew in
+        /// the same way.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub initial_batch_size: Option<usize> = None,
+        /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
+        pub ramp_fraction: f64 = 0.3,
+    }
+}
+
+/// The learning-rate schedule after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Stays at the highest learning rate.
+    Constant,
+    /// Falls to the minimum on a straight line.
+    Linear,
+    /// Falls to the minimum on half a cosine.
+    #[default]
+    Cosine,
+    /// Warm-up, stable, decay: stays constant, then falls on a straight line in the last `decay_fraction` of the run.
+    Wsd,
+}
+
+impl ScheduleConfig {
+    /// The same schedule with batches of full size from the first step on.
+    #[must_use]
+    pub fn without_ramp(&self) -> Self {
+        Self { initial_context_length: None, initial_batch_size: None, ..self.clone() }
+    }
+
+    pub(crate) fn check_into(&self, problems: &mut Problems) {
+        // The warm-up may be longer than the run.
+        let Self {
+            kind: _,
+            warmup_steps: _,
+            min_learning_rate,
+            decay_fraction,
+            initial_context_length: _, // checked with the lengths that they grow to
+            initial_batch_size: _,
+            ramp_fraction,
+        } = self;
+        problems.not_negative("schedule.min_learning_rate", *min_learning_rate);
+        let is_share = *decay_fraction > 0.0 && *decay_fraction <= 1.0;
+        problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
+        let is_share = *ramp_fraction > 0.0 && *ramp_fraction <= 1.0;
+        problems.must(is_share, "schedule.ramp_fraction", ramp_fraction, "be above 0 and at most 1");
+    }
+}
 
 /// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
 ///

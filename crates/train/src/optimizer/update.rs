@@ -4,86 +4,62 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Shape, Tensor};
 use rayon::prelude::*;
 
-use super::adamw::{AdamW, Moments};
 use super::gradients::{Gradient, flatten};
-use super::{Gradients, Optimizer, muon};
-use tinderbox_kernels as kernels;
-use tinderbox_model::device;
-use tinderbox_model::follow_path;
+use super::rule::Step;
+use super::{Gradients, Optimizer};
+use tinderbox_model::{Parameter, device, follow_path};
 
-/// The learning rates of a step.
-#[derive(Clone, Copy)]
-pub(super) struct Rates {
-    pub(super) adamw: kernels::AdamW,
-    /// Muon's learning rate as a share of its peak.
-    pub(super) share: f64,
-}
-
-/// Updates every parameter of `module` that has a gradient.
-pub(super) fn update<M: Module>(optimizer: &mut Optimizer, module: M, gradients: Gradients, rates: Rates) -> M {
+/// Updates every parameter of `module` that has a gradient, in step `index` at this learning rate.
+pub(super) fn update<M: Module>(
+    optimizer: &mut Optimizer,
+    module: M,
+    gradients: Gradients,
+    learning_rate: f64,
+    index: usize,
+) -> M {
     let mut walk = Taker { optimizer, gradients, taken: Vec::new(), path: Vec::new() };
     let module = module.map(&mut walk);
     let taken = walk.taken;
     let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
-    let step = |(parameter, gradient): (Parameter, Gradient)| parameter.step(gradient, optimizer, rates);
-    let moved: Vec<_> = match on_cpu {
+    let step = Step { config: &optimizer.config, learning_rate, index, precision: optimizer.precision };
+    let step = |(parameter, gradient): (Taken, Gradient)| parameter.step(gradient, optimizer, step);
+    let updated: Vec<_> = match on_cpu {
         // Tasks of one parameter each, so that idle cores can take over further parameters.
         true => taken.into_par_iter().with_max_len(1).map(step).collect(),
         false => taken.into_iter().map(step).collect(),
     };
     let mut weights = BTreeMap::new();
-    for Parameter { name, weights: new, shape, means, average } in moved {
-        match means {
-            Means::Adamw(means) => optimizer.adamw.moments.extend(means.map(|means| (name.clone(), means))),
-            Means::Muon(means) => {
-                optimizer.muon.as_mut().map(|muon| muon.means.insert(name.clone(), means));
-            }
-        }
+    for Taken { name, weights: new, state, average } in updated {
+        optimizer.state.insert(name.clone(), state);
         if let Some(of_all) = &mut optimizer.average {
             of_all.means.extend(average.map(|average| (name.clone(), average)));
         }
-        weights.insert(name, (new, shape));
+        weights.insert(name, new);
     }
-    module.map(&mut Giver { weights, path: Vec::new() })
+    module.map(&mut Giver { weights, parameters: &optimizer.parameters, path: Vec::new() })
 }
 
 /// A parameter during a step, flattened. There is no other reference to the weights, so they are changed in place.
-struct Parameter {
+struct Taken {
     name: String,
     weights: Tensor<1>,
-    /// The shape in the module.
-    shape: Vec<usize>,
-    means: Means,
+    /// Empty before the first step.
+    state: Vec<Tensor<1>>,
     /// The average of the parameter's weights, if averaging is on.
     average: Option<Tensor<1>>,
 }
 
-/// The running means of a parameter, according to its update rule.
-enum Means {
-    /// `None` before the first step.
-    Adamw(Option<Moments>),
-    Muon(muon::Means),
-}
-
-impl Parameter {
-    fn step(self, gradient: Gradient, optimizer: &Optimizer, rates: Rates) -> Self {
-        let Self { name, weights, shape, means, average } = self;
-        let (weights, means) = match (means, &optimizer.muon) {
-            (Means::Muon(means), Some(muon)) => {
-                let (weights, means) = muon.update(&name, weights, gradient, means, rates.share);
-                (weights, Means::Muon(means))
-            }
-            (Means::Adamw(means), _) => {
-                let (weights, means) = AdamW::update(weights, gradient, means, shape.len() == 2, rates.adamw);
-                (weights, Means::Adamw(Some(means)))
-            }
-            (Means::Muon(_), None) => unreachable!("only Muon has its means"),
-        };
+impl Taken {
+    fn step(self, gradient: Gradient, optimizer: &Optimizer, step: Step<'_>) -> Self {
+        let Self { name, weights, state, average } = self;
+        let parameter = &optimizer.parameters[&name];
+        let rule = optimizer.config.rule_of(parameter);
+        let (weights, state) = rule.update(&step, parameter, weights, gradient, state);
         let average = optimizer.average.as_ref().map(|of_all| of_all.update(average, weights.clone()));
-        Self { name, weights, shape, means, average }
+        Self { name, weights, state, average }
     }
 }
 
@@ -91,7 +67,7 @@ impl Parameter {
 struct Taker<'a> {
     optimizer: &'a mut Optimizer,
     gradients: Gradients,
-    taken: Vec<(Parameter, Gradient)>,
+    taken: Vec<(Taken, Gradient)>,
     path: Vec<String>,
 }
 
@@ -99,16 +75,12 @@ impl ModuleMapper for Taker<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         let Some(gradient) = self.gradients.remove(&name) else { return param };
-        let Optimizer { adamw, muon, average, .. } = &mut *self.optimizer;
-        let means = match muon.as_mut().filter(|muon| muon.moves(&name)) {
-            Some(muon) => Means::Muon(muon.means.remove(&name).unwrap_or_default()),
-            None => Means::Adamw(adamw.moments.remove(&name)),
-        };
+        let Optimizer { state, average, .. } = &mut *self.optimizer;
+        let state = state.remove(&name).unwrap_or_default();
         let average = average.as_mut().and_then(|average| average.means.remove(&name));
         param.map(|old| {
             let nothing = Tensor::empty([1; D], &old.device());
-            let (shape, weights) = (old.dims().to_vec(), flatten(old.inner()));
-            self.taken.push((Parameter { name, weights, shape, means, average }, gradient));
+            self.taken.push((Taken { name, weights: flatten(old.inner()), state, average }, gradient));
             nothing
         })
     }
@@ -117,20 +89,18 @@ impl ModuleMapper for Taker<'_> {
 }
 
 /// Puts parameters back into the module.
-struct Giver {
-    weights: BTreeMap<String, (Tensor<1>, Vec<usize>)>,
+struct Giver<'a> {
+    weights: BTreeMap<String, Tensor<1>>,
+    parameters: &'a BTreeMap<String, Parameter>,
     path: Vec<String>,
 }
 
-impl ModuleMapper for Giver {
+impl ModuleMapper for Giver<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.weights.remove(&self.path.join(".")) {
-            Some((weights, shape)) => {
-                let weights: Tensor<D> = weights.reshape(burn::tensor::Shape::from(shape));
-                param.map(|_| Tensor::from_inner(weights).require_grad())
-            }
-            None => param,
-        }
+        let name = self.path.join(".");
+        let Some(weights) = self.weights.remove(&name) else { return param };
+        let weights: Tensor<D> = weights.reshape(Shape::from(&self.parameters[&name].shape));
+        param.map(|_| Tensor::from_inner(weights).require_grad())
     }
 
     follow_path!(path);

@@ -1,4 +1,4 @@
-//! Floating-point operations (FLOPs) of one token and of one update: those of the matrix products, with a multiply-add
+//! Floating-point operations (FLOPs) of one token: those of the matrix products, with a multiply-add
 //! counted as two. The backward pass computes two products for each one of the forward pass; fused attention skips the
 //! positions that a token may not attend to, and recomputes its weights in the backward pass.
 //!
@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use super::{Operations, parameters};
-use crate::config::{ModelConfig, OptimizerConfig, OptimizerKind};
+use crate::config::ModelConfig;
 use tinderbox_model::{Parameter, Role};
 
 /// FLOPs of the forward pass for one token of a full context.
@@ -89,24 +89,6 @@ fn mean_keys(context_length: usize, window: Option<usize>) -> f64 {
     (w * f64::midpoint(w, 1.0) + (t - w) * w) / t
 }
 
-/// Counts the FLOPs of one update: 0 with `AdamW`; with Muon those of the Newton-Schulz iterations of each matrix
-/// inside the blocks as published, regardless of the batch. A CPU computes only half of each symmetric matrix.
-#[must_use]
-pub fn update_flops(config: &ModelConfig, vocab_size: usize, optimizer: &OptimizerConfig) -> f64 {
-    if optimizer.kind == OptimizerKind::Adamw {
-        return 0.0;
-    }
-    let mut flops = 0.0;
-    for weight in Parameter::all(config, vocab_size) {
-        for columns in weight.hidden_widths().unwrap_or_default() {
-            let (m, n) = (weight.shape[0].min(columns) as f64, weight.shape[0].max(columns) as f64);
-            // The matrix times its transpose, the square of that, and both times the matrix.
-            flops += optimizer.newton_schulz_steps as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
-        }
-    }
-    flops
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,19 +145,5 @@ mod tests {
         let gpt_2 = ModelConfig { n_layers: 12, n_heads: 12, n_kv_heads: 12, ..sizes }.with_derived();
         let counted = compute(&gpt_2, 50_257, Operations::Composed);
         assert!((counted.training / counted.six_n - 1.0).abs() < 0.02, "{counted:?}");
-    }
-
-    #[test]
-    fn updates_counted_by_hand() {
-        // Queries [4, 4], keys and values [4, 2] side by side.
-        let square = 2 * (4 * 4 * 4) * 3; // [4, 4] with [4, 4], three times
-        let narrow = 2 * (2 * 2 * 4) * 2 + 2 * (2 * 2 * 2); // [4, 2], and its square [2, 2]
-        let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], or its transpose
-        let block = (square + 2 * narrow) + square + 2 * wide;
-        let optimizer = |kind, newton_schulz_steps| OptimizerConfig { kind, newton_schulz_steps, ..Default::default() };
-        exactly(update_flops(&small(), 5, &optimizer(OptimizerKind::Muon, 5)), 2 * 5 * block);
-        exactly(update_flops(&small(), 5, &optimizer(OptimizerKind::Muon, 3)), 2 * 3 * block);
-        let none = update_flops(&small(), 5, &optimizer(OptimizerKind::Adamw, 5));
-        assert!(none.abs() < 0.5 && none.is_sign_positive(), "-0.0 would stand in the JSON");
     }
 }

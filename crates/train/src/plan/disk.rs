@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::config::{Config, OptimizerConfig, OptimizerKind};
+use crate::config::Config;
 use crate::run::tensors::file_bytes;
 use tinderbox_model::Parameter;
 
@@ -21,41 +21,12 @@ pub struct Disk {
 
 impl Disk {
     /// `checkpoints` is the number saved in the whole run.
-    pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
-        let weights: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
-        let optimizer = file_bytes(optimizer_state(&config.optimizer, &weights).collect());
-        let model = file_bytes(weights.into_iter().map(|weight| (weight.path, weight.shape)).collect());
+    pub(super) fn new(config: &Config, parameters: Vec<Parameter>, checkpoints: u64) -> Self {
+        let optimizer = file_bytes(config.optimizer.saved_tensors(&parameters));
+        let model = file_bytes(parameters.into_iter().map(|parameter| (parameter.path, parameter.shape)).collect());
         // The latest, and the best if it is older.
         let kept = (config.train.keep_checkpoints.limit() as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
         Self { model, optimizer, checkpoints_kept, total: (model + optimizer).saturating_mul(checkpoints_kept) }
     }
-}
-
-/// The tensors of the optimizer's state, as it saves them, by name and shape.
-pub(super) fn optimizer_state(
-    config: &OptimizerConfig,
-    weights: &[Parameter],
-) -> impl Iterator<Item = (String, Vec<usize>)> {
-    let trained = weights.iter().filter(|weight| weight.is_trained);
-    trained.flat_map(|weight| {
-        let state = state_of(config, weight).into_iter();
-        state.map(|(kind, shape)| (format!("{kind}.{}", weight.path), shape))
-    })
-}
-
-/// The kinds of tensors that the optimizer keeps for a parameter, with their shapes.
-fn state_of(config: &OptimizerConfig, weight: &Parameter) -> Vec<(&'static str, Vec<usize>)> {
-    let n: usize = weight.shape.iter().product();
-    let mut state = match weight.hidden_widths().filter(|_| config.kind == OptimizerKind::Muon) {
-        Some(widths) if config.normuon_beta2 > 0.0 => {
-            vec![("momentum", vec![n]), ("neuron_moment", vec![widths.into_iter().sum()])]
-        }
-        Some(_) => vec![("momentum", vec![n])],
-        None => vec![("first_moment", vec![n]), ("second_moment", vec![n])],
-    };
-    if config.ema_decay > 0.0 {
-        state.push(("weights", weight.shape.clone()));
-    }
-    state
 }

@@ -5,10 +5,8 @@
 
 use serde::{Serialize, Serializer};
 
-use super::disk::optimizer_state;
-use super::update::update_memory;
 use super::{Held, Operations, PassMemory, pass_memory};
-use crate::config::{Config, OptimizerKind};
+use crate::config::Config;
 use crate::format::size;
 use crate::measure::Machine;
 use tinderbox_model::Parameter;
@@ -55,7 +53,7 @@ impl Memory {
         let on_cpu = device.backend.is_cpu();
         let tensors: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
         let weights = bytes(&tensors);
-        let optimizer = optimizer_state(&config.optimizer, &tensors);
+        let optimizer = config.optimizer.saved_tensors(&tensors).into_iter();
         let optimizer = optimizer.map(|(_, shape)| F32 * shape.iter().product::<usize>() as f64).sum();
         let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
         let n_threads = if on_cpu { rayon::current_num_threads() } else { 1 };
@@ -151,14 +149,9 @@ fn fullest(
     if config.train.grad_accumulation_steps > 1 {
         held.gradients += bytes(weights); // the sum of the earlier micro-batches
     }
-    let mut of_tensors: Vec<f64> = weights
-        .iter()
-        .map(|weight| {
-            let is_muon = config.optimizer.kind == OptimizerKind::Muon;
-            let widths = weight.hidden_widths().filter(|_| is_muon);
-            update_memory(&weight.shape, widths.as_deref(), operations)
-        })
-        .collect();
+    let is_fused = operations == Operations::Fused;
+    let mut of_tensors: Vec<f64> =
+        weights.iter().map(|weight| config.optimizer.temporary_bytes(weight, is_fused)).collect();
     of_tensors.sort_by(f64::total_cmp);
     // The largest tensors may be updated first, before any gradient is freed.
     let temporaries = of_tensors.iter().rev().take(n_threads).sum();
@@ -204,7 +197,7 @@ fn whole(bytes: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ModelConfig;
+    use crate::config::{ModelConfig, OptimizerKind};
 
     #[test]
     fn every_thread_updates_a_tensor() {

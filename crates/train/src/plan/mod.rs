@@ -13,11 +13,10 @@ mod ranks;
 mod run_counts;
 mod text;
 mod time;
-mod update;
 
 use serde::Serialize;
 
-pub use compute::{Compute, compute, update_flops};
+pub use compute::{Compute, compute};
 pub use disk::Disk;
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
@@ -29,11 +28,11 @@ pub use run_counts::RunCounts;
 pub use text::Vocabulary;
 pub use time::{Measured, Time};
 pub use tinderbox_kernels::Operations;
-pub use update::update_memory;
 
 use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};
 use crate::train::precision;
+use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::tokenizer::TokenizerError;
 
@@ -116,10 +115,11 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         return Err(PlanError::TooLarge(parameters.total));
     }
     let flops_per_token = compute(&config.model, vocab_size, device.backend.operations());
-    let update_flops = update_flops(&config.model, vocab_size, &config.optimizer);
+    let table: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
+    let update_flops = config.optimizer.update_flops(&table);
     let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
-    let disk = Disk::new(config, vocab_size, run.checkpoints);
+    let disk = Disk::new(config, table, run.checkpoints);
     warnings.extend(memory.advice(config, vocab_size, device));
     let precision = config.train.matmul_precision.on(&device.device);
     let unusable = precision::check(config.train.matmul_precision, device).err();

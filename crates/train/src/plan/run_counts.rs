@@ -20,7 +20,7 @@ pub struct RunCounts {
     pub epochs: Option<f64>,
     /// FLOPs of all training steps, updates included.
     pub flops: f64,
-    /// FLOPs of Muon's updates; 0 with `AdamW`.
+    /// FLOPs of the matrix products in the optimizer's updates; 0 with `AdamW`.
     pub update_flops: f64,
     /// Evaluations of both splits.
     pub evaluations: u64,

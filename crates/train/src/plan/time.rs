@@ -200,7 +200,7 @@ impl Bench<'_> {
         let measure = |trainer: &mut Trainer| TRIAL.time(|| trainer.step().wait()).map_err(PlanError::Device);
         let mut of_two_ms = None;
         if times > 1 {
-            // The update comes once per step, and with Muon may take longer than a pass.
+            // The update comes once per step, and may take longer than a pass.
             let mut twice = config.clone();
             twice.train.grad_accumulation_steps *= 2;
             of_two_ms = Some(measure(&mut self.trainer(&twice))?.median_ms);

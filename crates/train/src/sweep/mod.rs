@@ -27,9 +27,7 @@ pub use log::Entry;
 pub use outcome::{Group, Importance, Outcome, Row};
 pub use space::{Dimension, Setting, SpaceError};
 
-use crate::config::{
-    Config, ConfigError, GenerateConfig, KeptCheckpoints, OptimizerConfig, ScheduleConfig, TrainConfig,
-};
+use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
 use crate::format::{duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
 use crate::run::RunError;
@@ -446,9 +444,7 @@ fn measurable(config: &Config) -> Config {
     let mut config = config.clone();
     let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;
     config.train = TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, ..TrainConfig::default() };
-    let OptimizerConfig { kind, newton_schulz, newton_schulz_steps, normuon_beta2, ema_decay, .. } = config.optimizer;
-    let extra = OptimizerConfig { kind, newton_schulz, newton_schulz_steps, ..OptimizerConfig::default() };
-    config.optimizer = OptimizerConfig { normuon_beta2, ema_decay, ..extra };
+    config.optimizer = config.optimizer.for_timing();
     (config.schedule, config.generate) = (ScheduleConfig::default(), GenerateConfig::default());
     if config.model.dropout > 0.0 {
         config.model.dropout = 0.5; // any rate takes the same time

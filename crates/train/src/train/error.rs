@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{NormsByLayer, PrecisionError};
-use crate::config::{Config, ConfigError, OptimizerKind};
+use crate::config::{Config, ConfigError};
 use crate::data::DataError;
 use crate::distributed::DistributedError;
 use crate::format::shell_word;
@@ -106,12 +106,7 @@ impl TrainError {
         kept: String,
         norms: NormsByLayer,
     ) -> Self {
-        let learning_rates = match config.optimizer.kind {
-            OptimizerKind::Adamw => "optimizer.learning_rate",
-            OptimizerKind::Muon => {
-                "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
-            }
-        };
+        let learning_rates = config.optimizer.learning_rates();
         Self::NotFinite { step, what, value, learning_rates, kept, norms: Box::new(norms) }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig, PrecisionChoice, TrainConfig};
+use crate::config::{Config, ConfigError, DataConfig, OptimizerConfig, PrecisionChoice, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::run::{self, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
@@ -274,11 +274,9 @@ fn is_fixed(key: (&str, &str)) -> bool {
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
         ("train", "with_replacement"),
-        ("optimizer", "kind"),
-        ("optimizer", "normuon_beta2"),
-        ("optimizer", "ema_decay"),
     ];
-    of_section || others.contains(&key)
+    let of_optimizer = key.0 == "optimizer" && OptimizerConfig::is_fixed(key.1);
+    of_section || of_optimizer || others.contains(&key)
 }
 
 /// The sections, keys and descriptions of all settings that differ.

@@ -68,9 +68,8 @@ impl Trainer {
     ///
     /// Only flex can train in bf16: [check](super::precision::check) the config first.
     pub fn new(model: Gpt, config: &Config, data: impl BatchSource + 'static) -> Self {
-        let hidden = parameters::hidden_matrices(&model);
         let precision = config.train.matmul_precision.on(&model.device().inner());
-        let optimizer = Optimizer::new(&config.optimizer, hidden, precision);
+        let optimizer = Optimizer::new(&config.optimizer, model.parameters(), precision);
         let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
         Self {
             model: Some(model),
@@ -128,10 +127,9 @@ impl Trainer {
         if self.parallel.outer().is_none() {
             return;
         }
-        let (state, shapes) = (self.optimizer.state(), parameters::shapes(self.trained()));
-        if let Some(state) = self.parallel.average_state(&state) {
+        if let Some(state) = self.parallel.average_state(&self.optimizer.state()) {
             let device = self.trained().device().inner();
-            self.optimizer.restore(state, &shapes, &device).expect("it is of this optimizer");
+            self.optimizer.restore(state, &device).expect("it is of this optimizer");
         }
     }
 
@@ -244,7 +242,7 @@ impl Trainer {
         }
         let model = checkpoint.into_model(dir, model)?;
         let model = self.optimizer.restore_average(model, &mut state, &device).map_err(misfit)?;
-        self.optimizer.restore(state, &parameters::shapes(&model), &device).map_err(misfit)?;
+        self.optimizer.restore(state, &device).map_err(misfit)?;
         self.model = Some(model);
         Ok(())
     }
