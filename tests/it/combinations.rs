@@ -10,7 +10,7 @@ use tinderbox::config::{
     TokenizerKind,
 };
 use tinderbox::generate::Writer;
-use tinderbox::model::{Gpt, parameters};
+use tinderbox::model::Gpt;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::{AdamwConfig, Gradients, MuonConfig};
 use tinderbox::run::{Checkpoint, TrainState};

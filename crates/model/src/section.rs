@@ -31,7 +31,7 @@ macro_rules! sections {
 
         impl $crate::section::Section for $name {
             const ABOUT: &'static str = concat!($(stringify!($doc), "\u{1e}"),*);
-            const KEYS: &'static [(&'static str, &'static str)] =
+            const KEYS: $crate::section::Keys =
                 &[$((stringify!($key), concat!($(stringify!($key_doc), "\u{1e}"),*)),)*];
         }
     )*};
@@ -42,8 +42,11 @@ pub trait Section {
     /// The attributes of the struct, each followed by a record separator; [`paragraphs`] reads them.
     const ABOUT: &'static str;
     /// Each key with its attributes, in the order of the struct.
-    const KEYS: &'static [(&'static str, &'static str)];
+    const KEYS: Keys;
 }
+
+/// The keys of a section, each with its attributes.
+pub type Keys = &'static [(&'static str, &'static str)];
 
 /// The paragraphs of the doc comments among attributes.
 pub fn paragraphs(attributes: &str) -> Vec<String> {

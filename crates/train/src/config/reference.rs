@@ -24,7 +24,12 @@ struct Documented {
 fn documented<S: Section>(name: &'static str) -> Documented {
     let about = paragraphs(S::ABOUT).remove(0);
     let about = about.split_once(": ").map_or(about.as_str(), |(_, about)| about).to_owned();
-    Documented { name, about, keys: S::KEYS.iter().map(|&(key, docs)| (key, paragraphs(docs))).collect() }
+    let keys =
+        S::KEYS.iter().flat_map(|key| match OptimizerConfig::FLATTENED.iter().find(|(field, _)| *field == key.0) {
+            Some((_, keys)) if name == "optimizer" => keys,
+            _ => std::slice::from_ref(key),
+        });
+    Documented { name, about, keys: keys.map(|&(key, docs)| (key, paragraphs(docs))).collect() }
 }
 
 fn sections() -> [Documented; 8] {
@@ -112,7 +117,7 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
     for section in sections() {
         let _ = write!(page, "\n{}[{}]\n", comment(&capitalized(&section.about)), section.name);
         for (key, docs) in section.keys {
-            docs.iter().for_each(|paragraph| page += &comment(paragraph));
+            page.extend(docs.iter().map(|paragraph| comment(paragraph)));
             if let Some(default) = defaults.get(section.name, key) {
                 page += &comment(&format!("Default {}.", inline(default)));
             }

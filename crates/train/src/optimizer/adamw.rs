@@ -13,7 +13,7 @@ const EPSILON: f64 = 1e-8;
 tinderbox_model::sections! {
     /// The keys of AdamW in `[optimizer]`.
     pub struct AdamwConfig {
-        /// The decay rates of the running means of the gradient and its square. Each in [0, 1); default [0.9, 0.99].
+        /// The decay rates of the running means of the gradient and its square. Each in [0, 1).
         pub betas: [f64; 2] = [0.9, 0.99],
     }
 }

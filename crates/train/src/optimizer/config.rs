@@ -33,16 +33,17 @@ macro_rules! optimizers {
         tinderbox_model::sections! {
             /// `[optimizer]`: how gradients change the weights.
             pub struct OptimizerConfig {
-                /// The optimizer. Default `adamw`.
+                /// The optimizer: `adamw`, or `muon`, which takes orthogonal steps with the matrices inside the blocks and
+                /// leaves everything else to AdamW.
                 pub kind: OptimizerKind = OptimizerKind::default(),
-                /// The peak learning rate; with `muon`, of everything but the blocks' matrices. Above 0; default 1e-3.
+                /// The peak learning rate; with `muon`, of everything but the blocks' matrices. Above 0.
                 pub learning_rate: f64 = 1e-3,
                 /// The keys of AdamW.
                 #[serde(flatten)]
                 pub adamw: AdamwConfig = AdamwConfig::default(),
-                /// The decoupled weight decay of matrices. At least 0; default 0.1.
+                /// The decoupled weight decay of matrices. At least 0.
                 pub weight_decay: f64 = 0.1,
-                /// The global norm to which larger gradients are scaled down; 0: off. At least 0; default 1.
+                /// The global norm to which larger gradients are scaled down; 0: off. At least 0.
                 pub grad_clip_norm: f64 = 1.0,
                 $(
                     /// The keys of this optimizer.
@@ -50,7 +51,7 @@ macro_rules! optimizers {
                     pub $name: $keys = <$keys>::default(),
                 )*
                 /// The decay rate of a running mean of the weights, which is evaluated and saved instead of the weights; 0:
-                /// off. In [0, 1); default 0.
+                /// off. In [0, 1).
                 ///
                 /// Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
                 pub ema_decay: f64 = 0.0,
@@ -58,6 +59,12 @@ macro_rules! optimizers {
         }
 
         impl OptimizerConfig {
+            /// The keys that each optimizer adds to the section, in the place of the field of this name.
+            pub(crate) const FLATTENED: &[(&str, tinderbox_model::section::Keys)] = &[
+                ("adamw", <AdamwConfig as tinderbox_model::section::Section>::KEYS),
+                $((stringify!($name), <$keys as tinderbox_model::section::Section>::KEYS),)*
+            ];
+
             pub(crate) fn check_into(&self, problems: &mut tinderbox_model::section::Problems) {
                 let Self { kind: _, learning_rate, adamw, weight_decay, grad_clip_norm, $($name,)* ema_decay } = self;
                 problems.above_zero("optimizer.learning_rate", *learning_rate);

@@ -12,18 +12,18 @@ use super::rule::{Step, UpdateRule};
 tinderbox_model::sections! {
     /// The keys of Muon in `[optimizer]`.
     pub struct MuonConfig {
-        /// The peak learning rate of the blocks' matrices, with the same schedule as `learning_rate`. Above 0; default
-        /// 0.02.
+        /// The peak learning rate of the blocks' matrices, with the same schedule as `learning_rate`. Above 0.
         pub muon_learning_rate: f64 = 0.02,
         /// The decay rate of the running mean of these matrices' gradients. `adamw` ignores this key and the one before
-        /// it. In [0, 1); default 0.95.
+        /// it. In [0, 1).
         pub muon_momentum: f64 = 0.95,
-        /// The polynomials that make Muon's steps orthogonal. Default `jordan`.
+        /// The polynomials that make Muon's steps orthogonal: `jordan` (one, again and again) or `polar_express`
+        /// (different ones, which come closer).
         pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
-        /// The number of polynomials applied in a step. From 1 to 10; default 5.
+        /// The number of polynomials applied in a step; `polar_express` needs fewer. From 1 to 10.
         pub newton_schulz_steps: usize = 5,
         /// The decay rate of the running mean square of Muon's steps, one number per output. The step of each output is
-        /// divided by the root of its number, so that all outputs move equally far. 0: off. In [0, 1); default 0.
+        /// divided by the root of its number, so that all outputs move equally far. 0: off. In [0, 1).
         ///
         /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
         pub normuon_beta2: f64 = 0.0,

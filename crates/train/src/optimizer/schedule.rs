@@ -9,13 +9,13 @@ use crate::config::Config;
 tinderbox_model::sections! {
     /// `[schedule]`: how the learning rate changes during the run.
     pub struct ScheduleConfig {
-        /// The curve after the warm-up. Default `cosine`.
+        /// The curve after the warm-up: `constant`, `linear`, `cosine` or `wsd` (stays, then falls).
         pub kind: ScheduleKind = ScheduleKind::default(),
-        /// The number of steps over which the learning rate rises from 0; may exceed the run. Default 100.
+        /// The number of steps over which the learning rate rises from 0; may exceed the run.
         pub warmup_steps: usize = 100,
         /// The final learning rate of the curve. From 0 to `optimizer.learning_rate`; default a tenth of it.
         pub min_learning_rate: f64 = 1e-4,
-        /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1]; default 0.2.
+        /// The fraction of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1].
         pub decay_fraction: f64 = 0.2,
         /// The number of tokens in each row of the first step, from which rows grow to `model.context_length`. From 1
         /// to that; default that: all rows have the same length.
@@ -31,7 +31,7 @@ tinderbox_model::sections! {
         /// the same way.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_batch_size: Option<usize> = None,
-        /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
+        /// The fraction of the run, at its beginning, in which rows and batches grow. In (0, 1].
         pub ramp_fraction: f64 = 0.3,
     }
 }
