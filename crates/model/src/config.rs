@@ -207,10 +207,10 @@ impl ModelConfig {
     /// The defaults, with a value for each key that has none.
     pub fn with_every_key() -> Self {
         Self {
-            attention_scale: Some(1.0),
-            logit_softcap: Some(1.0),
-            vocab_size: Some(1),
-            rope_scaling: Some(RopeScaling::Linear { factor: 1.0 }),
+            attention_scale: Some(0.125),
+            logit_softcap: Some(30.0),
+            vocab_size: Some(50_304),
+            rope_scaling: Some(RopeScaling::Linear { factor: 4.0 }),
             ..Self::default()
         }
     }

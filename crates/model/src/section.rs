@@ -37,7 +37,7 @@ macro_rules! sections {
     )*};
 }
 
-/// A section of a config that knows the documentation of its keys, as [`sections`](crate::sections) defines them.
+/// A section of a config that knows the documentation of its keys, as [`sections!`] defines them.
 pub trait Section {
     /// The attributes of the struct, each followed by a record separator; [`paragraphs`] reads them.
     const ABOUT: &'static str;

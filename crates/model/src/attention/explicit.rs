@@ -21,7 +21,7 @@ use tinderbox_kernels::{self as kernels, MatmulPrecision};
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use tinderbox::model::attention::scaled_dot_product_attention;
+/// use tinderbox_model::attention::scaled_dot_product_attention;
 ///
 /// let device = Device::flex();
 /// let q = Tensor::from_floats([[[[3.0, 1.0]]]], &device);

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
-//! use tinderbox::model::attention::steps;
+//! use tinderbox_model::attention::steps;
 //!
 //! let device = Device::flex();
 //! let q = Tensor::<2>::from_floats([[3.0, 1.0]], &device);

@@ -16,7 +16,8 @@ crate::sections! {
         /// `bpe` (a frequent piece of text, found in the training split) or `file` (as an existing `tokenizer.json`
         /// defines).
         pub kind: TokenizerKind = TokenizerKind::default(),
-        /// Only with `bpe`: the most tokens in the vocabulary. At least 257, the bytes and the end-of-text token.
+        /// Only with `bpe`: the most tokens in the vocabulary. At least 257, the bytes and the end-of-text token;
+        /// default 2048.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
         /// Whether `char` and `byte` have one more token, `<|endoftext|>`, which follows each document. `bpe` always
@@ -50,7 +51,11 @@ impl TokenizerConfig {
 
     /// The defaults, with a value for each key that has none.
     pub fn with_every_key() -> Self {
-        Self { vocab_size: Some(Self::DEFAULT_VOCAB_SIZE), path: Some(PathBuf::new()), ..Self::default() }
+        Self {
+            vocab_size: Some(Self::DEFAULT_VOCAB_SIZE),
+            path: Some(PathBuf::from("tokenizer.json")),
+            ..Self::default()
+        }
     }
 
     /// The vocabulary size of BPE: the given one, or the default.

@@ -214,10 +214,10 @@ pub(super) fn known_keys() -> Table {
     let mut config = Config::default();
     // Keys without a default value would be left out.
     config.data.path = PathBuf::from(".");
-    config.data.cache_dir = Some(PathBuf::new());
-    config.data.sources = vec![SourceConfig::default()];
-    config.data.document_separator = Some(String::new());
-    (config.data.include, config.data.exclude) = (vec![String::new()], vec![String::new()]);
+    config.data.cache_dir = Some(PathBuf::from("tokens"));
+    config.data.sources = vec![SourceConfig { path: PathBuf::from("data"), ..SourceConfig::default() }];
+    config.data.document_separator = Some("\n\n".to_owned());
+    (config.data.include, config.data.exclude) = (vec!["*.txt".to_owned()], vec!["*.png".to_owned()]);
     config.tokenizer = TokenizerConfig::with_every_key();
     config.model = ModelConfig::with_every_key();
     config.schedule.initial_context_length = Some(1);

@@ -23,7 +23,7 @@ struct Documented {
 
 fn documented<S: Section>(name: &'static str) -> Documented {
     let about = paragraphs(S::ABOUT).remove(0);
-    let about = about.split_once(": ").map_or(about.as_str(), |(_, about)| about).to_owned();
+    let about = about.split_once(": ").map_or(about.as_str(), |(_, about)| about).trim_end_matches('.').to_owned();
     let keys =
         S::KEYS.iter().flat_map(|key| match OptimizerConfig::FLATTENED.iter().find(|(field, _)| *field == key.0) {
             Some((_, keys)) if name == "optimizer" => keys,
@@ -115,8 +115,9 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
     let (head, _) = text.split_once("\n[").unwrap_or_default();
     let mut page = format!("{}\n", head.trim_end());
     for section in sections() {
-        let _ = write!(page, "\n{}[{}]\n", comment(&capitalized(&section.about)), section.name);
-        for (key, docs) in section.keys {
+        let _ = write!(page, "\n{}[{}]\n", comment(&format!("{}.", capitalized(&section.about))), section.name);
+        for (i, (key, docs)) in section.keys.into_iter().enumerate() {
+            page += if i > 0 { "\n" } else { "" };
             page.extend(docs.iter().map(|paragraph| comment(paragraph)));
             if let Some(default) = defaults.get(section.name, key) {
                 page += &comment(&format!("Default {}.", inline(default)));
