@@ -29,7 +29,6 @@ use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
 use profile::{MIN_TOKENS, TextProfile};
 use template::Template;
-pub(crate) use template::{comment, literal};
 use tinderbox_model::Gpt;
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::tokenizer::Tokenizer;

@@ -1,14 +1,10 @@
 //! Fills in `template.toml`, a commented config that gives the reason for each choice, with numbers of the text.
 
-use serde::Serialize;
-
 use super::choice::{Choice, Known};
+use crate::config::commented::{literal, one_line, wrapped};
 use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
-
-/// The width at which comments are wrapped, in characters.
-const WIDTH: usize = 100;
 
 /// The values of the template's placeholders.
 pub(super) struct Template<'a> {
@@ -179,45 +175,6 @@ impl Template<'_> {
              {wanted}. {epochs} times through the text."
         )
     }
-}
-
-/// A TOML value on one line: JSON strings are TOML strings, except for one character.
-pub(crate) fn literal(value: &impl Serialize) -> String {
-    let json = serde_json::to_string(value).expect("a text in UTF-8");
-    json.replace('\u{7f}', "\\u007F")
-}
-
-/// External text, without line breaks, which would end a comment.
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
-}
-
-/// A text as a config comment, wrapped, ending in a line break.
-pub(crate) fn comment(text: &str) -> String {
-    wrapped(&format!("# {}", one_line(text)))
-}
-
-/// The text with its comments wrapped at word boundaries.
-fn wrapped(text: &str) -> String {
-    let mut wrapped = String::new();
-    for line in text.lines() {
-        let is_prose = line.starts_with("# ") && !line.starts_with("#  ");
-        let mut width = 0;
-        for word in line.split(' ') {
-            let n = word.chars().count();
-            if is_prose && width > 1 && width + 1 + n > WIDTH {
-                wrapped.push_str("\n#");
-                width = 1;
-            }
-            if width > 0 {
-                wrapped.push(' ');
-            }
-            wrapped.push_str(word);
-            width += n + usize::from(width > 0);
-        }
-        wrapped.push('\n');
-    }
-    wrapped
 }
 
 fn minutes(minutes: f64) -> String {

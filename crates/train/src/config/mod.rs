@@ -5,6 +5,7 @@
 //! check again; whether the text exists or the device can be opened is found out later.
 
 mod cautions;
+pub(crate) mod commented;
 mod inherit;
 mod load;
 mod overrides;

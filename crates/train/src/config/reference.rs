@@ -6,12 +6,12 @@ use std::path::Path;
 use tinderbox_model::section::{Section, paragraphs};
 use toml::{Table, Value};
 
+use super::commented::{comment, comment_start, literal, section_lines, sets};
 use super::load::known_keys;
 use super::{
     Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, ModelConfig, OptimizerConfig, ScheduleConfig,
     SourceConfig, TokenizerConfig, TrainConfig,
 };
-use crate::autoconfig::{comment, literal};
 
 /// A section of the config file, with the paragraphs about each of its keys.
 struct Documented {
@@ -123,7 +123,7 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
                 page += &comment(&format!("Default {}.", inline(default)));
             }
             if let Some(lines) = lines_of(text, section.name, key) {
-                page += lines;
+                page += &lines;
             } else {
                 let value = [&config, &examples].into_iter().find_map(|table| table.get(section.name)?.get(key));
                 let _ = writeln!(page, "# {key} = {}", inline(value.expect("a known key")));
@@ -134,23 +134,10 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
 }
 
 /// The line that sets a key in a section, below the comment about its value.
-fn lines_of<'a>(text: &'a str, section: &str, key: &str) -> Option<&'a str> {
-    let mut current = "";
-    let mut comment_start = 0;
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        let end = start + line.len();
-        if let Some(name) = line.strip_prefix('[') {
-            current = name.trim_end().trim_end_matches(']');
-        } else if current == section && line.split_once(" = ").is_some_and(|(name, _)| name == key) {
-            return Some(&text[comment_start..end]);
-        }
-        if !line.starts_with('#') {
-            comment_start = end;
-        }
-        start = end;
-    }
-    None
+fn lines_of(text: &str, section: &str, key: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let at = section_lines(&lines, section)?.find(|&at| sets(lines[at], "", key))?;
+    Some(lines[comment_start(&lines, at)..=at].join("\n") + "\n")
 }
 
 fn capitalized(text: &str) -> String {

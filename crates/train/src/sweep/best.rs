@@ -4,8 +4,9 @@
 use toml::{Table, Value};
 
 use super::{Alone, Dimension, Outcome, Request};
-use crate::autoconfig::{self, comment};
+use crate::autoconfig;
 use crate::config::Config;
+use crate::config::commented::{comment, comment_start, section_lines, sets};
 use crate::format::{duration, milliseconds};
 
 /// A value to write, and the reason for it.
@@ -111,26 +112,16 @@ fn edited(text: &str, changes: &[Change]) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for Change { path, value, why } in changes {
         let (section, key) = path.split_once('.').expect("a known key");
-        let is_header = |line: &String| line.trim() == format!("[{section}]");
-        let start = lines.iter().position(is_header).map_or_else(
-            || {
-                lines.extend([String::new(), format!("[{section}]")]);
-                lines.len()
-            },
-            |at| at + 1,
-        );
-        let length = lines[start..].iter().take_while(|line| !line.starts_with('[')).count();
-        let own = &lines[start..start + length];
-        let sets = |line: &String, mark: &str| {
-            let rest = line.trim_start().strip_prefix(mark).and_then(|rest| rest.strip_prefix(key));
-            rest.is_some_and(|rest| rest.trim_start().starts_with('='))
-        };
-        let find = |mark: &str| own.iter().position(|line| sets(line, mark)).map(|at| start + at);
+        let range = section_lines(&lines, section).unwrap_or_else(|| {
+            lines.extend([String::new(), format!("[{section}]")]);
+            lines.len()..lines.len()
+        });
+        let (start, own) = (range.start, &lines[range]);
+        let find = |mark: &str| own.iter().position(|line| sets(line, mark, key)).map(|at| start + at);
         let filled = own.iter().rposition(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
         let range = match (find(""), find("# ")) {
             (Some(at), _) if is_generated && !lines[at].ends_with(&format!("= {value}")) => {
-                let is_comment = |line: &&String| line.starts_with('#');
-                at - lines[..at].iter().rev().take_while(is_comment).count()..at + 1
+                comment_start(&lines, at)..at + 1
             }
             (Some(at), _) => at..at + 1,
             (None, Some(at)) => at + 1..at + 1,
