@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox::config::{
     MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind, PositionKind,
@@ -19,7 +19,7 @@ use tinderbox_kernels::DropoutKey;
 
 use crate::devices::ndarray;
 use crate::inference::wide;
-use crate::optimizers::parameter;
+use crate::optimizers::{Matrix, parameter};
 use crate::properties::lively;
 
 /// The system allocator, with counters.
@@ -147,11 +147,6 @@ fn reading_on_allocates_nothing() {
             assert_eq!(allocations() - before, 0, "{precision}");
         }
     });
-}
-
-#[derive(Module, Debug)]
-struct Matrix {
-    weight: Param<Tensor<2>>,
 }
 
 #[test]

@@ -1,34 +1,29 @@
 //! The page of `tinderbox inspect attention --format html` in a browser: every view shows the model's numbers, on wide
 //! and narrow screens, in the light and dark theme.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, SCREENS, Theme};
-use crate::fixtures::Folder;
-use crate::inspect::{MODELS, trained};
+use crate::fixtures::{Folder, list, number};
+use crate::inspect::{self, MODELS, trained};
 
 const PROMPT: &str = "The cat sat";
 
 /// The page for a prompt, written by the program.
 fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
-    let always = ["inspect", "attention", "runs/tiny", "--prompt", prompt];
-    let html = ["--format", "html", "--output", "page.html"];
-    let printed = folder.succeed(&[&always[..], &html, args].concat());
-    assert_eq!(printed, "", "a file is written, and nothing else");
-    folder.path("page.html")
+    inspect::page(folder, &[&["attention", "runs/tiny", "--prompt", prompt], args].concat())
 }
 
 /// The weights `[L][H][T][T]` from the program's JSON.
 fn weights(folder: &Folder, prompt: &str) -> Value {
-    let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
-    folder.json(&args)["weights"].take()
+    inspect::inspect(folder, "attention", &["--prompt", prompt])["weights"].take()
 }
 
 /// The row of one query, with each number exactly as in the model.
 fn row(weights: &Value, [layer, head, query]: [usize; 3]) -> Vec<f64> {
-    let row = weights[layer][head][query].as_array().expect("a row");
-    let exact = |weight: &Value| f64::from(weight.as_f64().expect("a number") as f32);
-    row.iter().map(exact).collect()
+    list(&weights[layer][head][query]).iter().map(|weight| f64::from(number(weight) as f32)).collect()
 }
 
 fn strongest(row: &[f64], n: usize) -> Vec<(usize, f64)> {
@@ -73,7 +68,7 @@ fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64
         }})()"
     );
     let pixels = browser.all(selector, &read).into_iter();
-    let channels = |pixel: Value| [0, 1, 2, 3].map(|n| pixel[n].as_f64().expect("a number"));
+    let channels = |pixel: Value| [0, 1, 2, 3].map(|n| number(&pixel[n]));
     pixels.map(channels).collect()
 }
 
@@ -89,19 +84,17 @@ fn wait_for_maps(browser: &mut Browser) {
     );
 }
 
+/// Scrolls to the end, where rows are filled as they come near the viewport.
+fn scroll_down(browser: &mut Browser) {
+    browser.evaluate("scrollTo(0, document.body.scrollHeight)");
+    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+}
+
 /// The head, query and key of each line drawn.
 fn lines(browser: &mut Browser) -> Vec<[u64; 3]> {
     let drawn = browser.evaluate("document.querySelector('.lines').pairs.map((it) => [it.head, it.query, it.key])");
     let of_line = |line: &Value| [0, 1, 2].map(|n| line[n].as_u64().expect("a number"));
-    drawn.as_array().expect("lines").iter().map(of_line).collect()
-}
-
-/// Checks what must hold on every screen: nothing is wider than it, nothing went wrong. Takes a picture.
-fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
-    assert!(browser.overflow() < 1.0, "{view} is wider than {width} pixels");
-    let problems = browser.take_problems();
-    assert!(problems.is_empty(), "{view} at {width}: {problems:?}");
-    browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
+    list(&drawn).iter().map(of_line).collect()
 }
 
 /// Red, green and blue of a colour token of the pages.
@@ -143,7 +136,7 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     let colors = "getComputedStyle(it).backgroundColor.match(/[\\d.]+/g).map(Number)";
     let glow = |browser: &mut Browser| -> Vec<Vec<f64>> {
         let colors = browser.all(".flow .token", colors).into_iter();
-        colors.map(|color| color.as_array().expect("channels").iter().filter_map(Value::as_f64).collect()).collect()
+        colors.map(|color| list(&color).iter().map(number).collect()).collect()
     };
     let seen = glow(browser);
     let of_query = row(weights, [1, 3, 7]);
@@ -154,16 +147,15 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
         }
     }
     let stages = |token: usize| &lens["positions"][token]["stages"];
-    let last = |token: usize| stages(token).as_array().expect("stages").last().expect("the model's own");
+    let last = |token: usize| list(stages(token)).last().expect("the model's own");
     let shown = browser.texts(".guesses .shares .number");
-    let top = last(7)["top"].as_array().expect("guesses").iter();
-    let expected: Vec<String> = top.map(|it| format!("{:.3}", it["probability"].as_f64().expect("a number"))).collect();
+    let top = list(&last(7)["top"]).iter();
+    let expected: Vec<String> = top.map(|it| format!("{:.3}", number(&it["probability"]))).collect();
     assert_eq!(shown, expected);
     let bars = browser.all(".chance", "Number(it.style.getPropertyValue('--share'))");
     assert_eq!(bars.len(), 10, "nothing came before the first");
     for (token, bar) in (1..).zip(bars) {
-        let expected = last(token - 1)["came"]["probability"].as_f64().expect("a number");
-        assert!((bar.as_f64().expect("a number") - expected).abs() < 1e-6, "{token}");
+        assert!((number(&bar) - number(&last(token - 1)["came"]["probability"])).abs() < 1e-6, "{token}");
     }
 
     browser.click(".switch [data-side=key]");
@@ -227,7 +219,7 @@ fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
     let n_tokens = PROMPT.chars().count() as u64;
     let drawn = |browser: &mut Browser, selector: &str, [x, y]: [f64; 2]| {
         let size = browser.all(selector, "[it.width, it.height]");
-        let at = |share: f64, size: &Value| (share * size.as_f64().expect("pixels")) as usize;
+        let at = |share: f64, size: &Value| (share * number(size)) as usize;
         let [.., opacity] = pixels(browser, selector, [at(x, &size[0][0]), at(y, &size[0][1])])[0];
         opacity > 0.0
     };
@@ -283,17 +275,14 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     choose(browser, "Layer", 1);
     choose(browser, "Head", 1);
     browser.click(".panel .strip .token:nth-child(8)");
-    let number = |list: &str, key: usize| explained[list][key].as_f64().expect("a number");
+    let shown_as = |list: &str| -> Vec<String> {
+        (0..8).map(|key| format!("{:.3}", number(&explained[list][key])).replace('-', "−")).collect()
+    };
     let row = row(weights, [1, 1, 7]);
-    let shown = browser.texts(&format!("{keys} .sum"));
-    let expected: Vec<String> = (0..8).map(|key| format!("{:.3}", number("scores", key)).replace('-', "−")).collect();
-    assert_eq!(shown, expected);
-    let shown = browser.texts(&format!("{keys} .scaled"));
-    let expected: Vec<String> = (0..8).map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−")).collect();
-    assert_eq!(shown, expected);
-    let shown = browser.texts(&format!("{keys} .bar"));
+    assert_eq!(browser.texts(&format!("{keys} .sum")), shown_as("scores"));
+    assert_eq!(browser.texts(&format!("{keys} .scaled")), shown_as("scaled"));
     let expected: Vec<String> = row[..8].iter().map(|weight| format!("{weight:.4}")).collect();
-    assert_eq!(shown, expected);
+    assert_eq!(browser.texts(&format!("{keys} .bar")), expected);
 
     // The terms of the dimensions add up to the sum.
     browser.evaluate("document.querySelector('.row[role=option][data-key=\"4\"]').focus()");
@@ -305,7 +294,7 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
         sum += product.replace('−', "-").parse::<f64>().expect("a number");
         browser.press("ArrowRight");
     }
-    assert!((sum - number("scores", 4)).abs() < 0.001 * n as f64, "{sum}");
+    assert!((sum - number(&explained["scores"][4])).abs() < 0.001 * n as f64, "{sum}");
     let lines = browser.texts(".neuron-view .readout p");
     assert!(lines[3].ends_with(&format!("the model's weight: {:.4}", row[4])), "{lines:?}");
 
@@ -324,15 +313,10 @@ fn similarity(browser: &mut Browser, embeddings: &Value) {
     tab(browser, "Similarity");
     assert_eq!(browser.texts(".cosines .present .position"), ["7"]);
     let first = browser.texts(".cosines tbody tr:first-child td");
-    let stages: Vec<String> = embeddings["stages"]
-        .as_array()
-        .expect("stages")
-        .iter()
-        .zip(embeddings["context"][0]["similarity"].as_array().expect("cosines"))
-        .filter(|(stage, _)| **stage != json!("norm"))
-        .map(|(_, cosine)| format!("{:.2}", cosine.as_f64().expect("a number")))
-        .map(|cosine| cosine.replace("-0.00", "0.00").replace('-', "−"))
-        .collect();
+    let stages = list(&embeddings["stages"]).iter().zip(list(&embeddings["context"][0]["similarity"]));
+    let stages = stages.filter(|(stage, _)| **stage != json!("norm"));
+    let stages: Vec<String> =
+        stages.map(|(_, cosine)| format!("{:.2}", number(cosine)).replace("-0.00", "0.00").replace('-', "−")).collect();
     assert_eq!(first, stages);
     let own = browser.texts(".cosines .present td");
     assert!(own.iter().all(|cosine| cosine == "1.00"), "{own:?}");
@@ -356,33 +340,30 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     let folder = trained(MODELS[2]); // rotated and normed queries and keys; pairs of heads share keys and values
     let page = page(&folder, PROMPT, &[]);
     let weights = weights(&folder, PROMPT);
-    let place = ["--layer", "1", "--head", "1", "--token", "7"];
-    let json = ["runs/tiny", "--format", "json", "--prompt", PROMPT];
-    let explained = folder.json(&[&["inspect", "explain"], &json[..], &place].concat());
-    let lens = folder.json(&[&["inspect", "lens"], &json[..]].concat());
-    let words = ["--word", "The cat ", "--context", "T"];
-    let embeddings = folder.json(&[&["inspect", "embeddings"], &json[..], &words].concat());
+    let measured = |of: &str, args: &[&str]| inspect::inspect(&folder, of, &[&["--prompt", PROMPT], args].concat());
+    let explained = measured("explain", &["--layer", "1", "--head", "1", "--token", "7"]);
+    let lens = measured("lens", &[]);
+    let embeddings = measured("embeddings", &["--word", "The cat ", "--context", "T"]);
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&page);
-        check(&mut browser, screen, "opened");
-        let bottom = browser.evaluate("document.querySelector('.flow').getBoundingClientRect().bottom");
-        let bottom = bottom.as_f64().expect("a number");
+        browser.check("attention-opened", screen);
+        let bottom = number(&browser.evaluate("document.querySelector('.flow').getBoundingClientRect().bottom"));
         assert!(bottom < 640.0, "the text ends at {bottom}, below the first screen of a phone");
         text(&mut browser, &weights, &lens, screen.1);
-        check(&mut browser, screen, "text");
+        browser.check("attention-text", screen);
         heads(&mut browser, &weights, 4, screen.1);
-        check(&mut browser, screen, "heads");
+        browser.check("attention-heads", screen);
         model(&mut browser, &weights, 4, screen.1);
-        check(&mut browser, screen, "model");
+        browser.check("attention-model", screen);
         browser.click(".back");
         assert_eq!(browser.all(".large", "it.hidden"), [json!(true)]);
         neurons(&mut browser, &weights, &explained);
-        check(&mut browser, screen, "neurons");
+        browser.check("attention-neurons", screen);
         similarity(&mut browser, &embeddings);
-        check(&mut browser, screen, "similarity");
+        browser.check("attention-similarity", screen);
         top(&mut browser, &weights);
-        check(&mut browser, screen, "top");
+        browser.check("attention-top", screen);
     }
 }
 
@@ -410,7 +391,7 @@ fn one_of_many_heads_stands_out() {
         }
         browser.point_away();
         assert_eq!(head_colors(&mut browser), expected(5), "the head that was switched on last");
-        check(&mut browser, screen, "many-heads");
+        browser.check("attention-many-heads", screen);
     }
 }
 
@@ -433,11 +414,11 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
         browser.look(screen);
         browser.open(&page);
         assert!(browser.texts(".facts")[0].contains("within 1/255 of the model's"));
-        check(&mut browser, screen, "long-text");
+        browser.check("attention-long-text", screen);
         tab(&mut browser, "Heads");
         let n_lines = lines(&mut browser).len();
         assert!((1..=4000).contains(&n_lines), "{n_lines}");
-        check(&mut browser, screen, "long-heads");
+        browser.check("attention-long-heads", screen);
         let heights = "[it.getBoundingClientRect().height, it.parentNode.getBoundingClientRect().height]";
         let held = browser.all(".lines canvas", heights);
         assert!(held[0][0].as_f64() < held[0][1].as_f64(), "a part of the lines: {held:?}");
@@ -453,20 +434,18 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
         assert!(is_heat(&color, screen.1, row_of_last[0]), "{color:?}");
         let size = browser.all(".map", "it.getBoundingClientRect().height");
         assert!(size[0].as_f64() < Some(900.0), "the map fits the window: {size:?}");
-        check(&mut browser, screen, "long-map");
+        browser.check("attention-long-map", screen);
 
         assert!(!browser.texts(".tab").contains(&"Neurons".to_owned()), "a coarse page has no queries and keys");
 
         tab(&mut browser, "Similarity");
-        browser.evaluate("scrollTo(0, document.body.scrollHeight)");
-        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        scroll_down(&mut browser);
         assert_eq!(browser.texts(".cosines .present td"), ["1.00"; 3], "the last token and itself");
-        check(&mut browser, screen, "long-similarity");
+        browser.check("attention-long-similarity", screen);
         tab(&mut browser, "Top three");
-        browser.evaluate("scrollTo(0, document.body.scrollHeight)");
-        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        scroll_down(&mut browser);
         close(&browser.texts(".top tr:last-child .bar")[0], weight);
-        check(&mut browser, screen, "long-top");
+        browser.check("attention-long-top", screen);
     }
 }
 
@@ -539,7 +518,7 @@ fn the_reader_chooses_light_or_dark() {
     browser.open(&page);
     let brightness = |browser: &mut Browser| {
         let color = browser.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
-        color[0].as_f64().expect("red") + color[1].as_f64().expect("green")
+        number(&color[0]) + number(&color[1])
     };
     tab(&mut browser, "Model");
     wait_for_maps(&mut browser);
@@ -583,12 +562,8 @@ fn a_prompt_is_text_and_nothing_else() {
         browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token has all views, too
     }
     assert_eq!(browser.texts("#section-2 .top .bar"), ["1.000"]);
-    assert_eq!(browser.all("[id]", "it.id").len(), {
-        let mut ids = browser.all("[id]", "it.id");
-        ids.sort_by_key(ToString::to_string);
-        ids.dedup();
-        ids.len()
-    });
+    let ids: Vec<String> = browser.all("[id]", "it.id").iter().map(ToString::to_string).collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
     assert!(browser.overflow() < 1.0);
     assert_eq!(browser.take_problems(), [""; 0]);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, list, number};
 
 const ATTENTION: [&str; 13] = [
     "bench",
@@ -19,10 +19,6 @@ const ATTENTION: [&str; 13] = [
     "--device",
     "cpu",
 ];
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
-}
 
 fn is_positive(value: &Value) -> bool {
     value.as_f64().is_some_and(|x| x > 0.0 && x.is_finite())
@@ -63,10 +59,8 @@ fn attention_is_measured_both_ways_with_ratios_to_the_row_above() {
             assert_eq!(cost["rounds"], 2);
             assert!(row["left_out"].is_null(), "{row}");
             if at > 0 {
-                let above = rows[at - 1]["cost"]["median_ms"].as_f64().expect("a time");
-                let ratio = cost["median_ms"].as_f64().expect("a time") / above;
-                let said = row["time_ratio"].as_f64().expect("a ratio");
-                assert!((said - ratio).abs() < 1e-9 * ratio, "{row}");
+                let ratio = number(&cost["median_ms"]) / number(&rows[at - 1]["cost"]["median_ms"]);
+                assert!((number(&row["time_ratio"]) - ratio).abs() < 1e-9 * ratio, "{row}");
             }
             #[cfg(target_os = "linux")]
             assert!(cost["extra_mib"].as_f64() >= Some(0.0), "{row}");

@@ -6,7 +6,6 @@
 //! collected: console errors and warnings, exceptions, requests.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -63,16 +62,8 @@ impl Browser {
     /// A browser with an empty page; `None` without Chromium, unless `TINDERBOX_REQUIRE_BROWSER=1` demands one.
     /// `TINDERBOX_CHROMIUM` names one at another place.
     pub fn start() -> Option<Self> {
-        match program().and_then(|program| Self::of(&program)) {
-            Ok(browser) => Some(browser),
-            Err(missing) if std::env::var("TINDERBOX_REQUIRE_BROWSER").is_ok_and(|value| value == "1") => {
-                panic!("TINDERBOX_REQUIRE_BROWSER=1, but: {missing}")
-            }
-            Err(missing) => {
-                eprintln!("skipped: {missing}");
-                None
-            }
-        }
+        let started = program().and_then(|program| Self::of(&program));
+        started.map_err(|missing| crate::skip(&missing, "TINDERBOX_REQUIRE_BROWSER")).ok()
     }
 
     /// Starts a program and opens a page; says so if it does not reply, as one in its own sandbox may not.
@@ -97,7 +88,7 @@ impl Browser {
                 "--force-device-scale-factor=1",
                 "--lang=en",
             ])
-            .arg(argument("--user-data-dir=", profile.path()))
+            .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
             .env("HOME", profile.path())
             .stdin(Stdio::piped())
@@ -129,24 +120,17 @@ impl Browser {
             _profile: profile,
         };
         browser.send("Browser.getVersion", json!({}));
-        match browser.messages.recv_timeout(PATIENCE) {
-            Ok(_) => {
-                browser.attach();
-                Ok(browser)
-            }
-            Err(_) => Err(format!("`{}` does not start", program.display())),
+        if browser.messages.recv_timeout(PATIENCE).is_err() {
+            return Err(format!("`{}` does not start", program.display()));
         }
-    }
-
-    fn attach(&mut self) {
-        let target = self.command("Target.createTarget", json!({"url": "about:blank"}));
+        let target = browser.command("Target.createTarget", json!({"url": "about:blank"}));
         let target = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = self.command("Target.attachToTarget", target);
-        let session = attached["sessionId"].as_str().expect("a session");
-        self.session = Some(session.to_owned());
+        let attached = browser.command("Target.attachToTarget", target);
+        browser.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            self.command(&format!("{domain}.enable"), json!({}));
+            browser.command(&format!("{domain}.enable"), json!({}));
         }
+        Ok(browser)
     }
 
     /// Sends a command and returns its id, which the reply has, too.
@@ -256,11 +240,7 @@ impl Browser {
     /// # Panics
     /// If it throws.
     pub fn evaluate(&mut self, expression: &str) -> Value {
-        let params = json!({
-            "expression": expression,
-            "returnByValue": true,
-            "awaitPromise": true,
-        });
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.command("Runtime.evaluate", params);
         let thrown = &answer["exceptionDetails"];
         assert!(thrown.is_null(), "{expression}: {thrown}");
@@ -331,17 +311,9 @@ impl Browser {
     }
 
     fn mouse(&mut self, kind: &str, x: f64, y: f64) {
-        let is_click = kind != "mouseMoved";
-        self.command(
-            "Input.dispatchMouseEvent",
-            json!({
-                "type": kind,
-                "x": x,
-                "y": y,
-                "button": if is_click { "left" } else { "none" },
-                "clickCount": u32::from(is_click),
-            }),
-        );
+        let (button, clicks) = if kind == "mouseMoved" { ("none", 0) } else { ("left", 1) };
+        let event = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": clicks});
+        self.command("Input.dispatchMouseEvent", event);
     }
 
     /// Presses a key by its name, such as `Tab` or `ArrowDown`.
@@ -357,12 +329,7 @@ impl Browser {
             other => panic!("`{other}` is no key that this driver knows"),
         };
         for kind in ["keyDown", "keyUp"] {
-            let mut event = json!({
-                "type": kind,
-                "key": key,
-                "code": key,
-                "windowsVirtualKeyCode": code,
-            });
+            let mut event = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
             if key == "Enter" {
                 event["text"] = json!("\r");
             }
@@ -381,6 +348,13 @@ impl Browser {
         self.evaluate("0"); // earlier events are reported before this reply
         self.drain();
         std::mem::take(&mut self.problems)
+    }
+
+    /// Checks what must hold on every screen: nothing is wider than it, and nothing went wrong. Takes a picture.
+    pub fn check(&mut self, name: &str, (width, theme): (u32, Theme)) {
+        self.picture(&format!("{name}-{width}-{}", theme.name()));
+        assert!(self.overflow() < 1.0, "{name} is wider than {width} pixels");
+        assert_eq!(self.take_problems(), [""; 0], "{name} at {width}");
     }
 
     /// Saves the whole page as a picture in the folder `TINDERBOX_SCREENSHOTS`, if that is set, for visual inspection.
@@ -453,12 +427,6 @@ fn program() -> Result<PathBuf, String> {
 fn site(address: &str) -> Option<&str> {
     let (_, path) = address.strip_prefix("http://")?.split_once('/')?;
     Some(&address[..address.len() - path.len()])
-}
-
-fn argument(name: &str, path: &Path) -> OsString {
-    let mut argument = OsString::from(name);
-    argument.push(path);
-    argument
 }
 
 /// The basis of all page tests: problems are seen, and good pages have none.

@@ -1,8 +1,7 @@
 //! The program as a user meets it: the real binary, in its own folder.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::process::Stdio;
+use std::io::Read;
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -167,8 +166,7 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
     let mut training = folder.start(&args);
     training.wait_for("step ");
     training.press_ctrl_c();
-    let ran = training.finish();
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let ran = training.finish().exits(130);
     let report: Value = serde_json::from_str(&ran.stdout).expect("one object");
     let steps = report["steps"].as_u64().expect("a number");
     assert!((5..3000).contains(&steps) && report["val_loss"].is_null(), "{report}");
@@ -177,39 +175,11 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
     assert!(folder.path(format!("{odd}/checkpoints/step-{steps:06}")).is_dir());
 
     let shown = ran.stderr.lines().last().expect("the command").trim();
-    let resumed = folder.program("sh").args(["-c", shown]).output().expect("sh is there");
-    let resumed = Ran::from(resumed);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let resumed = Ran::from(folder.program("sh").args(["-c", shown]).output().expect("sh is there")).exits(0);
     assert_eq!(resumed.stdout, "");
     assert!(resumed.stderr.contains(&format!("after step {steps}\n")), "{}", resumed.stderr);
     assert!(resumed.stderr.contains(&format!("done: {} more steps", 3000 - steps)));
     assert_eq!(folder.read(&format!("{odd}/last")), "step-003000\n");
-}
-
-#[cfg(unix)]
-#[test]
-fn ctrl_c_is_heard_while_the_text_is_read() {
-    let folder = Folder::new();
-    let args = ["train", "tiny.toml", "--set", "data.path=-"];
-    let mut command = folder.command(&args);
-    command.stdin(Stdio::piped());
-    let mut training = Started::of(command);
-    let mut stdin = training.child.stdin.take().expect("piped");
-    // A text that never ends.
-    let writing = std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
-    training.wait_for("reading `-` ...");
-    training.press_ctrl_c();
-    let ran = training.finish();
-    writing.join().expect("it ends with the program");
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    let said: Vec<&str> = ran.stderr.lines().collect();
-    let [.., "interrupted before the first step: no run was made or changed"] = said[..] else {
-        panic!("{}", ran.stderr)
-    };
-    assert!(!ran.stderr.contains("after this step"), "{}", ran.stderr);
-    assert!(!folder.path("runs").exists());
-    let left = fs::read_dir(folder.path("cache")).expect("a folder").count();
-    assert_eq!(left, 0);
 }
 
 #[cfg(unix)]
@@ -220,8 +190,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     let mut training = folder.start(&[&["train", "tiny.toml"], &*evaluating].concat());
     training.wait_for("estimates");
     training.press_ctrl_c();
-    let ran = training.finish();
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let ran = training.finish().exits(130);
     assert!(ran.stderr.contains("interrupted after step"), "{}", ran.stderr);
 
     // The last evaluation is long here, and there is nothing left to save.
@@ -230,8 +199,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     let mut training = folder.start(&[&["train", "tiny.toml", "--run-dir", "short"], &*short].concat());
     training.wait_for("evaluating the whole");
     training.press_ctrl_c();
-    let ran = training.finish();
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let ran = training.finish().exits(130);
     let said = "interrupted during the last evaluation, after step 1 of 1; everything is saved";
     assert!(ran.stderr.contains(said), "{}", ran.stderr);
     folder.succeed(&["generate", "short", "--max-new-tokens", "1"]);
@@ -303,9 +271,7 @@ fn mistakes_in_the_config_are_explained() {
     error: the config `tiny.toml` has a problem:
       - model.d_modle = 3: there is no such key in [model]; did you mean `model.d_model`?
     ");
-    let misuse = folder.run(&["train", "tiny.toml", "--set", "modeld_model"]);
-    assert_eq!(misuse.code, Some(2));
-    assert_snapshot!(misuse.stderr, @r#"
+    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "modeld_model"]), @r#"
     error: the config `tiny.toml` has a problem:
       - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
     "#);
@@ -356,29 +322,22 @@ fn mistakes_in_the_text_are_explained() {
 fn mistakes_in_the_device_are_explained() {
     let folder = Folder::new();
     let on = |device: &str| folder.run(&["train", "tiny.toml", "--device", device]);
-    let unknown = on("gpu");
-    assert_eq!(unknown.code, Some(2));
-    assert_snapshot!(unknown.stderr, @r#"
+    assert_snapshot!(on("gpu").exits(2).stderr, @r#"
     error: invalid value 'gpu' for '--device <DEVICE>': unknown device `gpu`
       hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n], cuda[:n] and cuda:all
 
     For more information, try '--help'.
     "#);
-    assert_eq!(on("cpu:1").code, Some(2));
     if cfg!(not(feature = "cuda")) && cfg!(feature = "wgpu") {
-        let cuda = on("cuda");
-        assert_eq!(cuda.code, Some(1));
-        assert_snapshot!(cuda.stderr, @r#"
+        assert_snapshot!(on("cuda").exits(1).stderr, @r#"
     error: this binary was built without the `cuda` backend
       hint: build it with `cargo build --release --features cuda`, or choose one of flex, ndarray, wgpu
     "#);
     }
     if cfg!(feature = "wgpu") {
         // What is found, and so the message, differs between machines.
-        let ninety_ninth = on("wgpu:99");
-        assert_eq!(ninety_ninth.code, Some(1));
-        assert!(ninety_ninth.stderr.starts_with("error: "), "{}", ninety_ninth.stderr);
-        assert!(ninety_ninth.stderr.contains("\n  hint: "), "{}", ninety_ninth.stderr);
+        let said = on("wgpu:99").exits(1).stderr;
+        assert!(said.starts_with("error: ") && said.contains("\n  hint: "), "{said}");
     }
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }
@@ -454,17 +413,10 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     error: cannot use the prompt: not UTF-8 at byte 7
       hint: save the text as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any bytes
     "#);
-    let misuse = folder.run(&["generate", "runs/tiny", "--top-p", "3", "--temperature", "-1"]);
-    assert_eq!((misuse.code, misuse.stdout.as_str()), (Some(2), ""));
-    assert_snapshot!(misuse.stderr, @r#"
+    assert_snapshot!(folder.misuse(&["generate", "runs/tiny", "--top-p", "3", "--temperature", "-1"]), @r#"
     error: the settings have 2 problems:
       - generate.temperature = -1 must be a finite number, 0 or more
       - generate.top_p = 3 must be above 0 and at most 1 (1 turns it off)
-    "#);
-    fs::remove_file(folder.path("text.txt")).expect("removed");
-    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
-    error: there is no file or folder `text.txt`
-      hint: relative paths start at the working directory
     "#);
 }
 
@@ -472,9 +424,8 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
 fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
     let folder = Folder::new();
     let wild = set(&["optimizer.learning_rate=1e30", "train.checkpoint_interval=1"]);
-    let error = folder.run(&[&["train", "tiny.toml"], &*wild].concat());
-    assert_eq!(error.code, Some(1));
-    let error = &error.stderr[error.stderr.find("error: ").expect("an error")..];
+    let said = folder.fail(&[&["train", "tiny.toml"], &*wild].concat());
+    let error = &said[said.find("error: ").expect("an error")..];
     let (what, rest) = error.split_once(" of step 2 is ").expect("the step");
     assert!(what.starts_with("error: the "), "{error}"); // loss or gradient, depending on the order of sums
     let (_, rest) = rest.split_once(", ").expect("what was done");
@@ -499,11 +450,11 @@ fn misuse_of_the_arguments_is_told_apart_from_failure() {
         &["generate"],
         &["train", "tiny.toml", "--fast"],
         &["generate", "runs/tiny", "--prompt", "a", "--prompt-file", "b"],
+        &["generate", "runs/tiny", "--top-k", "-3"],
         &["eval", "runs/tiny", "--split", "test"],
     ] {
-        let ran = folder.run(args);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(ran.stderr.contains("Usage: ") || ran.stderr.contains("--help"), "{}", ran.stderr);
+        let said = folder.misuse(args);
+        assert!(said.contains("Usage: ") || said.contains("--help"), "{said}");
     }
     for args in [["--help"], ["--version"]] {
         assert!(folder.succeed(&args).contains("tinderbox"));

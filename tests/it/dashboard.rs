@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use insta::assert_snapshot;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use serde_json::Value;
 
-use crate::fixtures::{Folder, set, text};
+use crate::fixtures::{Folder, assert_transcript, set, text};
 
 /// How long a busy machine may take for what normally takes seconds.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -34,11 +33,7 @@ fn log(folder: &Folder) -> String {
 
 /// `tinderbox train tiny.toml --tui` with more arguments, in a terminal of 100 columns and 30 rows.
 fn train(folder: &Folder, more: &[&str]) -> Terminal {
-    train_in(folder, (30, 100), more)
-}
-
-fn train_in(folder: &Folder, size: (u16, u16), more: &[&str]) -> Terminal {
-    Terminal::start(command(folder, more), size)
+    Terminal::start(command(folder, more), (30, 100))
 }
 
 fn command(folder: &Folder, more: &[&str]) -> CommandBuilder {
@@ -361,27 +356,22 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
     assert!(left.text.starts_with(&format!("{said}done: ")), "{}", left.text);
     assert_eq!(log(&folder).matches(said).count(), 1);
 
-    let plain = [&["train", "tiny.toml"][..], &args].concat();
-    let ran = folder.run(&[&plain[..], &["--overwrite", "--json"]].concat());
-    assert_eq!(ran.code, Some(0));
+    let train = |more: &[&str]| folder.run(&[&["train", "tiny.toml"][..], &args, more].concat());
+    let ran = train(&["--overwrite", "--json"]).exits(0);
     let summary: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let steps = summary["steps"].as_u64().expect("steps");
     assert!(steps < 500 && summary["val_loss"].is_number(), "{summary}");
     assert_eq!(steps, saved_step(&folder) as u64, "where the run is");
     assert!(ran.stderr.contains(said), "{}", ran.stderr);
-
-    let ran = folder.run(&[&plain[..], &["--resume"]].concat());
-    assert_eq!(ran.code, Some(1));
     assert_eq!(
-        ran.stderr,
+        train(&["--resume"]).exits(1).stderr,
         format!(
             "error: `runs/tiny` is done: it stopped early after step {steps}, with no improvement in 2 evaluations\n  \
              hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0; \
              `tinderbox report runs/tiny` makes its report again\n"
         )
     );
-    let more = ["--resume", "--json", "--set", "train.early_stopping_patience=3"];
-    let ran = folder.run(&[&plain[..], &more].concat());
+    let ran = train(&["--resume", "--json", "--set", "train.early_stopping_patience=3"]);
     let summary: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert!(summary["steps"].as_u64() > Some(steps), "{summary}");
 }
@@ -389,7 +379,7 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
 #[test]
 fn windows_of_any_size_and_changing_ones_are_drawn() {
     let folder = Folder::new();
-    let mut terminal = train_in(&folder, (5, 20), &LONG);
+    let mut terminal = Terminal::start(command(&folder, &LONG), (5, 20));
     terminal.wait_for("loss");
     for (rows, cols) in [(1, 1), (2, 300), (100, 3), (24, 80)] {
         terminal.resize(rows, cols);
@@ -408,15 +398,13 @@ fn windows_of_any_size_and_changing_ones_are_drawn() {
 #[test]
 fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
     let folder = Folder::new();
-    let ran = folder.run(&["train", "tiny.toml", "--tui"]);
-    assert_eq!((ran.code, ran.stdout.len()), (Some(1), 0));
-    assert_snapshot!(ran.stderr, @r"
+    assert_transcript!(folder, @r"
+    $ train tiny.toml --tui
     error: --tui needs a terminal on standard output
       hint: leave out --tui, or do not redirect the output
     ");
-    let ran = folder.run(&["train", "tiny.toml", "--tui", "--json"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("'--tui' cannot be used with '--json'"), "{}", ran.stderr);
+    let said = folder.misuse(&["train", "tiny.toml", "--tui", "--json"]);
+    assert!(said.contains("'--tui' cannot be used with '--json'"), "{said}");
 
     let mut command = command(&folder, &[]);
     command.env("TERM", "dumb");

@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 
-use crate::fixtures::{Folder, Ran, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, text};
 
 /// A tiny model; each test adds its own `[data]`.
 const CONFIG: &str = r#"
@@ -35,12 +35,6 @@ fn folder(data: &str) -> Folder {
     folder
 }
 
-/// The standard error of a command that succeeds.
-fn succeeded(ran: Ran) -> String {
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    ran.stderr
-}
-
 /// The weights of a run of six steps.
 fn weights(folder: &Folder, run: &str) -> Vec<u8> {
     fs::read(folder.path(run).join("checkpoints/step-000006/model.safetensors")).expect("saved")
@@ -59,7 +53,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
     let keep = ["--set", "schedule.kind=constant", "--run-dir"];
     folder.succeed(&[&["train", "tiny.toml", "--set", "data.path=text.txt"], &keep[..], &["whole"]].concat());
     let args = [&stopped[..], &keep[..], &["piped"]].concat();
-    let said = succeeded(folder.pipe(&args, gzip(text().as_bytes())));
+    let said = folder.pipe(&args, gzip(text().as_bytes())).exits(0).stderr;
     assert!(said.contains("standard input is kept as `cache/"), "{said}");
     let going_on = [&["train", "tiny.toml", "--resume"], &keep[..], &["piped"]].concat();
     folder.succeed(&going_on);
@@ -81,7 +75,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
 fn records_come_through_standard_input_where_the_config_says_so() {
     let folder = folder("path = \"-\"\nformat = \"jsonl\"\ntext_field = \"body\"\n");
     let lines = text().lines().map(|line| serde_json::json!({ "body": line }).to_string() + "\n").collect::<String>();
-    succeeded(folder.pipe(&["train", "tiny.toml"], &lines));
+    folder.pipe(&["train", "tiny.toml"], &lines).exits(0);
     let eval = ["eval", "runs/tiny", "--text", "-", "--json"];
     let found = folder.pipe(&eval, &lines).stdout;
     let bytes = folder.pipe(&["tokenizer", "encode", "runs/tiny", "--file", "-", "--ids"], b"The");
@@ -90,18 +84,15 @@ fn records_come_through_standard_input_where_the_config_says_so() {
     let of_file = folder.pipe(&["eval", "runs/tiny", "--text", "a.jsonl", "--json"], b"");
     assert!(!found.is_empty() && found == of_file.stdout, "records, as the run has them");
     let auto = ["train", "tiny.toml", "--overwrite", "--set", "data.format=auto"];
-    let output = folder.pipe(&auto, &lines);
-    assert_snapshot!(output.stderr, @r#"
+    assert_snapshot!(folder.pipe(&auto, &lines).stderr, @r#"
     error: the first line of standard input is a record of JSON Lines, with a field "body"
       hint: data.format = "jsonl" reads that field of each line as the text, data.format = "text" reads the lines as they are; the name of a file would decide
     "#);
-    let output = folder.pipe(&["train", "tiny.toml", "--overwrite"], b"{\"text\": 1}\n");
-    assert_snapshot!(output.stderr, @r#"
+    let said =
+        [&b"{\"text\": 1}\n"[..], b""].map(|text| folder.pipe(&["train", "tiny.toml", "--overwrite"], text).stderr);
+    assert_snapshot!(said.concat(), @r#"
     error: line 1 of `-` has no field "body", only "text"
       hint: data.text_field names the one that holds the text
-    "#);
-    let output = folder.pipe(&["train", "tiny.toml", "--overwrite"], b"");
-    assert_snapshot!(output.stderr, @r#"
     error: the text `-` is empty
       hint: put text into it, or name another
     "#);
@@ -110,21 +101,8 @@ fn records_come_through_standard_input_where_the_config_says_so() {
 #[cfg(unix)]
 #[test]
 fn a_terminal_is_not_waited_for() {
-    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
-    use std::io::Read;
-
     let folder = folder("path = \"-\"\n");
-    let pty = native_pty_system().openpty(PtySize::default()).expect("a terminal");
-    let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-    command.args(["train", "tiny.toml"]);
-    command.cwd(folder.path("."));
-    let mut child = pty.slave.spawn_command(command).expect("starts");
-    drop(pty.slave);
-    let mut said = Vec::new();
-    let mut reader = pty.master.try_clone_reader().expect("readable");
-    let _ = reader.read_to_end(&mut said); // some systems report a closed terminal as an error
-    assert_eq!(child.wait().expect("ends").exit_code(), 1);
-    let said = String::from_utf8_lossy(&said);
+    let said = crate::terminal::shown(&folder, &["train", "tiny.toml"], &[]);
     assert!(said.contains("standard input, which is a terminal"), "{said}");
 }
 
@@ -147,11 +125,10 @@ fn several_sources_are_drawn_by_their_weights() {
         folder.write("tiny.toml", CONFIG.to_owned() + sources);
         folder.run(&["train", "tiny.toml", "--resume", "--set", "train.max_steps=8"])
     };
-    let output = resume(&sources.replace("= 3", "= 2"));
-    let said = output.stderr;
+    let said = resume(&sources.replace("= 3", "= 2")).stderr;
     assert!(said.contains("the weights of data.sources were [3.0, 1.0] and are now [2.0, 1.0]"), "{said}");
     fs::rename(folder.path("text.txt"), folder.path("moved.txt")).expect("moved");
-    succeeded(resume(&sources.replace("text.txt", "moved.txt")));
+    resume(&sources.replace("text.txt", "moved.txt")).exits(0);
     folder.succeed(&["eval", "runs/tiny", "--split", "train"]);
 }
 
@@ -174,9 +151,7 @@ fn any_text_can_be_evaluated() {
     folder.write("folder/a.txt", &whole);
     let losses = |path: &str| {
         let args = ["eval", "runs/tiny", "--json", "--text", path];
-        let ran = folder.pipe(&args, &whole);
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        ran.stdout
+        folder.pipe(&args, &whole).exits(0).stdout
     };
     let plain = losses("text.txt");
     assert!(plain.contains(&format!("\"tokens\":{}", whole.len() - 1)), "{plain}");
@@ -192,37 +167,19 @@ fn mistakes_are_answered_with_a_way_out() {
     folder.write("report.docx", b"PK\x03\x04 and so on");
     folder.write("cut.txt.gz", &gzip(text().as_bytes())[..100]);
     folder.write("a.jsonl", "{\"text\": \"x\"}\n\n{\"body\": \"x\", \"title\": \"y\"}\n");
-    folder.write("b.jsonl", "{\"text\": \"x\"}\n[\"x\"]\n");
-    folder.write("c.jsonl", "{\"text\": null}\n");
-    folder.write("d.jsonl", "{\n  \"text\": \"x\"\n}\n");
-    let said = [
-        "stories/tale.txt",
-        "elsewhere/tale.txt",
-        "report.docx",
-        "cut.txt.gz",
-        "a.jsonl",
-        "b.jsonl",
-        "c.jsonl",
-        "d.jsonl",
-    ]
-    .map(|path| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={path}")]));
-    assert_snapshot!(said.concat(), @r#"
+    assert_transcript!(folder, @r#"
+    $ train tiny.toml --set data.path=stories/tale.txt
     error: there is no file or folder `stories/tale.txt`
       hint: did you mean `stories/tales.txt`?
-    error: there is no file or folder `elsewhere/tale.txt`
-      hint: relative paths start at the working directory
+    $ train tiny.toml --set data.path=report.docx
     error: `report.docx` is not text, but an Office document or e-book
       hint: save it as plain text (UTF-8)
+    $ train tiny.toml --set data.path=cut.txt.gz
     error: `cut.txt.gz` is not a complete gzip file: incomplete deflate stream
       hint: download or compress it again; `gzip -t` checks whether it is complete
+    $ train tiny.toml --set data.path=a.jsonl
     error: line 3 of `a.jsonl` has no field "text", only "body", "title"
       hint: data.text_field names the one that holds the text
-    error: line 2 of `b.jsonl` is a list, not an object
-      hint: JSON Lines is one object a line, such as {"text": "..."}; format = "text" under [data] takes the file as it is
-    error: line 1 of `c.jsonl` has null in its field "text", not a text
-      hint: data.text_field names the field that holds the text
-    error: line 1 of `d.jsonl` is not JSON: EOF while parsing an object
-      hint: JSON Lines is one object a line, such as {"text": "..."}; format = "text" under [data] takes the file as it is
     "#);
     let both = "data.sources=[{path=\"a\", weight=0}, {path=\"-\"}, {path=\"a\", text_field=\"\"}]";
     assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", both]), @r#"
@@ -275,9 +232,7 @@ fn a_disk_that_is_full_leaves_no_token_file() {
     let mut shell = folder.program("sh");
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" train tiny.toml"; // 50 or 100 KiB
     shell.args(["-c", script]).arg(assert_cmd::cargo::cargo_bin!("tinderbox"));
-    let ran = Ran::of(shell);
-    let said = &ran.stderr;
-    assert_eq!(ran.code, Some(1), "{said}");
+    let said = Ran::of(shell).exits(1).stderr;
     assert!(said.contains("cannot keep the encoded text in `cache/"), "{said}");
     assert!(said.contains("make room there"), "{said}");
     let left = fs::read_dir(folder.path("cache")).expect("listed").count();

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::fixtures::{Folder, Ran, Started, losses_of};
+use crate::fixtures::{Folder, Ran, Started, largest_difference, losses_of, set};
 
 /// The options that let `mpirun` start more processes than cores, even as root.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
@@ -38,8 +38,7 @@ fn mpirun(folder: &Folder) -> Command {
 
 /// The arguments to train tiny.toml with these settings in the folder `run`.
 fn train(run: &str, settings: &[&str]) -> Vec<String> {
-    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
-    ["train", "tiny.toml", "--run-dir", run].into_iter().chain(settings).map(str::to_owned).collect()
+    [&["train", "tiny.toml", "--run-dir", run], &*set(settings)].concat().into_iter().map(str::to_owned).collect()
 }
 
 fn tinderbox() -> &'static Path {
@@ -61,18 +60,11 @@ fn command(folder: &Folder, n_ranks: usize, args: &[String]) -> Command {
 }
 
 fn succeed(folder: &Folder, n_ranks: usize, args: &[String]) -> Ran {
-    let ran = Ran::from(command(folder, n_ranks, args).output().expect("it starts"));
-    assert_eq!(ran.code, Some(0), "{n_ranks} ranks, {args:?}: {}", ran.stderr);
-    ran
+    Ran::of(command(folder, n_ranks, args)).exits(0)
 }
 
 fn losses(folder: &Folder, run: &str) -> Vec<f64> {
     losses_of(folder.read(&format!("{run}/metrics.jsonl")).as_bytes())
-}
-
-fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 fn weights(folder: &Folder, run: &str) -> Vec<u8> {
@@ -155,19 +147,17 @@ fn ranks_with_another_config_or_text_end_the_run() {
         command.args(["-n", "1"]).arg(tinderbox()).args(["train", "tiny.toml", ":", "-n", "1"]);
         let (options, args) = second.split_at(second.iter().position(|arg| *arg == "train").expect("a command"));
         command.args(options).arg(tinderbox()).args(args);
-        Ran::from(command.output().expect("it starts"))
+        Ran::of(command).exits(1).stderr
     };
-    let ran = both(&["train", "tiny.toml", "--set", "train.seed=7"]);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains(" has another config than rank 0 on "), "{}", ran.stderr);
+    let said = both(&["train", "tiny.toml", "--set", "train.seed=7"]);
+    assert!(said.contains(" has another config than rank 0 on "), "{said}");
 
     std::fs::create_dir(folder.path("elsewhere")).expect("a folder");
     folder.write("elsewhere/text.txt", folder.read("text.txt") + "More.\n");
     folder.write("elsewhere/tiny.toml", folder.read("tiny.toml"));
     let elsewhere = folder.path("elsewhere");
-    let ran = both(&["-wdir", &elsewhere.to_string_lossy(), "train", "tiny.toml"]);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains(" has another text than rank 0 on "), "{}", ran.stderr);
+    let said = both(&["-wdir", &elsewhere.to_string_lossy(), "train", "tiny.toml"]);
+    assert!(said.contains(" has another text than rank 0 on "), "{said}");
     assert!(!folder.path("elsewhere/runs").exists(), "only rank 0 writes");
 }
 
@@ -176,9 +166,9 @@ fn ranks_with_another_config_or_text_end_the_run() {
 fn a_process_without_its_peers_says_what_is_wrong() {
     let folder = Folder::new();
     let mut command = folder.program(tinderbox());
-    let ran = Ran::from(command.args(["train", "tiny.toml"]).env("PMI_SIZE", "4").output().expect("it starts"));
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("the launcher started 4 processes, and MPI finds 1\n  hint: "), "{}", ran.stderr);
+    command.args(["train", "tiny.toml"]).env("PMI_SIZE", "4");
+    let said = Ran::of(command).exits(1).stderr;
+    assert!(said.contains("the launcher started 4 processes, and MPI finds 1\n  hint: "), "{said}");
     assert!(!folder.path("runs").exists());
 }
 
@@ -211,8 +201,7 @@ fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
     let mut running = start(&args);
     running.wait_for(" 5/100000");
     signal("-INT", process_of_rank(running.id(), 0));
-    let ran = running.finish();
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    running.finish().exits(130);
     let before = weights(&folder, "long");
 
     let resumed = [&args[..], &["--resume".to_owned()]].concat();

@@ -1,7 +1,6 @@
 //! Models of every family, made and computed by transformers: `scripts/fixtures/families.py`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
@@ -10,15 +9,14 @@ use tinderbox::interop::{Source, convert};
 use tinderbox::model::parameters;
 use tinderbox::model::probe::{Probe, Site};
 use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::optimizer::Gradients;
-use tinderbox_kernels::MatmulPrecision;
 
-use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{FAMILIES, Fixture, TOLERANCE, expect_close, host};
+use crate::devices::ndarray;
+use crate::fixtures::{Fixture, TOLERANCE, expect_close, families, fixture, host};
+use crate::parity::checked_gradients;
 
 /// The model in a folder, and what transformers computes with it.
 fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
-    let source = Source::open(&Path::new("tests/fixtures/families").join(name)).expect("a model");
+    let source = Source::open(&fixture(name)).expect("a model");
     let mut ours = source.parameters().expect("all its tensors");
     let gpt = Gpt::zeros(&source.config, source.vocab_size(), device);
     let gpt = parameters::assign(gpt, |path, _| ours.remove(path)?.read().ok()).expect("all our parameters");
@@ -28,16 +26,12 @@ fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
 /// Compares logits, loss and each gradient with those of transformers, whose names and layout the gradients get.
 fn check(name: &str, device: &Device) {
     let (source, gpt, fixture) = open(name, &device.clone().autodiff());
-    let tokens = || fixture.int::<2>("tokens", &gpt.device());
-    fixture.expect("logits", gpt.forward(tokens()));
-    let loss = gpt.loss(tokens(), fixture.int("targets", &gpt.device()), MatmulPrecision::F32, None);
-    fixture.expect("loss", loss.clone());
     let shapes = parameters::shapes(&gpt);
     let gradient = |(path, gradient): (&str, &Tensor<1>)| {
         let values = host(gradient.clone());
         (path.to_owned(), LazyTensor::computed(shapes[path].clone(), move |sink| sink(&values)))
     };
-    let gradients: BTreeMap<_, _> = Gradients::take(&gpt, loss.backward()).iter().map(gradient).collect();
+    let gradients: BTreeMap<_, _> = checked_gradients(&gpt, &fixture).iter().map(gradient).collect();
     assert_eq!(gradients.len(), shapes.len(), "{name}: gradients of all parameters");
     let gradients = convert::to_theirs(&source.layout(), &gradients).expect("the gradients have a place each");
     for (theirs, gradient) in &gradients {
@@ -51,22 +45,16 @@ fn check(name: &str, device: &Device) {
 
 #[test]
 fn every_family_has_the_logits_losses_and_gradients_of_transformers() {
-    for name in FAMILIES {
-        check(name, &Device::flex());
+    for name in families() {
+        check(&name, &Device::flex());
     }
 }
 
 #[test]
 fn every_family_has_them_without_fused_operations() {
-    for name in FAMILIES {
-        check(name, &ndarray());
+    for name in families() {
+        check(&name, &ndarray());
     }
-}
-
-#[test]
-fn a_family_has_them_on_a_gpu() {
-    let Some(device) = wgpu() else { return };
-    check("gpt_neox", &device); // the one most different from the others
 }
 
 /// A probe on everything, for which attention materializes its weights.
@@ -81,8 +69,8 @@ impl Probe for Watch {
 #[test]
 fn every_family_has_their_logits_with_a_probe_with_a_cache_and_in_the_engine() {
     let device = Device::flex();
-    for name in FAMILIES {
-        let (_, gpt, fixture) = open(name, &device);
+    for name in families() {
+        let (_, gpt, fixture) = open(&name, &device);
         let tokens = fixture.int::<2>("tokens", &device);
         fixture.expect("logits", gpt.forward_with(tokens.clone(), &mut Watch));
 

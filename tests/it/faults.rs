@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
+use rayon::prelude::*;
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::model::parameters;
@@ -14,7 +16,7 @@ use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, pro
 use tinderbox::train::Start;
 
 use crate::damage::everywhere;
-use crate::fixtures::{Folder, Place, TEN_STEPS, copy, files, set};
+use crate::fixtures::{Folder, Place, Ran, TEN_STEPS, copy, files, set};
 
 /// The tokenizer of a config, and the token ids of its training texts.
 pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
@@ -38,22 +40,25 @@ fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
     let place = Place::new();
     let settings = ["train.max_steps=4", "train.tensorboard=true", "train.head_metrics=true", "model.n_layers=1"];
     place.trained("run", &settings);
-    let root = place.path("run");
-    let expected = in_use(&root).expect("whole");
-    let (mut n_noticed, mut n_harmless) = (0, 0);
-    for (path, whole) in files(&root).iter().filter(|(path, _)| !path.ends_with(".lock")) {
+    let expected = in_use(&place.path("run")).expect("whole");
+    let whole = files(&place.path("run"));
+    let damaged: Vec<_> = whole.iter().filter(|(name, _)| !name.ends_with(".lock")).enumerate().collect();
+    let (n_noticed, n_harmless) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    damaged.into_par_iter().for_each(|(n, (name, whole))| {
+        let root = place.path(&format!("damaged-{n}"));
+        copy(&place.path("run"), &root);
         for damaged in everywhere(whole, 40) {
-            fs::write(path, &damaged).expect("written");
+            fs::write(root.join(name), &damaged).expect("written");
             match in_use(&root) {
                 Err(error) => {
-                    assert!(error.contains("\n  hint: ") || path.ends_with("config.toml"), "{error}");
-                    n_noticed += 1;
+                    assert!(error.contains("\n  hint: ") || name.ends_with("config.toml"), "{error}");
+                    n_noticed.fetch_add(1, Ordering::Relaxed);
                 }
                 // The config is meant to be read and edited.
-                Ok(_) if path.ends_with("config.toml") => {}
+                Ok(_) if name.ends_with("config.toml") => {}
                 Ok(found) => {
-                    assert!(found == expected, "{} is used although it is damaged", path.display());
-                    n_harmless += 1;
+                    assert!(found == expected, "{} is used although it is damaged", name.display());
+                    n_harmless.fetch_add(1, Ordering::Relaxed);
                 }
             }
             // Whatever can be read of a run is shown.
@@ -61,10 +66,10 @@ fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
             let shown = run.map(|run| {
                 drop((RunInfo::read(&run), Curves::read(&run), samples(&run), processes(&run)));
             });
-            assert!(shown.is_ok() || path.ends_with("config.toml"), "{}", path.display());
+            assert!(shown.is_ok() || name.ends_with("config.toml"), "{}", name.display());
         }
-        fs::write(path, whole).expect("written");
-    }
+    });
+    let (n_noticed, n_harmless) = (n_noticed.into_inner(), n_harmless.into_inner());
     assert!(n_noticed > 200 && n_harmless > 200, "{n_noticed} noticed, {n_harmless} harmless");
 }
 
@@ -143,7 +148,7 @@ fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
     for run in ["run", "other"] {
         place.trained(run, &["train.max_steps=2"]);
     }
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     let absolute = place.path("other/checkpoints/step-000002").display().to_string();
     for target in ["../../other/checkpoints/step-000002", &absolute, "./step-000002", ".."] {
         fs::write(place.path("run/best"), target).expect("written");
@@ -159,7 +164,7 @@ fn caches_are_readable_by_their_owner_alone() {
     let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
     Corpus::open(&config, OpenOptions::default()).expect("opens");
     for (path, contents) in files(&place.path("cache")) {
-        let mode = fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+        let mode = fs::metadata(place.path("cache").join(&path)).expect("a file").permissions().mode() & 0o777;
         assert!(mode == 0o600 || contents.is_empty(), "{} has mode {mode:o}", path.display());
     }
 }
@@ -270,8 +275,7 @@ fn reports_that_are_written_at_the_same_time_do_not_collide() {
     folder.write("runs/tiny/.report.html.0123456789abcdef.partial", "of a process that was killed");
     let started: Vec<_> = (0..4).map(|_| folder.start(&["report", "runs/tiny"])).collect();
     for report in started {
-        let ran = report.finish();
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        report.finish().exits(0);
     }
     let left = files(&folder.path("runs/tiny")).into_keys().filter(|path| path.extension() == Some("partial".as_ref()));
     assert_eq!(left.collect::<Vec<_>>(), Vec::<PathBuf>::new());
@@ -280,15 +284,10 @@ fn reports_that_are_written_at_the_same_time_do_not_collide() {
 /// Kills a run `n` times, each time a little later, and checks that at most an interval is lost.
 fn killed_while_saving(n: u64) {
     let folder = Folder::new();
-    let always = set(&["train.checkpoint_interval=1", "schedule.kind=constant", "train.log_interval=1"]);
-    let train = |max_steps: usize, run: &str, more: &[&str]| -> Vec<String> {
+    let train = |max_steps: usize, run: &str, more: &[&str]| {
         let max_steps = format!("train.max_steps={max_steps}");
-        let words = ["train", "tiny.toml", "--run-dir", run, "--set", &max_steps].into_iter().chain(always.clone());
-        words.chain(more.iter().copied()).map(str::to_owned).collect()
-    };
-    let start = |words: &[String]| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        folder.command(&words).stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn()
+        let settings = [&*max_steps, "train.checkpoint_interval=1", "schedule.kind=constant", "train.log_interval=1"];
+        folder.command(&[&["train", "tiny.toml", "--run-dir", run], &*set(&settings), more].concat())
     };
     let root = folder.path("run");
     let (mut step, mut n_saved) = (0, 0);
@@ -297,7 +296,8 @@ fn killed_while_saving(n: u64) {
         let is_saved = fs::read_dir(root.join("checkpoints"))
             .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|it| it.path().extension().is_none())));
         let more: &[&str] = if is_saved { &["--resume"] } else { &["--overwrite"] };
-        let mut child = start(&train(100_000, "run", more)).expect("the binary starts");
+        let mut command = train(100_000, "run", more);
+        let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary starts");
         sleep(Duration::from_millis(20 + attempt * 37 % 700));
         child.kill().expect("killed");
         let status = child.wait().expect("ended");
@@ -314,8 +314,7 @@ fn killed_while_saving(n: u64) {
     }
     assert!(n_saved as u64 >= n / 4, "only {n_saved} of {n} processes saved anything");
     for (run, more) in [("run", &["--resume"][..]), ("whole", &[])] {
-        let words = train(step + 3, run, more);
-        folder.succeed(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        Ran::of(train(step + 3, run, more)).exits(0);
     }
     for name in ["metrics.jsonl", "samples.txt", "last", "best"] {
         assert_eq!(folder.read(&format!("run/{name}")), folder.read(&format!("whole/{name}")), "{name}");

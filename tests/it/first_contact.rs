@@ -1,15 +1,13 @@
 //! A new user's first hour: texts of every kind, mistakes, models from elsewhere.
 
 use std::fs;
-use std::io::Write;
-use std::process::Stdio;
 
 use burn::tensor::{Device, Tensor};
 use insta::assert_snapshot;
 use tinderbox::model::LazyTensor;
 use tinderbox::run::Checkpoint;
 
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, Ran, assert_transcript};
 
 #[test]
 fn a_model_of_bytes_writes_its_bytes() {
@@ -39,9 +37,9 @@ fn a_model_of_bytes_writes_its_bytes() {
 fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
     let folder = Folder::new();
     let launched = |variable: &str, args: &[&str]| {
-        let ran = folder.command(args).env(variable, "4").output().expect("the binary starts");
-        assert_eq!(ran.status.code(), Some(1));
-        String::from_utf8(ran.stderr).expect("only whole characters")
+        let mut command = folder.command(args);
+        command.env(variable, "4");
+        Ran::of(command).exits(1).stderr
     };
     let sweep = ["sweep", "tiny.toml", "--space", "train.batch_size=2,4", "--budget", "1m"];
     assert_snapshot!(launched("PMI_SIZE", &sweep), @r"
@@ -79,38 +77,12 @@ fn a_prompt_that_does_not_fit_is_cut_and_that_is_said() {
     let folder = Folder::trained();
     let long = "The cat sat by the bank. ".repeat(2);
     let args = ["generate", "runs/tiny", "--max-new-tokens", "2", "--num-samples", "20", "--prompt", &long];
-    let ran = folder.run(&args);
-    assert_eq!(ran.code, Some(0));
-    assert_snapshot!(ran.stderr, @"note: the prompt has 50 tokens and the context of the model holds 16: only the last 16 are read");
+    assert_snapshot!(folder.run(&args).exits(0).stderr, @"note: the prompt has 50 tokens and the context of the model holds 16: only the last 16 are read");
     let ran = folder.run(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt", "The cat sat by t"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 
-    let mut piped = folder.command(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"]);
-    let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary starts");
-    child.stdin.take().expect("piped").write_all(b"The owl").expect("written");
-    let written = child.wait_with_output().expect("ends").stdout;
-    assert!(written.starts_with(b"The owl") && written.len() == 10, "{written:?}");
-}
-
-#[test]
-fn numbers_that_cannot_be_are_explained_and_count_as_misuse() {
-    let folder = Folder::trained();
-    let misuse = |args: &[&str]| {
-        let ran = folder.run(args);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
-        ran.stderr.lines().next().unwrap_or_default().to_owned()
-    };
-    assert_snapshot!(misuse(&["generate", "runs/tiny", "--top-k", "-3"]), @"error: invalid value '-3' for '--top-k <N>': it must be a whole number, 0 or more");
-    assert_snapshot!(misuse(&["generate", "runs/tiny", "--max-new-tokens", "1e3"]), @"error: invalid value '1e3' for '--max-new-tokens <N>': write it in digits, as in 1000");
-    assert_snapshot!(misuse(&["generate", "runs/tiny", "--temperature", "hot"]), @"error: invalid value 'hot' for '--temperature <X>': it must be a number, such as 0.8");
-    assert_snapshot!(misuse(&["inspect", "heads", "runs/tiny", "--windows", "0"]), @"error: invalid value '0' for '--windows <N>': it must be at least 1");
-    assert_snapshot!(misuse(&["generate", "runs/tiny", "--top-p", "3"]), @"error: the settings have a problem:");
-    assert_snapshot!(misuse(&["train", "tiny.toml", "--set", "train.max_steps"]), @"error: the config `tiny.toml` has a problem:");
-    assert_eq!(
-        folder.run(&["train", "tiny.toml", "--set", "train.max_steps=0"]).code,
-        Some(1),
-        "a config's own mistake"
-    );
+    let written = folder.pipe(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"], "The owl");
+    assert!(written.stdout.starts_with("The owl") && written.stdout.len() == 10, "{}", written.stdout);
 }
 
 #[test]
@@ -163,34 +135,19 @@ fn records(folder: &Folder, field: &str) -> String {
 #[test]
 fn texts_that_are_hardly_meant_are_asked_about() {
     let folder = Folder::new();
-    let train = |text: &str, more: &[&str]| {
-        let path = format!("data.path={text}");
-        folder
-            .run(&[&["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "train.max_steps=1"], more].concat())
-    };
-    let records = records(&folder, "text");
-    folder.write("records.txt", records);
+    folder.write("records.txt", records(&folder, "text"));
     folder.write("binary.txt", folder.read("text.txt").replace('.', "\0"));
-    let refused = train("records.txt", &[]);
-    assert_eq!(refused.code, Some(1));
-    assert_snapshot!(refused.stderr, @r#"
+    assert_transcript!(folder, @r#"
+    $ train tiny.toml --set data.path=records.txt
     error: the first line of `records.txt` is a record of JSON Lines, with a field "text"
       hint: format = "jsonl" under [data] reads that field of each line as the text, format = "text" reads the lines as they are; so would a name that ends in .jsonl
     "#);
-    let refused = train("binary.txt", &[]);
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.starts_with("error: `binary.txt` looks like a binary file: byte "), "{}", refused.stderr);
-    for (text, more) in [
-        ("records.txt", &["--set", "data.format=jsonl"][..]),
-        ("records.txt", &["--set", "data.format=text"]),
-        ("binary.txt", &["--force"]),
-        ("binary.txt", &["--set", "tokenizer.kind=byte"]),
-    ] {
-        let ran = train(text, more);
-        assert_eq!(ran.code, Some(0), "{text} {more:?}: {}", ran.stderr);
-    }
-    let ran = train("text.txt", &["--set", "data.val_fraction=0.99"]);
-    assert!(ran.stderr.starts_with("warning: data.val_fraction = 0.99 keeps most of the text"), "{}", ran.stderr);
+    let binary = ["train", "tiny.toml", "--set", "data.path=binary.txt"];
+    let refused = folder.fail(&binary);
+    assert!(refused.starts_with("error: `binary.txt` looks like a binary file: byte "), "{refused}");
+    folder.succeed(&[&binary[..], &["--force", "--set", "train.max_steps=1"]].concat());
+    let said = folder.train_as("val", &["data.val_fraction=0.99", "train.max_steps=1"]).stderr;
+    assert!(said.starts_with("warning: data.val_fraction = 0.99 keeps most of the text"), "{said}");
 }
 
 #[test]
@@ -210,8 +167,7 @@ fn a_folder_is_read_in_part() {
     let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "folder", "--include", "a*"];
     let toml = folder.succeed(&init);
     assert!(toml.contains("\ninclude = [\"a*\"]\n"), "{toml}");
-    let records = records(&folder, "body");
-    folder.write("records.txt", records);
+    folder.write("records.txt", records(&folder, "body"));
     let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "records.txt", "--text-field", "body"];
     let ran = folder.run(&init);
     assert!(ran.stderr.contains("Caution: the first line is a record of JSON Lines"), "{}", ran.stderr);

@@ -8,11 +8,11 @@ use insta::assert_snapshot;
 use tinderbox::config::{Base, Config};
 use tinderbox::data::{BatchSource, Corpus, Draw, OpenOptions};
 use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::run::{Checkpoint, RunDir};
+use tinderbox::run::Checkpoint;
 use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
-use crate::fixtures::{Folder, Place};
+use crate::fixtures::{Folder, Place, TEN_STEPS, assert_transcript};
 
 /// Different sentences in the alphabet of the first text.
 fn other_text() -> String {
@@ -42,20 +42,15 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
         place.path("cache"),
     );
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let base = RunDir::open(&place.path(base)).expect("a run").config().expect("its config");
+    let base = place.run(base).config().expect("its config");
     let base = Some(Base::Weights(&base));
     Config::from_toml_inheriting(&toml, Path::new("fine.toml"), &overrides, base).expect("a config that fits")
-}
-
-fn metrics(place: &Place, run: &str) -> Vec<serde_json::Value> {
-    let text = String::from_utf8(place.read(&format!("{run}/metrics.jsonl"))).expect("text");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 #[test]
 fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
     let place = place();
-    let base = RunDir::open(&place.path("base")).expect("a run");
+    let base = place.run("base");
     let base_config = base.config().expect("its config");
     let tokenizer = base.tokenizer().expect("its tokenizer");
     let zeros = Gpt::zeros(&base_config.model, tokenizer.vocab_size(), &Device::flex());
@@ -75,7 +70,9 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
         assert!((losses[0] - loss).abs() < 1e-6, "the first step's loss is {} and the run's {loss}", losses[0]);
-        let first = &metrics(&place, &run)[0];
+        let metrics = place.read(&format!("{run}/metrics.jsonl"));
+        let first = metrics.split(|byte| *byte == b'\n').next().expect("the first line");
+        let first: serde_json::Value = serde_json::from_slice(first).expect("JSON");
         assert_eq!(first["step"], 0);
         assert_eq!(first["is_best"], false, "what another run learned is no success of this one");
         if context_length == 16 {
@@ -84,7 +81,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         }
     }
     let positions = |run: &str, step: usize| {
-        let dir = RunDir::open(&place.path(run)).expect("a run").checkpoint(step);
+        let dir = place.run(run).checkpoint(step);
         Checkpoint::read(&dir).expect("whole").model["position_embedding.weight"].shape().to_vec()
     };
     assert_eq!(positions("fine-16", 10), [16, 16]);
@@ -106,21 +103,9 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
     let on_top_of_itself = config(&place, "parts", &[]);
     fs::remove_dir_all(place.path("base")).expect("removed");
     train("parts", on_top_of_itself, Start::Resume, None);
-    place.assert_same(
-        "whole",
-        "parts",
-        &[
-            "checkpoints/step-000010/model.safetensors",
-            "checkpoints/step-000010/optimizer.safetensors",
-            "checkpoints/step-000010/state.json",
-            "metrics.jsonl",
-            "samples.txt",
-            "config.toml",
-            "tokenizer.json",
-            "best",
-        ],
-    );
-    let last = RunDir::open(&place.path("parts")).expect("a run").last().expect("a last");
+    place.assert_same("whole", "parts", &TEN_STEPS);
+    place.assert_same("whole", "parts", &["tokenizer.json"]);
+    let last = place.run("parts").last().expect("a last");
     let parent = Checkpoint::read_state(&last).expect("whole").started_from.expect("written down");
     assert!(parent.contains("base") && parent.contains("step-0000"), "{parent}");
 }
@@ -132,7 +117,7 @@ fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
     let config = config(&place, "base", &["train.max_steps=1", "train.eval_interval=0"]);
     assert_eq!(config.model.d_model, 16);
     place.train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None).expect("trains");
-    let run = RunDir::open(&place.path("fine")).expect("a run");
+    let run = place.run("fine");
     assert_eq!(run.config().expect("its config"), config, "resolved, the model included");
     assert!(place.read("fine/tokenizer.json") == tokenizer);
     let saved = Checkpoint::read(&run.checkpoint(1)).expect("the first step is step 1");
@@ -168,8 +153,7 @@ fn folder() -> Folder {
 #[test]
 fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
     let folder = folder();
-    let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]).exits(0);
     assert!(ran.stderr.contains("starting from the weights of `runs/tiny/checkpoints/step-0000"), "{}", ran.stderr);
     assert!(ran.stderr.contains("step  0/12  estimates: "), "{}", ran.stderr);
     fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
@@ -181,25 +165,22 @@ fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
 #[test]
 fn mistakes_in_what_to_start_from_are_explained() {
     let folder = folder();
-    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/nope"]), @r"
+    fs::create_dir(folder.path("empty")).expect("made");
+    assert_transcript!(folder, @r#"
+    $ train fine.toml --from runs/nope
     error: there is no run at `runs/nope`
       hint: found there: `runs/tiny`
-    ");
-    fs::create_dir(folder.path("empty")).expect("made");
-    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "empty"]), @r"
+    $ train fine.toml --from empty
     error: `empty` is not a run
       hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
-    ");
-    let other = ["--set", "model.d_model=30", "--set", "model.mlp=swiglu", "--set", "tokenizer.kind=byte"];
-    let longer = ["--set", "model.context_length=64"];
-    let from = ["train", "fine.toml", "--from", "runs/tiny"];
-    assert_snapshot!(folder.fail(&[&from[..], &other, &longer].concat()), @r#"
+    $ train fine.toml --from runs/tiny --set model.d_model=30 --set model.mlp=swiglu --set tokenizer.kind=byte --set model.context_length=64
     error: the config `fine.toml` has 4 problems:
       - tokenizer.kind = "byte": the run that it starts from has "char"; leave the key out
       - model.d_model = 30: the run that it starts from has 16; leave the key out
       - model.mlp = "swiglu": the run that it starts from has "gelu"; leave the key out
       - model.context_length = 64: the run that it starts from has learned 16 positions; use at most 16, or start from a run with model.position = "rope"
     "#);
+    let from = ["train", "fine.toml", "--from", "runs/tiny"];
     folder.write("other.txt", other_text() + "caf\u{e9} \u{2014} ol\u{e9}\n");
     assert_snapshot!(folder.fail(&from), @r#"
     error: the text `other.txt` cannot be read by the tokenizer of `runs/tiny`, which does not know 3 characters: 'f' (U+0066), 'é' (U+00E9), '—' (U+2014)
@@ -214,14 +195,13 @@ fn mistakes_in_what_to_start_from_are_explained() {
     ");
     assert_eq!(folder.fail(&[&itself[..], &["--overwrite"]].concat()), message);
     assert!(folder.path("runs/tiny/checkpoints/step-000040").is_dir());
-    assert_eq!(folder.run(&[&from[..], &["--resume"]].concat()).code, Some(2));
+    folder.misuse(&[&from[..], &["--resume"]].concat());
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040")).expect("removed");
-    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/tiny/last"]), @r"
+    assert_transcript!(folder, @r"
+    $ train fine.toml --from runs/tiny/last
     error: `runs/tiny/last` is damaged: it names `step-000040`, which is not there
       hint: write the name of one of the run's checkpoints into it, such as step-000100; --resume goes on from the last one in any case
-    ");
-    let gone = ["train", "fine.toml", "--from", "runs/tiny/checkpoints/step-40"];
-    assert_snapshot!(folder.fail(&gone), @r"
+    $ train fine.toml --from runs/tiny/checkpoints/step-40
     error: there is no run at `runs/tiny/checkpoints/step-40`
       hint: found there: `runs/tiny/checkpoints/step-000030`
     ");

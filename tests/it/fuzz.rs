@@ -204,9 +204,7 @@ static STOPPED: LazyLock<Stopped> = LazyLock::new(|| {
     let place = Place::new();
     place.train("whole", Stopped::config(&place), Start::New, None).expect("trains");
     place.train("stopped", Stopped::config(&place), Start::New, Some(8)).expect("stops");
-    let root = place.path("stopped");
-    let relative = |(path, bytes): (PathBuf, _)| (path.strip_prefix(&root).expect("within").to_owned(), bytes);
-    let mut files: BTreeMap<_, _> = files(&root).into_iter().map(relative).collect();
+    let mut files = files(&place.path("stopped"));
     files.insert("train.log".into(), b"step  3/10  loss 3.1\nerror: no space\n  hint: make room\n".to_vec());
     assert!(LOGS.iter().chain(&POINTERS).all(|name| files.contains_key(Path::new(name))), "{:?}", files.keys());
     Stopped { place, files }
@@ -301,7 +299,8 @@ proptest! {
         let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", &cache_dir]);
         let open = || tokenizer_and_tokens(&config);
         let expected = open();
-        let caches: Vec<_> = files(&place.path("fuzzed")).into_iter().filter(|(_, whole)| !whole.is_empty()).collect();
+        let caches = files(&place.path("fuzzed")).into_iter().filter(|(_, whole)| !whole.is_empty());
+        let caches: Vec<_> = caches.map(|(name, whole)| (place.path("fuzzed").join(name), whole)).collect();
         prop_assert_eq!(caches.len(), 2, "tokens and a tokenizer");
         for ((path, whole), damages) in caches.iter().zip(&of_each) {
             fs::write(path, damaged(whole, damages)).expect("written");

@@ -7,13 +7,7 @@ use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::Folder;
-use crate::properties::lively;
-
-const ALPHABET: &str = "abcdefghijk";
-
-fn tokenizer() -> Tokenizer {
-    Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
-}
+use crate::properties::{ALPHABET, letters, lively};
 
 fn model(position: PositionKind) -> Gpt {
     let config = ModelConfig { context_length: 12, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
@@ -31,7 +25,7 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
 }
 
 fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
-    let writer = Writer::new(model, &tokenizer(), settings, "abc", sample).expect("a prompt");
+    let writer = Writer::new(model, &letters(), settings, "abc", sample).expect("a prompt");
     writer.collect::<Result<_, _>>().expect("writes")
 }
 
@@ -41,7 +35,7 @@ fn samples_written_at_once_are_those_written_alone() {
     // Far beyond the context, and with samples that end at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
         for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
-            let writers = Writers::new(model.clone(), &tokenizer(), &settings, "abc", 2..8);
+            let writers = Writers::new(model.clone(), &letters(), &settings, "abc", 2..8);
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
             for round in writers.expect("a prompt") {

@@ -3,8 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Folder, assert_transcript};
-use crate::inspect::list;
+use crate::fixtures::{Folder, assert_transcript, list, number};
 
 const HEADS: [&str; 3] = ["inspect", "heads", "runs/tiny"];
 
@@ -25,7 +24,7 @@ fn every_head_has_its_scores() {
                 continue;
             }
             let most = if name == "entropy_bits" { 4.0 } else { 1.0 + 1e-6 };
-            let score = score.as_f64().expect(name);
+            let score = number(score);
             assert!((0.0..=most).contains(&score), "{name}: {score}");
             n_scores += 1;
         }
@@ -38,7 +37,7 @@ fn every_head_has_its_scores() {
     let text = folder.succeed(&HEADS);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let first = text.lines().nth(1).expect("a head");
-    let bits = heads["heads"][0][0]["entropy_bits"].as_f64().expect("bits");
+    let bits = number(&heads["heads"][0][0]["entropy_bits"]);
     assert!(first.starts_with("0.0") && first.contains(&format!(" {bits:.2} ")), "{text}");
     assert_snapshot!(text.lines().skip(6).collect::<Vec<_>>().join("\n"), @r"
 
@@ -112,7 +111,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     for model in ["untrained", "trained"] {
         assert_eq!(list(&pronoun[model]["heads"]).len(), 2);
         for answer in list(&pronoun[model]["heads"]).iter().flat_map(list) {
-            let [right, other, accuracy] = ["right", "other", "accuracy"].map(|key| answer[key].as_f64().expect(key));
+            let [right, other, accuracy] = ["right", "other", "accuracy"].map(|key| number(&answer[key]));
             assert!(right + other < 1.0 && [0.0, 0.5, 1.0].contains(&accuracy));
         }
     }
@@ -126,7 +125,9 @@ fn heads_are_asked_where_the_answer_is_known() {
 #[test]
 fn mistakes_with_annotations_are_explained() {
     let folder = trained_to_read_bytes("model.context_length=8");
-    let ask = |file: &str| folder.fail(&[&HEADS[..], &["--annotations", file]].concat());
+    folder.write("alone.jsonl", "{\"validation_start\":0}\n");
+    folder.write("short.txt", "");
+    folder.write("short.jsonl", "{\"validation_start\":0}\n{\"start\":0,\"end\":7}\n");
     assert_transcript!(folder, @r"
     $ inspect heads runs/tiny --annotations known.jsonl
     error: none of what is annotated in the validation split fits the context of 8 tokens
@@ -134,16 +135,11 @@ fn mistakes_with_annotations_are_explained() {
     $ inspect heads runs/tiny --annotations nope.jsonl
     error: cannot read `nope.jsonl`: No such file or directory (os error 2)
       hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
-    ");
-    folder.write("alone.jsonl", "{\"validation_start\":0}\n");
-    assert_snapshot!(ask("alone.jsonl"), @r"
+    $ inspect heads runs/tiny --annotations alone.jsonl
     error: cannot read `alone.txt`: No such file or directory (os error 2)
       hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
-    ");
-    folder.write("alone.txt", "");
-    folder.write("alone.jsonl", "{\"validation_start\":0}\n{\"start\":0,\"end\":7}\n");
-    assert_snapshot!(ask("alone.jsonl"), @r"
-    error: line 2 of the annotations `alone.jsonl` cannot be used: the story ends at 7, and the text at 0
+    $ inspect heads runs/tiny --annotations short.jsonl
+    error: line 2 of the annotations `short.jsonl` cannot be used: the story ends at 7, and the text at 0
       hint: data/README.md describes the format
     ");
 }

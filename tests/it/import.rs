@@ -7,44 +7,43 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use tinderbox::interop::Source;
+use tinderbox::interop::layout::ForeignTensor;
+use tinderbox::interop::{Family, Source};
 
-use crate::fixtures::{FAMILIES, Held, Model, bits};
+use crate::fixtures::{Held, Model, bits, families};
 
-/// Asserts that opening the model fails with exactly these lines.
-fn assert_says(model: &Model, lines: &[&str]) {
-    let said = model.error();
-    let said: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  - ")).collect();
-    assert_eq!(said, lines);
+/// The problems of a model with these keys in its `config.json`.
+fn problems(family: &str, keys: Value) -> Vec<String> {
+    let said = Model::of(family).set(keys).error();
+    said.lines().filter_map(|line| line.strip_prefix("  - ")).map(str::to_owned).collect()
 }
 
 #[test]
 fn names_and_files_may_be_as_older_versions_wrote_them() {
-    for family in FAMILIES {
-        let model = Model::of(family);
-        let expected = bits(&model.open());
+    for family in families() {
+        let model = Model::of(&family);
+        let source = model.open();
+        let expected = bits(&source);
+        let layout = source.layout();
+        let named = |path: &str| {
+            let is_whole = |tensor: &&ForeignTensor| tensor.columns.as_ref().is_some_and(|it| it.path == path);
+            layout.iter().find(is_whole).map(|tensor| &tensor.name)
+        };
+        let (embedding, output) =
+            (named("token_embedding.weight").expect("every model has one"), named("output.weight"));
         // The base model saved by itself, with masks and RoPE frequencies.
         model.change(|tensors| {
-            let shorter = |(name, held): (String, Held)| {
-                let name = name
-                    .strip_prefix("transformer.")
-                    .or(name.strip_prefix("gpt_neox."))
-                    .or(name.strip_prefix("model."));
-                Some((name?.to_owned(), held))
+            let shorter = |(name, held): (String, Held)| match name.split_once('.') {
+                Some((_, rest)) if Some(&name) != output => (rest.to_owned(), held),
+                _ => (name, held),
             };
-            let output = ["lm_head.weight", "embed_out.weight"].into_iter().find_map(|name| tensors.remove_entry(name));
-            *tensors = std::mem::take(tensors).into_iter().filter_map(shorter).chain(output).collect();
+            let tied = source.config.tie_embeddings.then(|| tensors[embedding].clone());
+            *tensors = std::mem::take(tensors).into_iter().map(shorter).collect();
             let mask = Held { dtype: Dtype::BOOL, shape: vec![2], bytes: vec![0, 1] };
             for name in ["h.0.attn.bias", "layers.1.attention.masked_bias", "layers.0.self_attn.rotary_emb.inv_freq"] {
                 tensors.insert(name.to_owned(), mask.clone());
             }
-            if ["gpt2", "gpt_neo", "qwen2"].contains(&family) {
-                let embedding = tensors
-                    .iter()
-                    .find(|(name, _)| name.ends_with("wte.weight") || name.ends_with("embed_tokens.weight"));
-                let held = embedding.expect("every model has one").1.clone();
-                tensors.insert("lm_head.weight".to_owned(), held); // although it is tied
-            }
+            tensors.extend(tied.map(|held| ("lm_head.weight".to_owned(), held))); // although it is tied
         });
         assert!(bits(&model.open()) == expected, "{family}");
     }
@@ -123,76 +122,55 @@ fn halves_are_read_as_the_numbers_that_they_are() {
 
 #[test]
 fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_supported() {
-    let llama = Model::of("llama");
-    llama.set(json!({
+    let keys = json!({
         "hidden_act": "gelu", "attention_bias": true, "partial_rotary_factor": 0.5, "max_position_embeddings": -1,
         "rope_parameters": { "rope_type": "yarn", "factor": 4.0, "rope_theta": "high" },
         "quantization_config": { "quant_method": "gptq", "bits": 4 }, "rms_norm_eps": null, "vocab_size": null,
-    }));
-    assert_says(
-        &llama,
-        &[
-            r#"quantization_config = {"bits":4,"quant_method":"gptq"}: weights in f32, f16 or bf16 are supported"#,
-            "max_position_embeddings = -1: a whole number above 0 is expected",
-            "mlp_bias = false: true is supported, as attention_bias is",
-            r#"hidden_act = "gelu": "silu", "swish" are supported"#,
-            "partial_rotary_factor = 0.5: 1 is supported",
-            r#"rope_parameters.rope_theta = "high": a number is expected"#,
-            r#"rope_parameters.rope_type = "yarn": "default", "linear", "llama3" are supported"#,
-            "vocab_size is missing",
-        ],
-    );
-    let mistral = Model::of("mistral");
-    mistral.set(json!({ "sliding_window": 8, "rope_scaling": { "type": "dynamic", "factor": 2.0 } }));
-    assert_says(
-        &mistral,
-        &[
-            "sliding_window = 8: null is supported, or at least max_position_embeddings = 16",
-            r#"rope_scaling.type = "dynamic": "default", "linear", "llama3" are supported"#,
-        ],
-    );
-    let qwen = Model::of("qwen2");
-    qwen.set(json!({ "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"] }));
-    assert_says(
-        &qwen,
-        &[
-            "use_sliding_window = true: false is supported",
-            r#"layer_types = ["full_attention","sliding_attention"]: "full_attention" is supported"#,
-        ],
-    );
-    let gpt2 = Model::of("gpt2");
-    gpt2.set(json!({
+    });
+    let expected = [
+        r#"quantization_config = {"bits":4,"quant_method":"gptq"}: weights in f32, f16 or bf16 are supported"#,
+        "max_position_embeddings = -1: a whole number above 0 is expected",
+        "mlp_bias = false: true is supported, as attention_bias is",
+        r#"hidden_act = "gelu": "silu", "swish" are supported"#,
+        "partial_rotary_factor = 0.5: 1 is supported",
+        r#"rope_parameters.rope_theta = "high": a number is expected"#,
+        r#"rope_parameters.rope_type = "yarn": "default", "linear", "llama3" are supported"#,
+        "vocab_size is missing",
+    ];
+    assert_eq!(problems("llama", keys), expected);
+    let keys = json!({ "sliding_window": 8, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
+    let expected = [
+        "sliding_window = 8: null is supported, or at least max_position_embeddings = 16",
+        r#"rope_scaling.type = "dynamic": "default", "linear", "llama3" are supported"#,
+    ];
+    assert_eq!(problems("mistral", keys), expected);
+    let keys = json!({ "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"] });
+    let expected = [
+        "use_sliding_window = true: false is supported",
+        r#"layer_types = ["full_attention","sliding_attention"]: "full_attention" is supported"#,
+    ];
+    assert_eq!(problems("qwen2", keys), expected);
+    let keys = json!({
         "scale_attn_by_inverse_layer_idx": true, "scale_attn_weights": false, "n_head": 3, "add_cross_attention": true,
         "activation_function": "relu",
-    }));
-    assert_says(
-        &gpt2,
-        &[
-            "add_cross_attention = true: false is supported",
-            "scale_attn_weights = false: true is supported",
-            "scale_attn_by_inverse_layer_idx = true: false is supported",
-            "n_embd = 16: it must be divisible by n_head = 3",
-            r#"activation_function = "relu": "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu" are supported"#,
-        ],
-    );
-    let neo = Model::of("gpt_neo");
-    neo.set(json!({ "attention_types": [[["global", "far"], 1]] }));
-    assert_says(
-        &neo,
-        &[
-            r#"attention_types = [[["global","far"],1]]: a list of "global" and "local", as many as num_layers, is supported"#,
-        ],
-    );
-    neo.set(json!({ "attention_types": [[["global", "local"], 1_000_000_000_000_u64]] }));
-    assert!(neo.error().contains("attention_types = "));
-    let neox = Model::of("gpt_neox");
-    neox.set(json!({ "attention_bias": false, "rotary_pct": 2.0 }));
-    assert_says(&neox, &["attention_bias = false: true is supported"]);
-    neox.set(json!({ "model_type": "gemma3" }));
-    assert_says(
-        &neox,
-        &[r#"model_type = "gemma3": gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox, gpt_neo are supported"#],
-    );
+    });
+    let expected = [
+        "add_cross_attention = true: false is supported",
+        "scale_attn_weights = false: true is supported",
+        "scale_attn_by_inverse_layer_idx = true: false is supported",
+        "n_embd = 16: it must be divisible by n_head = 3",
+        r#"activation_function = "relu": "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu" are supported"#,
+    ];
+    assert_eq!(problems("gpt2", keys), expected);
+    let found = problems("gpt_neo", json!({ "attention_types": [[["global", "far"], 1]] }));
+    let why = r#"a list of "global" and "local", as many as num_layers, is supported"#;
+    assert_eq!(found, [format!(r#"attention_types = [[["global","far"],1]]: {why}"#)]);
+    let found = problems("gpt_neo", json!({ "attention_types": [[["global", "local"], 1_000_000_000_000_u64]] }));
+    assert!(found[0].contains("attention_types = "), "{found:?}");
+    let found = problems("gpt_neox", json!({ "attention_bias": false, "rotary_pct": 2.0 }));
+    assert_eq!(found, ["attention_bias = false: true is supported"]);
+    let found = problems("gpt_neox", json!({ "model_type": "gemma3" }));
+    assert_eq!(found, [format!(r#"model_type = "gemma3": {} are supported"#, Family::names())]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `tinderbox inspect` on small runs: what it shows is what the model did.
 
 use std::fs;
+use std::path::PathBuf;
 
 use burn::tensor::Device;
 use insta::assert_snapshot;
@@ -10,7 +11,7 @@ use tinderbox::model::Gpt;
 use tinderbox::model::probe::Point;
 use tinderbox::run::{Checkpoint, locate};
 
-use crate::fixtures::{Folder, assert_transcript};
+use crate::fixtures::{Folder, Ran, assert_transcript, list, number};
 
 const PROMPT: &str = "The cat sat";
 
@@ -31,13 +32,11 @@ pub fn inspect(folder: &Folder, subcommand: &str, args: &[&str]) -> Value {
     folder.json(&[&["inspect", subcommand, "runs/tiny", "--format", "json"], args].concat())
 }
 
-fn numbers(value: &Value) -> Vec<f64> {
-    let list = value.as_array().expect("a list");
-    list.iter().map(|x| x.as_f64().expect("a number")).collect()
-}
-
-pub fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
+/// A page that the program writes.
+pub fn page(folder: &Folder, args: &[&str]) -> PathBuf {
+    let html = ["--format", "html", "--output", "page.html"];
+    assert_eq!(folder.succeed(&[&["inspect"], args, &html].concat()), "", "a file is written, and nothing else");
+    folder.path("page.html")
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn weights_are_the_models_own_to_the_bit() {
             for (head, rows) in list(heads).iter().enumerate() {
                 assert_eq!(list(rows).len(), t);
                 for (query, row) in list(rows).iter().enumerate() {
-                    let row = numbers(row);
+                    let row: Vec<f64> = list(row).iter().map(number).collect();
                     assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-5);
                     assert!(row[query + 1..].iter().all(|weight| *weight == 0.0));
                     let row: Vec<f32> = row.iter().map(|weight| *weight as f32).collect();
@@ -105,19 +104,8 @@ fn what_is_asked_for_is_shown() {
 #[test]
 fn an_explanation_is_a_page() {
     let folder = trained(MODELS[2]);
-    let page = folder.succeed(&[
-        "inspect",
-        "explain",
-        "runs/tiny",
-        "--prompt",
-        PROMPT,
-        "--token",
-        "5",
-        "--layer",
-        "1",
-        "--head",
-        "3",
-    ]);
+    let place = ["--token", "5", "--layer", "1", "--head", "3"];
+    let page = folder.succeed(&[&["inspect", "explain", "runs/tiny", "--prompt", PROMPT], &place[..]].concat());
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
     let is_heading = |line: &&str| line.starts_with(|c: char| !c.is_whitespace());
     let headings: Vec<&str> = page.lines().filter(is_heading).collect();
@@ -198,11 +186,9 @@ fn mistakes_in_what_to_look_at_are_explained() {
       hint: found there: `runs/tiny`
     "#);
 
-    let long = folder.run(&["inspect", "attention", "runs/tiny", "--prompt", "The cat sat by the bank."]);
-    assert_eq!(long.code, Some(0));
-    assert_snapshot!(long.stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
     let args = ["inspect", "attention", "runs/tiny", "--format", "html", "--prompt", "The cat sat by the bank."];
-    let page = folder.succeed(&args);
+    let Ran { stdout: page, stderr, .. } = folder.run(&args).exits(0);
+    assert_snapshot!(stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
     assert!(page.starts_with("<!doctype html>\n") && page.ends_with("</html>\n"));
     assert!(page.contains("the last of the prompt: 8 before them did not fit the context"));
 

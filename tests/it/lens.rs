@@ -1,9 +1,7 @@
 //! `tinderbox inspect embeddings|ablate|lens` on small runs: the output is what the model did.
 
-use serde_json::Value;
-
-use crate::fixtures::{Folder, assert_transcript};
-use crate::inspect::{self, inspect, list};
+use crate::fixtures::{Folder, assert_transcript, list, number};
+use crate::inspect::{self, inspect};
 
 const RIVER: &str = "The hen sat by the river";
 const HOUSE: &str = "The dog sat by the house";
@@ -17,10 +15,6 @@ fn page(folder: &Folder, subcommand: &str, args: &[&str]) -> String {
     let page = folder.succeed(&[&["inspect", subcommand, "runs/tiny"], args].concat());
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
     page
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value}"))
 }
 
 #[test]
@@ -136,12 +130,11 @@ fn patching_goes_from_one_text_to_the_other() {
     assert!((number(&last[13]) - 1.0).abs() < 1e-6);
 
     // Swapping the prompts swaps both differences.
-    let args = ["--prompt", HOUSE, "--patch-from", RIVER, "--token", "by", "--answer", " ", "--against", "e"];
-    let back = inspect(&folder, "lens", &args);
+    let swapped = ["--prompt", HOUSE, "--patch-from", RIVER, "--token", "by", "--answer", " ", "--against", "e"];
+    let back = inspect(&folder, "lens", &swapped);
     assert!((number(&back["difference"]) - number(&it["from_difference"])).abs() < 1e-5);
     assert!((number(&back["from_difference"]) - number(&it["difference"])).abs() < 1e-5);
 
-    let args = [&always[..], &["--token", "by", "--answer", " ", "--against", "e"]].concat();
     let page = page(&folder, "lens", &args);
     for words in ["patched from", "After token 13", "moved", "embedding", "13 y"] {
         assert!(page.contains(words), "{words}: {page}");
@@ -152,21 +145,13 @@ fn patching_goes_from_one_text_to_the_other() {
 #[test]
 fn mistakes_are_explained() {
     let folder = trained(&[]);
-    assert_transcript!(folder, @r"
+    assert_transcript!(folder, @r#"
     $ inspect embeddings runs/tiny --word bank --prompt 'a bank'
     error: there is nothing to compare `bank` with
       hint: give --prompt twice or more, or another word of the prompt with --context
     $ inspect embeddings runs/tiny --word bank --prompt 'a bank' --prompt 'a hen'
     error: the word `bank` is not in what the model reads of the prompt `a·hen`
       hint: it has to stand in every prompt; write it as it stands there
-    $ inspect embeddings runs/tiny --word hen --prompt 'a hen' --context river
-    error: `river` is not in what the model reads of the prompt
-      hint: name a part of it, or a token by its position, counted from 0
-    ");
-    assert_transcript!(folder, @r#"
-    $ inspect lens runs/tiny --prompt 'The hen' --token 7
-    error: there is no token 7: the prompt has 7, counted from 0
-      hint: the last one is 6
     $ inspect lens runs/tiny --prompt 'The hen' --answer hen
     error: `hen` is 3 tokens for this model, and one is asked for
       hint: a prediction is of a single token; leave it out to take the likeliest
@@ -182,9 +167,6 @@ fn mistakes_are_explained() {
     $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The hen'
     error: the two prompts are the same up to token 6: there is no difference to trace
       hint: look at a later token with --token, or change one of the texts
-    $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The dög'
-    error: the prompt cannot be read by this model: the tokenizer does not know the character 'ö' (U+00F6)
-      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
     $ inspect lens runs/tiny --prompt 'The hen' --prompt 'The dog' --patch-from 'The cat'
     error: --patch-from compares its text with one prompt, and there are 2
       hint: give one --prompt

@@ -9,11 +9,12 @@ use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Initial, LazyTensor, Parameter, Role};
 use tinderbox::optimizer::{AdamwConfig, Gradients, MuonConfig, Optimizer, StateError, learning_rate};
 
+use crate::devices::ndarray;
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
 #[derive(Module, Debug)]
-struct Named {
-    weight: Param<Tensor<2>>,
+pub struct Matrix {
+    pub weight: Param<Tensor<2>>,
 }
 
 #[derive(Module, Debug)]
@@ -30,7 +31,7 @@ struct Scale {
 /// The parameters of the optimiser fixture: two matrices, two vectors.
 #[derive(Module, Debug)]
 struct Toy {
-    embedding: Named,
+    embedding: Matrix,
     linear: Layer,
     norm: Scale,
 }
@@ -45,7 +46,7 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
     let device = Device::flex().autodiff();
     let fixture = Fixture::read("optimizer/adamw");
     let toy = Toy {
-        embedding: Named { weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)) },
+        embedding: Matrix { weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)) },
         linear: Layer {
             weight: Param::from_tensor(fixture.float("initial.weights.linear.weight", &device)),
             bias: Param::from_tensor(fixture.float("initial.weights.linear.bias", &device)),
@@ -134,9 +135,8 @@ fn muon_makes_pytorchs_updates_from_the_same_gradients() {
 }
 
 #[test]
-#[allow(deprecated)]
 fn muon_makes_pytorchs_updates_on_ndarray() {
-    check_muon(&Device::ndarray());
+    check_muon(&ndarray());
 }
 
 /// Compares the whole trajectory with its fixture on a device.
@@ -170,9 +170,9 @@ pub fn check_muon(device: &Device) {
 /// The matrices in the fixture of Muon's variants.
 #[derive(Module, Debug)]
 struct Matrices {
-    wide: Named,
-    tall: Named,
-    joined: Named,
+    wide: Matrix,
+    tall: Matrix,
+    joined: Matrix,
 }
 
 #[derive(serde::Deserialize)]
@@ -191,16 +191,15 @@ struct Options {
 }
 
 #[test]
-#[allow(deprecated)]
 fn relatives_of_muon_make_the_updates_of_their_references() {
     let text = std::fs::read_to_string("tests/fixtures/optimizer/muon_relatives.json").expect("there");
     let Relatives { optimizer, cases, n_steps, hidden } = serde_json::from_str(&text).expect("settings");
     let fixture = Fixture::read("optimizer/muon_relatives");
-    for (case, device) in cases.keys().flat_map(|case| [(case, Device::flex()), (case, Device::ndarray())]) {
+    for (case, device) in cases.keys().flat_map(|case| [(case, Device::flex()), (case, ndarray())]) {
         let Options { newton_schulz, normuon_beta2, ema_decay } = cases[case];
         let muon = MuonConfig { newton_schulz, normuon_beta2, ..optimizer.muon.clone() };
         let config = OptimizerConfig { muon, ema_decay, ..optimizer.clone() };
-        let initial = |name: &str| Named {
+        let initial = |name: &str| Matrix {
             weight: Param::from_tensor(
                 fixture.float(&format!("initial.weights.{name}.weight"), &device.clone().autodiff()),
             ),

@@ -11,6 +11,7 @@ use tinderbox::model::{Gpt, Linear};
 use tinderbox::optimizer::Gradients;
 use tinderbox_kernels::MatmulPrecision;
 
+use crate::devices::ndarray;
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
 const GPTS: [&str; 10] =
@@ -45,29 +46,31 @@ fn models_give_pytorchs_logits_losses_and_gradients() {
 }
 
 #[test]
-#[allow(deprecated)]
 fn models_give_pytorchs_logits_losses_and_gradients_on_ndarray() {
     for name in GPTS {
-        check_gpt(name, &Device::ndarray());
+        check_gpt(name, &ndarray());
     }
 }
 
 /// Compares one model with its fixture on a device.
 pub fn check_gpt(name: &str, device: &Device) {
-    let device = device.clone().autodiff();
-    let (gpt, fixture) = gpt(name, &device);
+    let (gpt, fixture) = gpt(name, &device.clone().autodiff());
+    let gradients = checked_gradients(&gpt, &fixture);
+    for (path, gradient) in gradients.iter() {
+        let expected = fixture.values(&format!("grads.{path}"));
+        expect_close(&format!("{name}: gradient of {path}"), &host(gradient.clone()), expected, TOLERANCE);
+    }
+    assert_eq!(gradients.iter().count(), fixture.names("grads.").count(), "{name}: gradients of all parameters");
+}
+
+/// Compares logits and loss with a fixture; returns the gradients.
+pub fn checked_gradients(gpt: &Gpt, fixture: &Fixture) -> Gradients {
+    let device = gpt.device();
     let tokens = || fixture.int::<2>("tokens", &device);
     fixture.expect("logits", gpt.forward(tokens()));
     let loss = gpt.loss(tokens(), fixture.int("targets", &device), MatmulPrecision::F32, None);
     fixture.expect("loss", loss.clone());
-    let gradients = Gradients::take(&gpt, loss.backward());
-    let mut compared = 0;
-    for (path, gradient) in gradients.iter() {
-        let expected = fixture.values(&format!("grads.{path}"));
-        expect_close(&format!("{name}: gradient of {path}"), &host(gradient.clone()), expected, TOLERANCE);
-        compared += 1;
-    }
-    assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
+    Gradients::take(gpt, loss.backward())
 }
 
 /// Records the attention weights of each block.

@@ -8,32 +8,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rayon::prelude::*;
 use tinderbox::run::{Checkpoint, RunDir};
 
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, Ran, files, set};
 
-const TRAIN: [&str; 20] = [
-    "train",
-    "tiny.toml",
-    "--run-dir",
-    "run",
-    "--set",
+const SETTINGS: [&str; 8] = [
     "train.max_steps=4",
-    "--set",
     "train.checkpoint_interval=2",
-    "--set",
     "train.eval_interval=2",
-    "--set",
     "train.log_interval=1",
-    "--set",
     "train.keep_checkpoints=1",
-    "--set",
     "model.n_layers=1",
-    "--set",
     "train.sample_tokens=5",
-    "--set",
     "train.tensorboard=true",
 ];
+
+/// The command that trains the run, with more arguments.
+fn train(folder: &Folder, more: &[&str]) -> Command {
+    folder.command(&[&["train", "tiny.toml", "--run-dir", "run"], &*set(&SETTINGS), more].concat())
+}
 
 /// The contents of a folder: files, and `None` for folders.
 type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
@@ -216,7 +210,7 @@ fn record(folder: &Folder) -> Vec<u8> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/recorder.c");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).status();
     assert!(compiled.expect("Rust needs a C compiler, too").success());
-    let mut train = folder.command(&TRAIN);
+    let mut train = train(folder, &[]);
     let output = train.env("LD_PRELOAD", library).env("RECORDED", &record).output().expect("the binary starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::read(record).expect("recorded")
@@ -236,34 +230,39 @@ fn progress(tree: &Tree) -> (usize, usize) {
     (logged, last)
 }
 
-/// Calls `check` with each possible state of the disk, and the step that must not be lost: that of a checkpoint that
-/// the run has moved on from.
-fn replay(folder: &Folder, mut check: impl FnMut(&Tree, usize)) {
+/// Calls `check`, on several threads, with each possible state of the disk, its number, and the step that must not be
+/// lost: that of a checkpoint that the run has moved on from. Returns the number of states, and of those with a step.
+fn replay(folder: &Folder, check: impl Fn(&Tree, usize, usize) + Sync) -> [usize; 2] {
     let root = folder.path("").canonicalize().expect("a folder");
     let mut disk = Disk::of(root.clone());
     let record = record(folder);
     let changes = changes(&record);
     let (hasher, mut seen, mut saved) = (RandomState::new(), HashSet::new(), 0);
+    let mut counts = [0, 0];
     for (n, change) in (1..).zip(&changes) {
         disk.apply(change);
         let (logged, last) = progress(&disk.tree(&[], Unflushed::Kept));
         saved = if logged > last || n == changes.len() { last } else { saved };
-        for tree in disk.trees() {
-            if seen.insert(hasher.hash_one((&tree, saved))) {
-                check(&tree, saved);
-            }
-        }
+        let mut trees = disk.trees();
+        trees.retain(|tree| seen.insert(hasher.hash_one((tree, saved))));
+        trees.par_iter().enumerate().for_each(|(i, tree)| check(tree, counts[0] + i, saved));
+        counts = [counts[0] + trees.len(), counts[1] + if saved == 2 { trees.len() } else { 0 }];
     }
     assert_eq!(saved, 4, "the run has ended");
     let expected = disk.tree(&[], Unflushed::Kept);
-    let expected = expected.into_iter().filter_map(|(path, bytes)| Some((root.join(path), bytes?)));
-    assert!(crate::fixtures::files(&root) == expected.collect(), "some changes were not recorded");
+    let expected = expected.into_iter().filter_map(|(path, bytes)| Some((path, bytes?)));
+    assert!(files(&root) == expected.collect(), "some changes were not recorded");
+    counts
 }
 
 /// Checks that a run on this disk keeps what `saved` promises, and that it resumes to the same end if `goes_on`.
 fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
+    let is_saved = saved > 0 || tree.contains_key(Path::new("run/last"));
+    if !is_saved && !goes_on {
+        return; // nothing is promised
+    }
     let folder = Folder::new();
-    for (path, bytes) in tree {
+    for (path, bytes) in tree.iter().filter(|(path, _)| goes_on || path.starts_with("run")) {
         match bytes {
             None => fs::create_dir_all(folder.path("").join(path)).expect("made"),
             Some(bytes) => fs::write(folder.path("").join(path), bytes).expect("written"),
@@ -271,7 +270,7 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     }
     let root = folder.path("run");
     let listed = || tree.iter().map(|(path, bytes)| (path, bytes.as_ref().map(Vec::len))).collect::<Vec<_>>();
-    if saved > 0 || root.join("last").exists() {
+    if is_saved {
         let last = RunDir::open(&root).and_then(|run| Checkpoint::read(&run.last()?));
         let last = last.unwrap_or_else(|error| panic!("step {saved} was saved: {error}\n{:?}", listed()));
         assert!(last.state.step >= saved, "{} is not {saved}: {:?}", last.state.step, listed());
@@ -283,7 +282,7 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     let starts = &starts[..if saved > 0 { 1 } else { 3 }];
     let (mut failures, mut is_done) = (Vec::new(), false);
     for more in starts {
-        let ran = folder.run(&[&TRAIN, *more].concat());
+        let ran = Ran::of(train(&folder, more));
         is_done = ran.stderr.contains("made all of its 4 steps");
         if ran.code == Some(0) || is_done {
             break;
@@ -307,12 +306,7 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
 /// Checks every state of the disk, and resumes from one in `every`.
 fn power_fails(every: usize) {
     let whole = Folder::new();
-    let (mut n, mut n_saved) = (0, 0);
-    replay(&whole, |tree, saved| {
-        check(tree, saved, &whole, n % every == 0);
-        n += 1;
-        n_saved += usize::from(saved == 2);
-    });
+    let [n, n_saved] = replay(&whole, |tree, number, saved| check(tree, saved, &whole, number % every == 0));
     assert!(n > 200 && n_saved > 50, "{n} states, {n_saved} with a checkpoint");
     eprintln!("{n} states, {n_saved} with a checkpoint");
 }

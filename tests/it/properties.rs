@@ -14,9 +14,18 @@ use tinderbox::model::{Gpt, Linear, parameters};
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
+use crate::devices::ndarray;
 use crate::fixtures::{expect_close, host};
 
 pub const VOCAB_SIZE: usize = 11;
+
+/// A letter for each token.
+pub const ALPHABET: &str = "abcdefghijk";
+
+/// The tokenizer of these letters.
+pub fn letters() -> Tokenizer {
+    Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
+}
 
 /// Any small model, with any combination of options, including odd sizes.
 pub fn any_model() -> impl Strategy<Value = ModelConfig> {
@@ -240,15 +249,14 @@ fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
 
 #[test]
 fn writing_goes_on_past_the_context_as_documented() {
-    let alphabet = "abcdefghijk";
-    let tokenizer = Tokenizer::char_from_alphabet(alphabet.chars()).expect("an alphabet");
+    let tokenizer = letters();
     for context_length in [1, 2, 5, 8] {
         for position in [PositionKind::Learned, PositionKind::Rope] {
             let config = ModelConfig { context_length, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
             let gpt = lively(&config.with_derived(), 7, &Device::flex());
             let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 30, ..GenerateConfig::default() };
             for n_prompt in [1, context_length, context_length + 1, 11] {
-                let prompt = &alphabet[..n_prompt];
+                let prompt = &ALPHABET[..n_prompt];
                 let writer = Writer::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
                 let text = writer.collect::<Result<String, _>>().expect("writes");
                 let ids = tokenizer.encode(prompt).expect("known");
@@ -263,9 +271,7 @@ fn writing_goes_on_past_the_context_as_documented() {
 fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
     let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
-    #[allow(deprecated)]
-    let ndarray = Device::ndarray();
-    assert_eq!(read(&Device::flex()), read(&ndarray));
+    assert_eq!(read(&Device::flex()), read(&ndarray()));
 }
 
 fn small() -> ModelConfig {

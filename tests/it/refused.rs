@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
-use serde_json::{Value, json};
+use serde_json::json;
+use tinderbox::interop::Family;
 
 use crate::fixtures::{Folder, Model, import};
 
@@ -15,25 +16,14 @@ fn refused(path: &Path) -> String {
     let name = path.to_str().expect("UTF-8");
     let said = folder.fail(&["import", name, "--run-dir", "runs/it"]);
     assert!(!folder.path("runs").exists());
-    said.replace(name, "MODEL")
+    said.replace(name, "MODEL").replace(&Family::names(), "FAMILIES")
 }
 
 #[test]
 fn settings_that_are_not_supported_are_named_with_those_that_are() {
-    let says = |family: &str, keys: Value| refused(Model::of(family).set(keys).path());
-    assert_snapshot!(says("llama", json!({ "model_type": null })), @r"
+    assert_snapshot!(refused(Model::of("llama").set(json!({ "model_type": null })).path()), @r"
     error: the model in `MODEL/config.json` is not supported:
-      - model_type is missing: gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox, gpt_neo are supported
-    ");
-    assert_snapshot!(says("qwen3", json!({ "use_sliding_window": true, "attention_bias": true })), @r"
-    error: the model in `MODEL/config.json` is not supported:
-      - use_sliding_window = true: false is supported
-      - attention_bias = true: false is supported
-    ");
-    assert_snapshot!(says("gpt2", json!({ "n_layer": 0, "n_head": 1e30, "n_positions": u64::MAX })), @r"
-    error: the model in `MODEL/config.json` is not supported:
-      - n_head = 1e+30: a whole number above 0 is expected
-      - n_layer = 0: a whole number above 0 is expected
+      - model_type is missing: FAMILIES are supported
     ");
 }
 
@@ -144,35 +134,20 @@ fn files_that_are_missing_or_damaged_are_named() {
     error: `MODEL/tokenizer.json` is not a tokenizer.json: it is JSON, but without a `model`, which holds the vocabulary
       hint: it is the file of that name beside a model of the Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, tokenizer_config.json and tokenizer.model are others
     ");
-    let cut = |n: usize| {
-        move |model: &Model| {
-            let bytes = fs::read(model.path().join("model.safetensors")).expect("read");
-            model.write("model.safetensors", &bytes[..n]);
-        }
+    let cut = |model: &Model| {
+        let bytes = fs::read(model.path().join("model.safetensors")).expect("read");
+        model.write("model.safetensors", &bytes[..5000]);
     };
-    assert_snapshot!(says(&cut(5000)), @r"
+    assert_snapshot!(says(&cut), @r"
     error: `MODEL/model.safetensors` is damaged: incomplete metadata, file not fully covered
       hint: download or write it again
     ");
-    assert_snapshot!(says(&cut(500)), @r"
-    error: `MODEL/model.safetensors` is damaged: invalid header length
-      hint: download or write it again
-    ");
-    assert_snapshot!(says(&cut(0)), @r"
-    error: `MODEL/model.safetensors` is damaged: header too small
-      hint: download or write it again
-    ");
-    let names = |name: &'static str| {
-        move |model: &Model| {
-            model.remove("model.safetensors");
-            model.write("model.safetensors.index.json", json!({ "weight_map": { "x": name } }).to_string());
-        }
+    let index = |model: &Model| {
+        let file = "model-00001-of-00002.safetensors";
+        fs::remove_file(model.path().join("model.safetensors")).expect("removed");
+        model.write("model.safetensors.index.json", json!({ "weight_map": { "x": file } }).to_string());
     };
-    assert_snapshot!(says(&names("../other/model.safetensors")), @r"
-    error: `MODEL` names `../other/model.safetensors`, which is outside of the folder
-      hint: all files of a model lie in its folder
-    ");
-    assert_snapshot!(says(&names("model-00001-of-00002.safetensors")), @r"
+    assert_snapshot!(says(&index), @r"
     error: `MODEL/model.safetensors.index.json` is damaged: it names `model-00001-of-00002.safetensors`, which is not there
       hint: download or write it again
     ");

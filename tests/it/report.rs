@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::browser::{Browser, SCREENS};
-use crate::fixtures::{Folder, set};
+use crate::fixtures::{Folder, number, set};
 
 const HEADS: &str = "train.head_metrics=true";
 
@@ -48,8 +48,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     );
     assert!(lead(&html).starts_with("Done: 40 steps on flex in "), "{}", lead(&html));
     let facts = folder.json(&["runs", "runs/tiny", "--json"]);
-    let loss = facts[0]["val_loss"].as_f64().expect("a loss");
-    let bits = facts[0]["val_bits_per_byte"].as_f64().expect("bits");
+    let (loss, bits) = (number(&facts[0]["val_loss"]), number(&facts[0]["val_bits_per_byte"]));
     for number in [
         format!("<dt>Best validation loss</dt><dd class=\"value\">{loss:.4}<"),
         format!(">best {loss:.4}, whole split</text>"),
@@ -115,16 +114,14 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
     let folder = Folder::new();
     let mut training = folder.start(&["train", "tiny.toml", "--set", "train.max_steps=1000000"]);
     training.wait_for("saved `");
-    let ran = folder.run(&["report", "runs/tiny", "--output", "live.html"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    folder.succeed(&["report", "runs/tiny", "--output", "live.html"]);
     let live = folder.read("live.html");
     assert!(lead(&live).starts_with("In progress: "), "{}", lead(&live));
     assert!(lead(&live).contains(" of 1,000,000 steps on flex"), "{}", lead(&live));
     assert!(live.contains("<dt>Best validation loss</dt><dd class=\"value\">~"));
     assert!(live.contains(">best ~") && live.contains(", an estimate</text>"));
     training.press_ctrl_c();
-    let ran = training.finish();
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let ran = training.finish().exits(130);
     assert!(ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"), "{}", ran.stderr);
     assert!(ran.stderr.trim_end().ends_with("--resume"), "{}", ran.stderr);
     let html = folder.read("runs/tiny/report.html");
@@ -157,8 +154,7 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
     fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
     fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
     let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
-    let ran = folder.run(&longer);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = folder.run(&longer).exits(0);
     assert!(ran.stderr.contains("warning: no report: cannot write the report `runs/tiny/"), "{}", ran.stderr);
     assert!(ran.stderr.contains("report runs/tiny`\n"), "{}", ran.stderr);
     assert!(folder.path("runs/tiny/checkpoints/step-000050").is_dir());
@@ -213,10 +209,8 @@ fn a_reader_clicks_through_the_report() {
     for screen in SCREENS {
         browser.look(screen);
         click_through(&mut browser, &file, screen.0 < 600);
-        browser.picture(&format!("report-{}-{}", screen.0, screen.1.name()));
-        assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
-        assert!(browser.overflow() < 1.0, "{screen:?}: wider than the screen");
-        for (name, _) in [("loss", 0), ("learning-rate", 0), ("heads", 0)] {
+        browser.check("report", screen);
+        for name in ["loss", "learning-rate", "heads"] {
             browser.open(&folder.path(format!("runs/tiny/{name}.svg")));
             browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
             assert_eq!(browser.take_problems(), [""; 0], "{name}: {screen:?}");
@@ -340,7 +334,7 @@ fn several_runs_lie_over_each_other() {
     assert_eq!((ran.code, &*ran.stderr), (Some(0), "wrote `comparison.html`\n"));
     let html = folder.read("comparison.html");
     assert_eq!(headings(&html), ["Runs", "Curves", "What they wrote", "What sets them apart"]);
-    let bits = |run: &str| folder.json(&["runs", run, "--json"])[0]["val_bits_per_byte"].as_f64().expect("bits");
+    let bits = |run: &str| number(&folder.json(&["runs", run, "--json"])[0]["val_bits_per_byte"]);
     let [tiny, slow] = ["runs/tiny", "runs/<b>"].map(bits);
     let first = if tiny <= slow { "tiny" } else { "&lt;b&gt;" };
     assert!(between(&html, "<th scope=\"row\">", "</th>").ends_with(first), "the best first");
@@ -352,10 +346,8 @@ fn several_runs_lie_over_each_other() {
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&folder.path("comparison.html"));
-        browser.picture(&format!("comparison-{}-{}", screen.0, screen.1.name()));
         let size = if screen.0 < 600 { "narrow" } else { "wide" };
         assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .drawing > .line"), "1").len(), 2);
-        assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
-        assert!(browser.overflow() < 1.0, "{screen:?}: wider than the screen");
+        browser.check("comparison", screen);
     }
 }

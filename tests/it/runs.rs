@@ -27,7 +27,7 @@ fn a_run_learns_and_its_summary_adds_up() {
     assert_eq!(summary.tokens, 150 * 4 * 16);
     assert!(summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6), "{summary:?}");
     assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     assert_eq!(run.config().expect("its config"), config);
     assert_eq!(run.checkpoint(summary.best_step.expect("evaluated")), run.best().expect("a best"));
     let kept = fs::read_dir(place.path("run/checkpoints")).expect("read").count();
@@ -52,7 +52,7 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
     let error = place.train("run", explode, Start::Resume, None).expect_err("it cannot go well");
     let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
     assert!(step > 4, "{step}");
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     assert_eq!(run.last().expect("a checkpoint"), run.checkpoint(4), "nothing worse was kept");
     let sane = config(&["optimizer.learning_rate=1e-3", "schedule.warmup_steps=0"]);
     place.train("run", sane, Start::Resume, None).expect("it goes on from there");
@@ -83,7 +83,7 @@ fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
     ]);
     let error = place.train("run", config, Start::New, None).expect_err("no loss is a number any more");
     assert!(matches!(error, TrainError::NotFinite { step: 1, .. }), "{error}");
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     assert!(run.last().is_err() && run.best().is_err(), "nothing was kept");
 }
 
@@ -100,7 +100,7 @@ fn only_the_last_few_checkpoints_and_the_best_are_kept() {
         "train.max_steps=12",
     ]);
     place.train("run", config, Start::New, None).expect("trains");
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     let best = Checkpoint::read_state(&run.last().expect("a last")).expect("whole").best.expect("evaluated");
     assert!(best.step < 12, "the test wants a best checkpoint that is not the last");
     let mut kept: Vec<PathBuf> = fs::read_dir(place.path("run/checkpoints"))
@@ -173,7 +173,7 @@ fn training_stops_early_when_nothing_gets_better() {
     ]);
     let (summary, _) = place.train("run", config, Start::New, None).expect("trains");
     assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
-    let last = RunDir::open(&place.path("run")).expect("a run").last().expect("a checkpoint");
+    let last = place.run("run").last().expect("a checkpoint");
     let best = Checkpoint::read_state(&last).expect("whole").best.expect("evaluated");
     assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
 }

@@ -3,28 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, SCREENS};
-use crate::fixtures::Folder;
-use crate::inspect::trained;
+use crate::fixtures::{list, number};
+use crate::inspect::{page, trained};
 
 const PROMPT: &str = "The cat sat";
-
-/// A page that the program writes.
-fn page(folder: &Folder, args: &[&str]) -> std::path::PathBuf {
-    let html = ["--format", "html", "--output", "page.html"];
-    assert_eq!(folder.succeed(&[args, &html].concat()), "", "a file is written, and nothing else");
-    folder.path("page.html")
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().expect("a number")
-}
 
 #[test]
 fn a_lens_is_a_grid_of_layers_by_tokens() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
-    let args = ["inspect", "lens", "runs/tiny", "--prompt", PROMPT];
-    let measured = folder.json(&[&args[..], &["--format", "json"]].concat());
+    let args = ["lens", "runs/tiny", "--prompt", PROMPT];
+    let measured = folder.json(&[&["inspect"], &args[..], &["--format", "json"]].concat());
     let page = page(&folder, &args);
     for screen in SCREENS {
         browser.look(screen);
@@ -49,12 +38,10 @@ fn a_lens_is_a_grid_of_layers_by_tokens() {
         browser.press("ArrowRight");
         assert!(browser.texts("figure output")[0].starts_with("After `·`, token 3, layer 0: "));
         let terms = browser.texts(".terms .number");
-        assert_eq!(terms.len(), measured["attribution"]["terms"].as_array().expect("terms").len());
-        assert!(browser.overflow() < 1.0);
-        browser.picture(&format!("lens-{}-{}", screen.0, screen.1.name()));
-        assert_eq!(browser.take_problems(), [""; 0]);
+        assert_eq!(terms.len(), list(&measured["attribution"]["terms"]).len());
+        browser.check("lens", screen);
     }
-    let picture = folder.succeed(&[&args[..], &["--format", "svg"]].concat());
+    let picture = folder.succeed(&[&["inspect"], &args[..], &["--format", "svg"]].concat());
     assert!(picture.starts_with("<svg ") && picture.contains("tiny · step "), "{picture}");
     assert!(picture.matches("<rect").count() > 3 * PROMPT.len());
 }
@@ -63,32 +50,27 @@ fn a_lens_is_a_grid_of_layers_by_tokens() {
 fn ablation_and_patching_are_maps_of_parts() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
-    let ablate = ["inspect", "ablate", "runs/tiny", "--max-batches", "2"];
-    let measured = folder.json(&[&ablate[..], &["--format", "json"]].concat());
-    let answers = ["--answer", "a", "--against", "e"];
-    let patch = ["inspect", "lens", "runs/tiny", "--prompt", PROMPT, "--patch-from", "The hen sat"];
-    let patch = [&patch[..], &answers].concat();
-    let patched = folder.json(&[&patch[..], &["--format", "json"]].concat());
+    let ablate = ["ablate", "runs/tiny", "--max-batches", "2"];
+    let patch =
+        ["lens", "runs/tiny", "--prompt", PROMPT, "--patch-from", "The hen sat", "--answer", "a", "--against", "e"];
+    let [measured, patched] =
+        [&ablate[..], &patch].map(|args| folder.json(&[&["inspect"], args, &["--format", "json"]].concat()));
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&page(&folder, &ablate));
         let cells = browser.texts(".cells td[data-about]");
         assert_eq!(cells.len(), 2 * 4, "two layers of two heads, attention and mlp");
-        let parts = measured["parts"].as_array().expect("parts");
         let of = |part: &Value| part["part"] == "head" && part["layer"] == 1 && part["head"] == 1;
-        let head = parts.iter().find(|part| of(part)).expect("measured");
+        let head = list(&measured["parts"]).iter().find(|part| of(part)).expect("measured");
         let rise = number(&head["mean"]) - number(&measured["loss"]);
         assert_eq!(cells[5].replace(['+', '\u{2212}'], "").replace('-', ""), format!("{:.3}", rise.abs()));
-        browser.picture(&format!("ablation-{}-{}", screen.0, screen.1.name()));
-        assert!(browser.overflow() < 1.0);
+        browser.check("ablation", screen);
 
         browser.open(&page(&folder, &patch));
         let cells = browser.all("figure:first-of-type .cells tbody tr:last-child td", "it.textContent");
-        let last = patched["residual"][2].as_array().expect("shares");
+        let last = list(&patched["residual"][2]);
         assert_eq!(cells.len(), PROMPT.len() - 4, "from the first token that differs");
         assert_eq!(cells.last(), Some(&json!(format!("{:.1} %", 100.0 * number(&last[10])))));
-        browser.picture(&format!("patching-{}-{}", screen.0, screen.1.name()));
-        assert!(browser.overflow() < 1.0);
-        assert_eq!(browser.take_problems(), [""; 0]);
+        browser.check("patching", screen);
     }
 }

@@ -10,7 +10,7 @@ use crate::fixtures::Folder;
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
 
 /// Everything that a command writes to a terminal of 60 columns, with these environment variables.
-fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
+pub fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
     let pair = native_pty_system().openpty(PtySize { rows: 30, cols: 60, ..PtySize::default() }).expect("a terminal");
     let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
     command.args(args);

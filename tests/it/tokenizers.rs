@@ -12,7 +12,7 @@ use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
 
-use crate::fixtures::{Folder, Ran};
+use crate::fixtures::{Folder, Ran, number, set};
 
 const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
 
@@ -327,8 +327,8 @@ fn a_run_with_bpe_is_like_any_other() {
     let estimates: Vec<Value> = lines.filter(|line| line["is_best"].is_boolean()).collect();
     assert_eq!(estimates.len(), 2);
     for line in estimates {
-        let expected = line["val_loss_estimate"].as_f64().unwrap() / 2_f64.ln() * tokens_per_byte;
-        let found = line["val_bits_per_byte_estimate"].as_f64().unwrap();
+        let expected = number(&line["val_loss_estimate"]) / 2_f64.ln() * tokens_per_byte;
+        let found = number(&line["val_bits_per_byte_estimate"]);
         assert!((found / expected - 1.0).abs() < 0.01, "{found} and {expected}");
     }
 
@@ -370,8 +370,7 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
     for name in ["gpt2", "llama2", "unigram", "wordpiece"] {
         let folder = folder();
         let file = format!("{name}.json");
-        let trained = train_with(&folder, &file, &[]);
-        assert_eq!(trained.code, Some(0), "{name}: {}", trained.stderr);
+        train_with(&folder, &file, &[]).exits(0);
         let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
         assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
         let written = folder.succeed(&["generate", "run", "--prompt", "The girl", "--max-new-tokens", "8"]);
@@ -379,9 +378,7 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
         folder.succeed(&["eval", "run"]);
 
         std::fs::remove_file(folder.path(&file)).unwrap();
-        let more = ["--resume", "--set", "train.max_steps=6"];
-        let resumed = train_with(&folder, "elsewhere.json", &more);
-        assert_eq!(resumed.code, Some(0), "{name}: {}", resumed.stderr);
+        train_with(&folder, "elsewhere.json", &["--resume", "--set", "train.max_steps=6"]).exits(0);
         let other = train_with(&folder, "trained.json", &["--resume", "--set", "train.max_steps=8"]);
         assert!(other.stderr.contains("the tokenizer `trained.json` has changed"), "{}", other.stderr);
     }
@@ -416,8 +413,7 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     assert!(ids.contains(&70_000) && !ids.contains(&(70_000 % 65_536)));
     assert!(text.replace(". ", "<|last|>").starts_with(&corpus.tokenizer.decode(&ids)));
 
-    let trained = train_with(&folder, "big.json", &["--set", "train.max_steps=2"]);
-    assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+    let trained = train_with(&folder, "big.json", &["--set", "train.max_steps=2"]).exits(0);
     assert!(trained.stderr.contains("vocabulary of 70001"), "{}", trained.stderr);
     folder.succeed(&["generate", "run", "--max-new-tokens", "3"]);
 }
@@ -444,28 +440,19 @@ fn mistakes_with_tokenizers_are_told() {
     let error = said("no_tilde.json");
     assert!(error.contains("the character '~' (U+007E)") && error.contains("hint:"), "{error}");
 
-    let train = |sets: &[&str]| {
-        let sets = sets.iter().flat_map(|set| ["--set", set]);
-        folder.fail(&["train", "tiny.toml"].into_iter().chain(sets).collect::<Vec<_>>())
-    };
-    for (sets, expected) in [
+    for (settings, expected) in [
         (&["tokenizer.kind=bpe", "tokenizer.vocab_size=100"][..], "vocab_size = 100 must be at least 257"),
         (&["tokenizer.vocab_size=512"], "only for tokenizer.kind = \"bpe\""),
         (&["tokenizer.path=a.json"], "only for tokenizer.kind = \"file\""),
         (&["tokenizer.kind=file"], "tokenizer.path is missing"),
         (&["tokenizer.kind=bpee"], "unknown variant `bpee`"),
     ] {
-        let error = train(sets);
-        assert!(error.contains(expected), "{error}");
-        assert!(error.contains("has a problem"), "only one: {error}");
+        let error = folder.fail(&[&["train", "tiny.toml"], &*set(settings)].concat());
+        assert!(error.contains(expected) && error.contains("has a problem"), "only one: {error}");
     }
 
-    let tokenizer = |args: &[&str]| folder.fail(&[&["tokenizer"], args].concat());
     for (args, expected) in [
-        (
-            &["decode", "trained.json", "600"][..],
-            "there is no token 600: this tokenizer has 600\n  hint: ids are from 0 to 599",
-        ),
+        (&["decode", "trained.json", "600"][..], "no token 600: this tokenizer has 600\n  hint: ids are from 0 to 599"),
         (&["decode", "trained.json", "-1"], "`-1` is not an id"),
         (&["decode", "trained.json"], "no ids"),
         (&["encode", "trained.json", ""], "the text is empty"),
@@ -474,7 +461,7 @@ fn mistakes_with_tokenizers_are_told() {
         (&["info", "cache"], "is not a run"),
         (&["info", "missing"], "there is no run at"),
     ] {
-        let error = tokenizer(args);
+        let error = folder.fail(&[&["tokenizer"], args].concat());
         assert!(error.contains(expected) && error.contains("hint:"), "{error}");
     }
     let info = folder.json(&["tokenizer", "info", "llama3.json", "--json"]);

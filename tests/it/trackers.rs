@@ -9,7 +9,7 @@ use serde_json::Value;
 use tinderbox::run::RunDir;
 use tinderbox::train::Start;
 
-use crate::fixtures::{Folder, Place, Ran, assert_transcript};
+use crate::fixtures::{Folder, Place, assert_transcript, list, number};
 
 const EVENTS: &str = "tensorboard/events.out.tfevents.tinderbox";
 
@@ -110,17 +110,11 @@ fn tensorboard_is_told_what_the_metrics_say() {
         events.into_iter().partition(|event| matches!(event, Logged::Number(..)));
     let metrics = String::from_utf8(place.read("run/metrics.jsonl")).expect("text");
     assert_eq!(numbers, expected_numbers(&metrics));
-    let steps: Vec<u64> = texts
-        .iter()
-        .map(|event| match event {
-            Logged::Text(step, tag, text) => {
-                assert!(tag == "sample" && text.starts_with("    "), "{event:?}");
-                *step
-            }
-            Logged::Number(..) => unreachable!(),
-        })
-        .collect();
-    assert_eq!(steps, [4, 8, 10]);
+    for (event, at) in texts.iter().zip([4, 8, 10]) {
+        let is_sample = matches!(event, Logged::Text(step, tag, text) if *step == at && tag == "sample" && text.starts_with("    "));
+        assert!(is_sample, "{event:?}");
+    }
+    assert_eq!(texts.len(), 3);
     place.train("plain", place.config(&[]), Start::New, None).expect("trains");
     assert!(!place.path("plain/tensorboard").exists(), "only where it is asked for");
 }
@@ -182,7 +176,7 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
 
     let json: Value =
         serde_json::from_str(&folder.succeed(&["metrics", "runs/tiny/last", "--json", "--every", "20"])).expect("JSON");
-    let steps: Vec<&Value> = json.as_array().expect("an array").iter().map(|row| &row["step"]).collect();
+    let steps: Vec<&Value> = list(&json).iter().map(|row| &row["step"]).collect();
     assert_eq!(steps, [20, 40]);
 }
 
@@ -194,8 +188,7 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     let ran = folder.run(&["metrics", "runs/tiny"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     folder.write("runs/tiny/metrics.jsonl", "7\n".to_owned() + &half);
-    let ran = folder.run(&["metrics", "runs/tiny", "--csv"]);
-    assert_eq!(ran.code, Some(0));
+    let ran = folder.run(&["metrics", "runs/tiny", "--csv"]).exits(0);
     assert_snapshot!(ran.stderr, @"note: one line of the logs cannot be read and is left out");
     for log in ["metrics.jsonl", "timings.jsonl"] {
         fs::remove_file(folder.path("runs/tiny").join(log)).expect("removed");
@@ -204,17 +197,12 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
     assert_snapshot!(ran.stderr, @"note: the run has not logged anything yet");
     assert_eq!(folder.succeed(&["metrics", "runs/tiny", "--json"]), "[]\n");
-    assert_snapshot!(folder.fail(&["metrics", "runs/nope"]), @r"
-    error: there is no run at `runs/nope`
-      hint: found there: `runs/tiny`
-    ");
-    assert_eq!(folder.run(&["metrics", "runs/tiny", "--every", "0"]).code, Some(2));
+    folder.misuse(&["metrics", "runs/tiny", "--every", "0"]);
 }
 
 /// The array that `runs` prints with `--json`.
-fn facts(ran: &Ran) -> Vec<Value> {
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).expect("an array")
+fn facts(printed: &str) -> Vec<Value> {
+    serde_json::from_str(printed).expect("an array")
 }
 
 /// A folder with finished runs, a stopped one, one of an older and one of a newer version, and unrelated entries.
@@ -246,8 +234,8 @@ fn folder_of_runs() -> Folder {
 #[test]
 fn runs_are_listed_with_what_is_known_of_them() {
     let folder = folder_of_runs();
-    let ran = folder.run(&["runs", "--json"]);
-    let runs = facts(&ran);
+    let ran = folder.run(&["runs", "--json"]).exits(0);
+    let runs = facts(&ran.stdout);
     let of = |name: &str| {
         let path = format!("runs/{name}");
         runs.iter().find(|facts| facts["run"] == path.as_str()).unwrap_or_else(|| panic!("{name}"))
@@ -261,7 +249,7 @@ fn runs_are_listed_with_what_is_known_of_them() {
     assert!(done["wall_s"].as_f64() > done["train_s"].as_f64());
     let eval: Value = folder.json(&["eval", "runs/tiny", "--json"]);
     for (ours, theirs) in [("val_loss", "loss"), ("val_bits_per_byte", "bits_per_byte")] {
-        let (ours, theirs) = (done[ours].as_f64().expect(ours), eval[theirs].as_f64().expect(theirs));
+        let (ours, theirs) = (number(&done[ours]), number(&eval[theirs]));
         assert!((ours - theirs).abs() < 1e-9, "{ours} and {theirs} are of the best checkpoint");
     }
     let stopped = of("stopped");
@@ -284,10 +272,10 @@ fn runs_are_listed_with_what_is_known_of_them() {
 #[test]
 fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
     let folder = folder_of_runs();
-    let by_loss = facts(&folder.run(&["runs", "--json"]));
-    let bits: Vec<f64> = by_loss.iter().map(|facts| facts["val_bits_per_byte"].as_f64().expect("known")).collect();
+    let by_loss = facts(&folder.succeed(&["runs", "--json"]));
+    let bits: Vec<f64> = by_loss.iter().map(|facts| number(&facts["val_bits_per_byte"])).collect();
     assert!(bits.is_sorted(), "{bits:?}");
-    let by_time = facts(&folder.run(&["runs", "runs", "--json", "--sort", "time"]));
+    let by_time = facts(&folder.succeed(&["runs", "runs", "--json", "--sort", "time"]));
     let names: Vec<&Value> = by_time.iter().map(|facts| &facts["run"]).collect();
     assert_eq!(names, ["runs/newer", "runs/stopped", "runs/short", "runs/tiny", "runs/old"]);
     let table = folder.succeed(&["runs"]);
@@ -295,7 +283,7 @@ fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
 
     let held = RunDir::lock(&folder.path("runs/stopped")).expect("free");
-    let status = || facts(&folder.run(&["runs", "runs/stopped", "--json"]))[0]["status"].clone();
+    let status = || facts(&folder.succeed(&["runs", "runs/stopped", "--json"]))[0]["status"].clone();
     assert_eq!(status(), "running");
     drop(held);
     assert_eq!(status(), "stopped");
@@ -306,7 +294,7 @@ fn a_resumed_run_adds_up_its_time() {
     let place = Place::new();
     let train = |start, stop_after| place.train("run", place.config(&[]), start, stop_after).expect("trains").0;
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
-    let run = RunDir::open(&place.path("run")).expect("a run");
+    let run = place.run("run");
     let facts = tinderbox::run::RunInfo::read(&run).expect("read");
     let sum = first.train_s + second.train_s;
     assert!((facts.train_s.expect("known") - sum).abs() < 1e-9);
@@ -324,7 +312,7 @@ fn runs_are_compared_by_what_sets_them_apart() {
     assert_eq!(words(table.lines().next().expect("a heading")), ["tiny", "other"]);
     assert_eq!(words(below[1]), ["train.max_steps", "40", "20"]);
     assert_eq!(words(below[2]), ["train.seed", "1337", "7"]);
-    let json = facts(&folder.run(&["runs", "runs/tiny", "runs/other", "--json"]));
+    let json = facts(&folder.succeed(&["runs", "runs/tiny", "runs/other", "--json"]));
     assert_eq!(json[1]["differing_settings"]["train.seed"], 7);
     assert_eq!(json[0]["step"], 40);
     let one = folder.succeed(&["runs", "runs/other"]);
@@ -338,12 +326,7 @@ fn a_folder_without_runs_is_explained() {
     error: there is no folder `runs`
       hint: train a run with `tinderbox train CONFIG`, or name the folder that holds yours
     ");
-    fs::create_dir(folder.path("runs")).expect("made");
-    assert_snapshot!(folder.fail(&["runs"]), @r"
-    error: there are no runs in `runs`
-      hint: train one with `tinderbox train CONFIG`, or name the folder that holds yours
-    ");
-    fs::create_dir(folder.path("runs/notes")).expect("made");
+    fs::create_dir_all(folder.path("runs/notes")).expect("made");
     assert_transcript!(folder, @r"
     $ runs
     error: there are no runs in `runs`

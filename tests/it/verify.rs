@@ -1,30 +1,26 @@
 //! `tinderbox verify` on models made by transformers: the run imported from a folder is its model, and one with a
 //! changed number, setting or tensor is not.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use serde_json::{Value, json};
 
-use crate::fixtures::{FAMILIES, Folder, copy};
+use crate::fixtures::{Folder, Model, families, list};
 
-fn fixture(family: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family)
+/// A folder with the imported run `runs/it`, and its model, which may be modified.
+fn imported(family: &str) -> (Folder, Model) {
+    let (folder, model) = (Folder::new(), Model::of(family));
+    folder.succeed(&["import", model.path().to_str().expect("UTF-8"), "--run-dir", "runs/it"]);
+    (folder, model)
 }
 
-/// A folder with the imported run `runs/FAMILY`, and a copy of the model that may be modified, `model`.
-fn imported(family: &str) -> Folder {
-    let folder = Folder::new();
-    copy(&fixture(family), &folder.path("model"));
-    folder.succeed(&["import", "model", "--run-dir", "runs/it"]);
-    folder
+/// The command that compares the two.
+fn verify<'a>(model: &'a Model, args: &[&'a str]) -> Vec<&'a str> {
+    [&["verify", "runs/it", "--against", model.path().to_str().expect("UTF-8")], args].concat()
 }
 
-/// Its output, which must say that the two are not the same.
-fn differing(folder: &Folder, args: &[&str]) -> Value {
-    let ran = folder.run(&[&["verify", "runs/it", "--against", "model", "--json"], args].concat());
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("`runs/it` is not the model in `model`"), "{}", ran.stderr);
+/// The output for a model that is not the same.
+fn differing((folder, model): &(Folder, Model), args: &[&str]) -> Value {
+    let ran = folder.run(&[&verify(model, &["--json"])[..], args].concat()).exits(1);
+    assert!(ran.stderr.contains("`runs/it` is not the model in `"), "{}", ran.stderr);
     let found: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert_eq!(found["same"], json!(false));
     found
@@ -32,33 +28,16 @@ fn differing(folder: &Folder, args: &[&str]) -> Value {
 
 /// The names and results of the tensors that are not equal.
 fn unequal(found: &Value) -> Vec<(&str, &str)> {
-    let tensors = found["tensors"].as_array().expect("tensors").iter();
+    let tensors = list(&found["tensors"]).iter();
     let named = tensors.map(|it| (it["name"].as_str().expect("a name"), it["result"].as_str().expect("a result")));
     named.filter(|(_, result)| *result != "equal").collect()
 }
 
-/// Edits the header of `model/model.safetensors`, keeping its length.
-fn edit_header(folder: &Folder, from: &str, to: &str) {
-    assert_eq!(from.len(), to.len());
-    let path = folder.path("model/model.safetensors");
-    let mut bytes = fs::read(&path).expect("read");
-    let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).expect("it is in the header");
-    bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
-    fs::write(path, bytes).expect("written");
-}
-
-fn edit_config(folder: &Folder, key: &str, value: Value) {
-    let path = folder.path("model/config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
-    config[key] = value;
-    fs::write(path, config.to_string()).expect("written");
-}
-
 #[test]
 fn an_imported_run_is_its_model_in_every_family() {
-    for family in FAMILIES {
-        let folder = imported(family);
-        let found = folder.json(&["verify", "runs/it", "--against", "model", "--json"]);
+    for family in families() {
+        let (folder, model) = imported(&family);
+        let found = folder.json(&verify(&model, &["--json"]));
         assert_eq!(found["same"], json!(true), "{family}: {found}");
         assert_eq!(unequal(&found), [], "{family}");
         assert_eq!(found["settings"], json!([]), "{family}");
@@ -85,7 +64,7 @@ fn an_export_is_the_run_in_every_type_of_numbers() {
         folder.succeed(&["export", "runs/tiny", "--to", to, "--dtype", dtype, "--output", &place]);
         let found = folder.json(&["verify", "runs/tiny", "--against", &place, "--prompt", "the cat", "--json"]);
         assert_eq!(found["same"], json!(true), "{place}: {found}");
-        let tensors = found["tensors"].as_array().expect("tensors");
+        let tensors = list(&found["tensors"]);
         let tensor = |name: &str| tensors.iter().find(|tensor| tensor["name"] == json!(name)).expect("it is there");
         assert_eq!(tensor(name)["result"], json!(result), "{place}");
         assert_eq!(tensor(name)["dtype"], json!(dtype.to_uppercase()));
@@ -100,46 +79,46 @@ fn an_export_is_the_run_in_every_type_of_numbers() {
 
 #[test]
 fn a_changed_number_is_found() {
-    let folder = imported("llama");
-    let path = folder.path("model/model.safetensors");
-    let mut bytes = fs::read(&path).expect("read");
-    let last = bytes.len() - 1;
-    bytes[last] ^= 0x40; // in the exponent of the last number
-    fs::write(&path, bytes).expect("written");
-    let found = differing(&folder, &[]);
+    let it = imported("llama");
+    it.1.change(|tensors| {
+        let last = tensors.get_mut("lm_head.weight").expect("it is not tied").bytes.last_mut();
+        *last.expect("a number") ^= 0x40; // in the exponent
+    });
+    let found = differing(&it, &[]);
     let unequal = unequal(&found);
     let [(name, "different")] = unequal[..] else { panic!("{unequal:?}") };
-    let tensors = found["tensors"].as_array().expect("tensors");
+    let tensors = list(&found["tensors"]);
     let tensor = tensors.iter().find(|tensor| tensor["name"] == json!(name)).expect("it is listed");
     assert_eq!((&tensor["n_different"], &tensor["dtype"]), (&json!(1), &json!("F32")));
     assert!(tensor["max_difference"].as_f64() > Some(1e-3), "{tensor}");
-    let text = folder.run(&["verify", "runs/it", "--against", "model"]);
+    let text = it.0.run(&verify(&it.1, &[]));
     assert!(text.stdout.contains(name) && text.stdout.ends_with("not the same model\n"), "{}", text.stdout);
 }
 
 #[test]
 fn missing_and_extra_tensors_are_listed_together() {
-    let folder = imported("gpt2");
-    edit_header(&folder, "h.0.attn.c_attn.weight", "h.0.attn.c_attn.height");
-    let found = differing(&folder, &[]);
-    let name = |end| format!("transformer.h.0.attn.c_attn.{end}");
-    let (height, weight) = (name("height"), name("weight"));
+    let it = imported("gpt2");
+    let [height, weight] = ["height", "weight"].map(|end| format!("transformer.h.0.attn.c_attn.{end}"));
+    it.1.change(|tensors| {
+        let tensor = tensors.remove(&weight).expect("it is there");
+        tensors.insert(height.clone(), tensor);
+    });
+    let found = differing(&it, &[]);
     assert_eq!(unequal(&found), [(&*height, "extra"), (&*weight, "missing")]);
     assert_eq!(found["logits"], Value::Null, "one of them is no model");
 }
 
 #[test]
 fn settings_and_other_families_are_differences_too() {
-    let folder = imported("qwen2");
-    edit_config(&folder, "rms_norm_eps", json!(1e-3));
-    let found = differing(&folder, &["--prompt", "a"]);
+    let it = imported("qwen2");
+    it.1.set(json!({ "rms_norm_eps": 1e-3 }));
+    let found = differing(&it, &["--prompt", "a"]);
     assert_eq!(unequal(&found), []);
-    let settings = found["settings"].as_array().expect("settings");
+    let settings = list(&found["settings"]);
     assert!(settings.len() == 1 && settings[0].as_str().expect("text").starts_with("model.norm_eps = "), "{found}");
 
-    let other = fixture("gpt2");
-    let error = folder.fail(&["verify", "runs/it", "--against", other.to_str().expect("UTF-8")]);
+    let error = it.0.fail(&verify(&Model::of("gpt2"), &[]));
     assert!(error.contains("which is of the family gpt2") && error.contains("model.position"), "{error}");
-    let error = folder.fail(&["verify", "runs/it", "--against", "nowhere"]);
+    let error = it.0.fail(&["verify", "runs/it", "--against", "nowhere"]);
     assert!(error.contains("there is no model at `nowhere`") && error.contains("hint: "), "{error}");
 }

@@ -2,19 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::page::{look_around, no_problems, post};
+use super::page::{look_around, post};
 use super::program::program;
-use super::{Response, text};
+use super::{ask, text};
 use crate::browser::{Browser, Theme};
-use crate::fixtures::{Folder, set};
+use crate::fixtures::{Folder, list, set};
 
 /// A run of 40 steps with a checkpoint every 10.
 fn kept() -> Folder {
     Folder::with_run(&["train.keep_checkpoints=all"])
-}
-
-fn ask(port: u16, path: &str, body: &Value) -> Response {
-    super::ask(port, "POST", path, body)
 }
 
 #[test]
@@ -30,10 +26,10 @@ fn a_checkpoint_is_asked_for_by_its_name() {
             let run = format!("runs/tiny/checkpoints/{checkpoint}");
             let settings = ["--prompt", "The", "--temperature", "0", "--max-new-tokens", "9"];
             let generated = folder.succeed(&[&["generate", &run][..], &settings].concat());
-            assert_eq!(format!("{}\n", text(&ask(port, "/v1/completions", &body).json(200), 0)), generated);
+            assert_eq!(format!("{}\n", text(&ask(port, "POST", "/v1/completions", &body).json(200), 0)), generated);
         }
         for name in ["tiny/step-000011", "tiny/step-10", "tiny/", "tiny/..", "tiny/../tiny", "other/step-000010"] {
-            let error = ask(port, "/v1/completions", &json!({"model": name, "prompt": "The"})).error(404);
+            let error = ask(port, "POST", "/v1/completions", &json!({"model": name, "prompt": "The"})).error(404);
             assert_eq!(error["code"], "model_not_found", "{name}");
         }
         server.kill();
@@ -48,16 +44,16 @@ fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
     let (followed, other) = program(&folder, &["--runs", "runs"]);
     let looked = json!({"model": "tiny", "prompt": "The"});
     let write = json!({"model": "tiny", "prompt": "The", "max_tokens": 3});
-    ask(other, "/v1/completions", &write).json(200);
+    ask(other, "POST", "/v1/completions", &write).json(200);
     folder.succeed(
         &[&["train", "tiny.toml", "--resume"], &*set(&["train.keep_checkpoints=1", "train.max_steps=60"])].concat(),
     );
     assert!(!folder.path("runs/tiny/checkpoints/step-000010").exists(), "the run went on from a better one");
-    ask(port, "/v1/completions", &write).json(200);
-    let error = ask(port, "/v1/inspect", &looked).error(409);
+    ask(port, "POST", "/v1/completions", &write).json(200);
+    let error = ask(port, "POST", "/v1/inspect", &looked).error(409);
     assert_eq!(error["code"], "checkpoint_removed", "{error}");
     // In a folder the name refers to the current checkpoint.
-    ask(other, "/v1/inspect", &looked).json(200);
+    ask(other, "POST", "/v1/inspect", &looked).json(200);
     named.kill();
     followed.kill();
 }
@@ -111,9 +107,9 @@ fn the_page_replays_the_checkpoints() {
     let scored = post(port, "/v1/completions", &body);
     let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
     let expected = &scored["choices"][0]["logprobs"]["token_logprobs"];
-    assert_eq!(json!(own), json!(expected.as_array().expect("a list")[..7]));
+    assert_eq!(json!(own), json!(list(expected)[..7]));
     look_around(&mut browser, "write-step");
-    no_problems(&mut other);
+    assert_eq!(other.take_problems(), [""; 0]);
     server.kill();
 }
 
@@ -129,8 +125,7 @@ fn one_cell_is_worked_out_as_the_command_does() {
     let steps = folder.json(&args);
     assert_eq!(steps["token"], 4);
     let labels = |numbers: &Value, show: fn(f64) -> String| -> Vec<String> {
-        let numbers = numbers.as_array().expect("a list").iter();
-        numbers.map(|x| x.as_f64().map(show).unwrap_or_default()).collect()
+        list(numbers).iter().map(|x| x.as_f64().map(show).unwrap_or_default()).collect()
     };
     let row = |browser: &mut Browser, table: usize, row: usize| {
         browser.texts(&format!("#section-2 figure:nth-of-type({table}) tbody tr:nth-of-type({row}) td"))

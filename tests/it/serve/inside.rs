@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::program::program;
 use super::{Host, ask};
 
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, list, number};
 
 /// The numbers as 32-bit floats, which they are.
-fn floats(list: &Value) -> Vec<f32> {
-    list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
+fn floats(numbers: &Value) -> Vec<f32> {
+    list(numbers).iter().map(|x| number(x) as f32).collect()
 }
 
 #[test]
@@ -22,12 +22,11 @@ fn attention_and_lens_are_those_of_the_command() {
     let always = ["--prompt", prompt, "--format", "json"];
     let attention = folder.json(&[&["inspect", "attention", "runs/tiny"][..], &always].concat());
     assert_eq!(found["tokens"], attention["tokens"]);
-    let layers = attention["weights"].as_array().expect("layers");
     let shown = &found["attention"]["weights"];
-    assert_eq!(shown.as_array().map(Vec::len), Some(layers.len()));
-    for (layer, heads) in layers.iter().enumerate() {
-        for (head, rows) in heads.as_array().expect("heads").iter().enumerate() {
-            for (query, row) in rows.as_array().expect("rows").iter().enumerate() {
+    assert_eq!(list(shown).len(), list(&attention["weights"]).len());
+    for (layer, heads) in list(&attention["weights"]).iter().enumerate() {
+        for (head, rows) in list(heads).iter().enumerate() {
+            for (query, row) in list(rows).iter().enumerate() {
                 assert_eq!(floats(&shown[layer][head][query]), floats(row)[..=query], "{layer}.{head} {query}");
             }
         }
@@ -37,8 +36,8 @@ fn attention_and_lens_are_those_of_the_command() {
     assert_eq!(found["attribution"], lens["attribution"]);
     let some =
         inspect(json!({"prompt": prompt, "attention": true, "lens": true, "layer": 1, "head": 0, "range": [2, 5]}));
-    assert_eq!(some["attention"]["weights"], json!([[shown[1][0].as_array().expect("rows")[2..5]]]));
-    let positions: Vec<&Value> = some["lens"].as_array().expect("a list").iter().map(|at| &at["position"]).collect();
+    assert_eq!(some["attention"]["weights"], json!([[list(&shown[1][0])[2..5]]]));
+    let positions: Vec<&Value> = list(&some["lens"]).iter().map(|at| &at["position"]).collect();
     assert_eq!(positions, [2, 3, 4]);
     server.kill();
 }
@@ -56,19 +55,19 @@ fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
         assert_eq!(without[field], whole[field], "the model itself is as before");
         assert_ne!(ablation[field], whole[field], "{field}");
     }
-    let losses: Vec<f64> = whole["losses"].as_array().expect("a list").iter().filter_map(Value::as_f64).collect();
+    let losses: Vec<f64> = list(&whole["losses"]).iter().filter_map(Value::as_f64).collect();
     let mean = losses.iter().sum::<f64>() / 7.0;
     assert_eq!(losses.len(), 7);
-    assert!((whole["loss"].as_f64().expect("a number") - mean).abs() < 1e-12);
+    assert!((number(&whole["loss"]) - mean).abs() < 1e-12);
     // The same text and numbers as from a completion request.
     let written = host.complete(&json!({
         "prompt": "abcabcab", "max_tokens": 12, "temperature": 0, "echo": true, "logprobs": 0,
     }));
     let text = format!("abcabcab{}", whole["continuation"]["text"].as_str().expect("a text"));
     assert_eq!(written["choices"][0]["text"], text);
-    let logprobs = written["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list");
+    let logprobs = list(&written["choices"][0]["logprobs"]["token_logprobs"]);
     for (loss, logprob) in losses.iter().zip(&logprobs[1..]) {
-        assert!((loss + logprob.as_f64().expect("a number")).abs() < 1e-4, "{loss} {logprob}");
+        assert!((loss + number(logprob)).abs() < 1e-4, "{loss} {logprob}");
     }
     let patterns = inspect(json!({"prompt": [0, 1, 2, 0, 1, 2], "patterns": true}));
     assert!(patterns["patterns"][1][1]["kind"].is_string(), "{patterns}");

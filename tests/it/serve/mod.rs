@@ -22,13 +22,7 @@ use tinderbox::model::Gpt;
 use tinderbox::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
-use crate::properties::lively;
-
-const ALPHABET: &str = "abcdefghijk";
-
-fn tokenizer() -> Tokenizer {
-    Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
-}
+use crate::properties::{letters as tokenizer, lively};
 
 fn config(context_length: usize) -> ModelConfig {
     let config =
@@ -244,9 +238,8 @@ fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Va
 /// The letters tokenizer, with two more tokens and a chat template.
 fn chatting() -> Tokenizer {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let mut file: Value =
-        serde_json::from_str(&Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet").to_json())
-            .expect("JSON");
+    let letters = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet");
+    let mut file: Value = serde_json::from_str(&letters.to_json()).expect("JSON");
     let added = (9..).zip(["<|start|>", "<|end|>"]).map(|(id, content)| {
         json!({
             "id": id, "content": content, "special": true, "normalized": false,

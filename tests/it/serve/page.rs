@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ask;
 use super::program::program;
 use crate::browser::{Browser, Theme};
-use crate::fixtures::{Folder, set};
+use crate::fixtures::{Folder, list, number, set};
 use crate::inspect::trained;
 
 /// The screens to check the page on.
@@ -25,19 +25,12 @@ pub(super) fn post(port: u16, path: &str, body: &Value) -> Value {
     ask(port, "POST", path, body).json(200)
 }
 
-pub(super) fn no_problems(browser: &mut Browser) {
-    let problems = browser.take_problems();
-    assert!(problems.is_empty(), "{problems:?}");
-}
-
 /// Checks the page on every screen.
 pub(super) fn look_around(browser: &mut Browser, name: &str) {
-    for (width, theme) in SCREENS {
-        browser.look((width, theme));
-        browser.picture(&format!("serve-{name}-{width}-{}", theme.name()));
-        assert!(browser.overflow() <= 0.0, "{name} is wider than a screen of {width}");
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.check(&format!("serve-{name}"), screen);
     }
-    no_problems(browser);
 }
 
 #[test]
@@ -58,13 +51,13 @@ fn a_text_is_written_scored_and_branched() {
     let scored = post(port, "/v1/completions", &body);
     let logprobs = &scored["choices"][0]["logprobs"];
     let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
-    assert_eq!(json!(own), json!(logprobs["token_logprobs"].as_array().expect("a list")[..14]));
+    assert_eq!(json!(own), json!(list(&logprobs["token_logprobs"])[..14]));
     browser.click(".flow .token:nth-of-type(6)");
     let mut top: Vec<(String, f64)> = logprobs["top_logprobs"][5]
         .as_object()
         .expect("the likeliest")
         .iter()
-        .map(|(token, logprob)| (token.clone(), logprob.as_f64().expect("a number")))
+        .map(|(token, logprob)| (token.clone(), number(logprob)))
         .collect();
     top.sort_by(|a, b| b.1.total_cmp(&a.1));
     let options = browser.texts(".others .option code");
@@ -89,7 +82,7 @@ fn a_text_is_written_scored_and_branched() {
     browser.wait_for("document.querySelectorAll('.flow .token').length > 5");
     assert_eq!(browser.evaluate(area), expected);
     browser.wait_for("document.querySelectorAll('.branches button').length === 2");
-    no_problems(&mut browser);
+    assert_eq!(browser.take_problems(), [""; 0]);
     server.kill();
 }
 
@@ -108,8 +101,7 @@ fn a_head_is_switched_off_and_on_again() {
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 11");
     let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
     let weights = folder.json(&args)["weights"].take();
-    let row = weights[0][0][10].as_array().expect("a row");
-    let mut strongest: Vec<f64> = row.iter().filter_map(Value::as_f64).collect();
+    let mut strongest: Vec<f64> = list(&weights[0][0][10]).iter().map(number).collect();
     strongest.sort_by(|a, b| b.total_cmp(a));
     let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
     assert_eq!(browser.texts(".partners .number"), strongest);
@@ -126,7 +118,7 @@ fn a_head_is_switched_off_and_on_again() {
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
     browser.click(&head);
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
-    let change = whole["ablation"]["loss"].as_f64().expect("a loss") - whole["loss"].as_f64().expect("a loss");
+    let change = number(&whole["ablation"]["loss"]) - number(&whole["loss"]);
     let change = format!("{change:+.4}").replace('-', "−");
     assert_eq!(browser.texts(".change")[0].trim(), change);
     assert_eq!(browser.evaluate("new URLSearchParams(location.search).get('off')"), off);
@@ -154,7 +146,7 @@ fn runs_appear_and_grow_while_one_looks() {
     training.wait_for("step");
     browser.wait_for("document.querySelector('.badge.running')?.textContent === 'live'");
     let step = "Number(document.querySelector('.runs tr:has(.running) .number').textContent.split(' of')[0].replace(/\\D/g, ''))";
-    let before = browser.evaluate(step).as_f64().expect("a step");
+    let before = number(&browser.evaluate(step));
     browser.wait_for(&format!("{step} > {before}"));
     look_around(&mut browser, "runs");
     // A model in training is available by name as soon as it has a checkpoint.

@@ -12,29 +12,15 @@ use super::{Host, Response, chatting, generated, http, letters, model, text, tok
 #[test]
 fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
     let host = Host::new(1);
+    // What the schemas of `/openapi.json` cannot say: `the_document_says_what_is_taken` tries every field of those.
     for (field, value) in [
-        ("temperature", json!(2.5)),
-        ("temperature", json!("hot")),
-        ("top_p", json!(0)),
-        ("top_k", json!(-1)),
-        ("min_p", json!(1.1)),
-        ("repetition_penalty", json!(0)),
-        ("max_tokens", json!(-1)),
         ("max_tokens", json!(1_000_000)),
-        ("n", json!(0)),
         ("n", json!(5000)),
-        ("seed", json!(-1)),
-        ("seed", json!(1.5)),
         ("stop", json!("")),
         ("stop", json!([1])),
-        ("stream", json!(1)),
         ("stream_options", json!({"include_usage": true})), // without `stream`
-        ("logprobs", json!(21)),
-        ("logprobs", json!(true)),
-        ("echo", json!("yes")),
         ("logit_bias", json!({"11": 1})),
         ("logit_bias", json!({"1": 101})),
-        ("model", json!(7)),
         ("prompt", Value::Null),
         ("prompt", json!("")),
         ("prompt", json!([])),
@@ -46,11 +32,7 @@ fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
         ("prompt", json!({"a": 1})),
         ("suffix", json!("end")),
         ("best_of", json!(2)),
-        ("presence_penalty", json!(0.5)),
-        ("frequency_penalty", json!(-2)),
-        ("user", json!(1)),
         ("tools", json!([])),
-        ("novel", json!(0)),
     ] {
         let mut body = json!({"prompt": "abc"});
         body[field] = value;
@@ -124,15 +106,8 @@ fn too_many_texts_are_told_to_come_back() {
     let long = http("POST", "/v1/completions", "", long.as_bytes());
     // Four of these fit, in addition to the text that has the place.
     let waiting: Vec<TcpStream> = (0..5).map(|_| host.send(&long)).collect();
-    let mut refused = None;
-    for _ in 0..1000 {
-        let response = host.post("/v1/completions", &json!({"prompt": "abc", "n": 1000}));
-        if response.status == 429 {
-            refused = Some(response);
-            break;
-        }
-    }
-    let refused = refused.expect("the queue is full");
+    let mut asked = (0..1000).map(|_| host.post("/v1/completions", &json!({"prompt": "abc", "n": 1000})));
+    let refused = asked.find(|response| response.status == 429).expect("the queue is full");
     assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
     assert!(refused.headers.contains("retry-after: 1"), "{refused:?}");
     drop(waiting);

@@ -8,7 +8,10 @@ use tinderbox::config::GenerateConfig;
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
-use super::{ALPHABET, Host, chatting, config, generated, joined, letters, model, text, tokenizer};
+use crate::fixtures::{host, list, number};
+use crate::properties::{ALPHABET, tensor};
+
+use super::{Host, chatting, config, generated, joined, letters, model, text, tokenizer};
 
 /// Dissimilar requests, as JSON and as settings.
 fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
@@ -107,7 +110,7 @@ fn streamed_texts_are_those_that_are_not() {
         }
         assert_eq!(last["choices"], json!([]));
         assert!(events.iter().all(|event| event.get("usage") == Some(&Value::Null)));
-        let choices = whole["choices"].as_array().expect("a list");
+        let choices = list(&whole["choices"]);
         for (choice, (text, logprobs, finish)) in choices.iter().zip(joined(&events, choices.len(), "/text")) {
             assert_eq!((choice["text"].as_str(), &choice["finish_reason"]), (Some(&*text), &finish), "{body}");
             for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
@@ -124,9 +127,9 @@ fn streamed_texts_are_those_that_are_not() {
 /// The log-softmax of each position, `[T][V]`.
 fn log_softmax(ids: &[i64]) -> Vec<Vec<f64>> {
     let device = Device::flex();
-    let data = burn::tensor::TensorData::new(ids.to_vec(), [1, ids.len()]);
-    let logits = letters().forward(burn::tensor::Tensor::<2, burn::tensor::Int>::from_data(data, &device));
-    let logits = crate::fixtures::host(logits);
+    let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+    let logits = letters().forward(tensor(&ids, &device));
+    let logits = host(logits);
     let row = |row: &[f32]| {
         let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
         row.iter().map(|x| f64::from(*x) - sum.ln()).collect()
@@ -143,13 +146,13 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     let choice = &response["choices"][0];
     assert_eq!((choice["text"].as_str(), choice["finish_reason"].as_str()), (Some("addbjke"), Some("length")));
     let logprobs = &choice["logprobs"];
-    let scored = logprobs["token_logprobs"].as_array().expect("a list");
+    let scored = list(&logprobs["token_logprobs"]);
     assert!(scored[0].is_null() && logprobs["top_logprobs"][0].is_null(), "nothing comes before the first token");
     let expected = log_softmax(&ids);
     for at in 1..ids.len() {
         let row = &expected[at - 1];
         let wanted = row[ids[at] as usize];
-        assert!((scored[at].as_f64().expect("a number") - wanted).abs() < 1e-4, "{at}: {} {wanted}", scored[at]);
+        assert!((number(&scored[at]) - wanted).abs() < 1e-4, "{at}: {} {wanted}", scored[at]);
         let top = logprobs["top_logprobs"][at].as_object().expect("an object");
         let best = row.iter().copied().fold(f64::MIN, f64::max);
         let highest = top.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
@@ -159,8 +162,8 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3, 4, 5, 6]));
     // As sent by lm-eval, which discards the additional token.
     let body = json!({"prompt": ids, "max_tokens": 1, "echo": true, "logprobs": 3, "temperature": 0, "seed": 1234});
-    let with_one = host.complete(&body);
-    let with_one = with_one["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list").clone();
+    let response = host.complete(&body);
+    let with_one = list(&response["choices"][0]["logprobs"]["token_logprobs"]);
     assert_eq!(&with_one[..ids.len()], &scored[..]);
     assert_eq!(with_one.len(), ids.len() + 1);
 }
@@ -216,12 +219,12 @@ fn a_conversation_is_answered_by_the_template() {
         );
         n_ended += usize::from(choice["finish_reason"] == "stop");
         assert_eq!(usage["prompt_tokens"], prompt.len());
-        let scores = choice["logprobs"]["content"].as_array().expect("a list");
+        let scores = list(&choice["logprobs"]["content"]);
         let tokens: String = scores.iter().filter_map(|score| score["token"].as_str()).collect();
         assert_eq!(tokens, content);
         for score in scores {
             assert_eq!(score["bytes"], Value::Null, "a file without a byte-level decoder says nothing of bytes");
-            assert_eq!(score["top_logprobs"].as_array().expect("a list").len(), 2);
+            assert_eq!(list(&score["top_logprobs"]).len(), 2);
         }
         let mut streamed = body.clone();
         streamed["stream"] = true.into();
@@ -231,7 +234,7 @@ fn a_conversation_is_answered_by_the_template() {
         let (joined, logprobs, finish) = joined(&events, 1, "/delta/content").remove(0);
         let streamed: Vec<Value> =
             logprobs.iter().flat_map(|part| part["content"].as_array().cloned().unwrap_or_default()).collect();
-        assert_eq!((joined.as_str(), &streamed, &finish), (content, scores, &choice["finish_reason"]));
+        assert_eq!((joined.as_str(), &streamed[..], &finish), (content, scores, &choice["finish_reason"]));
     }
     assert!(n_ended > 0, "none ends by itself");
     let refused = json!({"messages": [{"role": "robot", "content": "a"}]});

@@ -84,6 +84,11 @@ impl Family {
         self.name
     }
 
+    /// Whether llama.cpp supports it, so that its models can be GGUF files.
+    pub fn is_in_llama_cpp(&self) -> bool {
+        self.gguf.is_some()
+    }
+
     /// The family of a `model_type`.
     pub fn from_name(name: &str) -> Option<&'static Self> {
         Self::ALL.into_iter().find(|family| family.name == name)
