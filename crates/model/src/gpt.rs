@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::{KvCache, Rotation};
+use super::placeholders::Placeholders;
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Embedding, Linear, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
@@ -38,17 +39,15 @@ impl Gpt {
 
     /// A model with identity norms and all other weights zero, ready for weights to be loaded into it.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding = |n: usize| Embedding::zeros([n, config.d_model], device);
-        let learned = config.position == PositionKind::Learned;
-        let untied = !config.tie_embeddings;
-        Self {
-            token_embedding: embedding(vocab_size),
-            position_embedding: learned.then(|| embedding(config.context_length)),
-            blocks: (0..config.n_layers).map(|block_idx| Block::new(config, block_idx, device)).collect(),
-            norm: Norm::from_config(config, device),
-            output: untied.then(|| Linear::zeros([config.d_model, vocab_size], false, device)),
+        let block = |model: &Placeholders<'_>, i| Block::new(config, i, &model.of(&format!("blocks.{i}")));
+        Placeholders::make(Parameter::all(config, vocab_size), device, |model| Self {
+            token_embedding: Embedding::placeholder(model, "token_embedding").expect("every model has it"),
+            position_embedding: Embedding::placeholder(model, "position_embedding"),
+            blocks: (0..config.n_layers).map(|block_idx| block(model, block_idx)).collect(),
+            norm: Norm::of_residual(config, &model.of("norm")),
+            output: Linear::placeholder(model, "output"),
             config: config.clone(),
-        }
+        })
     }
 
     /// The model's config.
