@@ -6,17 +6,17 @@ mod config;
 mod config_json;
 mod export;
 mod folder;
+mod key;
 mod rope;
 mod tokenizer;
 mod weights;
 
 use std::path::Path;
 
-pub(crate) use config::extend;
 pub(crate) use config_json::ConfigJson;
 pub use export::export;
 use folder::Folder;
-pub(crate) use rope::{RopeSettings, rope_scaling};
+pub(crate) use key::Key;
 
 use super::layout::Naming;
 use super::{InteropError, Source};
