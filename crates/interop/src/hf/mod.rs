@@ -45,3 +45,8 @@ pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
     let tensors = weights::open(&folder, family, config.tie_embeddings)?;
     Ok(Source { path: path.to_owned(), family, naming: Naming::Hf, config, tokenizer, tensors })
 }
+
+/// The text of a JSON file.
+fn pretty(value: &serde_json::Value) -> String {
+    serde_json::to_string_pretty(value).expect("plain data") + "\n"
+}
