@@ -66,7 +66,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let corpus = Corpus::open(&config, options).expect("a corpus");
         let seed = config.train.seed;
         let first = Draw { seed, step: 0, rows: 0..4, n_earlier_rows: 0, context_length, with_replacement: true };
-        let [tokens, targets] = corpus.train.draw(first).to_device(&Device::flex());
+        let (tokens, targets) = corpus.train.draw(first).to_device(&Device::flex());
         let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
         assert!((losses[0] - loss).abs() < 1e-6, "the first step's loss is {} and the run's {loss}", losses[0]);

@@ -95,9 +95,9 @@ fn mean_loss(
     let (mut n_tokens, mut total) = (0, 0.0);
     for batch in batches {
         let n = batch.n_targets();
-        let [inputs, targets] = batch.to_device(&model.device());
+        let (inputs, targets) = batch.to_device(&model.device());
         let logits = model.forward_with(inputs, probe); // [B, T, V]
-        let loss = kernels::cross_entropy_of_logits(logits.flatten(0, 1), targets.flatten(0, 1));
+        let loss = kernels::cross_entropy_of_logits(logits.flatten(0, 1), targets.tokens);
         total += f64::from(host(loss)?[0]) * n as f64;
         n_tokens += n;
     }
@@ -114,7 +114,7 @@ fn means(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<HashMap<Si
     let mut n_tokens = 0;
     for batch in batches {
         n_tokens += batch.inputs.len();
-        let [inputs, _] = batch.to_device(&model.device());
+        let (inputs, _) = batch.to_device(&model.device());
         let mut probe = Sums::default();
         let _logits = model.forward_with(inputs, &mut probe);
         for (site, sum) in probe.0 {

@@ -86,3 +86,7 @@ pub(super) fn cannot_read(path: &Path) -> impl Fn(io::Error) -> InteropError {
 pub(super) fn cannot_write(path: &Path) -> impl Fn(io::Error) -> InteropError {
     move |source| InteropError::Write { path: path.to_owned(), source }
 }
+
+pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> InteropError {
+    InteropError::Damaged { path: path.to_owned(), reason: reason.into() }
+}

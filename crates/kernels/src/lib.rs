@@ -39,7 +39,7 @@ pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use flex::with_values;
 pub use linear::linear;
-pub use loss::{IGNORE_INDEX, Output, cross_entropy, cross_entropy_of_logits, softcap};
+pub use loss::{IGNORE_INDEX, Output, Targets, cross_entropy, cross_entropy_of_logits, softcap};
 pub use memory::{Operations, TrainingMemory};
 pub use mix::mix;
 pub use mlp::mlp;

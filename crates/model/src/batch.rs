@@ -1,7 +1,7 @@
 //! Rows of tokens that go through the model at once.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use tinderbox_kernels::IGNORE_INDEX;
+use tinderbox_kernels::{IGNORE_INDEX, Targets};
 
 /// `batch_size` rows of `seq_len` tokens each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +25,9 @@ impl Batch {
     /// Copies the input and the target tokens to a device.
     ///
     /// # Shapes
-    /// each `[B, T]`
-    pub fn to_device(self, device: &Device) -> [Tensor<2, Int>; 2] {
-        let shape = [self.batch_size, self.seq_len];
-        [self.inputs, self.targets].map(|ids| Tensor::from_data(TensorData::new(ids, shape), device))
+    /// inputs `[B, T]`, targets `[B T]`
+    pub fn to_device(self, device: &Device) -> (Tensor<2, Int>, Targets) {
+        let inputs = TensorData::new(self.inputs, [self.batch_size, self.seq_len]);
+        (Tensor::from_data(inputs, device), Targets::new(self.targets, device))
     }
 }

@@ -2,10 +2,10 @@
 //! position separately.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
-use super::parameters::zeros;
+use super::placeholders::Placeholders;
 use super::probe::{Pass, Point, Probe};
 use super::{Mlp, Norm};
 use crate::config::ModelConfig;
@@ -36,17 +36,16 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block at index `block_idx`, with identity norms and all other weights zero.
-    pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
-        let ModelConfig { parallel_residual, dropout, embedding_skip, .. } = *config;
+    /// The block at index `block_idx`.
+    pub(crate) fn new(config: &ModelConfig, block_idx: usize, block: &Placeholders<'_>) -> Self {
         Self {
-            attention_norm: Norm::from_config(config, device),
-            attention: MultiHeadAttentionConfig::from_model(config, block_idx).init(device),
-            mlp_norm: Norm::from_config(config, device),
-            mlp: Mlp::new(config, device),
-            skip_factors: embedding_skip.then(|| Param::from_tensor(zeros([2], device))),
-            parallel_residual,
-            dropout,
+            attention_norm: Norm::of_residual(config, &block.of("attention_norm")),
+            attention: MultiHeadAttentionConfig::from_model(config, block_idx).module(&block.of("attention")),
+            mlp_norm: Norm::of_residual(config, &block.of("mlp_norm")),
+            mlp: Mlp::new(config, &block.of("mlp")),
+            skip_factors: block.get("skip_factors"),
+            parallel_residual: config.parallel_residual,
+            dropout: config.dropout,
         }
     }
 

@@ -1,14 +1,15 @@
 //! The language model: tokens in, logits for the next token out.
 
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor, assert_shape};
+use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::{KvCache, Rotation};
+use super::placeholders::Placeholders;
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Embedding, Linear, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
-use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
+use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions, Targets};
 
 /// A decoder-only transformer.
 ///
@@ -38,17 +39,15 @@ impl Gpt {
 
     /// A model with identity norms and all other weights zero, ready for weights to be loaded into it.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding = |n: usize| Embedding::zeros([n, config.d_model], device);
-        let learned = config.position == PositionKind::Learned;
-        let untied = !config.tie_embeddings;
-        Self {
-            token_embedding: embedding(vocab_size),
-            position_embedding: learned.then(|| embedding(config.context_length)),
-            blocks: (0..config.n_layers).map(|block_idx| Block::new(config, block_idx, device)).collect(),
-            norm: Norm::from_config(config, device),
-            output: untied.then(|| Linear::zeros([config.d_model, vocab_size], false, device)),
+        let block = |model: &Placeholders<'_>, i| Block::new(config, i, &model.of(&format!("blocks.{i}")));
+        Placeholders::make(Parameter::all(config, vocab_size), device, |model| Self {
+            token_embedding: Embedding::placeholder(model, "token_embedding").expect("every model has it"),
+            position_embedding: Embedding::placeholder(model, "position_embedding"),
+            blocks: (0..config.n_layers).map(|block_idx| block(model, block_idx)).collect(),
+            norm: Norm::of_residual(config, &model.of("norm")),
+            output: Linear::placeholder(model, "output"),
             config: config.clone(),
-        }
+        })
     }
 
     /// The model's config.
@@ -126,19 +125,19 @@ impl Gpt {
     /// compute the gradients of the output layer; the logits are always f32. Without a `dropout` key, dropout is off.
     ///
     /// # Shapes
-    /// `tokens, targets: [B, T]` -> `[1]`
+    /// `tokens: [B, T]`, one target for each -> `[1]`
     ///
     /// # Panics
-    /// If `precision` is bf16 and the backend is not flex, the only backend that supports bf16.
+    /// If there are more or fewer targets than tokens, or `precision` is bf16 and the backend is not flex, the only
+    /// backend that supports bf16.
     pub fn loss(
         &self,
         tokens: Tensor<2, Int>,
-        targets: Tensor<2, Int>,
+        targets: impl Into<Targets>,
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
-        assert_shape!(targets, [b, t]);
         assert!(precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()), "only flex multiplies in bf16");
         let mut probe = NoProbe;
         let mut pass = Pass::new(&mut probe, precision, dropout);
@@ -148,7 +147,7 @@ impl Gpt {
             None => Output::Tied(self.token_embedding.weight()),
         };
         let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
-        kernels::cross_entropy(hidden, output, targets.reshape([b * t]), self.config.logit_softcap, precision) // [1]
+        kernels::cross_entropy(hidden, output, targets, self.config.logit_softcap, precision) // [1]
     }
 
     /// The normalized residual stream after the last block, from which the output layer computes the logits.

@@ -23,6 +23,7 @@ mod linear;
 mod mlp;
 pub mod norm;
 pub mod parameters;
+mod placeholders;
 pub mod probe;
 pub mod section;
 mod table;

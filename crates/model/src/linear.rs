@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, module};
 
-use super::parameters::zeros;
+use super::placeholders::Placeholders;
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// A linear layer: `x weight + bias`.
@@ -19,9 +19,10 @@ impl Linear {
         Self { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor) }
     }
 
-    /// A layer of zeros, ready for its weights to be initialized or loaded by name.
-    pub(crate) fn zeros([d_in, d_out]: [usize; 2], bias: bool, device: &Device) -> Self {
-        Self::new(zeros([d_in, d_out], device), bias.then(|| zeros([d_out], device)))
+    /// The layer with this name; `None` if the parameter table has none.
+    pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
+        let layer = module.of(name);
+        Some(Self { weight: layer.get("weight")?, bias: layer.get("bias") })
     }
 
     /// The weight that multiplies the input, `[in, out]`. Everything that uses it reads it here.
@@ -58,9 +59,9 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// `n` vectors of zeros, of `width` numbers each.
-    pub(crate) fn zeros([n, width]: [usize; 2], device: &Device) -> Self {
-        Self { weight: Param::from_tensor(zeros([n, width], device)) }
+    /// The table with this name; `None` if the parameter table has none.
+    pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
+        Some(Self { weight: module.of(name).get("weight")? })
     }
 
     /// The vectors, `[n, C]`. Everything that uses them reads them here: a lookup, and a tied output layer.

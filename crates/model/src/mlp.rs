@@ -1,9 +1,10 @@
 //! The feed-forward layer: the same two-layer network at every position.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::Linear;
+use super::placeholders::Placeholders;
 use super::probe::{Pass, Point, Probe};
 use crate::config::ModelConfig;
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
@@ -25,14 +26,12 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// A layer with all weights zero, ready for its weights to be initialized or loaded by name.
-    pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig { d_model, d_ff, bias, mlp: activation, .. } = *config;
+    pub(crate) fn new(config: &ModelConfig, mlp: &Placeholders<'_>) -> Self {
         Self {
-            expand: Linear::zeros([d_model, d_ff], bias, device),
-            gate: config.is_gated().then(|| Linear::zeros([d_model, d_ff], bias, device)),
-            contract: Linear::zeros([d_ff, d_model], bias, device),
-            activation,
+            expand: Linear::placeholder(mlp, "expand").expect("every MLP has it"),
+            gate: Linear::placeholder(mlp, "gate"),
+            contract: Linear::placeholder(mlp, "contract").expect("every MLP has it"),
+            activation: config.mlp,
         }
     }
 

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use super::placeholders::Placeholders;
 use crate::config::{ModelConfig, NormKind};
 use tinderbox_kernels as kernels;
 
@@ -22,23 +23,14 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// The norm of a model's residual stream.
-    pub fn from_config(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig { norm, d_model, norm_weights, bias, norm_eps, .. } = *config;
-        Self::new(norm, d_model, [norm_weights, bias], norm_eps, device)
+    /// A norm of a model's residual stream.
+    pub(crate) fn of_residual(config: &ModelConfig, norm: &Placeholders<'_>) -> Self {
+        Self::new(config.norm, config.d_model, config.norm_eps, norm)
     }
 
-    /// A norm over `dim` numbers, with a scale if `weight`, and with a shift if `bias` (never in an RMS norm or without
-    /// a scale). `epsilon` is added under the root.
-    pub fn new(kind: NormKind, dim: usize, [weight, bias]: [bool; 2], epsilon: f64, device: &Device) -> Self {
-        let bias = weight && bias && kind == NormKind::LayerNorm;
-        Self {
-            weight: weight.then(|| Param::from_tensor(Tensor::ones([dim], device))),
-            bias: bias.then(|| Param::from_tensor(Tensor::zeros([dim], device))),
-            dim,
-            kind,
-            epsilon,
-        }
+    /// A norm over `dim` numbers. `epsilon` is added under the root.
+    pub(crate) fn new(kind: NormKind, dim: usize, epsilon: f64, norm: &Placeholders<'_>) -> Self {
+        Self { weight: norm.get("weight"), bias: norm.get("bias"), dim, kind, epsilon }
     }
 
     /// The size of the normalized dimension.

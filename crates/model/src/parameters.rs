@@ -8,7 +8,6 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{Gpt, LazyTensor};
-use crate::device;
 
 /// The two methods with which a module visitor or mapper keeps track of the current path in its field `$path`.
 #[macro_export]
@@ -126,14 +125,4 @@ pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor
     let mut assigner = Assigner(Vec::new(), value, None);
     let model = model.map(&mut assigner);
     assigner.2.map_or(Ok(model), Err)
-}
-
-/// Zeros as placeholders for values set later. On a CPU they take no memory until they are written to; `Tensor::zeros`
-/// would write all of them, twice.
-pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    if !device::is_cpu(device) {
-        return Tensor::zeros(shape, device);
-    }
-    let zeros = vec![0.0_f32; shape.iter().product()];
-    Tensor::from_data(TensorData::new(zeros, shape), device)
 }

@@ -1,6 +1,7 @@
 //! The table of a model's parameters: the path, shape, role and initial values of each tensor, computed from the config
 //! alone, without allocating any tensor.
 
+use super::attention::{MultiHeadAttentionConfig, ValueResidual};
 use crate::config::{ModelConfig, NormKind, PositionKind};
 
 /// The standard deviation of initial weights.
@@ -80,13 +81,13 @@ impl Parameter {
     #[must_use]
     pub fn outside_blocks(config: &ModelConfig, vocab_size: usize) -> [Vec<Self>; 2] {
         let c = config.d_model;
-        let [mut embeddings, mut last] = [(); 2].map(|()| Section::new(config, String::new()));
+        let [mut embeddings, mut last] = [(); 2].map(|()| Section::new(String::new()));
         embeddings.matrix("token_embedding", Role::TokenEmbedding, [vocab_size, c], STANDARD_DEVIATION);
         if config.position == PositionKind::Learned {
             let shape = [config.context_length, c];
             embeddings.matrix("position_embedding", Role::PositionEmbedding, shape, STANDARD_DEVIATION);
         }
-        last.norm("norm", Role::FinalNorm);
+        last.norm("norm", Role::FinalNorm, config);
         if !config.tie_embeddings {
             last.matrix("output", Role::Output, [c, vocab_size], STANDARD_DEVIATION);
         }
@@ -96,25 +97,15 @@ impl Parameter {
     /// The parameters of one block. All blocks but the first have the same.
     #[must_use]
     pub fn of_block(config: &ModelConfig, block_idx: usize) -> Vec<Self> {
-        let ModelConfig { d_model: c, d_ff: f, head_dim, n_heads, n_kv_heads, n_layers, bias, .. } = *config;
-        let (d_heads, d_kv) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let qkv = [d_heads, d_kv, d_kv];
+        let ModelConfig { d_model: c, d_ff: f, n_layers, bias, .. } = *config;
         let std = STANDARD_DEVIATION;
         let std_to_residual = if config.zero_init_projections { 0.0 } else { std / (2.0 * n_layers as f64).sqrt() };
 
-        let mut block = Section::new(config, format!("blocks.{block_idx}."));
-        block.norm("attention_norm", Role::AttentionNorm);
-        block.linear("attention.qkv", Role::Qkv(qkv), [c, qkv.iter().sum()], std, config.qkv_bias);
-        block.linear("attention.output", Role::AttentionOutput, [d_heads, c], std_to_residual, bias);
-        if config.qk_norm {
-            block.scale("attention.q_norm", Role::QNorm, head_dim);
-            block.scale("attention.k_norm", Role::KNorm, head_dim);
-        }
-        // The first block has no earlier values to mix in.
-        if config.value_residual && block_idx > 0 {
-            block.add("attention.value_factors", Role::Factors, vec![2], Initial::Pair([0.5, 0.5]));
-        }
-        block.norm("mlp_norm", Role::MlpNorm);
+        let mut block = Section::new(format!("blocks.{block_idx}."));
+        block.norm("attention_norm", Role::AttentionNorm, config);
+        let attention = MultiHeadAttentionConfig::from_model(config, block_idx);
+        block.attention("attention.", &attention, std_to_residual);
+        block.norm("mlp_norm", Role::MlpNorm, config);
         block.linear("mlp.expand", Role::Up, [c, f], std, bias);
         if config.is_gated() {
             block.linear("mlp.gate", Role::Gate, [c, f], std, bias);
@@ -124,6 +115,13 @@ impl Parameter {
             block.add("skip_factors", Role::Factors, vec![2], Initial::Pair([1.0, 0.0]));
         }
         block.rows
+    }
+
+    /// The parameters of an attention layer outside a model, in the order of its fields.
+    pub(crate) fn of_attention(config: &MultiHeadAttentionConfig) -> Vec<Self> {
+        let mut attention = Section::new(String::new());
+        attention.attention("", config, STANDARD_DEVIATION);
+        attention.rows
     }
 
     /// The number of values.
@@ -157,15 +155,14 @@ impl Parameter {
 }
 
 /// Some rows of the table, whose paths start with `prefix`.
-struct Section<'a> {
-    config: &'a ModelConfig,
+struct Section {
     prefix: String,
     rows: Vec<Parameter>,
 }
 
-impl<'a> Section<'a> {
-    fn new(config: &'a ModelConfig, prefix: String) -> Self {
-        Self { config, prefix, rows: Vec::new() }
+impl Section {
+    fn new(prefix: String) -> Self {
+        Self { prefix, rows: Vec::new() }
     }
 
     fn add(&mut self, name: &str, role: Role, shape: Vec<usize>, initial: Initial) {
@@ -189,19 +186,35 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A norm without a shift.
+    /// The scale of a norm.
     fn scale(&mut self, name: &str, role: Role, n: usize) {
-        if self.config.norm_weights {
-            self.add(&format!("{name}.weight"), role, vec![n], Initial::Constant(1.0));
-        }
+        self.add(&format!("{name}.weight"), role, vec![n], Initial::Constant(1.0));
     }
 
     /// A norm of the residual stream.
-    fn norm(&mut self, name: &str, role: Role) {
-        let ModelConfig { d_model, norm_weights, bias, norm, .. } = *self.config;
-        self.scale(name, role, d_model);
-        if norm_weights && bias && norm == NormKind::LayerNorm {
-            self.bias(name, role, d_model);
+    fn norm(&mut self, name: &str, role: Role, config: &ModelConfig) {
+        if config.norm_weights {
+            self.scale(name, role, config.d_model);
+            if config.bias && config.norm == NormKind::LayerNorm {
+                self.bias(name, role, config.d_model);
+            }
+        }
+    }
+
+    /// An attention layer, each of whose names starts with `at`.
+    fn attention(&mut self, at: &str, config: &MultiHeadAttentionConfig, std_to_residual: f64) {
+        let MultiHeadAttentionConfig { d_model: c, n_heads, n_kv_heads, head_dim, .. } = *config;
+        let (d_heads, d_kv) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let (qkv, std) = ([d_heads, d_kv, d_kv], STANDARD_DEVIATION);
+        self.linear(&format!("{at}qkv"), Role::Qkv(qkv), [c, qkv.iter().sum()], std, config.qkv_bias);
+        self.linear(&format!("{at}output"), Role::AttentionOutput, [d_heads, c], std_to_residual, config.bias);
+        if config.qk_norm.is_some() && config.norm_weights {
+            self.scale(&format!("{at}q_norm"), Role::QNorm, head_dim);
+            self.scale(&format!("{at}k_norm"), Role::KNorm, head_dim);
+        }
+        // The first block has no earlier values to mix in.
+        if config.value_residual == Some(ValueResidual::Later) {
+            self.add(&format!("{at}value_factors"), Role::Factors, vec![2], Initial::Pair([0.5, 0.5]));
         }
     }
 }

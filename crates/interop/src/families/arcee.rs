@@ -2,8 +2,6 @@
 //!
 //! Source: Arcee AI 2025, "Announcing the Arcee Foundation Model family" (AFM-4.5B).
 
-use serde_json::json;
-
 use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers};
 use tinderbox_train::config::{MlpKind, ModelConfig};
@@ -11,14 +9,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig};
 pub(super) const FAMILY: Family = Family {
     name: "arcee",
     nearest: |config| ModelConfig { mlp: MlpKind::ReluSquared, qkv_bias: config.bias, ..llama::nearest(config) },
-    hf: Transformers {
-        class: "ArceeForCausalLM",
-        read: |family, keys| llama::read(family, keys, &CONFIG_JSON),
-        write: |model| {
-            llama::write(model, &CONFIG_JSON, json!({ "attention_bias": model.bias, "mlp_bias": model.bias }))
-        },
-        ..llama::FAMILY.hf
-    },
+    hf: Transformers { class: "ArceeForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },
     gguf: Some(LlamaCpp {
         architecture: "arcee",
         write: |config| match config.bias {

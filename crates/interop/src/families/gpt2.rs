@@ -2,12 +2,10 @@
 //!
 //! Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 
-use serde_json::json;
-
-use super::{Family, LlamaCpp, Transformers, plain};
+use super::{Family, LlamaCpp, Transformers, no_dropout, plain};
 use crate::InteropError;
 use crate::gguf::{self, ArchitectureKeys, Value};
-use crate::hf::ConfigJson;
+use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
 use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
@@ -19,14 +17,23 @@ pub(super) const FAMILY: Family = Family {
     heads_divide_width: false,
     hf: Transformers {
         class: "GPT2LMHeadModel",
-        read,
-        write: |model| {
-            json!({
-                "n_positions": model.context_length, "n_embd": model.d_model, "n_layer": model.n_layers,
-                "n_head": model.n_heads, "n_inner": model.d_ff, "activation_function": activation(model),
-                "layer_norm_epsilon": model.norm_eps, "scale_attn_weights": true,
-                "scale_attn_by_inverse_layer_idx": false, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
-            })
+        keys: || {
+            vec![
+                Key::Only("scale_attn_weights", true),
+                Key::Only("scale_attn_by_inverse_layer_idx", false),
+                Key::Size("n_embd", |model| &mut model.d_model),
+                Key::Size("n_head", |model| &mut model.n_heads),
+                Key::Size("n_positions", |model| &mut model.context_length),
+                Key::Size("n_layer", |model| &mut model.n_layers),
+                Key::PlainHeads("n_embd", "n_head"),
+                Key::SizeOr("n_inner", |model| &mut model.d_ff, four_widths),
+                Key::NumberOr("layer_norm_epsilon", |model| &mut model.norm_eps, 1e-5),
+                Key::Activation("activation_function", &ACTIVATIONS),
+                Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
+                Key::Written("attn_pdrop", no_dropout),
+                Key::Written("embd_pdrop", no_dropout),
+                Key::Written("resid_pdrop", no_dropout),
+            ]
         },
         tensors: TensorNames {
             qkv: QkvNames::Fused("transformer.h.{}.attn.c_attn"),
@@ -74,35 +81,14 @@ pub(super) fn nearest(config: &ModelConfig) -> ModelConfig {
     }
 }
 
-fn read(family: &Family, keys: &mut ConfigJson<'_>) -> ModelConfig {
-    keys.only("scale_attn_weights", true);
-    keys.only("scale_attn_by_inverse_layer_idx", false);
-    let (d_model, n_heads) = (keys.size("n_embd"), keys.size("n_head"));
-    ModelConfig {
-        context_length: keys.size("n_positions"),
-        d_model,
-        n_layers: keys.size("n_layer"),
-        n_heads,
-        n_kv_heads: n_heads,
-        head_dim: keys.head_dim(("n_embd", d_model), ("n_head", n_heads)),
-        d_ff: keys.size_or("n_inner", d_model.saturating_mul(4)),
-        norm_eps: keys.number_or("layer_norm_epsilon", 1e-5),
-        mlp: keys.one_of("activation_function", &ACTIVATIONS),
-        bias: true,
-        qkv_bias: true,
-        tie_embeddings: keys.flag_or("tie_word_embeddings", true),
-        ..family.fixed()
-    }
-}
-
-/// The name of a kind of GELU, in a `config.json` and in a GGUF file.
-pub(super) fn activation(model: &ModelConfig) -> &'static str {
-    if model.mlp == MlpKind::GeluTanh { "gelu_new" } else { "gelu" }
+/// The default of `d_ff`.
+pub(super) fn four_widths(model: &ModelConfig) -> usize {
+    model.d_model.saturating_mul(4)
 }
 
 /// The GGUF key of the kind of GELU, which llama.cpp does not tell apart.
 pub(super) fn gelu_key(model: &ModelConfig) -> (&'static str, Value) {
-    ("hidden_activation", Value::string(activation(model)))
+    ("hidden_activation", Value::string(if model.mlp == MlpKind::GeluTanh { "gelu_new" } else { "gelu" }))
 }
 
 /// Reads the key that [`gelu_key`] writes.

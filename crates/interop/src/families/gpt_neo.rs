@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Family, Transformers, gpt2};
-use crate::hf::ConfigJson;
+use super::{Family, Transformers, gpt2, no_dropout};
+use crate::hf::{ConfigJson, Key};
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
 use tinderbox_train::config::ModelConfig;
@@ -24,8 +24,28 @@ pub(super) const FAMILY: Family = Family {
     },
     hf: Transformers {
         class: "GPTNeoForCausalLM",
-        read,
-        write,
+        keys: || {
+            vec![
+                Key::Size("hidden_size", |model| &mut model.d_model),
+                Key::Size("num_heads", |model| &mut model.n_heads),
+                Key::Size("num_layers", |model| &mut model.n_layers),
+                Key::Size("max_position_embeddings", |model| &mut model.context_length),
+                Key::PlainHeads("hidden_size", "num_heads"),
+                Key::SizeOr("intermediate_size", |model| &mut model.d_ff, gpt2::four_widths),
+                Key::NumberOr("layer_norm_epsilon", |model| &mut model.norm_eps, 1e-5),
+                Key::Activation("activation_function", &gpt2::ACTIVATIONS),
+                Key::Read(|keys, model| model.attention_window = windows(keys, model.n_layers)),
+                Key::Written("attention_types", |model| json!([[layers(model), 1]])),
+                Key::Written("attention_layers", |model| json!(layers(model))),
+                Key::Written("window_size", |model| {
+                    json!(all_windows(model).find(|window| *window > 0).unwrap_or(256))
+                }),
+                Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
+                Key::Written("attention_dropout", no_dropout),
+                Key::Written("embed_dropout", no_dropout),
+                Key::Written("resid_dropout", no_dropout),
+            ]
+        },
         tensors: TensorNames {
             qkv: QkvNames::Separate([
                 "transformer.h.{}.attn.attention.q_proj",
@@ -53,36 +73,14 @@ pub(super) const FAMILY: Family = Family {
 /// The most layers that are listed one by one.
 const MOST_LAYERS: usize = 1 << 16;
 
-fn read(family: &Family, keys: &mut ConfigJson<'_>) -> ModelConfig {
-    let (d_model, n_heads) = (keys.size("hidden_size"), keys.size("num_heads"));
-    let n_layers = keys.size("num_layers");
-    ModelConfig {
-        context_length: keys.size("max_position_embeddings"),
-        d_model,
-        n_layers,
-        n_heads,
-        n_kv_heads: n_heads,
-        head_dim: keys.head_dim(("hidden_size", d_model), ("num_heads", n_heads)),
-        d_ff: keys.size_or("intermediate_size", d_model.saturating_mul(4)),
-        norm_eps: keys.number_or("layer_norm_epsilon", 1e-5),
-        mlp: keys.one_of("activation_function", &gpt2::ACTIVATIONS),
-        bias: true,
-        attention_window: windows(keys, n_layers),
-        tie_embeddings: keys.flag_or("tie_word_embeddings", true),
-        ..family.fixed()
-    }
+/// The windows of all layers, 0 without one.
+fn all_windows(model: &ModelConfig) -> impl Iterator<Item = usize> {
+    (0..model.n_layers).map(|layer| model.attention_window_of(layer).unwrap_or(0))
 }
 
-fn write(model: &ModelConfig) -> Value {
-    let windows: Vec<usize> = (0..model.n_layers).map(|i| model.attention_window_of(i).unwrap_or(0)).collect();
-    let layers: Vec<&str> = windows.iter().map(|window| if *window == 0 { "global" } else { "local" }).collect();
-    json!({
-        "max_position_embeddings": model.context_length, "hidden_size": model.d_model, "num_layers": model.n_layers,
-        "num_heads": model.n_heads, "intermediate_size": model.d_ff, "activation_function": gpt2::activation(model),
-        "layer_norm_epsilon": model.norm_eps, "attention_types": [[layers, 1]], "attention_layers": layers,
-        "window_size": windows.iter().find(|window| **window > 0).unwrap_or(&256),
-        "attention_dropout": 0.0, "embed_dropout": 0.0, "resid_dropout": 0.0,
-    })
+/// The kinds of all layers.
+fn layers(model: &ModelConfig) -> Vec<&'static str> {
+    all_windows(model).map(|window| if window == 0 { "global" } else { "local" }).collect()
 }
 
 /// The windows of the layers, as the shortest list that is repeated over them.

@@ -2,11 +2,9 @@
 //!
 //! Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model".
 
-use serde_json::json;
-
-use super::{Family, LlamaCpp, Transformers, gpt2};
+use super::{Family, LlamaCpp, Transformers, gpt2, no_dropout};
 use crate::gguf::{self, Value};
-use crate::hf::{ConfigJson, RopeSettings, rope_scaling};
+use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
 use tinderbox_train::config::{MlpKind, ModelConfig, PositionKind};
@@ -21,17 +19,23 @@ pub(super) const FAMILY: Family = Family {
     },
     hf: Transformers {
         class: "GPTNeoXForCausalLM",
-        read,
-        write: |model| {
-            json!({
-                "max_position_embeddings": model.context_length, "hidden_size": model.d_model,
-                "num_hidden_layers": model.n_layers, "num_attention_heads": model.n_heads,
-                "intermediate_size": model.d_ff, "hidden_act": gpt2::activation(model),
-                "layer_norm_eps": model.norm_eps, "attention_bias": true,
-                "use_parallel_residual": model.parallel_residual, "rotary_pct": model.rotary_fraction,
-                "rotary_emb_base": model.rope_theta, "rope_scaling": rope_scaling(model),
-                "attention_dropout": 0.0, "hidden_dropout": 0.0,
-            })
+        keys: || {
+            vec![
+                Key::Only("attention_bias", true),
+                Key::Size("hidden_size", |model| &mut model.d_model),
+                Key::Size("num_attention_heads", |model| &mut model.n_heads),
+                Key::Rope("rotary_emb_base", Some(("rotary_pct", 0.25))),
+                Key::Size("max_position_embeddings", |model| &mut model.context_length),
+                Key::Size("num_hidden_layers", |model| &mut model.n_layers),
+                Key::PlainHeads("hidden_size", "num_attention_heads"),
+                Key::Size("intermediate_size", |model| &mut model.d_ff),
+                Key::NumberOr("layer_norm_eps", |model| &mut model.norm_eps, 1e-5),
+                Key::Activation("hidden_act", &ACTIVATIONS),
+                Key::FlagOr("use_parallel_residual", |model| &mut model.parallel_residual, true),
+                Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, false),
+                Key::Written("attention_dropout", no_dropout),
+                Key::Written("hidden_dropout", no_dropout),
+            ]
         },
         tensors: TensorNames {
             qkv: QkvNames::ByHead("gpt_neox.layers.{}.attention.query_key_value"),
@@ -71,28 +75,3 @@ const ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu_pytorch_tanh", MlpKind::GeluTanh),
     ("gelu_fast", MlpKind::GeluTanh),
 ];
-
-fn read(family: &Family, keys: &mut ConfigJson<'_>) -> ModelConfig {
-    keys.only("attention_bias", true);
-    let (d_model, n_heads) = (keys.size("hidden_size"), keys.size("num_attention_heads"));
-    let rope = RopeSettings::read(keys, "rotary_emb_base", Some(("rotary_pct", 0.25)));
-    ModelConfig {
-        context_length: keys.size("max_position_embeddings"),
-        d_model,
-        n_layers: keys.size("num_hidden_layers"),
-        n_heads,
-        n_kv_heads: n_heads,
-        head_dim: keys.head_dim(("hidden_size", d_model), ("num_attention_heads", n_heads)),
-        d_ff: keys.size("intermediate_size"),
-        rope_theta: rope.theta,
-        rope_scaling: rope.scaling,
-        rotary_fraction: rope.fraction,
-        norm_eps: keys.number_or("layer_norm_eps", 1e-5),
-        mlp: keys.one_of("hidden_act", &ACTIVATIONS),
-        bias: true,
-        qkv_bias: true,
-        parallel_residual: keys.flag_or("use_parallel_residual", true),
-        tie_embeddings: keys.flag_or("tie_word_embeddings", false),
-        ..family.fixed()
-    }
-}

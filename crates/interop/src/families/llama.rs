@@ -2,11 +2,11 @@
 //!
 //! Source: Touvron et al. 2023, "`LLaMA`: Open and Efficient Foundation Language Models".
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Family, LlamaCpp, Transformers, plain};
+use super::{Family, LlamaCpp, Transformers, no_dropout, plain};
 use crate::gguf;
-use crate::hf::{ConfigJson, RopeSettings, rope_scaling};
+use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
 use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
@@ -18,8 +18,7 @@ pub(super) const FAMILY: Family = Family {
     heads_divide_width: true,
     hf: Transformers {
         class: "LlamaForCausalLM",
-        read: |family, keys| read(family, keys, &CONFIG_JSON),
-        write: |model| write(model, &CONFIG_JSON, json!({ "attention_bias": model.bias, "mlp_bias": model.bias })),
+        keys: || keys(&CONFIG_JSON),
         tensors: TensorNames {
             qkv: QkvNames::Separate([
                 "model.layers.{}.self_attn.q_proj",
@@ -60,93 +59,77 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
 
 /// The differences between the `config.json` of Llama and those of its descendants.
 pub(super) struct LlamaJson {
-    /// The default of `head_dim`; `None`: `hidden_size` over the number of heads.
-    pub(super) head_dim: Option<usize>,
-    /// The default of `num_key_value_heads`; `None`: as many as heads.
-    pub(super) n_kv_heads: Option<usize>,
+    /// The key of `head_dim`.
+    pub(super) head_dim: &'static [Key],
+    /// The default of `num_key_value_heads`.
+    pub(super) n_kv_heads: fn(&ModelConfig) -> usize,
     /// The default of `rms_norm_eps`.
     pub(super) norm_eps: f64,
     /// The names of activations, the default first.
     pub(super) activations: &'static [(&'static str, MlpKind)],
-    /// Checks the keys of windows, given `max_position_embeddings`.
-    pub(super) check_windows: fn(&mut ConfigJson<'_>, usize),
-    /// Whether linear layers have biases.
-    pub(super) bias: fn(&mut ConfigJson<'_>) -> bool,
+    /// The keys of windows.
+    pub(super) windows: &'static [Key],
+    /// The keys of biases.
+    pub(super) bias: &'static [Key],
 }
 
 pub(super) const CONFIG_JSON: LlamaJson = LlamaJson {
-    head_dim: None,
-    n_kv_heads: None,
+    head_dim: &[
+        Key::Read(|keys, model| {
+            model.head_dim = match keys.get("head_dim") {
+                None => keys.head_dim(("hidden_size", model.d_model), ("num_attention_heads", model.n_heads)),
+                Some(_) => keys.size("head_dim"),
+            };
+        }),
+        Key::Written("head_dim", |model| model.head_dim.into()),
+    ],
+    n_kv_heads: |model| model.n_heads,
     norm_eps: 1e-6,
     activations: &[("silu", MlpKind::Swiglu), ("swish", MlpKind::Swiglu)],
-    check_windows: |keys, _| {
-        keys.only("use_sliding_window", false);
-        let types = keys.get("layer_types");
-        let are_full = |types: &Value| types.as_array().is_some_and(|all| all.iter().all(|it| it == "full_attention"));
-        if let Some(types) = types.filter(|types| !are_full(types)) {
-            keys.problem("layer_types", types, "\"full_attention\" is supported");
-        }
-    },
-    bias: |keys| {
-        let bias = keys.flag_or("attention_bias", false);
-        keys.as_other("mlp_bias", bias, "attention_bias");
-        bias
-    },
+    windows: &[Key::Expected("use_sliding_window", false), LAYER_TYPES],
+    bias: &[
+        Key::FlagOr("attention_bias", |model| &mut model.bias, false),
+        Key::Read(|keys, model| {
+            model.qkv_bias = model.bias;
+            keys.as_other("mlp_bias", model.bias, "attention_bias");
+        }),
+        Key::Written("mlp_bias", |model| model.bias.into()),
+    ],
 };
 
+/// Checks that no layer has a window.
+pub(super) const LAYER_TYPES: Key = Key::Read(|keys, _| {
+    let types = keys.get("layer_types");
+    let are_full = |types: &Value| types.as_array().is_some_and(|all| all.iter().all(|it| it == "full_attention"));
+    if let Some(types) = types.filter(|types| !are_full(types)) {
+        keys.problem("layer_types", types, "\"full_attention\" is supported");
+    }
+});
+
 /// The `bias` of descendants without biases.
-pub(super) fn no_bias(keys: &mut ConfigJson<'_>) -> bool {
-    keys.only("attention_bias", false);
-    keys.only("mlp_bias", false);
-    false
-}
+pub(super) const NO_BIAS: &[Key] = &[Key::Expected("attention_bias", false), Key::Expected("mlp_bias", false)];
 
 /// The nearest config of Llama and its descendants, apart from biases.
 pub(super) fn nearest(config: &ModelConfig) -> ModelConfig {
     ModelConfig { position: PositionKind::Rope, norm: NormKind::RmsNorm, mlp: MlpKind::Swiglu, ..plain(config) }
 }
 
-/// Reads the `config.json` of Llama or a descendant.
-pub(super) fn read(family: &Family, keys: &mut ConfigJson<'_>, json: &LlamaJson) -> ModelConfig {
-    let fixed = family.fixed();
-    let (d_model, n_heads) = (keys.size("hidden_size"), keys.size("num_attention_heads"));
-    let context_length = keys.size("max_position_embeddings");
-    let head_dim = match (keys.get("head_dim"), json.head_dim) {
-        (None, None) => keys.head_dim(("hidden_size", d_model), ("num_attention_heads", n_heads)),
-        (_, default) => keys.size_or("head_dim", default.unwrap_or(1)),
-    };
-    (json.check_windows)(keys, context_length);
-    let bias = (json.bias)(keys);
-    let mlp = keys.one_of("hidden_act", json.activations);
-    let rope = RopeSettings::read(keys, "rope_theta", None);
-    ModelConfig {
-        context_length,
-        d_model,
-        n_layers: keys.size("num_hidden_layers"),
-        n_heads,
-        n_kv_heads: keys.size_or("num_key_value_heads", json.n_kv_heads.unwrap_or(n_heads)),
-        head_dim,
-        d_ff: keys.size("intermediate_size"),
-        rope_theta: rope.theta,
-        rope_scaling: rope.scaling,
-        norm_eps: keys.number_or("rms_norm_eps", json.norm_eps),
-        mlp,
-        bias,
-        qkv_bias: bias || fixed.qkv_bias,
-        tie_embeddings: keys.flag_or("tie_word_embeddings", false),
-        ..fixed
-    }
-}
-
-/// Writes the `config.json` of Llama or a descendant, with keys of its own.
-pub(super) fn write(model: &ModelConfig, json: &LlamaJson, own: Value) -> Value {
-    let mut config = json!({
-        "max_position_embeddings": model.context_length, "hidden_size": model.d_model,
-        "num_hidden_layers": model.n_layers, "num_attention_heads": model.n_heads,
-        "num_key_value_heads": model.n_kv_heads, "head_dim": model.head_dim, "intermediate_size": model.d_ff,
-        "hidden_act": json.activations[0].0, "rms_norm_eps": model.norm_eps, "rope_theta": model.rope_theta,
-        "rope_scaling": rope_scaling(model), "attention_dropout": 0.0,
-    });
-    crate::hf::extend(&mut config, own);
-    config
+/// The keys in the `config.json` of Llama or a descendant.
+pub(super) fn keys(json: &LlamaJson) -> Vec<Key> {
+    let first = [
+        Key::Size("hidden_size", |model| &mut model.d_model),
+        Key::Size("num_attention_heads", |model| &mut model.n_heads),
+        Key::Size("max_position_embeddings", |model| &mut model.context_length),
+    ];
+    let last = [
+        Key::Activation("hidden_act", json.activations),
+        Key::Rope("rope_theta", None),
+        Key::Size("num_hidden_layers", |model| &mut model.n_layers),
+        Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, json.n_kv_heads),
+        Key::Size("intermediate_size", |model| &mut model.d_ff),
+        Key::NumberOr("rms_norm_eps", |model| &mut model.norm_eps, json.norm_eps),
+        Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, false),
+        Key::Written("attention_dropout", no_dropout),
+    ];
+    [&first[..], json.head_dim, json.windows, json.bias, &last].concat()
 }

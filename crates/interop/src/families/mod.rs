@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 
 use crate::InteropError;
 use crate::gguf::{ArchitectureKeys, Value};
-use crate::hf::ConfigJson;
+use crate::hf::Key;
 use crate::layout::TensorNames;
 use tinderbox_train::config::{ModelConfig, PositionKind};
 
@@ -41,10 +41,8 @@ pub struct Family {
 pub(crate) struct Transformers {
     /// The class of its models.
     pub(crate) class: &'static str,
-    /// Reads its keys of a `config.json`; keys without a value have the defaults of transformers.
-    pub(crate) read: fn(&Family, &mut ConfigJson<'_>) -> ModelConfig,
-    /// Writes its keys of a `config.json`, those with defaults included.
-    pub(crate) write: fn(&ModelConfig) -> serde_json::Value,
+    /// Its keys of a `config.json`, in the order of reading, with the defaults of transformers.
+    pub(crate) keys: fn() -> Vec<Key>,
     pub(crate) tensors: TensorNames,
 }
 
@@ -205,6 +203,11 @@ fn plain(config: &ModelConfig) -> ModelConfig {
         logit_softcap: None,
         ..config.clone()
     }
+}
+
+/// The value of a key of dropout: the weights are those of a trained model.
+fn no_dropout(_: &ModelConfig) -> serde_json::Value {
+    0.0.into()
 }
 
 impl PartialEq for Family {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::value::{Array, Number, Value};
 use crate::InteropError;
+use crate::error::damaged;
 
 /// Named values, and the file that they come from.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl Metadata {
 
     /// The error for invalid metadata.
     pub(super) fn damaged(&self, reason: String) -> InteropError {
-        InteropError::Damaged { path: self.path.clone(), reason }
+        damaged(&self.path, reason)
     }
 
     /// The error for an unsupported value.

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::TensorType;
-use super::read::{Gguf, StoredTensor};
+use super::read::Gguf;
 use super::vocab::Vocab;
 use super::{rope_freqs, settings};
 use crate::{InteropError, Naming, Source};
-use tinderbox_model::LazyTensor;
 
 /// Opens the file at `path`. Its tensors are read on demand.
 ///
@@ -19,7 +18,7 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
     let (family, config) = settings::read(&metadata, &tensors)?;
     let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
     tensors.remove(rope_freqs::TENSOR); // it is part of the config
-    let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();
+    let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();
     Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
 }
 
@@ -29,8 +28,4 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
 /// If its header is damaged.
 pub(crate) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
     Ok(Gguf::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
-}
-
-fn lazy(tensor: StoredTensor) -> LazyTensor {
-    LazyTensor::computed(tensor.shape.clone(), move |sink| tensor.stream(sink))
 }

@@ -11,7 +11,8 @@ use super::metadata::Metadata;
 use super::reader::Reader;
 use super::value::Value;
 use crate::InteropError;
-use tinderbox_model::Sink;
+use crate::error::damaged;
+use tinderbox_model::{LazyTensor, Sink};
 
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 /// The default alignment of tensors in a file.
@@ -33,12 +34,10 @@ pub struct Gguf {
 /// A tensor stored in a file.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// The sizes of its dimensions, outermost first: a linear layer's is `[out, in]`.
-    pub shape: Vec<usize>,
     /// The type of its numbers.
     pub kind: TensorType,
-    file: Arc<Mutex<File>>,
-    start: u64,
+    /// The numbers, which are read on demand. Its dimensions are outermost first: a linear layer's are `[out, in]`.
+    pub numbers: LazyTensor,
 }
 
 impl Gguf {
@@ -65,52 +64,35 @@ impl Gguf {
         let (values, infos, start) = read_header(&mut reader).map_err(|problem| problem.at(path))?;
         let file = Arc::new(Mutex::new(file));
         let stored = |(name, TensorInfo { shape, kind, offset })| {
-            (name, StoredTensor { shape, kind, file: Arc::clone(&file), start: start + offset })
+            let (file, n) = (Arc::clone(&file), shape.iter().product());
+            let numbers = LazyTensor::computed(shape, move |sink| stream(&file, start + offset, n, kind, sink));
+            (name, StoredTensor { kind, numbers })
         };
         let tensors = infos.into_iter().map(stored).collect();
         Ok(Self { metadata: Metadata::new(path, values), tensors })
     }
 }
 
-impl StoredTensor {
-    /// Streams the numbers, row-major, in pieces. Other tensors of the file may be read in between.
-    ///
-    /// # Errors
-    /// If the file cannot be read or was truncated, or `sink` fails.
-    pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
-        let n: usize = self.shape.iter().product();
-        let n_bytes = n / self.kind.block_len() * self.kind.block_bytes();
-        let chunk = CHUNK_BYTES / self.kind.block_bytes() * self.kind.block_bytes();
-        let mut bytes = vec![0; chunk.min(n_bytes)];
-        let mut numbers = Vec::new();
-        let mut n_read = 0;
-        while n_read < n_bytes {
-            let bytes = &mut bytes[..chunk.min(n_bytes - n_read)];
-            {
-                let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-                file.seek(SeekFrom::Start(self.start + n_read as u64))?;
-                file.read_exact(bytes)?;
-            }
-            numbers.clear();
-            self.kind.decode(bytes, &mut numbers);
-            sink(&numbers)?;
-            n_read += bytes.len();
+/// Streams `n` numbers in pieces. Other tensors of the file may be read in between.
+fn stream(file: &Mutex<File>, start: u64, n: usize, kind: TensorType, sink: Sink<'_>) -> io::Result<()> {
+    let n_bytes = n / kind.block_len() * kind.block_bytes();
+    let chunk = CHUNK_BYTES / kind.block_bytes() * kind.block_bytes();
+    let mut bytes = vec![0; chunk.min(n_bytes)];
+    let mut numbers = Vec::new();
+    let mut n_read = 0;
+    while n_read < n_bytes {
+        let bytes = &mut bytes[..chunk.min(n_bytes - n_read)];
+        {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.seek(SeekFrom::Start(start + n_read as u64))?;
+            file.read_exact(bytes)?;
         }
-        Ok(())
+        numbers.clear();
+        kind.decode(bytes, &mut numbers);
+        sink(&numbers)?;
+        n_read += bytes.len();
     }
-
-    /// Reads the numbers, row-major.
-    ///
-    /// # Errors
-    /// In the same cases as [`StoredTensor::stream`].
-    pub fn read(&self) -> io::Result<Vec<f32>> {
-        let mut numbers = Vec::new();
-        self.stream(&mut |piece| {
-            numbers.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(numbers)
-    }
+    Ok(())
 }
 
 /// A tensor as described in the header; the offset is relative to the start of all tensors.
@@ -139,10 +121,6 @@ impl Problem {
             Self::NotAModel { reason, hint } => InteropError::NotAModel { path: path.to_owned(), reason, hint },
         }
     }
-}
-
-fn damaged(path: &Path, reason: String) -> InteropError {
-    InteropError::Damaged { path: path.to_owned(), reason }
 }
 
 type Header = (BTreeMap<String, Value>, BTreeMap<String, TensorInfo>, u64);
@@ -262,18 +240,20 @@ fn type_name(code: u32) -> String {
 mod tests {
     use std::fs;
 
-    use burn::tensor::{Device, Tensor, TensorData};
     use proptest::prelude::*;
 
     use super::super::value::Array;
     use super::super::write::{NewTensor, write};
     use super::*;
-    use tinderbox_model::LazyTensor;
 
     fn tensor(name: &str, kind: TensorType, shape: [usize; 2]) -> NewTensor {
         let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|i| i as f32 - 7.5).collect();
-        let on_device = Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex());
-        NewTensor { name: name.to_owned(), kind, tensor: LazyTensor::on_device(on_device) }
+        let tensor = LazyTensor::computed(shape.to_vec(), move |sink| sink(&numbers));
+        NewTensor { name: name.to_owned(), kind, tensor }
+    }
+
+    fn numbers(tensor: &StoredTensor) -> Vec<f32> {
+        tensor.numbers.read().expect("read").values
     }
 
     fn values() -> Vec<(String, Value)> {
@@ -319,11 +299,11 @@ mod tests {
         assert_eq!(metadata.strings("a.texts").unwrap().unwrap(), ["", "\u{e9}\n"]);
         let error = metadata.count("a.number").unwrap_err().to_string();
         assert!(error.contains("`a.number` is 0.1, not a count"), "{error}");
-        assert_eq!(gguf.tensors["one"].shape, [3, 5]);
+        assert_eq!(gguf.tensors["one"].numbers.shape(), [3, 5]);
         let expected: Vec<f32> = (0..64).map(|i| i as f32 - 7.5).collect();
-        assert_eq!(gguf.tensors["one"].read().unwrap(), expected[..15]);
-        assert_eq!(gguf.tensors["three"].read().unwrap(), expected[..7]);
-        let rounded = gguf.tensors["two"].read().unwrap();
+        assert_eq!(numbers(&gguf.tensors["one"]), expected[..15]);
+        assert_eq!(numbers(&gguf.tensors["three"]), expected[..7]);
+        let rounded = numbers(&gguf.tensors["two"]);
         assert!(rounded.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 56.5 / 254.0 + 0.02), "{rounded:?}");
     }
 
@@ -350,15 +330,15 @@ mod tests {
         assert_eq!(metadata.strings("test.strings").unwrap().unwrap(), ["", "a", "\u{65e5}\u{672c}"]);
         assert_eq!(metadata.integers("test.integers").unwrap().unwrap(), [1, -2, 3]);
         assert_eq!(metadata.floats("test.floats").unwrap().unwrap(), [0.5, -1e-6]);
-        let numbers = gguf.tensors["F32"].read().unwrap();
+        let all = numbers(&gguf.tensors["F32"]);
         for name in ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"] {
             let tensor = &gguf.tensors[name];
-            assert_eq!((tensor.kind.name(), &tensor.shape[..]), (name, &[4, 64][..]));
-            let expected = gguf.tensors[&format!("{name}.decoded")].read().unwrap();
-            assert_eq!(tensor.read().unwrap(), expected, "{name}");
+            assert_eq!((tensor.kind.name(), tensor.numbers.shape()), (name, &[4, 64][..]));
+            let expected = numbers(&gguf.tensors[&format!("{name}.decoded")]);
+            assert_eq!(numbers(tensor), expected, "{name}");
             if !name.starts_with("Q4") {
                 let (mut bytes, mut encoded) = (Vec::new(), Vec::new());
-                tensor.kind.encode(&numbers, &mut bytes);
+                tensor.kind.encode(&all, &mut bytes);
                 tensor.kind.decode(&bytes, &mut encoded);
                 assert_eq!(encoded, expected, "{name}, written");
             }
@@ -372,21 +352,21 @@ mod tests {
         let long = tensor("long", TensorType::F32, [3, CHUNK_BYTES / 8 + 1]);
         write(&path, &[], std::slice::from_ref(&long)).expect("written");
         let stored = &Gguf::open(&path).expect("whole").tensors["long"];
-        assert!(stored.read().expect("read") == long.tensor.read().expect("read").values);
+        assert!(stored.numbers.read().expect("read") == long.tensor.read().expect("read"));
         // Blocks are complete however the values are split into pieces.
-        let numbers: Vec<f32> = (0..320).map(|i| i as f32).collect();
-        let pieces = numbers.clone();
+        let all: Vec<f32> = (0..320).map(|i| i as f32).collect();
+        let pieces = all.clone();
         let tensor = LazyTensor::computed(vec![5, 64], move |sink| {
             [&pieces[..1], &pieces[1..7], &pieces[7..100], &pieces[100..]].into_iter().try_for_each(sink)
         });
         let in_pieces = dir.path().join("pieces.gguf");
         write(&in_pieces, &[], &[NewTensor { name: "x".to_owned(), kind: TensorType::Q8_0, tensor }]).expect("written");
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
-        TensorType::Q8_0.encode(&numbers, &mut bytes);
+        TensorType::Q8_0.encode(&all, &mut bytes);
         TensorType::Q8_0.decode(&bytes, &mut expected);
-        assert_eq!(Gguf::open(&in_pieces).expect("whole").tensors["x"].read().expect("read"), expected);
+        assert_eq!(numbers(&Gguf::open(&in_pieces).expect("whole").tensors["x"]), expected);
         File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
-        assert_eq!(stored.read().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(stored.numbers.read().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     /// The file with the bytes from `skip` after the first `before` replaced by `new`.
@@ -460,9 +440,9 @@ mod tests {
             }
             if let Ok(gguf) = open(&bytes) {
                 for tensor in gguf.tensors.values() {
-                    let n: usize = tensor.shape.iter().product();
+                    let n = tensor.numbers.n_numbers();
                     prop_assert!(n <= 2 * bytes.len(), "not more numbers than the file has room for");
-                    tensor.read().expect("its bytes are there");
+                    tensor.numbers.read().expect("its bytes are there");
                 }
             }
         }

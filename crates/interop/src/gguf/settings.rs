@@ -9,6 +9,7 @@ use super::metadata::{ArchitectureKeys, Metadata};
 use super::read::StoredTensor;
 use super::rope_freqs;
 use super::value::Value;
+use crate::error::cannot_read;
 use crate::{Family, InteropError};
 use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 
@@ -50,7 +51,7 @@ pub(super) fn read(
         return Err(keys.unsupported("attention.value_length", &value_length.to_string(), &supported));
     }
     let has = |name: &str| tensors.contains_key(name);
-    let n_rows = tensors.get("token_embd.weight").and_then(|tensor| tensor.shape.first().copied());
+    let n_rows = tensors.get("token_embd.weight").and_then(|tensor| tensor.numbers.shape().first().copied());
     let fixed = family.fixed();
     let norm_eps = norm_eps_key(&fixed);
     let rope_theta = keys.float("rope.freq_base")?.unwrap_or(fixed.rope_theta);
@@ -202,7 +203,7 @@ fn rope_scaling(
     }
     let Some(freqs) = freqs else { return Ok(None) };
     let path = keys.metadata.path();
-    let factors = freqs.read().map_err(|source| InteropError::Read { path: path.to_owned(), source })?;
+    let factors = freqs.numbers.read().map_err(cannot_read(path))?.values;
     let found = rope_freqs::scaling(&factors, theta, own_scaling(keys.metadata)?);
     found.map(Some).ok_or_else(|| {
         let problem = format!("{}: its factors are not those of Llama 3's scaling", rope_freqs::TENSOR);

@@ -26,8 +26,11 @@ pub(super) fn read(map: &Map<String, Value>) -> Result<(&'static Family, ModelCo
     keys.none("quantization_config", "weights in f32, f16 or bf16 are supported");
     keys.only("is_encoder_decoder", false);
     keys.only("add_cross_attention", false);
-    let model = (family.hf.read)(family, &mut keys);
-    let model = ModelConfig { vocab_size: Some(keys.size("vocab_size")), ..model };
+    let mut model = family.with_biases(&family.fixed());
+    for key in (family.hf.keys)() {
+        key.read(&mut keys, &mut model);
+    }
+    model.vocab_size = Some(keys.size("vocab_size"));
     if keys.problems.is_empty() {
         keys.problems.extend(model.problems());
     }
@@ -43,7 +46,11 @@ pub(super) struct Ends {
 
 /// The content of `config.json`.
 pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
-    let mut config = (model.family.hf.write)(model.model());
+    let mut config = Map::new();
+    for key in (model.family.hf.keys)() {
+        key.write(model.model(), &mut config);
+    }
+    let mut config = Value::Object(config);
     let dtype = match dtype {
         Dtype::F32 => "float32",
         Dtype::F16 => "float16",
@@ -80,7 +87,7 @@ pub(super) fn generation(generate: &GenerateConfig, ends: Ends) -> Value {
 }
 
 /// Adds the keys of one object to another.
-pub(crate) fn extend(config: &mut Value, more: Value) {
+fn extend(config: &mut Value, more: Value) {
     let (Value::Object(config), Value::Object(more)) = (config, more) else { unreachable!("both are objects") };
     config.extend(more);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::config::{self, Ends};
-use super::{CONFIG, WEIGHTS, card};
+use super::{CONFIG, WEIGHTS, card, pretty};
 use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
@@ -75,8 +75,4 @@ fn tokenizer_config(model: &Outgoing) -> Map<String, Value> {
     config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
     config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
     config
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).expect("plain data") + "\n"
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::InteropError;
-use crate::error::cannot_read;
+use crate::error::{cannot_read, damaged};
 
 /// The longest text file that is read. The largest `tokenizer.json` files are about 30 MB.
 const LONGEST_TEXT: u64 = 1 << 28;
@@ -67,20 +67,21 @@ impl Folder {
         let length = path.metadata().map_err(cannot_read(&path))?.len();
         if length > LONGEST_TEXT {
             let reason = format!("it has {length} bytes, and {LONGEST_TEXT} are the most that is read");
-            return Err(InteropError::Damaged { path, reason });
+            return Err(damaged(&path, reason));
         }
         let bytes = fs::read(&path).map_err(cannot_read(&path))?;
         let text = String::from_utf8(bytes);
-        text.map(Some).map_err(|_| InteropError::Damaged { path, reason: "it is not UTF-8".to_owned() })
+        text.map(Some).map_err(|_| damaged(&path, "it is not UTF-8"))
     }
 
     /// The content of a JSON file in the folder, which must be an object; `None` if there is none.
     pub(super) fn json(&self, name: &str) -> Result<Option<serde_json::Map<String, serde_json::Value>>, InteropError> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        let object = serde_json::from_str(&text).map_err(|error| {
-            let reason = format!("it is not a JSON object: {error}");
-            InteropError::Damaged { path: self.path.join(name), reason }
-        })?;
-        Ok(Some(object))
+        object(&text, &self.path.join(name)).map(Some)
     }
+}
+
+/// The JSON object in the text of the file at `path`.
+pub(super) fn object(text: &str, path: &Path) -> Result<serde_json::Map<String, serde_json::Value>, InteropError> {
+    serde_json::from_str(text).map_err(|error| damaged(path, format!("it is not a JSON object: {error}")))
 }

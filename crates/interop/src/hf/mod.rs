@@ -6,17 +6,17 @@ mod config;
 mod config_json;
 mod export;
 mod folder;
+mod key;
 mod rope;
 mod tokenizer;
 mod weights;
 
 use std::path::Path;
 
-pub(crate) use config::extend;
 pub(crate) use config_json::ConfigJson;
 pub use export::export;
 use folder::Folder;
-pub(crate) use rope::{RopeSettings, rope_scaling};
+pub(crate) use key::Key;
 
 use super::layout::Naming;
 use super::{InteropError, Source};
@@ -44,4 +44,9 @@ pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
     let tokenizer = tokenizer::read(&folder, &map)?;
     let tensors = weights::open(&folder, family, config.tie_embeddings)?;
     Ok(Source { path: path.to_owned(), family, naming: Naming::Hf, config, tokenizer, tensors })
+}
+
+/// The text of a JSON file.
+fn pretty(value: &serde_json::Value) -> String {
+    serde_json::to_string_pretty(value).expect("plain data") + "\n"
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::folder::Folder;
+use super::folder::{Folder, object};
+use super::pretty;
 use crate::{InteropError, TokenizerFiles};
 
 /// Keys of `tokenizer_config.json` that name special tokens.
@@ -54,10 +55,7 @@ fn token_of(tokenizer: &str, id: &Value) -> Option<Value> {
 
 /// Makes a `tokenizer.json` from GPT-2's two files, byte-level BPE.
 fn from_vocab_and_merges(folder: &Folder, vocab: &str, merges: &str) -> Result<String, InteropError> {
-    let vocab: Map<String, Value> = serde_json::from_str(vocab).map_err(|error| {
-        let reason = format!("it is not a JSON object: {error}");
-        InteropError::Damaged { path: folder.path().join("vocab.json"), reason }
-    })?;
+    let vocab = object(vocab, &folder.path().join("vocab.json"))?;
     let merges: Vec<&str> = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version")).collect();
     let end_of_text = vocab.get("<|endoftext|>").map(|id| {
         json!({
@@ -75,8 +73,4 @@ fn from_vocab_and_merges(folder: &Folder, vocab: &str, merges: &str) -> Result<S
         },
     });
     Ok(pretty(&tokenizer))
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).expect("plain data") + "\n"
 }

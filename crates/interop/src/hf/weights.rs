@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::folder::Folder;
 use super::{INDEX, WEIGHTS};
 use crate::convert::Tensors;
-use crate::error::cannot_read;
+use crate::error::{cannot_read, damaged};
 use crate::{Family, InteropError};
 use tinderbox_model::tensor_file::{OpenTensorsError, open_as};
 use tinderbox_model::{Dtype, Role};
@@ -24,8 +24,7 @@ pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Te
     for path in files(folder)? {
         for (name, tensor) in open_file(&path)? {
             if tensors.insert(name.clone(), tensor).is_some() {
-                let reason = format!("another file of the folder has `{name}` too");
-                return Err(InteropError::Damaged { path, reason });
+                return Err(damaged(&path, format!("another file of the folder has `{name}` too")));
             }
         }
     }
@@ -54,15 +53,11 @@ fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
         names.filter(|names| !names.is_empty())
     });
     let Some(names) = names else {
-        let reason = "its `weight_map` does not name the files of tensors".to_owned();
-        return Err(InteropError::Damaged { path, reason });
+        return Err(damaged(&path, "its `weight_map` does not name the files of tensors"));
     };
-    let files = names.into_iter().map(|name| {
-        folder.file(name)?.ok_or_else(|| InteropError::Damaged {
-            path: path.clone(),
-            reason: format!("it names `{name}`, which is not there"),
-        })
-    });
+    let files = names
+        .into_iter()
+        .map(|name| folder.file(name)?.ok_or_else(|| damaged(&path, format!("it names `{name}`, which is not there"))));
     files.collect()
 }
 
@@ -76,7 +71,7 @@ fn open_file(path: &Path) -> Result<Tensors, InteropError> {
     })
     .map_err(|error| match error {
         OpenTensorsError::Read(source) => cannot_read(path)(source),
-        OpenTensorsError::Damaged(reason) => InteropError::Damaged { path: path.to_owned(), reason },
+        OpenTensorsError::Damaged(reason) => damaged(path, reason),
     })
 }
 

@@ -50,7 +50,7 @@ pub(super) fn cross_entropy(
     precision: MatmulPrecision,
     limits: Limits,
 ) -> Tensor<1> {
-    let (targets, by_token, cap) = (Targets::new(targets), matches!(output, Output::Tied(_)), cap.map(in_f32));
+    let (targets, by_token, cap) = (Counted::new(targets), matches!(output, Output::Tied(_)), cap.map(in_f32));
     let (Output::Tied(weight) | Output::Own(weight)) = output;
     let inputs = vec![hidden.into_dispatch(), weight.into_dispatch()];
     Tensor::from_dispatch(match precision {
@@ -65,7 +65,7 @@ pub(super) fn cross_entropy(
 
 /// The targets that are not ignored.
 #[derive(Clone, Debug)]
-struct Targets {
+struct Counted {
     /// The number of all rows.
     n_rows: usize,
     /// The rows of these targets.
@@ -73,7 +73,7 @@ struct Targets {
     tokens: Vec<usize>,
 }
 
-impl Targets {
+impl Counted {
     fn new(targets: Tensor<1, Int>) -> Self {
         let [n_rows] = targets.dims();
         let targets = targets.into_data();
@@ -88,7 +88,7 @@ impl Targets {
         is_part.then(|| self.rows.iter().flat_map(|row| hidden.row(*row)).copied().collect())
     }
 
-    /// Gradients of all rows `[N, C]`, which are zero for ignored rows, from those of [`Targets::selected`] rows.
+    /// Gradients of all rows `[N, C]`, which are zero for ignored rows, from those of [`Counted::selected`] rows.
     fn scattered(&self, selected: &[f32], c: usize) -> Vec<f32> {
         let mut all = vec![0.0; self.n_rows * c];
         for (row, gradient) in self.rows.iter().zip(selected.chunks_exact(c)) {
@@ -105,7 +105,7 @@ impl Targets {
 /// together.
 #[derive(Debug)]
 struct CrossEntropy<E> {
-    targets: Targets,
+    targets: Counted,
     by_token: bool,
     /// The cap of [`crate::softcap`].
     cap: Option<f32>,
@@ -264,32 +264,32 @@ impl WithSimd for Scale<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::composed_cross_entropy;
+    use super::super::{Targets, composed_cross_entropy};
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
     use crate::testing::{Leaves, assert_threads_change_nothing, assert_within, output_and_gradients_by};
-    use burn::tensor::{Device, TensorData};
+    use burn::tensor::Device;
 
     /// The loss, and the gradients of the loss multiplied by a factor.
     fn run_with(
-        f: impl Fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>,
+        f: impl Fn(Tensor<2>, Output, Targets) -> Tensor<1>,
         [n, c, vocab_size]: [usize; 3],
         tied: bool,
         factor: f32,
     ) -> Vec<Vec<f32>> {
-        let targets: Vec<_> = (0..n).map(|i| i64::try_from((i * 7 + 3) % vocab_size).expect("small")).collect();
+        let targets: Vec<_> = (0..n).map(|i| i32::try_from((i * 7 + 3) % vocab_size).expect("small")).collect();
         run_with_targets(f, &targets, [c, vocab_size], tied, factor)
     }
 
     fn run_with_targets(
-        f: impl Fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>,
-        targets: &[i64],
+        f: impl Fn(Tensor<2>, Output, Targets) -> Tensor<1>,
+        targets: &[i32],
         [c, vocab_size]: [usize; 2],
         tied: bool,
         factor: f32,
     ) -> Vec<Vec<f32>> {
         let n = targets.len();
-        let targets = Tensor::from_data(TensorData::new(targets.to_vec(), [n]), &Device::flex().autodiff());
+        let targets = Targets::new(targets.to_vec(), &Device::flex().autodiff());
         let loss = |leaves: &mut Leaves| {
             let hidden = leaves.next([n, c], 1);
             let output = match tied {
@@ -308,7 +308,9 @@ mod tests {
         tied: bool,
         factor: f32,
     ) -> Vec<Vec<f32>> {
-        let f = |hidden, output, targets| cross_entropy(hidden, output, targets, cap, precision, Limits::default());
+        let f = |hidden, output, targets: Targets| {
+            cross_entropy(hidden, output, targets.tokens, cap, precision, Limits::default())
+        };
         run_with(f, shape, tied, factor)
     }
 
@@ -338,8 +340,9 @@ mod tests {
     #[test]
     fn ignored_targets_have_no_part_in_the_loss_and_no_gradient() {
         let shape = [6, 40];
-        let exact = |hidden, output, targets| cross_entropy(hidden, output, targets, None, F32, Limits::default());
+        let exact = |hidden, output, targets| crate::cross_entropy(hidden, output, targets, None, F32);
         let composed = |hidden, output, targets| composed_cross_entropy(hidden, output, targets, None);
+        let masked = |hidden, output, targets: Targets| composed(hidden, output, targets.tokens.into());
         for tied in [false, true] {
             // The leaves are rows of one sequence of numbers, so that the first rows of a larger matrix are a smaller one.
             let [all, few] =
@@ -349,9 +352,12 @@ mod tests {
             for targets in [&[-1, 7, -1, 3, 39][..], &[-1, -1]] {
                 let found = run_with_targets(exact, targets, shape, tied, 0.5);
                 let expected = run_with_targets(composed, targets, shape, tied, 0.5);
-                assert_within(&found, &expected, SHARE, &format!("{targets:?}, tied {tied}"));
-                for gradients in [&found[1], &expected[1]] {
-                    for (gradient, target) in gradients.chunks(6).zip(targets) {
+                let masked = run_with_targets(masked, targets, shape, tied, 0.5);
+                for expected in [&expected, &masked] {
+                    assert_within(&found, expected, SHARE, &format!("{targets:?}, tied {tied}"));
+                }
+                for gradients in [found, expected, masked] {
+                    for (gradient, target) in gradients[1].chunks(6).zip(targets) {
                         assert_eq!(gradient.iter().all(|x| *x == 0.0), *target == -1, "{targets:?}, tied {tied}");
                     }
                 }
@@ -370,8 +376,9 @@ mod tests {
             let want = fused(Some(2.0), precision, [9, 12, 70], tied, 1.0);
             for (logits, weights) in limits {
                 let limits = Limits { logits, weights };
-                let parts =
-                    |hidden, output, targets| cross_entropy(hidden, output, targets, Some(2.0), precision, limits);
+                let parts = |hidden, output, targets: Targets| {
+                    cross_entropy(hidden, output, targets.tokens, Some(2.0), precision, limits)
+                };
                 assert_within(&run_with(parts, [9, 12, 70], tied, 1.0), &want, SHARE, &format!("{limits:?}"));
             }
         }

@@ -2,7 +2,7 @@
 
 mod fused;
 
-use burn::tensor::{Int, Tensor, activation, assert_shape};
+use burn::tensor::{Device, Int, Tensor, activation, assert_shape};
 
 use crate::memory::bytes;
 use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
@@ -12,6 +12,38 @@ const MAX_LOSS_LOGITS: usize = 1 << 22;
 
 /// The target that is ignored: its row adds nothing to the loss, nor to any gradient (`ignore_index` in PyTorch).
 pub const IGNORE_INDEX: i32 = -1;
+
+/// The token that each row is to predict, or [`IGNORE_INDEX`].
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// The tokens, `[N]`.
+    pub tokens: Tensor<1, Int>,
+    /// The rows that are not ignored, if it is known that others are.
+    counted: Option<Tensor<1, Int>>,
+}
+
+impl Targets {
+    /// Copies targets to a device, with a list of those that are not ignored.
+    #[must_use]
+    pub fn new(tokens: Vec<i32>, device: &Device) -> Self {
+        let counted = (0..).zip(&tokens).filter(|(_, token)| **token != IGNORE_INDEX);
+        let mut counted: Vec<i32> = counted.map(|(row, _)| row).collect();
+        let has_ignored = counted.len() < tokens.len();
+        if counted.is_empty() {
+            counted.push(0); // not every backend has empty tensors, and an ignored row adds nothing
+        }
+        let on_device = |numbers: Vec<i32>| Tensor::from_data(&numbers[..], device);
+        Self { tokens: on_device(tokens), counted: has_ignored.then(|| on_device(counted)) }
+    }
+}
+
+impl<const D: usize> From<Tensor<D, Int>> for Targets {
+    /// Targets of any shape, in order; which of them are ignored is found where they are.
+    fn from(tokens: Tensor<D, Int>) -> Self {
+        let n = tokens.shape().num_elements();
+        Self { tokens: tokens.reshape([n]), counted: None }
+    }
+}
 
 /// The weights of the output layer.
 #[derive(Clone, Debug)]
@@ -26,7 +58,7 @@ pub enum Output {
 /// computed in the given precision, logits always in f32. With a `cap`, the logits are soft-capped: see [`softcap`].
 ///
 /// The mean is over the targets that are not [`IGNORE_INDEX`], and 0 if there are none: the mean times the number of
-/// targets is always their sum. The fused form computes no logits of ignored rows.
+/// targets is always their sum. No logits are computed of rows that are known to be ignored; the fused form knows all.
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` or [`IGNORE_INDEX`] -> `[1]`
@@ -37,14 +69,15 @@ pub enum Output {
 pub fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
-    targets: Tensor<1, Int>,
+    targets: impl Into<Targets>,
     cap: Option<f64>,
     precision: MatmulPrecision,
 ) -> Tensor<1> {
+    let targets = targets.into();
     let [n, _] = hidden.dims();
-    assert_shape!(targets, [n]);
+    assert_shape!(targets.tokens, [n]);
     if flex::is_for(&hidden) {
-        return fused::cross_entropy(hidden, output, targets, cap, precision, fused::Limits::default());
+        return fused::cross_entropy(hidden, output, targets.tokens, cap, precision, fused::Limits::default());
     }
     composed_cross_entropy(hidden, output, targets, cap)
 }
@@ -69,7 +102,12 @@ pub fn training_memory(operations: Operations, [n, c, vocab_size]: [usize; 3], i
 }
 
 /// [`cross_entropy`] composed of burn's operations.
-fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>, cap: Option<f64>) -> Tensor<1> {
+fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Targets, cap: Option<f64>) -> Tensor<1> {
+    let Targets { tokens, counted } = targets;
+    let (hidden, tokens) = match counted {
+        Some(rows) => (hidden.select(0, rows.clone()), tokens.select(0, rows)),
+        None => (hidden, tokens),
+    };
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),
@@ -78,7 +116,7 @@ fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, 
         Some(cap) => softcap(logits, cap),
         None => logits,
     };
-    cross_entropy_of_logits(logits, targets)
+    cross_entropy_of_logits(logits, tokens)
 }
 
 /// `cap tanh(logits / cap)`: small logits hardly change, and no logit exceeds the cap.
@@ -122,12 +160,13 @@ mod tests {
         let device = Device::flex();
         // The output weights are the identity, so the hidden states are the logits.
         let hidden = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
-        let targets = Tensor::<1, Int>::from_data([1, 0], &device);
+        let targets = Targets::new(vec![1, 0], &device);
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
         for output in [Output::Tied, Output::Own] {
             let output = output(Tensor::eye(2, &device));
-            let exact =
-                |hidden, output, targets, cap| cross_entropy(hidden, output, targets, cap, MatmulPrecision::F32);
+            let exact = |hidden, output, targets: Targets, cap| {
+                cross_entropy(hidden, output, targets, cap, MatmulPrecision::F32)
+            };
             for f in [exact, composed_cross_entropy] {
                 let loss = |cap| f(hidden.clone(), output.clone(), targets.clone(), cap).into_scalar::<f32>();
                 let (plain, capped) = (loss(None), loss(Some(2.0)));
@@ -137,5 +176,17 @@ mod tests {
                 assert!((capped - expected).abs() < 1e-6, "{capped}, not {expected}");
             }
         }
+    }
+
+    #[test]
+    fn logits_of_rows_known_to_be_ignored_are_not_computed() {
+        let device = Device::flex().autodiff();
+        let hidden = Tensor::<2>::from_data([[f32::NAN, 0.0], [0.0, 2.0_f32.ln()]], &device);
+        let weight = Tensor::<2>::eye(2, &device).require_grad();
+        let targets = Targets::new(vec![IGNORE_INDEX, 1], &device);
+        let loss = composed_cross_entropy(hidden, Output::Own(weight.clone()), targets, None);
+        let gradient = weight.grad(&loss.backward()).expect("a gradient");
+        assert!((loss.into_scalar::<f32>() - 1.5_f32.ln()).abs() < 1e-6);
+        assert!(gradient.into_data().iter::<f32>().all(f32::is_finite));
     }
 }

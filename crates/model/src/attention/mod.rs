@@ -12,9 +12,9 @@ pub mod steps;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::parameters::zeros;
+use super::placeholders::Placeholders;
 use super::probe::{Pass, Point, Probe};
-use super::{Linear, Norm};
+use super::{Linear, Norm, Parameter};
 use crate::config::{ModelConfig, NormKind};
 use tinderbox_kernels::{self as kernels, CausalAttention, QkNorm, SelfAttention};
 
@@ -96,17 +96,19 @@ impl MultiHeadAttentionConfig {
     /// # Panics
     /// If `n_kv_heads` does not divide `n_heads`.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        let Self { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, .. } = *self;
+        Placeholders::make(Parameter::of_attention(self), device, |attention| self.module(attention))
+    }
+
+    pub(crate) fn module(&self, attention: &Placeholders<'_>) -> MultiHeadAttention {
+        let Self { n_heads, n_kv_heads, head_dim, qk_norm, .. } = *self;
         assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
-        let parts = [self.norm_weights, false];
-        let norm = || qk_norm.map(|epsilon| Norm::new(NormKind::RmsNorm, head_dim, parts, epsilon, device));
-        let is_later = self.value_residual == Some(ValueResidual::Later);
+        let norm = |name| qk_norm.map(|eps| Norm::new(NormKind::RmsNorm, head_dim, eps, &attention.of(name)));
         MultiHeadAttention {
-            qkv: Linear::zeros([d_model, (n_heads + 2 * n_kv_heads) * head_dim], qkv_bias, device),
-            output: Linear::zeros([n_heads * head_dim, d_model], bias, device),
-            q_norm: norm(),
-            k_norm: norm(),
-            value_factors: is_later.then(|| Param::from_tensor(zeros([2], device))),
+            qkv: Linear::placeholder(attention, "qkv").expect("every attention has it"),
+            output: Linear::placeholder(attention, "output").expect("every attention has it"),
+            q_norm: norm("q_norm"),
+            k_norm: norm("k_norm"),
+            value_factors: attention.get("value_factors"),
             config: self.clone(),
         }
     }

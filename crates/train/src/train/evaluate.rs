@@ -138,7 +138,7 @@ fn losses_of(
         if is_stopped() {
             break;
         }
-        let [tokens, targets] = batch.to_device(&model.device());
+        let (tokens, targets) = batch.to_device(&model.device());
         places.push(place);
         unread.push(model.loss(tokens, targets, precision, None));
     }

@@ -188,7 +188,7 @@ impl Trainer {
             }
             let batch = self.data.draw(draw(micro_step, &own));
             let n_parts = n_targets as f64 / batch.n_targets() as f64;
-            let [tokens, targets] = batch.to_device(&device);
+            let (tokens, targets) = batch.to_device(&device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
             let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
             let gradients = Gradients::take(model, loss.backward());
