@@ -70,7 +70,7 @@ impl Needs {
     pub(super) const CHARACTERS: Self = Self { kind: TokenizerKind::Char, documents: false };
     pub(super) const BPE: Self = Self { kind: TokenizerKind::Bpe, documents: true };
 
-    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+    pub(super) fn of_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
     }
 

@@ -19,7 +19,7 @@ pub struct OtherFailed;
 #[derive(Debug)]
 struct Shared {
     /// The bytes that each rank makes available to all ranks.
-    desks: Vec<Mutex<Vec<u8>>>,
+    buffers: Vec<Mutex<Vec<u8>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
 }
@@ -34,8 +34,8 @@ struct Meeting {
 impl Thread {
     /// The `size` ranks, in order.
     pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
-        let desks = (0..size).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared { desks, meeting: Mutex::default(), changed: Condvar::new() });
+        let buffers = (0..size).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { buffers, meeting: Mutex::default(), changed: Condvar::new() });
         (0..size).map(move |rank| Self { rank, shared: Arc::clone(&shared) })
     }
 
@@ -43,15 +43,15 @@ impl Thread {
         self.shared.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn desk(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
-        self.shared.desks[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
+        self.shared.buffers[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `own` available to all ranks and calls `read` with the bytes of each rank.
     fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
-        own.clone_into(&mut *self.desk(self.rank));
+        own.clone_into(&mut *self.buffer(self.rank));
         self.barrier();
-        (0..self.size()).for_each(|rank| read(rank, &self.desk(rank)));
+        (0..self.size()).for_each(|rank| read(rank, &self.buffer(rank)));
         self.barrier();
     }
 }
@@ -62,7 +62,7 @@ impl Collective for Thread {
     }
 
     fn size(&self) -> usize {
-        self.shared.desks.len()
+        self.shared.buffers.len()
     }
 
     fn host(&self) -> String {
@@ -100,9 +100,9 @@ impl Collective for Thread {
 
     fn broadcast(&self, root: usize, bytes: &mut [u8]) {
         let own: &[u8] = if self.rank == root { bytes } else { &[] };
-        own.clone_into(&mut *self.desk(self.rank));
+        own.clone_into(&mut *self.buffer(self.rank));
         self.barrier();
-        bytes.copy_from_slice(&self.desk(root));
+        bytes.copy_from_slice(&self.buffer(root));
         self.barrier();
     }
 

@@ -128,7 +128,7 @@ impl Optimizer {
     /// `module`, which does not track gradients, with averaged weights if averaging is on and a step was made.
     pub fn averaged<M: Module>(&self, module: M) -> M {
         match &self.average {
-            Some(average) => average.of(module),
+            Some(average) => average.applied_to(module),
             None => module,
         }
     }

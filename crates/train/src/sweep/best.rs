@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Alone, Dimension, Outcome, Request};
+use super::{Dimension, Outcome, Request, StepTimes};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{comment, comment_start, section_lines, sets};
@@ -21,7 +21,7 @@ pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    Alone { base_ms, step_ms }: Alone,
+    StepTimes { base_ms, step_ms }: StepTimes,
     base_steps: usize,
     outcome: &Outcome,
 ) -> String {

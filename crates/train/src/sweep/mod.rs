@@ -32,9 +32,9 @@ use crate::format::{duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
-use course::Known;
+use course::CourseInputs;
 use log::Folder;
-use results::{Alone, Prepared, Results, mean};
+use results::{Prepared, Results, StepTimes, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use trial::Reached;
 
@@ -250,7 +250,7 @@ impl Sweep<'_> {
             }
         }
         let base_steps = self.base.train.max_steps;
-        let course = Course::plan(Known {
+        let course = Course::plan(CourseInputs {
             method: self.request.method,
             budget_s: self.request.budget_s,
             base_s: base_steps as f64 * step_ms / 1e3,
@@ -387,7 +387,7 @@ impl Sweep<'_> {
             self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
         }
         let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
-        let same = Alone { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
+        let same = StepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
         let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
         Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
     }

@@ -103,7 +103,7 @@ impl Outcome {
         let place = |row: &Row| row.rung.map_or(usize::MAX, |rung| course.n_rungs - rung);
         let loss = |row: &Row| row.bits_per_byte.unwrap_or(f64::INFINITY);
         trials.sort_by(|a, b| place(a).cmp(&place(b)).then(loss(a).total_cmp(&loss(b))).then(a.trial.cmp(&b.trial)));
-        let of_first = |trial: usize| Some(results.of(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
+        let of_first = |trial: usize| Some(results.losses(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
         let known: Vec<(&Setting, f64)> =
             settings.iter().enumerate().filter_map(|(trial, setting)| Some((setting, of_first(trial)?))).collect();
         let of_key = |(at, dimension): (usize, &Dimension)| {
@@ -190,7 +190,7 @@ fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> R
         Some(Ok(Prepared { parameters, step_ms, max_steps })) => {
             (row.parameters, row.step_ms) = (Some(parameters), Some(step_ms));
             for rung in 0..course.n_rungs {
-                match results.of(trial, rung) {
+                match results.losses(trial, rung) {
                     None => break,
                     Some(Err(reason)) => row.reason = Some(reason),
                     Some(Ok(runs)) => {
