@@ -172,11 +172,21 @@ pub fn earlier(root: &Path) -> Option<Request> {
     log::request(root)
 }
 
-/// The config of a setting: the base, then the request's overrides, then the setting's values.
+/// The config of a setting.
 fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
-    let mut overrides = request.overrides.clone();
-    overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
-    Config::from_toml(&request.config, &request.config_name, &overrides)
+    Config::from_toml(&request.config, &request.config_name, &overrides(request, space, setting))
+}
+
+/// The overrides of the base config for a setting: the request's, then the setting's values.
+fn overrides(request: &Request, space: &[Dimension], setting: &[Value]) -> Vec<String> {
+    let values = space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path));
+    request.overrides.iter().cloned().chain(values).collect()
+}
+
+/// The number of whole steps of `step_ms` that fit into `s` seconds.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
+fn steps_within(s: f64, step_ms: f64) -> usize {
+    (s * 1e3 / step_ms * (1.0 + 1e-9)) as usize
 }
 
 /// The directory of a run, relative to the sweep's.
@@ -336,8 +346,7 @@ impl Sweep<'_> {
         let Some(step_ms) = step_ms else {
             return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
         };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
-        let max_steps = (course.full_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize;
+        let max_steps = steps_within(course.full_s, step_ms);
         if course.steps_of(0, max_steps) == 0 {
             let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
             return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));

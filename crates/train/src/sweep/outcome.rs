@@ -38,7 +38,7 @@ pub struct Outcome {
 }
 
 /// A setting and its results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Its number; 0 is the base config.
     pub trial: usize,
@@ -172,18 +172,8 @@ fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
 
 fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> Row {
     let prepared = results.trials.get(&trial).cloned();
-    let mut row = Row {
-        trial,
-        values: setting.iter().map(plain).collect(),
-        run: run_name(trial, 0),
-        parameters: None,
-        step_ms: None,
-        rung: None,
-        step: None,
-        bits_per_byte: None,
-        seeds: None,
-        reason: None,
-    };
+    let values = setting.iter().map(plain).collect();
+    let mut row = Row { trial, values, run: run_name(trial, 0), ..Row::default() };
     match prepared {
         None => return row,
         Some(Err(reason)) => return Row { reason: Some(reason), ..row },
