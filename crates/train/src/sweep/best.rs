@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Dimension, Outcome, Request, StepTimes, overrides, steps_within};
+use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides, steps_within};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{comment, comment_start, section_lines, sets};
@@ -21,7 +21,7 @@ pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    StepTimes { base_ms, step_ms }: StepTimes,
+    IsolatedStepTimes { base_ms, step_ms }: IsolatedStepTimes,
     base_steps: usize,
     outcome: &Outcome,
 ) -> String {

@@ -34,7 +34,7 @@ use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
 use course::CourseInputs;
 use log::Folder;
-use results::{Prepared, Results, StepTimes, mean};
+use results::{IsolatedStepTimes, Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use trial::Reached;
 
@@ -396,7 +396,7 @@ impl Sweep<'_> {
             self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
         }
         let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
-        let same = StepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
+        let same = IsolatedStepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
         let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
         Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
     }

@@ -12,7 +12,7 @@ pub(super) struct Results {
     /// Losses or failures, by trial, rung and seed.
     pub(super) reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
     /// Step times with nothing else running, by trial.
-    pub(super) alone: BTreeMap<usize, StepTimes>,
+    pub(super) alone: BTreeMap<usize, IsolatedStepTimes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +22,9 @@ pub(super) struct Prepared {
     pub(super) max_steps: usize,
 }
 
-/// The step times of the base config and of a setting, measured one right after the other.
+/// The step times of the base config and of a setting, measured one right after the other with nothing else running.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepTimes {
+pub(super) struct IsolatedStepTimes {
     pub(super) base_ms: f64,
     pub(super) step_ms: f64,
 }
@@ -43,7 +43,9 @@ impl Results {
             Entry::Failed { trial, seed, rung, reason } => {
                 self.reached.insert((trial, rung, seed), Err(reason));
             }
-            Entry::Alone { trial, base_ms, step_ms } => _ = self.alone.insert(trial, StepTimes { base_ms, step_ms }),
+            Entry::Alone { trial, base_ms, step_ms } => {
+                _ = self.alone.insert(trial, IsolatedStepTimes { base_ms, step_ms })
+            }
         }
     }
 
