@@ -44,7 +44,6 @@ fn in_log(key: &str, rate: f64) -> String {
 mod tests {
     use super::super::PRESETS;
     use super::*;
-    use crate::config::OptimizerKind;
     use crate::sweep::Dimension;
 
     #[test]
@@ -52,11 +51,8 @@ mod tests {
         for preset in PRESETS {
             let config = preset.config();
             let space = search_space(&config, true);
-            assert!(
-                space.len() >= 6 + usize::from(config.optimizer.kind == OptimizerKind::Muon)
-                    && space.iter().all(|text| !text.starts_with("model.dropout")),
-                "{space:?}"
-            );
+            assert!(space.iter().all(|text| !text.starts_with("model.dropout")), "{space:?}");
+            assert!(space.len() >= 5 + config.optimizer.peak_learning_rates().len(), "{space:?}");
             for text in &space {
                 Dimension::parse(text).unwrap_or_else(|error| panic!("{error}"));
             }
