@@ -6,7 +6,9 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::TrainingMemory;
 use crate::flex::in_f32;
+use crate::memory::bytes;
 
 /// The key of all dropout masks of one forward pass. A mask also depends on its site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,12 @@ pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
     let (whole, device) = (x.dims(), x.device());
     let all = whole.map(|n| 0..n);
     dropout.mask(whole, all, &device).apply(x)
+}
+
+/// The memory of [`dropout`] of `[B, T, C]` in training: the mask, and the gradient of the input.
+#[must_use]
+pub fn training_memory(shape: [usize; 3]) -> TrainingMemory {
+    TrainingMemory { saved: bytes(shape), temporary: bytes(shape) }
 }
 
 /// The mask of a tensor, or of a part of one.

@@ -48,8 +48,7 @@ pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]
 
 /// The number of gradients of a weight that burn's autodiff computes and then sums. Burn 0.22 multiplies the rows
 /// `[B, T]` of a batch one by one if T is a multiple of 32.
-#[must_use]
-pub fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
+pub(crate) fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
     if t.is_multiple_of(32) { b as f64 } else { 1.0 }
 }
 

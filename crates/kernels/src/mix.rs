@@ -6,6 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::elementary::sum;
 use crate::flex::{self, from_vec, values, values_mut};
+use crate::memory::bytes;
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
@@ -22,6 +23,16 @@ pub fn mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Te
     }
     let inputs = vec![x.into_dispatch(), y.into_dispatch(), factors.into_dispatch()];
     Tensor::from_dispatch(apply_on_flex(inputs, Mix { columns, mixed }))
+}
+
+/// The bytes that [`mix`] saves in training: its inputs of these shapes, whose factors have gradients. An input that
+/// others hold anyway is left out.
+///
+/// # Shapes
+/// `x: [B, T, C]`, `y: [B, T, D]`
+#[must_use]
+pub fn saved_bytes(x: [usize; 3], y: Option<[usize; 3]>) -> f64 {
+    bytes(x) + y.map_or(0.0, bytes)
 }
 
 /// [`mix`] composed of burn's operations.

@@ -9,12 +9,17 @@ pub const MAX_SIZE: usize = 1 << 24;
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
 
-/// Defines the sections of a config: structs with the default of each key next to its type. What a default says is not
-/// repeated in the docs of its key, unless it follows from other keys.
+/// Defines the sections of a config: structs with the default of each key next to its type. A default is not repeated
+/// in the docs of its key, unless it follows from other keys. A field without a default is a section whose keys stand
+/// in this one (`#[serde(flatten)]`).
 #[macro_export]
 macro_rules! sections {
+    (@default $type:ty) => { <$type>::default() };
+    (@default $type:ty, $default:expr) => { $default };
+    (@keys $key:expr, $type:ty) => { <$type as $crate::section::Section>::keys() };
+    (@keys $key:expr, $type:ty, $default:expr) => { vec![$key] };
     ($($(#[$doc:meta])* pub struct $name:ident {
-        $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)*
+        $($(#[$key_doc:meta])* pub $key:ident: $type:ty $(= $default:expr)?,)*
     })*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -25,14 +30,18 @@ macro_rules! sections {
 
         impl Default for $name {
             fn default() -> Self {
-                Self { $($key: $default,)* }
+                Self { $($key: $crate::sections!(@default $type $(, $default)?),)* }
             }
         }
 
         impl $crate::section::Section for $name {
             const ABOUT: &'static str = concat!($(stringify!($doc), "\u{1e}"),*);
-            const KEYS: $crate::section::Keys =
-                &[$((stringify!($key), concat!($(stringify!($key_doc), "\u{1e}"),*)),)*];
+
+            fn keys() -> Vec<(&'static str, &'static str)> {
+                [$($crate::sections!(
+                    @keys (stringify!($key), concat!($(stringify!($key_doc), "\u{1e}"),*)), $type $(, $default)?
+                ),)*].concat()
+            }
         }
     )*};
 }
@@ -41,12 +50,10 @@ macro_rules! sections {
 pub trait Section {
     /// The attributes of the struct, each followed by a record separator; [`paragraphs`] reads them.
     const ABOUT: &'static str;
-    /// Each key with its attributes, in the order of the struct.
-    const KEYS: Keys;
-}
 
-/// The keys of a section, each with its attributes.
-pub type Keys = &'static [(&'static str, &'static str)];
+    /// Each key with its attributes, in the order of the struct.
+    fn keys() -> Vec<(&'static str, &'static str)>;
+}
 
 /// The paragraphs of the doc comments among attributes.
 pub fn paragraphs(attributes: &str) -> Vec<String> {

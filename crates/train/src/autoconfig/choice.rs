@@ -197,7 +197,7 @@ impl Known<'_> {
         config.train.matmul_precision = PrecisionChoice::Auto;
         let max_prompt = config.model.context_length / 2;
         config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
-        config.optimizer.kind = OptimizerKind::Muon;
+        config.optimizer.kind = OptimizerKind::RECOMMENDED;
         config.optimizer.learning_rate = learning_rate(d_model);
         config.schedule.kind = ScheduleKind::Linear;
         config.schedule.min_learning_rate = 0.0;

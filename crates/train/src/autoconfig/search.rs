@@ -12,11 +12,9 @@ use crate::config::{Config, TokenizerKind};
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
-    let mut space = vec![
-        in_log("optimizer.learning_rate", optimizer.learning_rate),
-        in_log("optimizer.muon_learning_rate", optimizer.muon.muon_learning_rate),
-        "optimizer.weight_decay=0.0,0.1".to_owned(),
-    ];
+    let rates = optimizer.peak_learning_rates().into_iter();
+    let mut space: Vec<String> = rates.map(|(key, rate)| in_log(key, rate)).collect();
+    space.push("optimizer.weight_decay=0.0,0.1".to_owned());
     let mut counts = |key: &str, number: usize| {
         let (from, to) = (number.div_ceil(2), 2 * number);
         space.push(format!("{key}=log({from}..{to})"));
@@ -53,7 +51,8 @@ mod tests {
         for preset in PRESETS {
             let config = preset.config();
             let space = search_space(&config, true);
-            assert!(space.len() >= 7 && space.iter().all(|text| !text.starts_with("model.dropout")), "{space:?}");
+            assert!(space.iter().all(|text| !text.starts_with("model.dropout")), "{space:?}");
+            assert!(space.len() >= 5 + config.optimizer.peak_learning_rates().len(), "{space:?}");
             for text in &space {
                 Dimension::parse(text).unwrap_or_else(|error| panic!("{error}"));
             }

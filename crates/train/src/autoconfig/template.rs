@@ -51,6 +51,7 @@ impl Template<'_> {
             device = literal(&train.device),
             why_precision = self.why_precision(),
             precision = literal(&train.matmul_precision),
+            optimizer = literal(&config.optimizer.kind),
             why_steps = self.why_steps(),
             max_steps = train.max_steps,
             batch_tokens = grouped((train.batch_size * model.context_length) as u64),

@@ -279,7 +279,7 @@ pub(super) mod tests {
     use super::*;
     use crate::config::{OptimizerKind, PositionKind, PrecisionChoice, RopeScaling};
 
-    const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
+    pub const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 
     pub fn read(text: &str, overrides: &[&str], base: Option<Base<'_>>) -> Result<Config, ConfigError> {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
@@ -294,10 +294,12 @@ pub(super) mod tests {
         read(&config.to_toml(), &[], None).unwrap()
     }
 
-    fn problems(text: &str, overrides: &[&str]) -> Vec<String> {
+    /// The problems of a config; empty if it is valid.
+    pub fn problems(text: &str, overrides: &[&str]) -> Vec<String> {
         match read(text, overrides, None) {
+            Ok(_) => Vec::new(),
             Err(ConfigError::Invalid(_, problems)) => problems,
-            other => panic!("expected problems, got {other:?}"),
+            Err(other) => panic!("{other}"),
         }
     }
 

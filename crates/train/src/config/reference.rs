@@ -24,12 +24,7 @@ struct Documented {
 fn documented<S: Section>(name: &'static str) -> Documented {
     let about = paragraphs(S::ABOUT).remove(0);
     let about = about.split_once(": ").map_or(about.as_str(), |(_, about)| about).trim_end_matches('.').to_owned();
-    let keys =
-        S::KEYS.iter().flat_map(|key| match OptimizerConfig::FLATTENED.iter().find(|(field, _)| *field == key.0) {
-            Some((_, keys)) if name == "optimizer" => keys,
-            _ => std::slice::from_ref(key),
-        });
-    Documented { name, about, keys: keys.map(|&(key, docs)| (key, paragraphs(docs))).collect() }
+    Documented { name, about, keys: S::keys().into_iter().map(|(key, docs)| (key, paragraphs(docs))).collect() }
 }
 
 fn sections() -> [Documented; 8] {

@@ -62,17 +62,12 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::tests::read;
+    use super::super::load::tests::{self, SMALLEST};
     use super::*;
-    use crate::config::ConfigError;
 
     /// The problems of an otherwise valid config with these overrides.
     fn problems(overrides: &[&str]) -> Vec<String> {
-        match read("[data]\npath = \"a.txt\"\n", overrides, None) {
-            Ok(_) => Vec::new(),
-            Err(ConfigError::Invalid(_, problems)) => problems,
-            Err(other) => panic!("{other}"),
-        }
+        tests::problems(SMALLEST, overrides)
     }
 
     #[test]

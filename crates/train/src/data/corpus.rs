@@ -116,7 +116,7 @@ impl Corpus {
             }
             (given, _) => given,
         };
-        let needs = existing.as_ref().map_or_else(|| Needs::of_config(&config.tokenizer), Needs::of);
+        let needs = existing.as_ref().map_or_else(|| Needs::of_config(&config.tokenizer), Needs::of_tokenizer);
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
         let texts = opening.texts(needs, standard_input)?;
         let text_sha256 = text_sha256(&texts);
@@ -165,7 +165,7 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
     let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
     let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };
     let opening = Opening { data, cache: Cache::open(data)?, on_progress: &ignore };
-    let mut texts = opening.texts(Needs::of(tokenizer), StandardInput::Once)?;
+    let mut texts = opening.texts(Needs::of_tokenizer(tokenizer), StandardInput::Once)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.split_point = SplitPoint::START;
@@ -214,7 +214,7 @@ impl Opening<'_> {
     fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<ScannedText>, DataError> {
         let scanned = |source: Source, config: &SourceConfig| {
             let scan = Scan::read(&source, needs, self.on_progress)?;
-            let split_point = SplitPoint::of(self.data.val_fraction, needs.kind, scan.n_units);
+            let split_point = SplitPoint::new(self.data.val_fraction, needs.kind, scan.n_units);
             let weight = config.weight;
             Ok(ScannedText { source, scan, split_point, weight, kept: None, _received: None })
         };
@@ -273,7 +273,7 @@ impl Opening<'_> {
             temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
         let first: Vec<u32> = first.into_iter().collect();
         writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
-        let reader = Reader::new(&text.source, Needs::of(tokenizer)).split_at(text.split_point);
+        let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer)).split_at(text.split_point);
         let reader = reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes));
         if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
             return Err(DataError::Changed { path: text.source.path.clone() });

@@ -22,7 +22,7 @@ const PIECES_PER_THREAD: usize = 2;
 pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
     let path = &reader.source.path;
     let mut pieces = Pieces::new(reader, tokenizer);
-    let (needs, width) = (Needs::of(tokenizer), Width::of_vocabulary(tokenizer.vocab_size()));
+    let (needs, width) = (Needs::of_tokenizer(tokenizer), Width::of_vocabulary(tokenizer.vocab_size()));
     let mut hash = Sha256::new();
     in_order(
         || pieces.next(),
@@ -187,7 +187,7 @@ mod tests {
             TokenizerKind::Char => text.chars().count(),
             _ => text.len(),
         };
-        SplitPoint::of(val_fraction, tokenizer.kind(), n_units as u64)
+        SplitPoint::new(val_fraction, tokenizer.kind(), n_units as u64)
     }
 
     /// Both halves of a file, read in chunks of this size and encoded on this many threads.
@@ -200,7 +200,7 @@ mod tests {
     ) -> [Tokens; 2] {
         let folder = folder([(name, content.as_bytes())]);
         let source = source(&folder.path().join(name));
-        let reader = reader(&source, Needs::of(tokenizer), chunk_bytes).split_at(split_point);
+        let reader = reader(&source, Needs::of_tokenizer(tokenizer), chunk_bytes).split_at(split_point);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = folder.path().join("tokens");
         let mut writer = Writer::create(temporary(folder.path()).unwrap(), &path, width).unwrap();
@@ -287,7 +287,7 @@ mod tests {
         let bpe = Tokenizer::train_bpe(260, "");
         let file = ("a.jsonl", &*record("ten bytes.").repeat(10));
         for chunk_bytes in 4..30 {
-            let [train, val] = encoded(file, &bpe, SplitPoint::of(0.2, bpe.kind(), 100), chunk_bytes, 1);
+            let [train, val] = encoded(file, &bpe, SplitPoint::new(0.2, bpe.kind(), 100), chunk_bytes, 1);
             let n_ends = |half| ids(half).into_iter().filter(|id| Some(*id) == bpe.end_of_text()).count();
             assert_eq!((train.bytes(), n_ends(&train), n_ends(&val)), (80, 8, 2), "{chunk_bytes}");
         }

@@ -70,7 +70,7 @@ impl Needs {
     pub(super) const CHARACTERS: Self = Self { kind: TokenizerKind::Char, documents: false };
     pub(super) const BPE: Self = Self { kind: TokenizerKind::Bpe, documents: true };
 
-    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+    pub(super) fn of_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
     }
 
@@ -300,8 +300,11 @@ mod tests {
     /// The text and the document ends that a reader yields for a folder of these files.
     fn read(files: &[(&str, &[u8])], chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
         let folder = folder(files.iter().copied());
-        let source = source(folder.path());
-        let mut reader = reader(&source, needs, chunk_bytes);
+        read_source(&source(folder.path()), chunk_bytes, needs)
+    }
+
+    fn read_source(source: &Source, chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
+        let mut reader = reader(source, needs, chunk_bytes);
         let mut whole = Chunk::default();
         while let Some(chunk) = reader.next()? {
             assert!(!chunk.is_empty());
@@ -340,14 +343,7 @@ mod tests {
         let folder = folder(files);
         let source = Source { separator: Some("\n\n".to_owned()), ..source(folder.path()) };
         for chunk_bytes in 4..20 {
-            let whole = |needs| {
-                let mut reader = reader(&source, needs, chunk_bytes);
-                let mut whole = Chunk::default();
-                while let Some(chunk) = reader.next().unwrap() {
-                    whole.append(chunk);
-                }
-                whole
-            };
+            let whole = |needs| read_source(&source, chunk_bytes, needs).unwrap();
             let documents = ["one\n\n", "\ntwo\n\n", "x\n\ny", "three\n"];
             assert!(whole(Needs::BPE).pieces().eq(documents.map(|text| (text.as_bytes(), true))));
             assert_eq!(whole(Needs::CHARACTERS).text, b"one\n\n\ntwo\n\nx\n\ny\nthree\n");

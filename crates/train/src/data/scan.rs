@@ -146,7 +146,7 @@ impl Estimate {
             let (train, val) = match needs.kind {
                 TokenizerKind::Bpe | TokenizerKind::File => split(scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN)),
                 TokenizerKind::Byte | TokenizerKind::Char if needs.documents => {
-                    let split_point = SplitPoint::of(val_fraction, needs.kind, scan.n_units);
+                    let split_point = SplitPoint::new(val_fraction, needs.kind, scan.n_units);
                     count(Reader::new(source, needs).split_at(split_point), &table().with_end_of_text())?
                 }
                 TokenizerKind::Byte | TokenizerKind::Char => split(scan.n_units),

@@ -27,7 +27,7 @@ impl SplitPoint {
     pub(super) const START: Self = Self::Bytes(0);
 
     /// The split point that leaves `val_fraction` of a text of `n_units` for validation.
-    pub(super) fn of(val_fraction: f64, kind: TokenizerKind, n_units: u64) -> Self {
+    pub(super) fn new(val_fraction: f64, kind: TokenizerKind, n_units: u64) -> Self {
         let n_train = n_train_units(val_fraction, n_units);
         match kind {
             TokenizerKind::Byte => Self::Bytes(n_train),
@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn the_split_is_pythons() {
         for (n, expected) in [(1_115_394, 1_003_854), (11, 9)] {
-            assert_eq!(SplitPoint::of(0.1, TokenizerKind::Char, n), SplitPoint::Characters(expected));
-            assert_eq!(SplitPoint::of(0.1, TokenizerKind::Byte, n), SplitPoint::Bytes(expected));
+            assert_eq!(SplitPoint::new(0.1, TokenizerKind::Char, n), SplitPoint::Characters(expected));
+            assert_eq!(SplitPoint::new(0.1, TokenizerKind::Byte, n), SplitPoint::Bytes(expected));
         }
     }
 

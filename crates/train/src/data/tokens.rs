@@ -161,7 +161,7 @@ const HEADER_BYTES: usize = 8 + 32 + 6 * 8;
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The hash of everything that determines the ids of a token file.
-pub(super) type Key = [u8; 32];
+pub(super) type CacheKey = [u8; 32];
 
 /// The tokens of both splits and of the training split, which comes first, and the bytes that they stand for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,7 @@ struct Lengths {
 /// stop the reading.
 pub(super) fn open(
     path: &Path,
-    key: &Key,
+    key: &CacheKey,
     width: Width,
     on_bytes: &dyn Fn(u64) -> Result<(), DataError>,
 ) -> Result<Option<(Tokens, Tokens)>, DataError> {
@@ -211,7 +211,7 @@ pub(super) fn open(
 }
 
 /// Opens a file with a valid header of this key, whose length matches it.
-fn open_header(path: &Path, key: &Key, width: Width) -> Option<(File, [u8; HEADER_BYTES], Lengths)> {
+fn open_header(path: &Path, key: &CacheKey, width: Width) -> Option<(File, [u8; HEADER_BYTES], Lengths)> {
     let mut file = disk::open_file(path).ok()?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header).ok()?;
@@ -259,7 +259,7 @@ impl Writer {
     }
 
     /// Completes the file and renames it.
-    pub(super) fn finish(mut self, key: &Key) -> io::Result<()> {
+    pub(super) fn finish(mut self, key: &CacheKey) -> io::Result<()> {
         let file = &mut self.temporary.file;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(&header_of(key, self.width, self.lengths, self.crc32c))?;
@@ -269,7 +269,7 @@ impl Writer {
 }
 
 /// The header of a file whose ids have the checksum `crc32c`. The checksum in it covers the ids and the header.
-fn header_of(key: &Key, width: Width, lengths: Lengths, crc32c: u32) -> [u8; HEADER_BYTES] {
+fn header_of(key: &CacheKey, width: Width, lengths: Lengths, crc32c: u32) -> [u8; HEADER_BYTES] {
     let Lengths { n_tokens, n_train, bytes, train_bytes } = lengths;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
@@ -291,9 +291,9 @@ mod tests {
     use super::super::fixtures::ids;
     use super::*;
 
-    const KEY: Key = [7; 32];
+    const KEY: CacheKey = [7; 32];
 
-    fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
+    fn open(path: &Path, key: &CacheKey, width: Width) -> Option<(Tokens, Tokens)> {
         super::open(path, key, width, &|_| Ok(())).unwrap()
     }
 

@@ -67,12 +67,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::distributed::threads::Thread;
+    use crate::distributed::threads::tests::on_ranks;
 
     #[test]
     fn ranks_agree_with_the_first_which_may_be_busy_or_end_the_run() {
-        let ranks = Thread::all(3).map(|rank| Ranks::with(Arc::new(rank), [].into(), |_| ()));
-        let ask = |ranks: &Ranks| {
+        let found = on_ranks(3, |rank| {
+            let ranks = Ranks::with(Arc::new(rank), [].into(), |_| ());
             let is_first = ranks.is_first();
             *ranks.limit.lock().unwrap() = Some(Duration::from_millis(4));
             if is_first {
@@ -83,11 +83,8 @@ mod tests {
                 ranks.end();
             }
             (agreed, is_first || matches!(ranks.go_on(), Err(DistributedError::Ended)))
-        };
-        let found: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = ranks.map(|ranks| scope.spawn(move || ask(&ranks))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
+        let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
         assert_eq!(found, [([Some(true), Some(false)], true); 3]);
     }
 }

@@ -30,9 +30,9 @@ pub trait Collective: Debug + Send + Sync {
 
 /// The collective operations of a single process.
 #[derive(Debug)]
-pub(super) struct Alone;
+pub(super) struct SingleProcess;
 
-impl Collective for Alone {
+impl Collective for SingleProcess {
     fn rank(&self) -> usize {
         0
     }

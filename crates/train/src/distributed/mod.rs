@@ -29,7 +29,7 @@ pub use error::DistributedError;
 pub use sum::{ExchangeDtype, MOST_NUMBERS};
 pub use threads::OtherFailed;
 
-use collective::Alone;
+use collective::SingleProcess;
 
 /// A function that is called with the ranks that hang, before all processes are ended.
 pub type OnHang = fn(&DistributedError);
@@ -75,7 +75,7 @@ pub struct Ranks {
 impl Ranks {
     /// The ranks of a single process.
     pub fn alone() -> Self {
-        Self::with(Arc::new(Alone), [Alone.host()].into(), |_| ())
+        Self::with(Arc::new(SingleProcess), [SingleProcess.host()].into(), |_| ())
     }
 
     fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {
@@ -135,8 +135,8 @@ impl Ranks {
         self.hosts[..self.rank()].iter().filter(|host| **host == self.hosts[self.rank()]).count()
     }
 
-    /// Whether the devices of all ranks can [sum tensors](Ranks::sum_on_cards) directly.
-    pub fn has_cards(&self) -> bool {
+    /// Whether the devices of all ranks can [sum tensors](Ranks::sum_on_devices) directly.
+    pub fn sums_on_devices(&self) -> bool {
         !self.cards.is_empty()
     }
 
@@ -169,9 +169,9 @@ impl Ranks {
     /// The sums of tensors over all ranks, computed by the devices directly. All ranks must call it in the same order.
     ///
     /// # Panics
-    /// If the ranks [have no cards](Ranks::has_cards).
-    pub fn sum_on_cards(&self, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
-        assert!(self.has_cards(), "cards of one process");
+    /// If the ranks [do not sum on their devices](Ranks::sums_on_devices).
+    pub fn sum_on_devices(&self, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+        assert!(self.sums_on_devices(), "devices of one process");
         let sum = |tensor| all_reduce(tensor, ReduceOperation::Sum, self.cards.to_vec());
         let under_way: Vec<_> = tensors.into_iter().map(sum).collect();
         under_way.into_iter().map(CollectiveTensor::resolve).collect()
@@ -181,9 +181,9 @@ impl Ranks {
     ///
     /// # Errors
     /// If the sum is wrong.
-    pub fn check_cards(&self) -> Result<(), DistributedError> {
+    pub fn check_device_sums(&self) -> Result<(), DistributedError> {
         let Some(own) = self.cards.get(self.rank()) else { return Ok(()) };
-        let sum = self.sum_on_cards(vec![Tensor::ones([1], own)]).remove(0).try_into_scalar::<f32>();
+        let sum = self.sum_on_devices(vec![Tensor::ones([1], own)]).remove(0).try_into_scalar::<f32>();
         match sum {
             Ok(sum) if (sum - self.size() as f32).abs() < 0.5 => Ok(()),
             _ => Err(DistributedError::Cards(self.name())),
@@ -191,11 +191,11 @@ impl Ranks {
     }
 
     /// A barrier: waits until every process has arrived.
-    pub fn meet(&self) {
+    pub fn barrier(&self) {
         timed(&self.clocks.waiting, || self.collective.barrier());
     }
 
-    /// The time that this process has spent in [`Ranks::meet`] and in sums since it joined.
+    /// The time that this process has spent in [`Ranks::barrier`] and in sums since it joined.
     pub fn exchanged(&self) -> Exchanged {
         let read = |clock: &AtomicU64| Duration::from_nanos(clock.load(Ordering::Relaxed));
         Exchanged { waiting: read(&self.clocks.waiting), communicating: read(&self.clocks.communicating) }

@@ -90,26 +90,17 @@ fn sum_piece(collective: &dyn Collective, values: &mut [f32], dtype: ExchangeDty
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
-    use crate::distributed::threads::Thread;
+    use crate::distributed::threads::tests::on_ranks;
 
     /// The sums of the rows, as computed by each of the threads, one per row.
     fn sums(rows: &[Vec<f32>], dtype: ExchangeDtype) -> Vec<Vec<f32>> {
-        thread::scope(|scope| {
-            let threads: Vec<_> = Thread::all(rows.len())
-                .zip(rows)
-                .map(|(rank, row)| {
-                    let mut values = row.clone();
-                    scope.spawn(move || {
-                        all_reduce(&rank, &mut values, dtype);
-                        values
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        })
+        let sums = on_ranks(rows.len(), |rank| {
+            let mut values = rows[rank.rank()].clone();
+            all_reduce(&rank, &mut values, dtype);
+            values
+        });
+        sums.into_iter().map(Result::unwrap).collect()
     }
 
     /// Numbers of different magnitudes and signs, which f32 does not add exactly.

@@ -19,7 +19,7 @@ pub struct OtherFailed;
 #[derive(Debug)]
 struct Shared {
     /// The bytes that each rank makes available to all ranks.
-    desks: Vec<Mutex<Vec<u8>>>,
+    buffers: Vec<Mutex<Vec<u8>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
 }
@@ -34,8 +34,8 @@ struct Meeting {
 impl Thread {
     /// The `size` ranks, in order.
     pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
-        let desks = (0..size).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared { desks, meeting: Mutex::default(), changed: Condvar::new() });
+        let buffers = (0..size).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { buffers, meeting: Mutex::default(), changed: Condvar::new() });
         (0..size).map(move |rank| Self { rank, shared: Arc::clone(&shared) })
     }
 
@@ -43,15 +43,15 @@ impl Thread {
         self.shared.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn desk(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
-        self.shared.desks[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
+        self.shared.buffers[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `own` available to all ranks and calls `read` with the bytes of each rank.
     fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
-        own.clone_into(&mut *self.desk(self.rank));
+        own.clone_into(&mut *self.buffer(self.rank));
         self.barrier();
-        (0..self.size()).for_each(|rank| read(rank, &self.desk(rank)));
+        (0..self.size()).for_each(|rank| read(rank, &self.buffer(rank)));
         self.barrier();
     }
 }
@@ -62,7 +62,7 @@ impl Collective for Thread {
     }
 
     fn size(&self) -> usize {
-        self.shared.desks.len()
+        self.shared.buffers.len()
     }
 
     fn host(&self) -> String {
@@ -100,9 +100,9 @@ impl Collective for Thread {
 
     fn broadcast(&self, root: usize, bytes: &mut [u8]) {
         let own: &[u8] = if self.rank == root { bytes } else { &[] };
-        own.clone_into(&mut *self.desk(self.rank));
+        own.clone_into(&mut *self.buffer(self.rank));
         self.barrier();
-        bytes.copy_from_slice(&self.desk(root));
+        bytes.copy_from_slice(&self.buffer(root));
         self.barrier();
     }
 
@@ -120,48 +120,43 @@ impl Collective for Thread {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::thread;
 
     use super::*;
 
+    /// The result of `work` on each of `size` ranks; an error if it panicked.
+    pub fn on_ranks<T: Send>(size: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<thread::Result<T>> {
+        thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = Thread::all(size).map(|rank| scope.spawn(move || work(rank))).collect();
+            threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
+        })
+    }
+
     #[test]
     fn a_rank_that_fails_ends_those_that_wait_for_it() {
-        let ended: Vec<bool> = thread::scope(|scope| {
-            let threads: Vec<_> = Thread::all(3)
-                .map(|rank| {
-                    scope.spawn(move || {
-                        rank.barrier();
-                        if rank.rank() == 1 {
-                            rank.abort(1);
-                        }
-                        rank.barrier();
-                    })
-                })
-                .collect();
-            let is_other = |end: thread::Result<()>| end.is_err_and(|payload| payload.is::<OtherFailed>());
-            threads.into_iter().map(|thread| is_other(thread.join())).collect()
+        let ends = on_ranks(3, |rank| {
+            rank.barrier();
+            if rank.rank() == 1 {
+                rank.abort(1);
+            }
+            rank.barrier();
         });
-        assert_eq!(ended, [true; 3]);
+        assert!(ends.iter().all(|end| end.as_ref().is_err_and(|payload| payload.is::<OtherFailed>())));
     }
 
     #[test]
     fn bytes_come_from_the_root_and_parts_from_each() {
-        let found: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = Thread::all(2)
-                .map(|rank| {
-                    scope.spawn(move || {
-                        let own = 10 * rank.rank() as u8;
-                        let (mut of_root, mut parts, mut all) = ([own; 3], [0; 4], [0; 4]);
-                        rank.broadcast(1, &mut of_root);
-                        rank.all_to_all(&[own, own + 1, own + 2, own + 3], &mut parts);
-                        rank.all_gather(&[own, own + 1], &mut all);
-                        (of_root, parts, all)
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let found = on_ranks(2, |rank| {
+            let own = 10 * rank.rank() as u8;
+            let (mut of_root, mut parts, mut all) = ([own; 3], [0; 4], [0; 4]);
+            rank.broadcast(1, &mut of_root);
+            rank.all_to_all(&[own, own + 1, own + 2, own + 3], &mut parts);
+            rank.all_gather(&[own, own + 1], &mut all);
+            (of_root, parts, all)
         });
+        let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
         assert_eq!(found, [([10; 3], [0, 1, 10, 11], [0, 1, 10, 11]), ([10; 3], [2, 3, 12, 13], [0, 1, 10, 11])]);
     }
 }

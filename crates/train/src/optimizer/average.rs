@@ -43,7 +43,7 @@ impl Average {
     }
 
     /// Replaces each parameter of `module`, which does not track gradients, with its average, if there is one.
-    pub(super) fn of<M: Module>(&self, module: M) -> M {
+    pub(super) fn applied_to<M: Module>(&self, module: M) -> M {
         struct Averager<'a>(Vec<String>, &'a BTreeMap<String, Tensor<1>>);
         impl ModuleMapper for Averager<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

@@ -40,7 +40,7 @@ macro_rules! optimizers {
                 pub learning_rate: f64 = 1e-3,
                 /// The keys of AdamW.
                 #[serde(flatten)]
-                pub adamw: AdamwConfig = AdamwConfig::default(),
+                pub adamw: AdamwConfig,
                 /// The decoupled weight decay of matrices. At least 0.
                 pub weight_decay: f64 = 0.1,
                 /// The global norm to which larger gradients are scaled down; 0: off. At least 0.
@@ -48,7 +48,7 @@ macro_rules! optimizers {
                 $(
                     /// The keys of this optimizer.
                     #[serde(flatten)]
-                    pub $name: $keys = <$keys>::default(),
+                    pub $name: $keys,
                 )*
                 /// The decay rate of a running mean of the weights, which is evaluated and saved instead of the weights; 0:
                 /// off. In [0, 1).
@@ -59,12 +59,6 @@ macro_rules! optimizers {
         }
 
         impl OptimizerConfig {
-            /// The keys that each optimizer adds to the section, in the place of the field of this name.
-            pub(crate) const FLATTENED: &[(&str, tinderbox_model::section::Keys)] = &[
-                ("adamw", <AdamwConfig as tinderbox_model::section::Section>::KEYS),
-                $((stringify!($name), <$keys as tinderbox_model::section::Section>::KEYS),)*
-            ];
-
             pub(crate) fn check_into(&self, problems: &mut tinderbox_model::section::Problems) {
                 let Self { kind: _, learning_rate, adamw, weight_decay, grad_clip_norm, $($name,)* ema_decay } = self;
                 problems.above_zero("optimizer.learning_rate", *learning_rate);

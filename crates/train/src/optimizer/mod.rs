@@ -33,6 +33,11 @@ config::optimizers! {
     Muon = muon: MuonConfig,
 }
 
+impl OptimizerKind {
+    /// The optimizer of configs that are generated from a text: it learns the most in the same steps.
+    pub(crate) const RECOMMENDED: Self = Self::Muon;
+}
+
 impl OptimizerConfig {
     /// The optimizer of a parameter: the chosen one or, if that does not take it, AdamW.
     fn rule_of(&self, parameter: &Parameter) -> &dyn UpdateRule {
@@ -72,6 +77,12 @@ impl OptimizerConfig {
     #[must_use]
     pub fn temporary_bytes(&self, parameter: &Parameter, is_fused: bool) -> f64 {
         self.rule_of(parameter).temporary_bytes(parameter, is_fused)
+    }
+
+    /// The keys and values of the chosen optimizer's peak learning rates.
+    pub(crate) fn peak_learning_rates(&self) -> Vec<(&'static str, f64)> {
+        let shared = ("optimizer.learning_rate", self.learning_rate);
+        std::iter::once(shared).chain(self.chosen().own_learning_rate()).collect()
     }
 
     /// The keys to lower if a run diverges.
@@ -117,7 +128,7 @@ impl Optimizer {
     /// `module`, which does not track gradients, with averaged weights if averaging is on and a step was made.
     pub fn averaged<M: Module>(&self, module: M) -> M {
         match &self.average {
-            Some(average) => average.of(module),
+            Some(average) => average.applied_to(module),
             None => module,
         }
     }

@@ -121,7 +121,7 @@ const TOKENS: usize = 8;
 
 impl BatchSchedule {
     /// The batches of a run.
-    pub fn of(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         let Config { train, schedule, model, .. } = config;
         let last = [train.batch_size, model.context_length];
         let first = [schedule.initial_batch_size, schedule.initial_context_length];
@@ -228,7 +228,7 @@ mod tests {
         config.model.context_length = 100;
         (config.schedule.initial_batch_size, config.schedule.initial_context_length) = (rows, tokens);
         config.schedule.ramp_fraction = 0.5;
-        BatchSchedule::of(&config)
+        BatchSchedule::new(&config)
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use tinderbox_kernels::attention::{self, AttentionShape};
-use tinderbox_kernels::{Operations, TrainingMemory, linear, loss, mlp, norm};
+use tinderbox_kernels::{Operations, TrainingMemory, dropout, linear, loss, mix, mlp, norm};
 
 use super::parameters;
 use crate::config::ModelConfig;
@@ -120,23 +120,23 @@ struct Costs {
     output: f64,
 }
 
-/// Each operation states what it saves for its backward pass; dropout adds masks, and sums with learned factors save
-/// both summands.
+/// Adds up what each operation states.
 fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> Costs {
     let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, qk_norm, .. } = *config;
     let rows = [batch_size, context_length];
-    let of_rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64; // [B, T, width]
-    let stream = of_rows(d_model);
-    let output_matrix = F32 * d_model as f64 * vocab_size as f64;
+    let of_width = |width: usize| [batch_size, context_length, width]; // [B, T, width]
+    let stream = F32 * batch_size as f64 * context_length as f64 * d_model as f64;
     let has_dropout = config.dropout > 0.0;
-    let mask = if has_dropout { stream } else { 0.0 };
+    let dropout = if has_dropout { dropout::training_memory(of_width(d_model)) } else { TrainingMemory::default() };
     // The gradient of the residual stream, and that of the block's output, which dropout makes different.
-    let upstream = stream + mask;
+    let upstream = stream + dropout.temporary;
     let (v_width, qkv_width) = (n_kv_heads * head_dim, (n_heads + 2 * n_kv_heads) * head_dim);
-    let skip = if config.embedding_skip { stream } else { 0.0 }; // blocks share the embedding
-    let values = if config.value_residual { of_rows(qkv_width) + of_rows(v_width) } else { 0.0 };
+    // Blocks share the embedding.
+    let skip = if config.embedding_skip { mix::saved_bytes(of_width(d_model), None) } else { 0.0 };
+    let values =
+        if config.value_residual { mix::saved_bytes(of_width(qkv_width), Some(of_width(v_width))) } else { 0.0 };
 
-    let norm = norm::saved_bytes(operations, [batch_size, context_length, d_model]);
+    let norm = norm::saved_bytes(operations, of_width(d_model));
     let shares_input = config.parallel_residual && operations == Operations::Fused;
     let second_norm = if shares_input { norm - stream } else { norm };
     let projection = linear::training_memory(operations, rows, [d_model, qkv_width]);
@@ -145,24 +145,22 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let mlp = mlp::training_memory(operations, config.mlp, rows, [d_model, d_ff]);
     let is_capped = config.logit_softcap.is_some();
     let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
-    // Burn always multiplies the rows of a batch one by one with the token embedding.
-    let n_gradients = if config.tie_embeddings { batch_size as f64 } else { linear::n_composed_gradients(rows) };
     let of_block = |cost: TrainingMemory, saved: f64| TrainingMemory {
         saved: cost.saved + saved,
         temporary: cost.temporary + upstream,
     };
     Costs {
         stream,
-        mask,
-        output_matrix,
+        mask: dropout.saved,
+        output_matrix: F32 * d_model as f64 * vocab_size as f64,
         projection: of_block(projection, skip + norm),
-        attention: of_block(attention, values + mask),
+        attention: of_block(attention, values + dropout.saved),
         attention_weights: attention::weights_memory(operations, shape, has_dropout),
-        mlp: of_block(mlp, second_norm + mask),
+        mlp: of_block(mlp, second_norm + dropout.saved),
         last_norm: norm, // fused, its output is not saved, but the loss computes its gradient
         logits: loss.saved,
         loss: loss.temporary,
-        output: of_rows(vocab_size) + stream + n_gradients * output_matrix, // if composed
+        output: loss::composed_output_bytes(rows, [d_model, vocab_size], config.tie_embeddings),
     }
 }
 

@@ -59,7 +59,7 @@ impl Network {
     }
 
     /// The milliseconds it takes to broadcast a short message from one of `ranks` machines to all others.
-    fn word_ms(&self, ranks: usize) -> f64 {
+    fn broadcast_ms(&self, ranks: usize) -> f64 {
         f64::from(ranks.next_power_of_two().ilog2()) * self.latency_ms
     }
 }
@@ -133,9 +133,9 @@ impl Machines {
             let n = plan.parameters.total;
             // All ranks meet before they exchange; with `step`, rank 0 says before every step whether to go on, and the
             // loss is summed separately.
-            let mut exchange_ms = network.sum_ms(ranks, n, dtype) + network.word_ms(ranks);
+            let mut exchange_ms = network.sum_ms(ranks, n, dtype) + network.broadcast_ms(ranks);
             if sync == SyncKind::Step {
-                exchange_ms += network.word_ms(ranks) + network.sum_ms(ranks, 1, ExchangeDtype::F32);
+                exchange_ms += network.broadcast_ms(ranks) + network.sum_ms(ranks, 1, ExchangeDtype::F32);
             }
             let communication_ms = exchange_ms / steps as f64;
             let step_ms = compute_ms.map(|compute_ms| compute_ms + communication_ms);
@@ -189,7 +189,7 @@ mod tests {
         let half = network.sum_ms(4, 124_500_000, ExchangeDtype::Bf16);
         assert!(half > 0.49 * ms && half < 0.52 * ms, "{half}");
         assert!((network.sum_ms(4, 1, ExchangeDtype::F32) - 2.0).abs() < 0.01, "two latencies");
-        assert!((network.word_ms(4) - 2.0).abs() < 1e-9 && (network.word_ms(5) - 3.0).abs() < 1e-9);
+        assert!((network.broadcast_ms(4) - 2.0).abs() < 1e-9 && (network.broadcast_ms(5) - 3.0).abs() < 1e-9);
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl RunCounts {
         let row = config.model.context_length as u64;
         let batch = train.batch_size as u64 * row;
         let tokens_per_step = batch.saturating_mul(train.grad_accumulation_steps as u64);
-        let tokens = BatchSchedule::of(config).tokens_before(train.max_steps);
+        let tokens = BatchSchedule::new(config).tokens_before(train.max_steps);
         let update_flops = update_flops * steps as f64;
         let evaluations = ends(steps, train.eval_interval as u64);
         let batches_of = |n_tokens: u64| n_tokens.saturating_sub(1).div_ceil(batch).max(1);

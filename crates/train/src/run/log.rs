@@ -445,7 +445,6 @@ mod tests {
 
     #[test]
     fn logs_are_cut_back_to_a_step() {
-        type StepOf = fn(&str) -> Option<usize>;
         for (step, step_of, kept, cut) in [
             (2, json_step as StepOf, "{\"step\":1}\n{\"step\":2}\n", "{\"step\":3}\n"),
             (9, json_step, "{\"step\":1}\n", "{\"st"),

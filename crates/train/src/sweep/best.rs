@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Alone, Dimension, Outcome, Request};
+use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides, steps_within};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{comment, comment_start, section_lines, sets};
@@ -21,15 +21,13 @@ pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    Alone { base_ms, step_ms }: Alone,
+    IsolatedStepTimes { base_ms, step_ms }: IsolatedStepTimes,
     base_steps: usize,
     outcome: &Outcome,
 ) -> String {
     let base_s = base_steps as f64 * base_ms / 1e3;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
-    let max_steps = ((base_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize).max(1);
-    let mut overrides = request.overrides.clone();
-    overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
+    let max_steps = steps_within(base_s, step_ms).max(1);
+    let mut overrides = overrides(request, space, setting);
     overrides.push(format!("train.max_steps={max_steps}"));
     let load = |text: &str, overrides: &[String]| Config::from_toml(text, &request.config_name, overrides).ok();
     let wanted = load(&request.config, &overrides).expect("it was trained with these settings");

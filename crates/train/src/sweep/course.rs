@@ -61,7 +61,7 @@ pub struct Course {
 
 /// The facts that determine a course.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct CourseInputs {
     pub method: Method,
     pub budget_s: f64,
     pub base_s: f64,
@@ -75,8 +75,8 @@ pub(super) struct Known {
 impl Course {
     /// Plans as many settings as there is time for, each trained as long as the base config, in the fewest rungs that
     /// leave enough of them; if the time allows only a few, each is trained for less.
-    pub(super) fn plan(known: Known) -> Self {
-        let Known { method, budget_s, base_s, base_steps, n_possible, n_seeds, jobs } = known;
+    pub(super) fn plan(inputs: CourseInputs) -> Self {
+        let CourseInputs { method, budget_s, base_s, base_steps, n_possible, n_seeds, jobs } = inputs;
         let most = n_possible.unwrap_or(MOST_SETTINGS);
         let budget_s = budget_s * jobs as f64;
         let cost = |n_rungs, n_settings| Self { base_s, full_s: 1.0, n_settings, n_rungs, n_seeds, jobs }.cost_s();
@@ -134,7 +134,7 @@ fn power(exponent: usize) -> usize {
 mod tests {
     use super::*;
 
-    const KNOWN: Known = Known {
+    const INPUTS: CourseInputs = CourseInputs {
         method: Method::Halving,
         budget_s: 1800.0,
         base_s: 600.0,
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn twenty_seven_settings_take_three_times_as_long_as_one() {
-        let course = Course::plan(KNOWN);
+        let course = Course::plan(INPUTS);
         assert_eq!((course.n_settings, course.n_rungs), (27, 4));
         assert!((course.full_s - 600.0).abs() < 1e-9 && (course.cost_s() - 1800.0).abs() < 1e-9, "{course:?}");
         assert_eq!([0, 1, 2, 3].map(|rung| n_left(27, rung)), [27, 9, 3, 1]);
@@ -157,27 +157,27 @@ mod tests {
 
     #[test]
     fn a_short_run_is_tried_with_more_settings_and_a_long_one_is_shortened() {
-        let short = Course::plan(Known { base_s: 60.0, ..KNOWN });
+        let short = Course::plan(CourseInputs { base_s: 60.0, ..INPUTS });
         assert_eq!((short.n_settings, short.n_rungs), (54, 2), "compared late: {short:?}");
         assert!((short.full_s - 60.0).abs() < 1e-9, "{short:?}");
-        let between = Course::plan(Known { base_s: 160.0, ..KNOWN });
+        let between = Course::plan(CourseInputs { base_s: 160.0, ..INPUTS });
         assert_eq!((between.n_settings, between.n_rungs), (44, 3), "{between:?}");
-        let long = Course::plan(Known { base_s: 6000.0, n_seeds: 3, ..KNOWN });
+        let long = Course::plan(CourseInputs { base_s: 6000.0, n_seeds: 3, ..INPUTS });
         assert_eq!(long.n_settings, 27);
         assert!((long.full_s - 360.0).abs() < 1e-9, "two more runs of the last: {long:?}");
-        let two = Course::plan(Known { base_s: 6000.0, jobs: 2, ..KNOWN });
+        let two = Course::plan(CourseInputs { base_s: 6000.0, jobs: 2, ..INPUTS });
         assert!((two.full_s - 1200.0).abs() < 1e-9, "{two:?}");
     }
 
     #[test]
     fn a_small_space_has_fewer_rungs_and_a_grid_one() {
-        let few = Course::plan(Known { n_possible: Some(5), ..KNOWN });
+        let few = Course::plan(CourseInputs { n_possible: Some(5), ..INPUTS });
         assert_eq!((few.n_settings, few.n_rungs), (5, 2));
-        let grid = Course::plan(Known { method: Method::Grid, n_possible: Some(6), ..KNOWN });
+        let grid = Course::plan(CourseInputs { method: Method::Grid, n_possible: Some(6), ..INPUTS });
         assert_eq!((grid.n_settings, grid.n_rungs), (6, 1));
         assert!((grid.full_s - 300.0).abs() < 1e-9, "{grid:?}");
-        let random = Course::plan(Known { method: Method::Random, base_s: 60.0, ..KNOWN });
+        let random = Course::plan(CourseInputs { method: Method::Random, base_s: 60.0, ..INPUTS });
         assert_eq!((random.n_settings, random.n_rungs), (30, 1));
-        assert_eq!(Course::plan(Known { base_steps: 29, ..KNOWN }).n_rungs, 1, "too short to be divided");
+        assert_eq!(Course::plan(CourseInputs { base_steps: 29, ..INPUTS }).n_rungs, 1, "too short to be divided");
     }
 }

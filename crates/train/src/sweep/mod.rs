@@ -32,9 +32,9 @@ use crate::format::{duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
-use course::Known;
+use course::CourseInputs;
 use log::Folder;
-use results::{Alone, Prepared, Results, mean};
+use results::{IsolatedStepTimes, Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use trial::Reached;
 
@@ -172,11 +172,21 @@ pub fn earlier(root: &Path) -> Option<Request> {
     log::request(root)
 }
 
-/// The config of a setting: the base, then the request's overrides, then the setting's values.
+/// The config of a setting.
 fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
-    let mut overrides = request.overrides.clone();
-    overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
-    Config::from_toml(&request.config, &request.config_name, &overrides)
+    Config::from_toml(&request.config, &request.config_name, &overrides(request, space, setting))
+}
+
+/// The overrides of the base config for a setting: the request's, then the setting's values.
+fn overrides(request: &Request, space: &[Dimension], setting: &[Value]) -> Vec<String> {
+    let values = space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path));
+    request.overrides.iter().cloned().chain(values).collect()
+}
+
+/// The number of whole steps of `step_ms` that fit into `s` seconds.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
+fn steps_within(s: f64, step_ms: f64) -> usize {
+    (s * 1e3 / step_ms * (1.0 + 1e-9)) as usize
 }
 
 /// The directory of a run, relative to the sweep's.
@@ -250,7 +260,7 @@ impl Sweep<'_> {
             }
         }
         let base_steps = self.base.train.max_steps;
-        let course = Course::plan(Known {
+        let course = Course::plan(CourseInputs {
             method: self.request.method,
             budget_s: self.request.budget_s,
             base_s: base_steps as f64 * step_ms / 1e3,
@@ -336,8 +346,7 @@ impl Sweep<'_> {
         let Some(step_ms) = step_ms else {
             return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
         };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
-        let max_steps = (course.full_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize;
+        let max_steps = steps_within(course.full_s, step_ms);
         if course.steps_of(0, max_steps) == 0 {
             let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
             return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));
@@ -387,7 +396,7 @@ impl Sweep<'_> {
             self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
         }
         let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
-        let same = Alone { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
+        let same = IsolatedStepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
         let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
         Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
     }

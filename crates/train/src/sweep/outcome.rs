@@ -38,7 +38,7 @@ pub struct Outcome {
 }
 
 /// A setting and its results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Its number; 0 is the base config.
     pub trial: usize,
@@ -103,7 +103,7 @@ impl Outcome {
         let place = |row: &Row| row.rung.map_or(usize::MAX, |rung| course.n_rungs - rung);
         let loss = |row: &Row| row.bits_per_byte.unwrap_or(f64::INFINITY);
         trials.sort_by(|a, b| place(a).cmp(&place(b)).then(loss(a).total_cmp(&loss(b))).then(a.trial.cmp(&b.trial)));
-        let of_first = |trial: usize| Some(results.of(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
+        let of_first = |trial: usize| Some(results.losses(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
         let known: Vec<(&Setting, f64)> =
             settings.iter().enumerate().filter_map(|(trial, setting)| Some((setting, of_first(trial)?))).collect();
         let of_key = |(at, dimension): (usize, &Dimension)| {
@@ -172,25 +172,15 @@ fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
 
 fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> Row {
     let prepared = results.trials.get(&trial).cloned();
-    let mut row = Row {
-        trial,
-        values: setting.iter().map(plain).collect(),
-        run: run_name(trial, 0),
-        parameters: None,
-        step_ms: None,
-        rung: None,
-        step: None,
-        bits_per_byte: None,
-        seeds: None,
-        reason: None,
-    };
+    let values = setting.iter().map(plain).collect();
+    let mut row = Row { trial, values, run: run_name(trial, 0), ..Row::default() };
     match prepared {
         None => return row,
         Some(Err(reason)) => return Row { reason: Some(reason), ..row },
         Some(Ok(Prepared { parameters, step_ms, max_steps })) => {
             (row.parameters, row.step_ms) = (Some(parameters), Some(step_ms));
             for rung in 0..course.n_rungs {
-                match results.of(trial, rung) {
+                match results.losses(trial, rung) {
                     None => break,
                     Some(Err(reason)) => row.reason = Some(reason),
                     Some(Ok(runs)) => {

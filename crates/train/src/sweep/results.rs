@@ -12,7 +12,7 @@ pub(super) struct Results {
     /// Losses or failures, by trial, rung and seed.
     pub(super) reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
     /// Step times with nothing else running, by trial.
-    pub(super) alone: BTreeMap<usize, Alone>,
+    pub(super) alone: BTreeMap<usize, IsolatedStepTimes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +22,9 @@ pub(super) struct Prepared {
     pub(super) max_steps: usize,
 }
 
-/// The step times of the base config and of a setting, measured one right after the other.
+/// The step times of the base config and of a setting, measured one right after the other with nothing else running.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
+pub(super) struct IsolatedStepTimes {
     pub(super) base_ms: f64,
     pub(super) step_ms: f64,
 }
@@ -43,12 +43,14 @@ impl Results {
             Entry::Failed { trial, seed, rung, reason } => {
                 self.reached.insert((trial, rung, seed), Err(reason));
             }
-            Entry::Alone { trial, base_ms, step_ms } => _ = self.alone.insert(trial, Alone { base_ms, step_ms }),
+            Entry::Alone { trial, base_ms, step_ms } => {
+                _ = self.alone.insert(trial, IsolatedStepTimes { base_ms, step_ms })
+            }
         }
     }
 
     /// The losses of a trial's runs at a rung; `None` if it did not take part.
-    pub(super) fn of(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
+    pub(super) fn losses(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
         let of_seeds = self.reached.range((trial, rung, 0)..=(trial, rung, usize::MAX));
         let of_seeds: Vec<_> = of_seeds.map(|(_, result)| result.clone()).collect();
         (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
@@ -61,7 +63,7 @@ impl Results {
         if rung == 0 {
             return all;
         }
-        let of_before = |trial: &usize| Some((mean(&self.of(*trial, rung - 1)?.ok()?), *trial));
+        let of_before = |trial: &usize| Some((mean(&self.losses(*trial, rung - 1)?.ok()?), *trial));
         let mut ranked: Vec<(f64, usize)> = all.iter().filter_map(of_before).collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         ranked.truncate(course::n_left(all.len(), rung));

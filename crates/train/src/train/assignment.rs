@@ -45,7 +45,7 @@ const ORIGIN: &str = "rank 0";
 impl Assignment {
     /// Sends every other rank the data it needs to make the same steps as this rank, and divides the coming steps among
     /// all ranks.
-    pub(super) fn give(ranks: &Ranks, prepared: &mut Prepared) -> Result<(), TrainError> {
+    pub(super) fn broadcast(ranks: &Ranks, prepared: &mut Prepared) -> Result<(), TrainError> {
         if ranks.is_alone() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Assignment {
 
 /// Waits for ranks that take longer to read the text, and limits all later waits.
 fn start_together(ranks: &Ranks, config: &Config) {
-    ranks.meet();
+    ranks.barrier();
     ranks.limit_waiting(config.distributed.time_limit());
 }
 

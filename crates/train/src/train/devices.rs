@@ -34,7 +34,7 @@ pub fn train_on(
                 let on_skipped = &on_skipped;
                 scope.spawn(move || {
                     let follow = || {
-                        ranks.check_cards()?;
+                        ranks.check_device_sums()?;
                         let Some(assignment) = Assignment::receive(&ranks)? else { return Ok(()) };
                         assignment.work(device.clone(), &ranks, |step, skipped| on_skipped(&ranks, step, skipped))
                     };
@@ -43,7 +43,7 @@ pub fn train_on(
             })
             .collect();
         let led = or_end_others(&first, || {
-            first.check_cards()?;
+            first.check_device_sums()?;
             lead(job, &first, observer, interrupter)
         });
         for follower in followers {

@@ -109,7 +109,7 @@ fn train_with(
     }
     let device = job.device.clone();
     let mut prepared = prepare::prepare(job, observer, interrupter)?;
-    Assignment::give(ranks, &mut prepared)?;
+    Assignment::broadcast(ranks, &mut prepared)?;
     to_the_end(Training::start(prepared, device, observer, interrupter, began)?)
 }
 

@@ -61,7 +61,7 @@ impl Outer {
         }
         let own = parameters::lazy(&model);
         let (size, learning_rate, momentum) = (ranks.size() as f32, self.learning_rate, self.momentum);
-        ranks.meet();
+        ranks.barrier();
         sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, sums| {
             let (weights, running) = self.state.get_mut(&name).expect("every parameter has them");
             for ((weight, running), sum) in weights.iter_mut().zip(running).zip(sums) {

@@ -30,7 +30,7 @@ impl DataParallel {
 
     /// The part of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
     /// outer momentum saved by an earlier process, by parameter name.
-    pub(super) fn of(
+    pub(super) fn new(
         ranks: &Ranks,
         config: &DistributedConfig,
         model: &Gpt,
@@ -72,9 +72,9 @@ impl DataParallel {
         if self.ranks.is_alone() || self.outer.is_some() {
             return own.expect("a step has at least one row");
         }
-        self.ranks.meet();
-        if self.ranks.has_cards() {
-            return self.sum_on_cards(model, own);
+        self.ranks.barrier();
+        if self.ranks.sums_on_devices() {
+            return self.sum_on_devices(model, own);
         }
         let (gradients, loss) = own.unzip();
         let named = |(name, tensor): (&str, &Tensor<1>)| (name.to_owned(), LazyTensor::on_device(tensor.clone()));
@@ -94,7 +94,7 @@ impl DataParallel {
     }
 
     /// Like [`DataParallel::sum`], with an all-reduce between the GPUs.
-    fn sum_on_cards(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
+    fn sum_on_devices(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
         let device = model.device().inner();
         let (gradients, loss) = own.unzip();
         let mut tensors: BTreeMap<_, _> =
@@ -107,10 +107,10 @@ impl DataParallel {
         };
         let (names, tensors): (Vec<_>, Vec<_>) =
             tensors.into_iter().map(|(name, tensor)| (name, tensor.cast(dtype))).unzip();
-        let sums = self.ranks.sum_on_cards(tensors).into_iter().map(|sum| sum.cast(DType::F32));
+        let sums = self.ranks.sum_on_devices(tensors).into_iter().map(|sum| sum.cast(DType::F32));
         let gradients = Gradients::from_named(names.into_iter().zip(sums).collect());
         let loss = loss.unwrap_or_else(|| Tensor::zeros([1], &device));
-        (gradients, self.ranks.sum_on_cards(vec![loss]).remove(0))
+        (gradients, self.ranks.sum_on_devices(vec![loss]).remove(0))
     }
 
     /// Whether ranks that make local steps should average their weights after `step`.

@@ -43,7 +43,7 @@ pub struct NormsByLayer(Vec<(String, Option<f64>, f64)>);
 
 impl NormsByLayer {
     /// The norms of a model's weights and of the gradients, if these still exist.
-    pub(super) fn of(model: &Gpt, gradients: Option<&Gradients>) -> Self {
+    pub(super) fn new(model: &Gpt, gradients: Option<&Gradients>) -> Self {
         let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
         let mut add = |name: &str, is_gradient: bool, values: &[f32]| {
             let mut parts = name.split('.');

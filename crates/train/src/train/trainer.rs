@@ -88,7 +88,7 @@ impl Trainer {
     /// all `ranks`.
     pub(super) fn join(&mut self, ranks: &Ranks) {
         let model = self.trained().valid();
-        self.parallel = DataParallel::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
+        self.parallel = DataParallel::new(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
     }
 
     /// The ranks that divide the rows of each batch among them.
@@ -139,7 +139,7 @@ impl Trainer {
         if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
             let norms = match usual {
                 Some(_) => NormsByLayer::default(), // all numbers of a spike are finite
-                None => NormsByLayer::of(self.trained(), Some(&gradients)),
+                None => NormsByLayer::new(self.trained(), Some(&gradients)),
             };
             self.step += 1;
             let skipped = Some(Box::new(Skipped { what, value, usual, norms }));
@@ -164,7 +164,7 @@ impl Trainer {
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let (n_micro_steps, seed, step) = (train.grad_accumulation_steps, train.seed, self.step as u64);
-        let batches = BatchSchedule::of(&self.config);
+        let batches = BatchSchedule::new(&self.config);
         let [batch_size, context_length] = batches.at(self.step);
         let draw = |micro_step: usize, rows: &Range<usize>| Draw {
             seed,
@@ -249,7 +249,7 @@ impl Trainer {
 
     /// The norms of the weights by layer.
     pub(super) fn weight_norms(&self) -> NormsByLayer {
-        NormsByLayer::of(self.trained(), None)
+        NormsByLayer::new(self.trained(), None)
     }
 
     fn trained(&self) -> &Gpt {

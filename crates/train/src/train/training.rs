@@ -148,7 +148,7 @@ impl<'a> Training<'a> {
             vocab_size: corpus.tokenizer.vocab_size(),
             step: state.step,
             max_steps: config.train.max_steps,
-            batches: BatchSchedule::of(config),
+            batches: BatchSchedule::new(config),
             ranks: self.trainer.ranks().size(),
             resumed,
             damaged,
@@ -364,10 +364,10 @@ impl<'a> Training<'a> {
     }
 
     fn tokens(&self) -> u64 {
-        BatchSchedule::of(&self.config).tokens_before(self.state.step)
+        BatchSchedule::new(&self.config).tokens_before(self.state.step)
     }
 
     fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {
-        if step_ms > 0.0 { BatchSchedule::of(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
+        if step_ms > 0.0 { BatchSchedule::new(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
     }
 }
