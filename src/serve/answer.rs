@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -161,7 +162,12 @@ impl UsageBody {
 impl Answer {
     pub(super) fn new(model: Arc<Hosted>, request: TextRequest) -> Self {
         let prefix = if request.shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
-        Self { model, request, id: format!("{prefix}-{:016x}", super::random()), created: super::unix_s() }
+        Self {
+            model,
+            request,
+            id: format!("{prefix}-{:016x}", super::random()),
+            created: super::unix_s(SystemTime::now()),
+        }
     }
 
     /// The complete response, with each text in one part.

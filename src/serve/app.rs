@@ -167,27 +167,13 @@ fn run_json(listed: &ListedRun) -> Value {
         "parameters": info.as_ref().and_then(|info| info.parameters),
         "loss": info.as_ref().and_then(|info| info.val_loss),
         "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
-        "curve": means(&losses, N_SPARK),
+        "curve": view::means(&losses, N_SPARK),
     })
-}
-
-/// At most `n` numbers, each the mean of an equal share.
-fn means(numbers: &[f64], n: usize) -> Vec<f64> {
-    let n = n.min(numbers.len());
-    let part = |at: usize| &numbers[at * numbers.len() / n..(at + 1) * numbers.len() / n];
-    (0..n).map(|at| part(at).iter().sum::<f64>() / part(at).len() as f64).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_small_curve_is_made_of_means() {
-        assert_eq!(means(&[1.0, 3.0, 5.0, 7.0], 2), [2.0, 6.0]);
-        assert_eq!(means(&[1.0, 3.0], 60), [1.0, 3.0]);
-        assert!(means(&[], 60).is_empty());
-    }
 
     #[test]
     fn every_module_is_there_and_asks_for_those_that_are() {

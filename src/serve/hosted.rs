@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use super::error::ApiError;
 use super::inside::{Inside, OpenTensors};
+use super::limits::MAX_WAITING;
 use super::metrics::Metrics;
-use super::scheduler::{Queue, Scheduler, SequenceRequest};
+use super::scheduler::{Queue, Scheduler};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::run::RunDir;
@@ -47,12 +47,12 @@ pub(super) struct Hosted {
 
 impl Hosted {
     /// Starts the thread of a model, which ends once this is dropped and all sequences are finished.
-    pub(super) fn start(model: Model, n_slots: usize, most_waiting: usize) -> std::io::Result<Self> {
+    pub(super) fn start(model: Model, n_slots: usize) -> std::io::Result<Self> {
         let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
         let inside = Arc::new(Inside::new(tensors));
         let metrics = Arc::<Metrics>::default();
-        let (queue, end) = Queue::new(most_waiting);
+        let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat_template = ChatTemplate::from_tokenizer(&tokenizer);
@@ -62,11 +62,6 @@ impl Hosted {
     /// The number of tokens in its context.
     pub(super) fn context_length(&self) -> usize {
         self.config.context_length
-    }
-
-    /// Queues sequences.
-    pub(super) fn submit(&self, requests: Vec<SequenceRequest>) -> Result<(), ApiError> {
-        self.queue.submit(requests)
     }
 
     /// The text of a token: its characters, `bytes:\xNN` if it is not text, or its spelling in the vocabulary if tokens

@@ -55,7 +55,8 @@ impl Inside {
         self: Arc<Self>,
         look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| ApiError::busy_inside(MAX_INSPECTIONS))?;
+        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests look into this model already"));
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| busy())?;
         let (sender, receiver) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -279,12 +279,12 @@ impl InspectRequest {
     fn weights<'a>(&self, attention: &'a PromptAttention) -> Attention<'a> {
         let HeadSelection { layers, heads } = &self.selection;
         let row = |layer, head, query| &attention.recording.row(layer, head, query)[..=query];
-        let of_head = |layer, head| self.range.clone().map(|query| row(layer, head, query)).collect();
-        let of_layer = |layer| heads.clone().map(|head| of_head(layer, head)).collect();
         Attention {
             layers: [layers.start, layers.end],
             heads: [heads.start, heads.end],
-            weights: layers.clone().map(of_layer).collect(),
+            weights: self
+                .selection
+                .map(|layer, head| self.range.clone().map(|query| row(layer, head, query)).collect()),
         }
     }
 }
@@ -332,10 +332,8 @@ fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
     if value.is_null() {
         return Ok(0..n);
     }
-    let ends: Option<Vec<usize>> =
-        value.as_array().and_then(|ends| ends.iter().map(|end| usize::try_from(end.as_u64()?).ok()).collect());
-    match ends.as_deref() {
-        Some([from, to]) if from < to && *to <= n => Ok(*from..*to),
+    match serde_json::from_value::<[usize; 2]>(value.clone()) {
+        Ok([from, to]) if from < to && to <= n => Ok(from..to),
         _ => Err(wrong("range", value, &format!("two positions [from, to], from below to, to at most {n}"))),
     }
 }
@@ -343,12 +341,9 @@ fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
 /// The field `ablate`: a list of `[layer, head]`.
 fn heads(value: &Value, config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
     let ModelConfig { n_layers, n_heads, .. } = *config;
-    let head = |value: &Value| {
-        let (layer, head): (usize, usize) = serde_json::from_value(value.clone()).ok()?;
-        (layer < n_layers && head < n_heads).then_some((layer, head))
-    };
-    let heads: Option<Vec<(usize, usize)>> = value.as_array().and_then(|heads| heads.iter().map(head).collect());
-    let mut heads = heads.ok_or_else(|| {
+    let is_there = |&(layer, head): &(usize, usize)| layer < n_layers && head < n_heads;
+    let heads: Option<Vec<_>> = serde_json::from_value(value.clone()).ok();
+    let mut heads = heads.filter(|heads| heads.iter().all(is_there)).ok_or_else(|| {
         wrong("ablate", value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
     })?;
     heads.sort_unstable();

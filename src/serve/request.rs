@@ -202,11 +202,6 @@ pub(super) struct TextRequest {
     pub(super) include_usage: bool,
 }
 
-/// The model that a request names; `None` if it names none.
-pub(super) fn model_name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    fields.text("model")
-}
-
 impl TextRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {

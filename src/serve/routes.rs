@@ -26,7 +26,7 @@ use super::inspect::InspectRequest;
 use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
-use super::request::{TextRequest, model_name, tokens};
+use super::request::{TextRequest, tokens};
 use super::scheduler::SequenceRequest;
 use super::stream::{EventStream, Texts};
 use super::view::ViewRequest;
@@ -174,7 +174,7 @@ async fn read<T: Send + 'static>(
 /// The model name in a body, and the other fields.
 fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
     let mut fields = Fields::read(body)?;
-    Ok((model_name(&mut fields)?, fields))
+    Ok((fields.text("model")?, fields))
 }
 
 async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
@@ -201,7 +201,7 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
         deadline: since + REQUEST_TIME,
         events: sender.clone(),
     };
-    model.submit((0..request.n_choices()).map(sequence).collect())?;
+    model.queue.submit((0..request.n_choices()).map(sequence).collect())?;
     drop(sender);
     let stream = request.stream;
     let texts = Texts::new(Answer::new(model, request), events, since, busy);

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::capture::host;
 use super::lens::predictions_of;
-use super::part::{Part, Replace, Replacement, Substitute};
+use super::part::{Part, Replace};
 use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention, predictions};
 use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
@@ -95,11 +95,7 @@ pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, In
         return Ok(None);
     }
     let whole = loss(model, prompt, Replace::default())?;
-    let without = |layer, head| {
-        let part = Part::Head { layer, head };
-        let zero = Replacement { part, position: None, substitute: Substitute::Zero };
-        Ok(loss(model, prompt, Replace(vec![zero]))? - whole)
-    };
+    let without = |layer, head| Ok(loss(model, prompt, Replace::by_zeros(&[Part::Head { layer, head }]))? - whole);
     let of_layer = |layer| (0..config.n_heads).map(|head| without(layer, head)).collect();
     (0..config.n_layers).map(of_layer).collect::<Result<_, InspectError>>().map(Some)
 }
@@ -256,12 +252,7 @@ mod tests {
         assert_eq!(effects.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
         let whole = loss(&model, &prompt, Replace::default()).expect("a device");
         // A model whose output projection does not read the head.
-        let without = testing::edited(louder(&small_config(), 256), |path, tensor| {
-            if path == "blocks.1.attention.output.weight" {
-                let n = tensor.shape[1];
-                tensor.values[4 * n..8 * n].fill(0.0);
-            }
-        });
+        let without = testing::with_zero_rows(model.clone(), &[("blocks.1.attention.output.weight", 4..8)]);
         let expected = loss(&without, &prompt, Replace::default()).expect("a device") - whole;
         assert!((effects[1][1] - expected).abs() < 1e-4, "{} {expected}", effects[1][1]);
         assert!(expected.abs() > 1e-3);

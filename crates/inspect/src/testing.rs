@@ -1,5 +1,7 @@
 //! Small models and prompts for tests, here and of the programs that draw what is measured.
 
+use std::ops::Range;
+
 use burn::tensor::Device;
 
 use crate::{HeadSelection, Prompt, PromptAttention, Recording};
@@ -37,10 +39,21 @@ pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
     edited.expect("the same shapes")
 }
 
+/// The model with these rows of some matrices set to zero.
+pub fn with_zero_rows(model: Gpt, matrices: &[(&str, Range<usize>)]) -> Gpt {
+    edited(model, |path, tensor| {
+        for (_, rows) in matrices.iter().filter(|(name, _)| *name == path) {
+            let n_columns = tensor.shape[1];
+            tensor.values[rows.start * n_columns..rows.end * n_columns].fill(0.0);
+        }
+    })
+}
+
 /// A model with numbers large enough for every part to matter.
 pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
-    let model = Gpt::new(config, vocab_size, 1, &Device::flex());
-    edited(model, |_, tensor| tensor.values.iter_mut().for_each(|x| *x *= 8.0))
+    edited(Gpt::new(config, vocab_size, 1, &Device::flex()), |_, tensor| {
+        tensor.values.iter_mut().for_each(|x| *x *= 8.0)
+    })
 }
 
 /// A model with one head per layer, all zeros but for norm scales of 1 and what `fill` writes.

@@ -6,7 +6,7 @@ use super::{config, under_way};
 use crate::bench::text;
 use crate::bench::train::{self, Repetitions, Text};
 use crate::cli::numbers::{at_least_one, count};
-use crate::cli::{note, print, print_json};
+use crate::cli::{note_each, print, print_json};
 use crate::device::{self, DeviceSpec};
 use crate::train::precision;
 
@@ -47,9 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let text = if args.own_text { Text::Own } else { Text::MadeUp };
     let rounds = Repetitions { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };
     let precision = precision::check(config.train.matmul_precision, &device)?;
-    if let Some(warning) = precision::warning(precision) {
-        note(format!("warning: {warning}"));
-    }
+    note_each("warning", precision::warning(precision));
     under_way(format!("{} training steps", rounds.warm_up_steps + rounds.rounds * rounds.steps));
     let speed = train::measure(&config, text, &device, rounds)?;
     if args.json {

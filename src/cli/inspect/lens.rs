@@ -43,7 +43,7 @@ pub(super) struct Args {
 
 /// Shows the predictions for each prompt, or compares one prompt with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     if args.patch_from.is_some() && prompts.len() > 1 {

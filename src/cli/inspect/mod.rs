@@ -16,7 +16,7 @@ use anyhow::Context;
 use burn::module::Module;
 use clap::Subcommand;
 
-use crate::cli::note;
+use crate::cli::note_cut_prompt;
 use crate::format::{counted, grouped};
 use crate::inspect::{InspectError, Prompt};
 use crate::run::Trained;
@@ -95,21 +95,15 @@ impl Prompts {
     fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
         let mut texts = self.prompt.clone();
         if let Some(path) = &self.prompt_file {
-            let text =
-                fs::read_to_string(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?;
-            texts.push(text);
+            let text = fs::read_to_string(path);
+            texts.push(text.with_context(|| format!("cannot read the prompt `{}`", path.display()))?);
         }
         let context_length = opened.config.model.context_length;
         let mut prompts = Vec::new();
         for text in &texts {
             let prompt = Prompt::read(text, &opened.tokenizer, context_length)?;
             if prompt.n_dropped > 0 {
-                note(format!(
-                    "note: the prompt has {} tokens and the context of the model holds {context_length}: \
-                     only the last {} are read",
-                    prompt.n_dropped + prompt.len(),
-                    prompt.len(),
-                ));
+                note_cut_prompt(prompt.len(), prompt.n_dropped);
             }
             prompts.push(prompt);
         }

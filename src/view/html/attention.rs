@@ -196,14 +196,10 @@ impl<'a> Data<'a> {
             let tensor = recording.get(layer, point);
             packing.vectors((0..prompt.len()).map(|at| tensor.vector(head, at)))
         };
-        let mut of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<usize>> {
-            let mut of_layer = |layer: &usize| heads.iter().map(|head| add(of_head(*layer, *head))).collect();
-            layers.iter().map(&mut of_layer).collect()
-        };
-        let weights = of_heads(&triangle);
+        let weights = selection.map(|layer, head| add(triangle(layer, head)));
         let has_vectors = packing.has_vectors();
         let queries = match has_vectors {
-            true => of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
+            true => selection.map(|layer, head| add(vectors(layer, Point::Queries, head))),
             false => Vec::new(),
         };
         let keys = |layer: &usize| {
@@ -216,10 +212,7 @@ impl<'a> Data<'a> {
             tokens: &prompt.pieces,
             texts: &prompt.texts,
             predictions: all.predictions.iter().map(Prediction::new).collect(),
-            effects: all.effects.as_ref().map(|effects| {
-                let of_layer = |layer: &usize| heads.iter().map(|head| effects[*layer][*head]).collect();
-                layers.iter().map(of_layer).collect()
-            }),
+            effects: all.effects.as_ref().map(|effects| selection.map(|layer, head| effects[layer][head])),
             telling: all.telling.as_ref(),
             head_dim: config.head_dim,
             prepared: prepared(config),

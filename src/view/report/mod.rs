@@ -2,12 +2,6 @@
 //!
 //! A running, failed or older run has a report as far as its files allow; [`Report::notes`] says what is missing.
 
-#![allow(
-    clippy::format_collect,
-    clippy::format_push_string,
-    reason = "a line reads better than it saves an allocation"
-)]
-
 mod comparison;
 mod curves;
 mod inside;
@@ -136,9 +130,10 @@ impl Report {
         let inside = self.inside.as_ref();
         let head_map = |Inside { step, heads, .. }: &Inside| view::head_map(*step, heads);
         let attention = inside.and_then(|inside| inside.attention.as_ref());
+        let newest = samples::newest("What it writes now", &self.samples).unwrap_or_default();
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
-            ("Curves", view::curves(&charts, &samples::newest(&self.samples))),
+            ("Curves", view::curves(&charts, &newest)),
             ("What it wrote", samples::samples(&self.samples, &self.curves)),
             ("What each head does", inside.map(head_map)),
             ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),

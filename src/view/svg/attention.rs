@@ -56,8 +56,8 @@ fn style() -> String {
     let [light, dark] = [Theme::Light, Theme::Dark].map(Heat::new);
     let shade = |shade: usize| {
         let strength = shade as f32 / N_SHADES as f32;
-        let [light, dark] = [&light, &dark].map(|heat| heat.at(strength).map(|x| format!("{x:02x}")).concat());
-        format!(".s{shade}{{fill:light-dark(#{light}, #{dark})}}\n")
+        let [light, dark] = [&light, &dark].map(|heat| theme::hex(heat.at(strength)));
+        format!(".s{shade}{{fill:light-dark({light}, {dark})}}\n")
     };
     let images = "\
 .map{image-rendering:pixelated;filter:url(#light)}

@@ -184,6 +184,15 @@ pub(crate) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     kept
 }
 
+/// The room above and below curves from `low` to `high`; also a constant has some.
+pub(crate) fn margin(low: f64, high: f64) -> f64 {
+    match (high - low) * 0.05 {
+        margin if margin > 0.0 => margin,
+        _ if high == 0.0 => 1.0,
+        _ => high.abs() * 0.1,
+    }
+}
+
 /// At most `most` of the indices below `n`, evenly spaced, including the first and the last.
 pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
     let most = most.max(2);
