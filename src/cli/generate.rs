@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         writing.check(machine)?;
     }
     let opened = args.subject.open()?;
-    let model = args.weights.of(opened.model, &opened.device.name)?;
+    let model = args.weights.convert(opened.model, &opened.device.name)?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
     let form = match args.raw {

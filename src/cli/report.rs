@@ -85,7 +85,7 @@ fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
     let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };
     match device.map_or_else(of_run, |device| Ok(device::open(device)?)) {
-        Ok(opened) => report.look_inside(run, &opened.device),
+        Ok(opened) => report.measure(run, &opened.device),
         Err(error) if device.is_some() => return Err(error),
         Err(error) => report.note(first_line(&error)),
     }

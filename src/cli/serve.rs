@@ -106,7 +106,7 @@ fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
 
 fn keys(path: &Path) -> anyhow::Result<ApiKeys> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
-    ApiKeys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
+    ApiKeys::parse(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
 }
 
 /// Prints a note for a folder that has no runs yet, and returns an error for a folder that cannot be read.
@@ -139,7 +139,7 @@ impl Args {
             Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
-        let model = self.weights.of(opened.model, &opened.device.name)?;
+        let model = self.weights.convert(opened.model, &opened.device.name)?;
         let [root, named] = [located.run.root(), path].map(fs::canonicalize);
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

@@ -83,7 +83,7 @@ pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError
 
 /// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
-    of_files(service, |service| {
+    read_files(service, |service| {
         let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
         Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
     })
@@ -92,7 +92,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
 
 /// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
 pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
         let best = checkpoint.map(|(path, _)| path);
         let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
@@ -115,7 +115,7 @@ pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>)
 
 /// The current report of a run: from its files, without measuring anything.
 pub(super) async fn report(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
         let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
         Ok(respond(HTML, REPORT_POLICY, report.html()))
@@ -125,7 +125,7 @@ pub(super) async fn report(State(service): State<Shared>, Path(name): Path<Strin
 
 /// Several runs on one page; their names are one per line.
 pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let names: Vec<&str> = names.lines().collect();
         if !(2..=MAX_COMPARED).contains(&names.len()) {
             return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, a line each")));
@@ -140,7 +140,7 @@ pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<
 }
 
 /// Reads files off the connection thread.
-async fn of_files(
+async fn read_files(
     service: Shared,
     read: impl FnOnce(&Service) -> Result<Response, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {

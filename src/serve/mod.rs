@@ -12,8 +12,8 @@ mod error;
 mod fields;
 mod guard;
 mod hosted;
-mod inside;
 mod inspect;
+mod inspectable;
 mod library;
 mod limits;
 mod listen;
@@ -42,7 +42,7 @@ use self::error::ApiError;
 pub use self::guard::ApiKeys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
-pub use self::inside::{OpenTensors, TensorsError};
+pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
 

@@ -70,12 +70,12 @@ pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut 
 pub fn attention(
     text: &str,
     [n_layers, n_heads]: [usize; 2],
-    place: [Option<usize>; 2],
+    [layer, head]: [Option<usize>; 2],
     weight: impl Fn(usize, usize, usize) -> f32,
 ) -> PromptAttention {
     let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
     let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() }.with_derived();
-    let selection = HeadSelection::new(place[0], place[1], &config).expect("is there");
+    let selection = HeadSelection::new(layer, head, &config).expect("is there");
     let t = prompt.len();
     let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
     let recording = Recording::of_weights([n_layers, n_heads, t], &cells.collect::<Vec<_>>());

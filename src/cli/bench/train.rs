@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{config, under_way};
 use crate::bench::text;
-use crate::bench::train::{self, Repetitions, Text};
+use crate::bench::train::{self, Repetitions, TokenSource};
 use crate::cli::numbers::{at_least_one, count};
 use crate::cli::{note_each, print, print_json};
 use crate::device::{self, DeviceSpec};
@@ -44,7 +44,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = config(args.config.as_deref(), &args.overrides)?;
     let device = device::open(&args.device.map_or_else(|| config.train.device.parse(), Ok)?)?;
-    let text = if args.own_text { Text::Own } else { Text::MadeUp };
+    let text = if args.own_text { TokenSource::Own } else { TokenSource::MadeUp };
     let rounds = Repetitions { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };
     let precision = precision::check(config.train.matmul_precision, &device)?;
     note_each("warning", precision::warning(precision));
@@ -53,5 +53,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         return print_json(&speed);
     }
-    print(&text::train(&speed, &text::place(&device)))
+    print(&text::train(&speed, &text::device(&device)))
 }

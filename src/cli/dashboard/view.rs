@@ -9,7 +9,7 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, Paragraph, Row, Table};
 
-use super::board::{Board, Curve, History, Sample};
+use super::board::{Board, Curve, History, WrittenSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
@@ -205,7 +205,7 @@ fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(" samples ");
     let inner = block.inner(area);
     let mut rows: Vec<Line> = Vec::new();
-    for Sample { step, text } in &board.samples {
+    for WrittenSample { step, text } in &board.samples {
         rows.push(Line::styled(format!("step {}", grouped(*step as u64)), QUIET));
         let lines = text.lines().flat_map(|line| wrapped(line, usize::from(inner.width)));
         rows.extend(lines.map(Line::from));

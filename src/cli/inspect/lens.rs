@@ -56,14 +56,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in prompts {
         pages.push(match &args.patch_from {
             Some(text) => args.patch(&opened, &prompt, text)?,
-            None => args.look(&opened, &prompt)?,
+            None => args.predict(&opened, &prompt)?,
         });
     }
     args.output.write("What each layer predicts", &about(&opened), pages)
 }
 
 impl Args {
-    fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<Drawn> {
+    fn predict(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<Drawn> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
         let [answer, against] = self.answers(tokenizer)?;

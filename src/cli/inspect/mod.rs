@@ -28,11 +28,11 @@ Examples:
   tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2")]
 pub(super) struct Args {
     #[command(subcommand)]
-    look: Look,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Look {
+enum Command {
     /// Show which tokens look at which, in every layer and head or in one
     Attention(attention::Args),
     /// Follow one token through one head, number by number
@@ -49,13 +49,13 @@ enum Look {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.look {
-        Look::Attention(args) => attention::run(args),
-        Look::Explain(args) => explain::run(args),
-        Look::Heads(args) => heads::run(args),
-        Look::Embeddings(args) => embeddings::run(args),
-        Look::Ablate(args) => ablate::run(args),
-        Look::Lens(args) => lens::run(args),
+    match &args.command {
+        Command::Attention(args) => attention::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Heads(args) => heads::run(args),
+        Command::Embeddings(args) => embeddings::run(args),
+        Command::Ablate(args) => ablate::run(args),
+        Command::Lens(args) => lens::run(args),
     }
 }
 

@@ -141,13 +141,13 @@ impl Chart {
         for Series { class, points, has_dots, .. } in self.thinned_series(right - left) {
             svg += &format!("<path class=\"line {class}\" d=\"{}\"/>\n", plot.path(&points));
             if points.len() == 1 || has_dots && points.len() <= MOST_DOTS {
-                for [x, y] in points.iter().map(|point| plot.place(*point)) {
+                for [x, y] in points.iter().map(|point| plot.position(*point)) {
                     svg += &format!("<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>\n");
                 }
             }
         }
         if let Some((point, label)) = &self.mark {
-            let [x, y] = plot.place(*point);
+            let [x, y] = plot.position(*point);
             // Curves fall, so there is room above, away from the edges.
             let half = text_width(label) / 2.0;
             let middle = x.clamp(left + half, (right - half).max(left + half));

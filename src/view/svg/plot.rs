@@ -73,7 +73,7 @@ impl Plot {
     }
 
     /// The position of a point, clamped to the plot's range of numbers.
-    pub fn place(&self, (step, number): Point) -> [f64; 2] {
+    pub fn position(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
         [self.x.at(step as f64), self.y.at(number)]
     }
@@ -82,7 +82,7 @@ impl Plot {
     pub fn path(&self, points: &[Point]) -> String {
         let verbs = std::iter::once('M').chain(std::iter::repeat('L'));
         let line = |(verb, point): (char, &Point)| {
-            let [x, y] = self.place(*point);
+            let [x, y] = self.position(*point);
             format!("{verb}{x:.1} {y:.1}")
         };
         verbs.zip(points).map(line).collect()

@@ -80,7 +80,7 @@ pub fn attention_text(attention: &PromptAttention, palette: Palette, n_columns: 
     let lines = flow(&attention.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
     let lines = lines.join(&format!("\n{}", " ".repeat(caption.len())));
     let maps = match attention.selection.single() {
-        Some(place) => large(attention, place, palette, n_columns),
+        Some(head) => large(attention, head, palette, n_columns),
         None => thumbnails(attention, palette, n_columns),
     };
     format!("{caption}{lines}\n\n{maps}\n{}", legend(palette))

@@ -73,8 +73,8 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
 #[must_use]
 pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
-    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
-        let name = format!("  text {index}, token {}:", place.position);
+    for (index, (prompt, occurrence)) in prompts.iter().zip(&it.occurrences).enumerate() {
+        let name = format!("  text {index}, token {}:", occurrence.position);
         text += &named_flow(&name, 19, &prompt.whole_pieces());
     }
     text += "\nHow similar the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
@@ -92,9 +92,9 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
     let n_layers = it.attention.first().map_or(0, Vec::len);
     let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
     let mut rows = Vec::new();
-    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+    for (index, (prompt, occurrence)) in prompts.iter().zip(&it.occurrences).enumerate() {
         for at in 0..prompt.len() {
-            if all_positions || at == place.position {
+            if all_positions || at == occurrence.position {
                 let cosines = it.attention[index].iter().map(|layer| fixed(layer[at], 3));
                 let name = format!("text {index}, token {at:>3} {}", prompt.pieces[at]);
                 rows.push((name, cosines.collect()));
@@ -105,7 +105,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
 }
 
 fn similarities(it: &Embeddings) -> String {
-    let n = it.places.len();
+    let n = it.occurrences.len();
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
     columns.push("other tokens".to_owned());
@@ -206,7 +206,7 @@ fn parts(it: &Attribution, palette: Palette) -> String {
     )
 }
 
-/// What the logit of the answer is compared with.
+/// The name of the logit that the answer's is compared with.
 pub(crate) fn compared_with(it: &Attribution) -> String {
     match &it.against {
         Some(against) => format!("that of `{}`", visible(&against.token)),
