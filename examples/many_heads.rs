@@ -16,11 +16,11 @@ use tinderbox::model::attention::{
 };
 
 fn main() -> io::Result<()> {
-    tell(&mut io::stdout().lock())
+    run(&mut io::stdout().lock())
 }
 
 /// The section's programs, in its order.
-pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     scaling(out)?;
     four_queries_and_six_keys(out)?;
     the_future_is_hidden(out)?;

@@ -14,11 +14,11 @@ use tinderbox::model::attention::{causal_mask, steps};
 const WORDS: [&str; 5] = ["The", "cat", "sat", "on", "mat"];
 
 fn main() -> io::Result<()> {
-    tell(&mut io::stdout().lock())
+    run(&mut io::stdout().lock())
 }
 
 /// The tutorial's examples, in its order.
-pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     let scores = steps::scores(matrix([[1.0, 0.0]]), matrix([[1.0, 0.0], [0.0, 1.0]]));
     let [matching, other] = [0, 1].map(|key| values(scores.clone())[key]);
     writeln!(out, "The query [1, 0] times [1, 0] and [0, 1]: {matching:.1}, {other:.1}")?;

@@ -11,11 +11,11 @@ use numbers::{list, matrix, table, values};
 use tinderbox::model::attention::{scaled_dot_product_attention, steps};
 
 fn main() -> io::Result<()> {
-    tell(&mut io::stdout().lock())
+    run(&mut io::stdout().lock())
 }
 
 /// The lesson's four calculations, in its order.
-pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     queries_of_the_bank(out)?;
     magnitudes(out)?;
     lookup(out)?;

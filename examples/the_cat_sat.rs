@@ -13,11 +13,11 @@ use tinderbox::model::attention::steps;
 const WORDS: [&str; 3] = ["The", "cat", "sat"];
 
 fn main() -> io::Result<()> {
-    tell(&mut io::stdout().lock())
+    run(&mut io::stdout().lock())
 }
 
 /// The lesson's example, then what it says of the order of words.
-pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     // Each embedding picks a row of the learned matrices: queries, keys and values are these rows.
     let x = matrix([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]);
     let w_q = matrix([[0.5, 0.2], [0.1, 0.8], [0.3, 0.4], [0.0, 0.0]]);

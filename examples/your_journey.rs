@@ -14,11 +14,11 @@ use tinderbox::model::attention::steps;
 const WORDS: [&str; 6] = ["Your", "journey", "starts", "with", "one", "step"];
 
 fn main() -> io::Result<()> {
-    tell(&mut io::stdout().lock())
+    run(&mut io::stdout().lock())
 }
 
 /// The prototype, the trainable mechanism, and why it scales its scores.
-pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     let x = matrix([
         [0.43, 0.15, 0.89],
         [0.55, 0.87, 0.66],

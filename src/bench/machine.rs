@@ -47,7 +47,7 @@ pub enum Access {
 
 impl Product {
     /// The products of a forward pass, for all positions of a micro-batch together.
-    pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
+    pub fn of_forward_pass(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, d_ff, .. } = config.model;
         let qkv = head_dim * (n_heads + 2 * n_kv_heads);
@@ -104,7 +104,7 @@ pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> anyhow::
     // Numbers read or written per element.
     let accesses = [(Access::Read, 1), (Access::Copy, 2), (Access::Triad, 3)];
     let ceiling = |(access, n)| {
-        let time = || trial.time(|| arrays.go(access));
+        let time = || trial.time(|| arrays.run(access));
         ceiling((4 * numbers * n) as f64, access, device, time)
     };
     accesses.into_iter().map(ceiling).collect()
@@ -149,7 +149,7 @@ impl Arrays {
         }
     }
 
-    fn go(&mut self, access: Access) -> anyhow::Result<()> {
+    fn run(&mut self, access: Access) -> anyhow::Result<()> {
         let (a, b, c) = match self {
             Self::Host([a, b, c]) => (a, b, c),
             Self::Device(arrays) => {
@@ -201,8 +201,8 @@ mod tests {
     fn arrays_hold_what_the_access_says() {
         let device = crate::device::open(&"flex".parse().unwrap()).unwrap();
         let mut arrays = Arrays::new(1000, &device);
-        arrays.go(Access::Copy).unwrap();
-        arrays.go(Access::Triad).unwrap();
+        arrays.run(Access::Copy).unwrap();
+        arrays.run(Access::Triad).unwrap();
         let Arrays::Host([a, b, c]) = arrays else { panic!("flex is on the host") };
         assert!(b.iter().all(|b| (b - 1.0).abs() < f32::EPSILON));
         assert!(c.iter().all(|c| (c - 1.5).abs() < f32::EPSILON));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn products_are_those_of_the_model() {
         let preset = crate::autoconfig::Preset::named("gpt2").expect("it is shipped");
-        let products = Product::of(&preset.config(), 50_257);
+        let products = Product::of_forward_pass(&preset.config(), 50_257);
         let sizes: Vec<_> = products.iter().map(|p| (p.m, p.k, p.n)).collect();
         let m = 12 * 1024;
         let expected = [(m, 768, 2304), (m, 768, 768), (m, 768, 3072), (m, 3072, 768), (m, 768, 50_257)];

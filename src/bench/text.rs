@@ -11,10 +11,10 @@ use crate::measure::{Times, peak_rss_mib};
 use crate::view::terminal::table::table;
 
 /// The cost of attention: a table for each pass, and the reasons why rows were left out.
-pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> String {
+pub fn attention(rows: &[Row], shape: Shape, rounds: usize, device_name: &str) -> String {
     let Shape { batch_size, n_heads, head_dim } = shape;
     let heading = format!(
-        "attention with {} of {head_dim} numbers, {} at once, on {place}\n",
+        "attention with {} of {head_dim} numbers, {} at once, on {device_name}\n",
         counted(n_heads as u64, "head"),
         counted(batch_size as u64, "text"),
     );
@@ -65,7 +65,7 @@ fn cells(row: &Row) -> [String; 5] {
 }
 
 /// The speed of reading and generating, one line per number of parallel texts.
-pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) -> String {
+pub fn generate(n_parameters: usize, speeds: &[generate::Speed], device_name: &str) -> String {
     let line = |speed: &generate::Speed| {
         [
             speed.case.batch_size.to_string(),
@@ -87,7 +87,7 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) ->
         )
     });
     format!(
-        "writing with {} parameters on {place}\n{table}{measured}\
+        "writing with {} parameters on {device_name}\n{table}{measured}\
          GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
         grouped(n_parameters as u64),
         or_dash(peak_rss_mib().map(figures)),
@@ -101,7 +101,7 @@ pub fn machine(
     bandwidth: &[Ceiling<Access>],
     array_mib: usize,
     rounds: usize,
-    place: &str,
+    device_name: &str,
 ) -> String {
     const HEADINGS: &str = "OF | PRODUCT | >1 THREAD | >ALL | >SPREAD";
     let product = |Product { name, m, k, n }: &Product| vec![name.clone(), format!("[{m}, {k}] x [{k}, {n}]")];
@@ -116,7 +116,7 @@ pub fn machine(
     let in_bf16 =
         in_bf16.map(|products| format!("the same in bf16: GFLOP/s\n{}\n", ceilings(HEADINGS, products, product)));
     format!(
-        "matrix products on {place}: GFLOP/s\n{}\n{}\
+        "matrix products on {device_name}: GFLOP/s\n{}\n{}\
          memory, arrays of {array_mib} MiB: GB/s\n{}\
          medians of at most {rounds} rounds; SPREAD: the width of their middle half\n",
         ceilings(HEADINGS, products, product),
@@ -135,7 +135,7 @@ fn ceilings<T>(headings: &str, ceilings: &[Ceiling<T>], name: impl Fn(&T) -> Vec
 }
 
 /// The training speed of a model.
-pub fn train(speed: &train::Speed, place: &str) -> String {
+pub fn train(speed: &train::Speed, device_name: &str) -> String {
     let Repetitions { warm_up_steps, rounds, steps } = speed.measured;
     let rounds_ms: Vec<_> = speed.rounds_ms.iter().map(|ms| figures(*ms)).collect();
     let lines = [
@@ -147,7 +147,7 @@ pub fn train(speed: &train::Speed, place: &str) -> String {
         ("rounds, ms per step", rounds_ms.join("  ")),
     ];
     let title = format!(
-        "training of {} parameters, {} tokens a step, on {place}{}\n",
+        "training of {} parameters, {} tokens a step, on {device_name}{}\n",
         grouped(speed.parameters as u64),
         grouped(speed.tokens_per_step as u64),
         precision_remark(speed.matmul_precision),
@@ -170,7 +170,7 @@ fn spread(times: &Times) -> String {
 }
 
 /// `flex, 2 threads`; for a GPU just its name.
-pub fn place(device: &OpenDevice) -> String {
+pub fn device(device: &OpenDevice) -> String {
     match device.backend.is_cpu() {
         true => format!("{}, {}", device.name, counted(rayon::current_num_threads() as u64, "thread")),
         false => device.name.clone(),

@@ -19,7 +19,7 @@ use crate::train::{Trainer, precision};
 /// The training text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Text {
+pub enum TokenSource {
     /// Synthetic tokens, with the vocabulary of the config's text.
     MadeUp,
     /// The config's text.
@@ -41,7 +41,7 @@ pub struct Repetitions {
 pub struct Speed {
     pub device: String,
     pub matmul_precision: MatmulPrecision,
-    pub text: Text,
+    pub text: TokenSource,
     pub vocab_size: usize,
     pub parameters: usize,
     pub tokens_per_step: usize,
@@ -62,7 +62,12 @@ pub struct Speed {
 /// # Errors
 /// If the device does not support the config's precision, the text cannot be used, the memory is too small, or the
 /// device fails.
-pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repetitions) -> anyhow::Result<Speed> {
+pub fn measure(
+    config: &Config,
+    text: TokenSource,
+    device: &OpenDevice,
+    measured: Repetitions,
+) -> anyhow::Result<Speed> {
     let matmul_precision = precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device.device.clone().autodiff());
@@ -98,7 +103,7 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repet
 }
 
 /// The vocabulary size and the text; rejects a config that does not fit the memory.
-fn open(config: &Config, text: Text, device: &OpenDevice) -> anyhow::Result<(usize, Split)> {
+fn open(config: &Config, text: TokenSource, device: &OpenDevice) -> anyhow::Result<(usize, Split)> {
     let plan = plan::plan(config, None, device, false)?;
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {
         bail!(
@@ -108,7 +113,7 @@ fn open(config: &Config, text: Text, device: &OpenDevice) -> anyhow::Result<(usi
             size(machine.available)
         );
     }
-    if text == Text::Own {
+    if text == TokenSource::Own {
         let corpus = Corpus::open(config, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }

@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         WeightFormat::F32 => {
             evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
         }
-        weights => match weights.of(opened.model, &opened.device.name)? {
+        weights => match weights.convert(opened.model, &opened.device.name)? {
             LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::numbers::{count, number, seed};
 use super::weights::WeightFormat;
-use super::{Misuse, Subject, note, paint};
+use super::{Misuse, Subject, note_cut_prompt, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{GenerateError, Piece, Writers};
@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         writing.check(machine)?;
     }
     let opened = args.subject.open()?;
-    let model = args.weights.of(opened.model, &opened.device.name)?;
+    let model = args.weights.convert(opened.model, &opened.device.name)?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
     let form = match args.raw {
@@ -121,11 +121,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         first = samples.end;
         let mut rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         if let ((n_read, n_dropped @ 1..), 0) = (rounds.prompt_tokens(), samples.start) {
-            note(format!(
-                "note: the prompt has {} tokens and the context of the model holds {n_read}: only the last {n_read} are \
-                 read",
-                n_read + n_dropped,
-            ));
+            note_cut_prompt(n_read, n_dropped);
         }
         if args.raw {
             rounds = rounds.raw()?;

@@ -88,16 +88,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn row(value: Value) -> LogRow {
-        value.as_object().unwrap().clone().into_iter().collect()
-    }
+    use crate::view::terminal::runs::tests::log_row;
 
     #[test]
     fn cells_that_a_row_does_not_have_are_empty() {
         let rows = [
-            row(json!({"step": 5, "train_loss": 0.1, "note": "a, \"b\""})),
-            row(json!({"step": 10, "is_best": true, "train_loss": null})),
+            log_row(json!({"step": 5, "train_loss": 0.1, "note": "a, \"b\""})),
+            log_row(json!({"step": 10, "is_best": true, "train_loss": null})),
         ];
         let columns = ["step", "train_loss", "is_best", "note"].map(str::to_owned);
         let text = csv(&columns, &rows.iter().collect::<Vec<_>>()).unwrap();

@@ -42,7 +42,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 
@@ -279,6 +279,24 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io_errors.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Calls `handler` at each Ctrl-C.
+fn on_ctrl_c(handler: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    ctrlc::set_handler(handler).context("cannot install the Ctrl-C handler")
+}
+
+/// Notes that the model reads only the end of a prompt.
+fn note_cut_prompt(n_read: usize, n_dropped: usize) {
+    note(format!(
+        "note: the prompt has {} tokens and the context of the model holds {n_read}: only the last {n_read} are read",
+        n_read + n_dropped,
+    ));
+}
+
+/// Notes these lines, each on its own.
+fn note_each(kind: &str, lines: impl IntoIterator<Item = impl Display>) {
+    lines.into_iter().for_each(|line| note(format!("{kind}: {line}")));
+}
+
 /// Opens a device, with a warning on standard error if it will be slow.
 fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
     let device = device::open(spec)?;
@@ -288,14 +306,17 @@ fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
 
 /// Warns on standard error if a device is slow.
 fn warn_if_slow(device: &OpenDevice) {
-    if let Some(caution) = device.caution() {
-        note(format!("warning: {caution}"));
-    }
+    note_each("warning", device.caution());
 }
 
 /// The name by which this program was called, for commands that the user can paste.
 fn program() -> String {
     std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
+}
+
+/// The arguments of `--set`, and `--device` as the key that it sets.
+fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
+    sets.iter().cloned().chain(device.map(|device| format!("train.device=\"{device}\""))).collect()
 }
 
 /// The config of a new run, which may omit the model's keys if it starts `from` the weights of another run.
@@ -339,13 +360,5 @@ mod tests {
         let error = catching_panics(|| panic!("out of bounds")).unwrap_err();
         assert!(describe(&error).starts_with("error: this is a bug in tinderbox\n  hint: "));
         assert_eq!(catching_panics(|| Ok(DONE)).unwrap(), DONE);
-    }
-
-    #[test]
-    fn an_error_is_no_longer_than_a_screen() {
-        let long = anyhow!("{}\n{}\n  hint: do", "x".repeat(1_000_000), "  - a problem\n".repeat(100_000));
-        let text = describe(&long);
-        assert!(text.lines().count() <= MAX_LINES && text.chars().count() < 2 * MAX_LINE + 1000, "{}", text.len());
-        assert!(text.starts_with("error: xxx") && text.contains("x\u{2026}x") && text.ends_with("\n  hint: do"));
     }
 }

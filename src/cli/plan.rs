@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::numbers::within;
-use super::{load_config, note, open_device, print, print_json};
+use super::{load_config, note_each, open_device, overrides, print, print_json};
 use crate::device::DeviceSpec;
 use crate::interop::Family;
 use crate::plan::{self, Machines, Network, Portable, Vocabulary};
@@ -47,9 +47,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let mut overrides = args.overrides.clone();
-    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
-    let config = load_config(&args.config, &overrides, args.from.as_deref())?;
+    let config = load_config(&args.config, &overrides(&args.overrides, args.device), args.from.as_deref())?;
     let device = open_device(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
@@ -65,13 +63,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         print_json(&plan)?;
     } else {
         print(&view::plan_table(&plan, &config))?;
-        for text in &plan.notes {
-            note(format!("note: {text}"));
-        }
+        note_each("note", &plan.notes);
     }
-    for warning in config.cautions().iter().chain(&plan.warnings) {
-        note(format!("warning: {warning}"));
-    }
+    note_each("warning", config.cautions().iter().chain(&plan.warnings));
     Ok(())
 }
 

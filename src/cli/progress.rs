@@ -40,7 +40,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
-    display: Display,
+    target: Target,
     /// The lines to print again after the dashboard has closed.
     lines_to_come: Vec<String>,
     log: Option<File>,
@@ -63,7 +63,7 @@ struct Screen {
 }
 
 /// The place where lines are shown.
-enum Display {
+enum Target {
     /// Standard error.
     Lines,
     /// Standard error, above a progress bar.
@@ -82,13 +82,13 @@ struct TextProgress {
 impl Progress {
     /// Shows the run on `dashboard`, or without one on standard error, with a progress bar if that is a terminal.
     pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
-        let display = match dashboard {
-            Some(dashboard) => Display::Dashboard(dashboard),
-            None if io::stderr().is_terminal() => Display::Bar(ProgressBar::hidden()),
-            None => Display::Lines,
+        let target = match dashboard {
+            Some(dashboard) => Target::Dashboard(dashboard),
+            None if io::stderr().is_terminal() => Target::Bar(ProgressBar::hidden()),
+            None => Target::Lines,
         };
         Self(Arc::new(Mutex::new(Screen {
-            display,
+            target,
             lines_to_come: Vec::new(),
             log: None,
             reading: Some(TextProgress { line: String::new(), began: Instant::now(), is_reported: false }),
@@ -153,9 +153,9 @@ impl Observer for Progress {
     }
 
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
-        match &self.screen().display {
-            Display::Dashboard(dashboard) => Some(dashboard.renderer()),
-            Display::Lines | Display::Bar(_) => None,
+        match &self.screen().target {
+            Target::Dashboard(dashboard) => Some(dashboard.renderer()),
+            Target::Lines | Target::Bar(_) => None,
         }
     }
 }
@@ -177,7 +177,7 @@ impl Screen {
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                if let Display::Bar(_) = &self.display {
+                if let Target::Bar(_) = &self.target {
                     self.clear();
                 }
                 self.is_last_evaluation = true;
@@ -203,7 +203,7 @@ impl Screen {
             (waiting.line, waiting.is_reported) = (line, false);
         }
         let is_long = waiting.began.elapsed() >= MOMENT;
-        if let Display::Bar(bar) = &mut self.display {
+        if let Target::Bar(bar) = &mut self.target {
             if is_long && bar.is_hidden() {
                 *bar = ProgressBar::new_spinner();
                 bar.enable_steady_tick(Duration::from_millis(100));
@@ -217,13 +217,13 @@ impl Screen {
 
     fn start(&mut self, started: &Started) {
         self.reading = None;
-        if let Display::Bar(bar) = &self.display {
+        if let Target::Bar(bar) = &self.target {
             bar.finish_and_clear();
         }
-        if let Display::Dashboard(dashboard) = &mut self.display
+        if let Target::Dashboard(dashboard) = &mut self.target
             && let Err(error) = dashboard.open(started)
         {
-            self.display = Display::Lines;
+            self.target = Target::Lines;
             self.show_line(&format!("warning: cannot open the dashboard: {error}"));
         }
         self.open_log(&started.run_dir);
@@ -264,13 +264,13 @@ impl Screen {
             started.vocab_size,
         ));
         self.sources(started);
-        if let Display::Bar(_) = self.display {
+        if let Target::Bar(_) = self.target {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
             let style = ProgressStyle::with_template(template).expect("a valid template");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
             bar.tick(); // starts the estimate of the remaining time at this position,
             bar.reset_eta(); // as if reaching it had taken no time
-            self.display = Display::Bar(bar);
+            self.target = Target::Bar(bar);
         }
     }
 
@@ -301,7 +301,7 @@ impl Screen {
 
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
-        if let Display::Bar(bar) = &self.display {
+        if let Target::Bar(bar) = &self.target {
             let tokens = self.batches.map_or(0, |(before, batches)| batches.tokens_before(step) - before);
             let tokens_per_s = tokens as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
@@ -326,7 +326,7 @@ impl Screen {
         self.keep(&line);
         self.losses.push(logged.train_loss);
         self.curve = sparkline(&self.losses, CURVE_COLUMNS);
-        if let Display::Lines = self.display {
+        if let Target::Lines = self.target {
             note(line); // a bar and a dashboard show these numbers continuously
         }
     }
@@ -335,10 +335,10 @@ impl Screen {
     fn sampled(&mut self, text: &str) {
         let whole = format!("sample:{}", quotation(text, None));
         self.keep(&whole);
-        match &self.display {
-            Display::Lines => self.show_line(&whole),
-            Display::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
-            Display::Dashboard(dashboard) => dashboard.sampled(text, &whole),
+        match &self.target {
+            Target::Lines => self.show_line(&whole),
+            Target::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
+            Target::Dashboard(dashboard) => dashboard.sampled(text, &whole),
         }
     }
 
@@ -393,26 +393,26 @@ impl Screen {
     /// Prints a line as [`Screen::line`] does, and again after the dashboard has closed.
     fn lasting_line(&mut self, line: String) {
         self.line(&line);
-        if let Display::Dashboard(_) = self.display {
+        if let Target::Dashboard(_) = self.target {
             self.lines_to_come.push(line);
         }
     }
 
     fn show_line(&self, line: &str) {
-        match &self.display {
-            Display::Lines => note(line),
-            Display::Dashboard(_) if self.reading.is_some() => note(line),
-            Display::Bar(bar) => bar.suspend(|| note(line)),
-            Display::Dashboard(dashboard) => dashboard.note(line),
+        match &self.target {
+            Target::Lines => note(line),
+            Target::Dashboard(_) if self.reading.is_some() => note(line),
+            Target::Bar(bar) => bar.suspend(|| note(line)),
+            Target::Dashboard(dashboard) => dashboard.note(line),
         }
     }
 
     /// Removes the bar or the dashboard; later lines are printed plainly.
     fn clear(&mut self) {
-        if let Display::Bar(bar) = &self.display {
+        if let Target::Bar(bar) = &self.target {
             bar.finish_and_clear();
         }
-        self.display = Display::Lines; // dropping a dashboard restores the terminal
+        self.target = Target::Lines; // dropping a dashboard restores the terminal
         for line in self.lines_to_come.drain(..) {
             note(line);
         }

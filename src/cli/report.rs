@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{note, output};
+use super::{note, note_each, output};
 use crate::device::{self, DeviceSpec};
 use crate::format::{first_line, shell_word};
 use crate::run::log::{NO_REPORT, REPORT};
@@ -41,9 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         runs => return compare(runs, args.output.as_deref().unwrap_or(Path::new(COMPARISON))),
     };
     let report = gather(&run, args.device.as_ref())?;
-    for line in report.notes() {
-        note(format!("note: {line}"));
-    }
+    note_each("note", report.notes());
     let path = if let Some(path) = &args.output {
         output::write(path, &report.html())?;
         path.clone()
@@ -59,9 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     let runs = runs.iter().map(|run| run::open_or_locate(run)).collect::<Result<Vec<_>, _>>()?;
     let comparison = Comparison::read(&runs)?;
-    for line in comparison.notes() {
-        note(format!("note: {line}"));
-    }
+    note_each("note", comparison.notes());
     output::write(page, &comparison.html())?;
     note(format!("wrote `{}`", page.display()));
     Ok(())
@@ -89,7 +85,7 @@ fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
     let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };
     match device.map_or_else(of_run, |device| Ok(device::open(device)?)) {
-        Ok(opened) => report.look_inside(run, &opened.device),
+        Ok(opened) => report.measure(run, &opened.device),
         Err(error) if device.is_some() => return Err(error),
         Err(error) => report.note(first_line(&error)),
     }

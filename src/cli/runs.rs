@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{note, print_json, print_table};
+use super::{note_each, print_json, print_table};
 use crate::run::{self, Difference, Order, RunDir, RunInfo, unix_s};
 use crate::view;
 
@@ -41,10 +41,8 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
         true => print_json(&listing.runs)?,
         false => print_table(&view::runs_table(&listing.runs, unix_s()))?,
     }
-    for line in &listing.skipped {
-        note(format!("note: skipped: {line}"));
-    }
-    print_notes(&listing.runs);
+    note_each("note: skipped", &listing.skipped);
+    note_each("note", listing.runs.iter().flat_map(|info| &info.notes));
     Ok(())
 }
 
@@ -56,14 +54,8 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
         true => print_json(&objects(&runs, &differences)?)?,
         false => print_table(&view::runs_side_by_side(&runs, &differences, unix_s()))?,
     }
-    print_notes(&runs);
+    note_each("note", runs.iter().flat_map(|info| &info.notes));
     Ok(())
-}
-
-fn print_notes(runs: &[RunInfo]) {
-    for line in runs.iter().flat_map(|info| &info.notes) {
-        note(format!("note: {line}"));
-    }
 }
 
 /// A JSON object for each run, with its values of the keys that differ.

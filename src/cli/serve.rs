@@ -3,21 +3,20 @@
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
 
 use super::numbers::{count, within};
 use super::weights::WeightFormat;
-use super::{INTERRUPTED, Misuse, Subject, note};
+use super::{INTERRUPTED, Misuse, Subject, note, on_ctrl_c};
 use crate::device::DeviceSpec;
 use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint, RunError, Trained};
-use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError};
+use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, unix_s};
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox serve runs/quickstart
@@ -76,26 +75,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         note(format!("warning: everybody who reaches {address} can use these models"));
     }
-    let opening = args.opening();
     if !args.force {
         check_memory(&args.runs, args.parallel)?;
     }
-    let models = args.runs.iter().map(|run| opening.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
+    let models = args.runs.iter().map(|run| args.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let options = Options { address, n_slots: args.parallel, keys, folder, open: opening.later() };
+    let options = Options { address, n_slots: args.parallel, keys, folder, open: args.later() };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
-    ctrlc::set_handler(move || {
+    on_ctrl_c(move || {
         if stop.was_asked() {
             std::process::exit(i32::from(INTERRUPTED));
         }
         note("finishing what is being written; Ctrl-C again ends at once"); // before the server can end
         stop.stop();
-    })
-    .context("cannot install the Ctrl-C handler")?;
+    })?;
     note(format!("serving {} at http://{}", names.join(", "), server.address()));
     server.run();
     Ok(())
@@ -109,22 +106,7 @@ fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
 
 fn keys(path: &Path) -> anyhow::Result<ApiKeys> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
-    ApiKeys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
-}
-
-/// The settings with which models are opened.
-#[derive(Clone, Copy, Debug)]
-struct Opening {
-    device: Option<DeviceSpec>,
-    weights: WeightFormat,
-    n_slots: usize,
-    force: bool,
-}
-
-impl Args {
-    fn opening(&self) -> Opening {
-        Opening { device: self.device, weights: self.weights, n_slots: self.parallel, force: self.force }
-    }
+    ApiKeys::parse(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
 }
 
 /// Prints a note for a folder that has no runs yet, and returns an error for a folder that cannot be read.
@@ -136,17 +118,18 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Opening {
+impl Args {
     /// The function with which the server opens a run or a checkpoint at its first request.
-    fn later(self) -> OpenModel {
+    fn later(&self) -> OpenModel {
+        let args = self.clone();
         OpenModel::new(move |run| {
-            let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_slots) };
-            checked.and_then(|()| self.open(run)).map_err(|error| first_line(format!("{error:#}")))
+            let checked = if args.force { Ok(()) } else { check_memory(&[run.to_owned()], args.parallel) };
+            checked.and_then(|()| args.open(run)).map_err(|error| first_line(format!("{error:#}")))
         })
     }
 
     /// Opens a model, whose name is that of the run's folder, followed by the checkpoint if `path` names one.
-    fn open(self, path: &Path) -> anyhow::Result<Model> {
+    fn open(&self, path: &Path) -> anyhow::Result<Model> {
         let located = run::locate(path)?;
         let device = self.device;
         let opened = Subject { run: path.to_owned(), device }.open()?;
@@ -156,13 +139,12 @@ impl Opening {
             Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
-        let model = self.weights.of(opened.model, &opened.device.name)?;
+        let model = self.weights.convert(opened.model, &opened.device.name)?;
         let [root, named] = [located.run.root(), path].map(fs::canonicalize);
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
-        let modified = fs::metadata(&located.checkpoint)?.modified()?;
-        let created_unix_s = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let created_unix_s = unix_s(fs::metadata(&located.checkpoint)?.modified()?);
         Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s, run: Some(located.run) })
     }
 }

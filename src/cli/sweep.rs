@@ -2,17 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+
 use super::numbers::{at_least_one, within};
-use super::{DONE, INTERRUPTED, note, print_json, print_table};
+use super::train::stop_or_exit;
+use super::{DONE, INTERRUPTED, note, on_ctrl_c, overrides, print_json, print_table};
+use crate::config::ConfigError;
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;
 use crate::format::{duration, grouped, milliseconds};
 use crate::sweep::{self, Entry, Method, Outcome, Request, SweepError};
 use crate::train::Interrupter;
 use crate::view;
-
-use super::train::stop_or_exit;
-use anyhow::Context;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,14 +60,12 @@ pub(super) struct Args {
 /// Runs the sweep or continues a stopped one, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     refuse_launcher("search all by itself")?;
-    let mut overrides = args.overrides.clone();
-    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
-    let config = std::fs::read_to_string(&args.config)
-        .map_err(|error| crate::config::ConfigError::Read(args.config.clone(), error))?;
+    let config =
+        std::fs::read_to_string(&args.config).map_err(|error| ConfigError::Read(args.config.clone(), error))?;
     let request = Request {
         config,
         config_name: args.config.clone(),
-        overrides,
+        overrides: overrides(&args.overrides, args.device),
         space: args.space.clone(),
         method: args.method,
         budget_s: args.budget,
@@ -95,7 +94,7 @@ pub(super) fn default_dir(config: &Path) -> PathBuf {
 pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow::Result<Option<Outcome>> {
     let interrupter = Interrupter::new();
     let handler = interrupter.clone();
-    ctrlc::set_handler(move || stop_or_exit(&handler)).context("cannot install the Ctrl-C handler")?;
+    on_ctrl_c(move || stop_or_exit(&handler))?;
     match sweep::run(request, root, overwrite, &|entry| note(line(entry)), &interrupter) {
         Ok(outcome) => {
             Outcome::write_page(root, &view::sweep_page(&outcome, &outcome.curves(root)))?;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, open_device, print_json, program, report};
+use super::{
+    DONE, FAILED, INTERRUPTED, describe, load_config, note, note_each, on_ctrl_c, open_device, overrides, print_json,
+    program, report,
+};
 use crate::config::{Base, Config, ConfigError};
 use crate::data;
 use crate::device::{self, DeviceSpec};
@@ -94,7 +95,7 @@ fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
 /// Trains together with rank 0, which writes the run and decides when it ends.
 fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     // A launcher that is stopped signals every process; only rank 0 reacts, and it saves the run first.
-    ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
+    on_ctrl_c(|| {})?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
         assignment.work(device, ranks, |step, skipped| note_skipped(ranks, step, skipped))?;
@@ -120,8 +121,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     if args.tui {
         dashboard::check()?;
     }
-    let mut overrides = args.overrides.clone();
-    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
+    let overrides = overrides(&args.overrides, args.device);
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let config = if args.resume {
         let base = RunDir::open(&run_dir)?.config()?;
@@ -131,9 +131,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     };
     let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
     let (device, others) = devices.split_first().expect("at least one");
-    for caution in config.cautions() {
-        note(format!("warning: {caution}"));
-    }
+    note_each("warning", config.cautions());
     if !args.force {
         plan::check_training(&config, device)?;
         if !args.resume {
@@ -201,7 +199,7 @@ fn next_command(args: &Args, summary: &Summary) -> String {
 
 fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Result<()> {
     let mut last: Option<Instant> = None;
-    ctrlc::set_handler(move || {
+    on_ctrl_c(move || {
         let is_same = last.is_some_and(|last| last.elapsed() < SAME_SIGNAL);
         last = Some(Instant::now());
         if !is_same {
@@ -210,10 +208,7 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
             exit_while_reading(&progress);
         }
     })
-    .context(NO_HANDLER)
 }
-
-const NO_HANDLER: &str = "cannot install the Ctrl-C handler";
 
 /// Exits if the text is still being read, since nothing needs to be saved before the first step. Reading checks for a
 /// stop, except during long operations such as finding merges.

@@ -24,7 +24,7 @@ impl WeightFormat {
     ///
     /// # Errors
     /// If the weights would have to be rounded and the device does not support that.
-    pub(super) fn of(self, model: Gpt, device: &str) -> anyhow::Result<LanguageModel> {
+    pub(super) fn convert(self, model: Gpt, device: &str) -> anyhow::Result<LanguageModel> {
         let precision = match self {
             Self::F32 => Precision::F32,
             Self::Bf16 => Precision::Bf16,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,32 +56,32 @@ pub(super) struct ChoiceBody<C, L> {
 }
 
 /// A response of `/v1/completions`.
-pub(super) type Completion = Body<'static, ChoiceBody<Text, CompletionLogprobs>>;
+pub(super) type Completion = Body<'static, ChoiceBody<TextContent, CompletionLogprobs>>;
 /// A response of `/v1/chat/completions`.
-pub(super) type ChatCompletion = Body<'static, ChoiceBody<Reply, ChatLogprobs>>;
+pub(super) type ChatCompletion = Body<'static, ChoiceBody<MessageContent, ChatLogprobs>>;
 /// Either, or a chunk of a chat.
 type AnyChoice = ChoiceBody<Content, Logprobs>;
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Content {
-    Text(Text),
-    Reply(Reply),
+    Text(TextContent),
+    Message(MessageContent),
     Chunk { delta: Delta },
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Text {
+pub(super) struct TextContent {
     text: String,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Reply {
-    message: ReplyMessage,
+pub(super) struct MessageContent {
+    message: Message,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct ReplyMessage {
+struct Message {
     role: &'static str,
     content: String,
     refusal: (),
@@ -161,7 +162,12 @@ impl UsageBody {
 impl Answer {
     pub(super) fn new(model: Arc<Hosted>, request: TextRequest) -> Self {
         let prefix = if request.shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
-        Self { model, request, id: format!("{prefix}-{:016x}", super::random()), created: super::unix_s() }
+        Self {
+            model,
+            request,
+            id: format!("{prefix}-{:016x}", super::random()),
+            created: super::unix_s(SystemTime::now()),
+        }
     }
 
     /// The complete response, with each text in one part.
@@ -170,10 +176,10 @@ impl Answer {
             index,
             logprobs: self.logprobs(part.scores),
             content: match self.request.shape {
-                Shape::Completion => Content::Text(Text { text: part.text }),
+                Shape::Completion => Content::Text(TextContent { text: part.text }),
                 Shape::Chat => {
-                    let message = ReplyMessage { role: "assistant", content: part.text, refusal: () };
-                    Content::Reply(Reply { message })
+                    let message = Message { role: "assistant", content: part.text, refusal: () };
+                    Content::Message(MessageContent { message })
                 }
             },
             finish_reason: choice.end.map(finish_reason),
@@ -192,7 +198,7 @@ impl Answer {
     /// A chunk with part of a text.
     pub(super) fn part(&self, index: usize, part: TextDelta) -> String {
         let content = match self.request.shape {
-            Shape::Completion => Content::Text(Text { text: part.text }),
+            Shape::Completion => Content::Text(TextContent { text: part.text }),
             Shape::Chat => Content::Chunk { delta: Delta { role: None, content: Some(part.text) } },
         };
         self.chunk(index, content, self.logprobs(part.scores), None)
@@ -201,7 +207,7 @@ impl Answer {
     /// The last chunk of a text.
     pub(super) fn closing(&self, index: usize, end: End) -> String {
         let content = match self.request.shape {
-            Shape::Completion => Content::Text(Text { text: String::new() }),
+            Shape::Completion => Content::Text(TextContent { text: String::new() }),
             Shape::Chat => Content::Chunk { delta: Delta::default() },
         };
         self.chunk(index, content, None, Some(finish_reason(end)))

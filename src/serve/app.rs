@@ -83,7 +83,7 @@ pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError
 
 /// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
-    of_files(service, |service| {
+    read_files(service, |service| {
         let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
         Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
     })
@@ -92,7 +92,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
 
 /// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
 pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
         let best = checkpoint.map(|(path, _)| path);
         let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
@@ -115,7 +115,7 @@ pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>)
 
 /// The current report of a run: from its files, without measuring anything.
 pub(super) async fn report(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
         let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
         Ok(respond(HTML, REPORT_POLICY, report.html()))
@@ -125,7 +125,7 @@ pub(super) async fn report(State(service): State<Shared>, Path(name): Path<Strin
 
 /// Several runs on one page; their names are one per line.
 pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<String>) -> Result<Response, ApiError> {
-    of_files(service, move |service| {
+    read_files(service, move |service| {
         let names: Vec<&str> = names.lines().collect();
         if !(2..=MAX_COMPARED).contains(&names.len()) {
             return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, a line each")));
@@ -140,7 +140,7 @@ pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<
 }
 
 /// Reads files off the connection thread.
-async fn of_files(
+async fn read_files(
     service: Shared,
     read: impl FnOnce(&Service) -> Result<Response, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
@@ -167,27 +167,13 @@ fn run_json(listed: &ListedRun) -> Value {
         "parameters": info.as_ref().and_then(|info| info.parameters),
         "loss": info.as_ref().and_then(|info| info.val_loss),
         "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
-        "curve": means(&losses, N_SPARK),
+        "curve": view::means(&losses, N_SPARK),
     })
-}
-
-/// At most `n` numbers, each the mean of an equal share.
-fn means(numbers: &[f64], n: usize) -> Vec<f64> {
-    let n = n.min(numbers.len());
-    let part = |at: usize| &numbers[at * numbers.len() / n..(at + 1) * numbers.len() / n];
-    (0..n).map(|at| part(at).iter().sum::<f64>() / part(at).len() as f64).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_small_curve_is_made_of_means() {
-        assert_eq!(means(&[1.0, 3.0, 5.0, 7.0], 2), [2.0, 6.0]);
-        assert_eq!(means(&[1.0, 3.0], 60), [1.0, 3.0]);
-        assert!(means(&[], 60).is_empty());
-    }
 
     #[test]
     fn every_module_is_there_and_asks_for_those_that_are() {

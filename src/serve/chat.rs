@@ -57,7 +57,7 @@ pub(super) struct MessageFields {
 fn message(json: &Json) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let Json::Object(fields) = json else { return Err(wrong("an object")) };
-    let MessageFields { role, content, name } = Fields::of(fields.clone()).parse(&[])?;
+    let MessageFields { role, content, name } = Fields::from_object(fields.clone()).parse(&[])?;
     let role = role.ok_or_else(|| wrong("an object with a `role`"))?;
     let content = match content {
         Json::String(text) => text,

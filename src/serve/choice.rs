@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::error::ApiError;
-use super::request::{Prompt, TextRequest};
+use super::request::{EncodedPrompt, TextRequest};
 use super::scheduler::EventKind;
 use super::score::Score;
 use crate::generate::End;
@@ -41,7 +41,7 @@ impl Choice {
         &mut self,
         kind: EventKind,
         request: &TextRequest,
-        prompt: &Prompt,
+        prompt: &EncodedPrompt,
         tokenizer: &Tokenizer,
     ) -> Result<TextDelta, ApiError> {
         match kind {
@@ -93,7 +93,7 @@ impl TextDelta {
 }
 
 /// For each token of a prompt, the number of characters before it.
-fn offsets(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<usize> {
+fn offsets(prompt: &EncodedPrompt, tokenizer: &Tokenizer) -> Vec<usize> {
     let added = tokenizer.bos().filter(|bos| {
         prompt.tokens.first() == Some(bos) && !prompt.text.starts_with(&tokenizer.piece(*bos)) // not in the text
     });

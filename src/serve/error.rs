@@ -82,16 +82,9 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
     }
 
-    /// 429: too many texts are waiting.
-    pub(super) fn busy(n_waiting: usize) -> Self {
-        let message = format!("{n_waiting} texts are waiting to be written; try again later");
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
-        Self { retry_after_s: Some(1), ..error }
-    }
-
-    /// 429: too many requests inspect the model, or wait to.
-    pub(super) fn busy_inside(n: usize) -> Self {
-        let message = format!("{n} requests look into this model already; try again later");
+    /// 429: too much is under way already.
+    pub(super) fn busy(reason: &str) -> Self {
+        let message = format!("{reason}; try again later");
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
         Self { retry_after_s: Some(1), ..error }
     }

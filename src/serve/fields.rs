@@ -25,7 +25,7 @@ impl Fields {
     }
 
     /// The fields of a nested object of a request.
-    pub(super) fn of(left: Map<String, Value>) -> Self {
+    pub(super) fn from_object(left: Map<String, Value>) -> Self {
         Self { left }
     }
 

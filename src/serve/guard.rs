@@ -17,7 +17,7 @@ impl ApiKeys {
     /// Reads keys from a text, one per line, skipping empty lines and those that begin with `#`. `None` if there are
     /// none.
     #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let keys: Vec<String> = lines.map(str::to_owned).collect();
         (!keys.is_empty()).then_some(Self(keys))
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn only_whole_keys_are_let_in() {
-        assert!(ApiKeys::of("# none\n\n").is_none());
-        let keys = ApiKeys::of("# two\n one \n\ntwo\n").expect("two keys");
+        assert!(ApiKeys::parse("# none\n\n").is_none());
+        let keys = ApiKeys::parse("# two\n one \n\ntwo\n").expect("two keys");
         assert_eq!(format!("{keys:?}"), "2 keys");
         let is_let_in = |value: &str| {
             let mut headers = HeaderMap::new();

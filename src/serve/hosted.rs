@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use super::error::ApiError;
-use super::inside::{Inside, OpenTensors};
+use super::inspectable::{Inspectable, OpenTensors};
+use super::limits::MAX_WAITING;
 use super::metrics::Metrics;
-use super::scheduler::{Queue, Scheduler, SequenceRequest};
+use super::scheduler::{Queue, Scheduler};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::run::RunDir;
@@ -36,7 +36,7 @@ pub(super) struct Hosted {
     pub(super) created_unix_s: u64,
     pub(super) tokenizer: Tokenizer,
     pub(super) config: ModelConfig,
-    pub(super) inside: Arc<Inside>,
+    pub(super) inspectable: Arc<Inspectable>,
     pub(super) run: Option<RunDir>,
     /// The chat template, if it has one, or the reason why it cannot be used.
     pub(super) chat_template: Result<Option<ChatTemplate>, ChatTemplateError>,
@@ -47,26 +47,21 @@ pub(super) struct Hosted {
 
 impl Hosted {
     /// Starts the thread of a model, which ends once this is dropped and all sequences are finished.
-    pub(super) fn start(model: Model, n_slots: usize, most_waiting: usize) -> std::io::Result<Self> {
+    pub(super) fn start(model: Model, n_slots: usize) -> std::io::Result<Self> {
         let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
-        let inside = Arc::new(Inside::new(tensors));
+        let inspectable = Arc::new(Inspectable::new(tensors));
         let metrics = Arc::<Metrics>::default();
-        let (queue, end) = Queue::new(most_waiting);
+        let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat_template = ChatTemplate::from_tokenizer(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat_template, n_slots, metrics, queue })
+        Ok(Self { name, created_unix_s, tokenizer, config, inspectable, run, chat_template, n_slots, metrics, queue })
     }
 
     /// The number of tokens in its context.
     pub(super) fn context_length(&self) -> usize {
         self.config.context_length
-    }
-
-    /// Queues sequences.
-    pub(super) fn submit(&self, requests: Vec<SequenceRequest>) -> Result<(), ApiError> {
-        self.queue.submit(requests)
     }
 
     /// The text of a token: its characters, `bytes:\xNN` if it is not text, or its spelling in the vocabulary if tokens

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
-use super::limits::{MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS, MAX_WRITTEN_INSIDE};
+use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS};
 use super::request::prompt;
 use crate::config::ModelConfig;
 use crate::inspect::{
@@ -51,7 +51,7 @@ pub(super) struct InspectFields {
     #[schemars(range(max = MAX_TOP_LOGPROBS))]
     top: usize,
     /// How many of the likeliest tokens are written after the prompt, by the model and without the heads.
-    #[schemars(range(max = MAX_WRITTEN_INSIDE))]
+    #[schemars(range(max = MAX_CONTINUATION))]
     max_tokens: usize,
 }
 
@@ -103,11 +103,11 @@ pub(super) struct Inspection<'a> {
     tokens: &'a [String],
     range: [usize; 2],
     #[serde(flatten)]
-    whole: Read,
+    whole: ReadingBody,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ablation: Option<Ablation<'a>>,
+    ablation: Option<AblationBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attention: Option<Attention<'a>>,
+    attention: Option<AttentionBody<'a>>,
     /// [layer][head]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<Vec<Value>>")]
@@ -149,7 +149,7 @@ struct GuessBody {
 
 /// The losses and predictions of a model on the text, perhaps with heads ablated.
 #[derive(Serialize, JsonSchema)]
-struct Read {
+struct ReadingBody {
     /// The mean loss of the prompt's tokens after the first, nats per token; null for a single token.
     loss: Option<f64>,
     /// Of each token; null for the first.
@@ -170,14 +170,14 @@ struct Continuation {
 
 /// The model with heads ablated.
 #[derive(Serialize, JsonSchema)]
-struct Ablation<'a> {
+struct AblationBody<'a> {
     heads: &'a [(usize, usize)],
     #[serde(flatten)]
-    read: Read,
+    read: ReadingBody,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Attention<'a> {
+struct AttentionBody<'a> {
     layers: [usize; 2],
     heads: [usize; 2],
     /// [layer][head][query][key], keys up to the query.
@@ -250,7 +250,9 @@ impl InspectRequest {
             whole: self.reading(model, tokenizer, &prompt, &[])?,
             ablation: match &*parts {
                 [] => None,
-                parts => Some(Ablation { heads: &self.ablate, read: self.reading(model, tokenizer, &prompt, parts)? }),
+                parts => {
+                    Some(AblationBody { heads: &self.ablate, read: self.reading(model, tokenizer, &prompt, parts)? })
+                }
             },
             attention: attention.as_ref().filter(|_| self.attention).map(|attention| self.weights(attention)),
             patterns: attention.as_ref().filter(|_| self.patterns).map(scores_on),
@@ -266,25 +268,31 @@ impl InspectRequest {
         Ok(serde_json::to_string(&inspection).expect("plain data"))
     }
 
-    fn reading(&self, model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt, parts: &[Part]) -> Result<Read, ApiError> {
+    fn reading(
+        &self,
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        parts: &[Part],
+    ) -> Result<ReadingBody, ApiError> {
         let reading = Reading::new(model, tokenizer, prompt, parts, self.n_top)?;
         let continuation = match self.n_tokens {
             0 => None,
             n => Some(Continuation::new(write_on(model, tokenizer, prompt, parts, n)?, prompt, tokenizer)),
         };
         let losses = std::iter::once(None).chain(reading.losses.iter().copied().map(Some)).collect();
-        Ok(Read { loss: reading.loss(), losses, next: reading.next, continuation })
+        Ok(ReadingBody { loss: reading.loss(), losses, next: reading.next, continuation })
     }
 
-    fn weights<'a>(&self, attention: &'a PromptAttention) -> Attention<'a> {
+    fn weights<'a>(&self, attention: &'a PromptAttention) -> AttentionBody<'a> {
         let HeadSelection { layers, heads } = &self.selection;
         let row = |layer, head, query| &attention.recording.row(layer, head, query)[..=query];
-        let of_head = |layer, head| self.range.clone().map(|query| row(layer, head, query)).collect();
-        let of_layer = |layer| heads.clone().map(|head| of_head(layer, head)).collect();
-        Attention {
+        AttentionBody {
             layers: [layers.start, layers.end],
             heads: [heads.start, heads.end],
-            weights: layers.clone().map(of_layer).collect(),
+            weights: self
+                .selection
+                .map(|layer, head| self.range.clone().map(|query| row(layer, head, query)).collect()),
         }
     }
 }
@@ -332,10 +340,8 @@ fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
     if value.is_null() {
         return Ok(0..n);
     }
-    let ends: Option<Vec<usize>> =
-        value.as_array().and_then(|ends| ends.iter().map(|end| usize::try_from(end.as_u64()?).ok()).collect());
-    match ends.as_deref() {
-        Some([from, to]) if from < to && *to <= n => Ok(*from..*to),
+    match serde_json::from_value::<[usize; 2]>(value.clone()) {
+        Ok([from, to]) if from < to && to <= n => Ok(from..to),
         _ => Err(wrong("range", value, &format!("two positions [from, to], from below to, to at most {n}"))),
     }
 }
@@ -343,12 +349,9 @@ fn range(value: &Value, n: usize) -> Result<Range<usize>, ApiError> {
 /// The field `ablate`: a list of `[layer, head]`.
 fn heads(value: &Value, config: &ModelConfig) -> Result<Vec<(usize, usize)>, ApiError> {
     let ModelConfig { n_layers, n_heads, .. } = *config;
-    let head = |value: &Value| {
-        let (layer, head): (usize, usize) = serde_json::from_value(value.clone()).ok()?;
-        (layer < n_layers && head < n_heads).then_some((layer, head))
-    };
-    let heads: Option<Vec<(usize, usize)>> = value.as_array().and_then(|heads| heads.iter().map(head).collect());
-    let mut heads = heads.ok_or_else(|| {
+    let is_there = |&(layer, head): &(usize, usize)| layer < n_layers && head < n_heads;
+    let heads: Option<Vec<_>> = serde_json::from_value(value.clone()).ok();
+    let mut heads = heads.filter(|heads| heads.iter().all(is_there)).ok_or_else(|| {
         wrong("ablate", value, &format!("a list of [layer, head], layers below {n_layers}, heads below {n_heads}"))
     })?;
     heads.sort_unstable();

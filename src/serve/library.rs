@@ -5,11 +5,11 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::error::ApiError;
 use super::hosted::{Hosted, Model};
-use super::limits::{MAX_OPENED, MAX_WAITING};
+use super::limits::MAX_OPENED;
 use crate::run::{self, RunDir};
 
 type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
@@ -145,7 +145,7 @@ impl Library {
         let of_run = |run: ListedRun| {
             let (_, time) = run.checkpoint?;
             Some(ListedModel {
-                created_unix_s: time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                created_unix_s: super::unix_s(time),
                 context_length: run.run.config().ok()?.model.context_length,
                 name: run.name,
             })
@@ -170,7 +170,7 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, MAX_WAITING);
+        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its texts.

@@ -27,7 +27,7 @@ pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
 /// The most weights in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
 /// The most tokens generated with heads ablated.
-pub(super) const MAX_WRITTEN_INSIDE: usize = 512;
+pub(super) const MAX_CONTINUATION: usize = 512;
 /// The most requests that inspect a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
 /// The most models of a folder in memory.

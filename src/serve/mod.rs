@@ -12,8 +12,8 @@ mod error;
 mod fields;
 mod guard;
 mod hosted;
-mod inside;
 mod inspect;
+mod inspectable;
 mod library;
 mod limits;
 mod listen;
@@ -31,6 +31,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use tokio::net::TcpListener;
@@ -41,7 +42,7 @@ use self::error::ApiError;
 pub use self::guard::ApiKeys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
-pub use self::inside::{OpenTensors, TensorsError};
+pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
 
@@ -129,7 +130,7 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_slots, limits::MAX_WAITING).map(Arc::new);
+        let start = |model| Hosted::start(model, n_slots).map(Arc::new);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
@@ -208,9 +209,10 @@ impl Service {
 
 /// An unpredictable number below 2^63.
 fn random() -> u64 {
-    RandomState::new().hash_one(unix_s()) >> 1
+    RandomState::new().hash_one(SystemTime::now()) >> 1
 }
 
-fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// A time in seconds since 1970.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -168,7 +168,7 @@ impl Default for Sampling {
 
 /// A text to be continued.
 #[derive(Clone, Debug)]
-pub(super) struct Prompt {
+pub(super) struct EncodedPrompt {
     pub(super) tokens: Arc<[u32]>,
     /// Its text, without a BOS token added by the tokenizer.
     pub(super) text: Arc<str>,
@@ -187,7 +187,7 @@ pub(super) enum Shape {
 #[derive(Clone, Debug)]
 pub(super) struct TextRequest {
     pub(super) shape: Shape,
-    pub(super) prompts: Vec<Prompt>,
+    pub(super) prompts: Vec<EncodedPrompt>,
     /// The number of texts per prompt.
     pub(super) n: usize,
     /// Whether texts begin with their prompts.
@@ -200,11 +200,6 @@ pub(super) struct TextRequest {
     pub(super) stream: bool,
     /// Whether a stream ends with the numbers of tokens read and generated.
     pub(super) include_usage: bool,
-}
-
-/// The model that a request names; `None` if it names none.
-pub(super) fn model_name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    fields.text("model")
 }
 
 impl TextRequest {
@@ -230,7 +225,7 @@ impl TextRequest {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
         let n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
-        let prompt = Prompt { tokens: tokens.into(), text: text.into() };
+        let prompt = EncodedPrompt { tokens: tokens.into(), text: text.into() };
         sampling.request(model, Shape::Chat, vec![prompt], max_tokens, false, n_top)
     }
 
@@ -240,7 +235,7 @@ impl TextRequest {
     }
 
     /// The prompt of a text.
-    pub(super) fn prompt(&self, choice: usize) -> &Prompt {
+    pub(super) fn prompt(&self, choice: usize) -> &EncodedPrompt {
         &self.prompts[choice / self.n]
     }
 }
@@ -250,7 +245,7 @@ impl Sampling {
         self,
         model: &Hosted,
         shape: Shape,
-        prompts: Vec<Prompt>,
+        prompts: Vec<EncodedPrompt>,
         max_new_tokens: usize,
         echo: bool,
         n_top: Option<usize>,
@@ -311,18 +306,18 @@ fn include_usage(value: Value, stream: bool) -> Result<bool, ApiError> {
     match value {
         Value::Null => Ok(false),
         _ if !stream => Err(ApiError::field("stream_options", "`stream_options` needs `stream` = true")),
-        Value::Object(options) => Ok(Fields::of(options).parse::<StreamOptions>(&[])?.include_usage),
+        Value::Object(options) => Ok(Fields::from_object(options).parse::<StreamOptions>(&[])?.include_usage),
         other => Err(wrong("stream_options", &other, "an object")),
     }
 }
 
 /// The prompts of a request: a string, a list of token ids, or a list of either.
-fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError> {
+fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<EncodedPrompt>, ApiError> {
     let rule = "a string, a list of strings, a list of token ids, or a list of such lists";
     let Some(value) = fields.take("prompt") else {
         return Err(ApiError::field("prompt", format!("there is no `prompt`: it must be {rule}")));
     };
-    let prompts: Vec<Prompt> = match &value {
+    let prompts: Vec<EncodedPrompt> = match &value {
         Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
             if list.len() > MAX_CHOICES {
                 let message = format!("`prompt` has {} prompts; a request may have {MAX_CHOICES}", list.len());
@@ -336,7 +331,7 @@ fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError>
 }
 
 /// A field with a non-empty text or list of token ids that fits the context.
-pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
+pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> Result<EncodedPrompt, ApiError> {
     let tokenizer = &model.tokenizer;
     let (tokens, text) = match value {
         Value::String(text) => {
@@ -351,7 +346,7 @@ pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> R
         other => return Err(wrong(name, other, rule)),
     };
     check_prompt(name, &tokens, model)?;
-    Ok(Prompt { tokens: tokens.into(), text: text.into() })
+    Ok(EncodedPrompt { tokens: tokens.into(), text: text.into() })
 }
 
 /// The token ids in a request.

@@ -26,7 +26,7 @@ use super::inspect::InspectRequest;
 use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
-use super::request::{TextRequest, model_name, tokens};
+use super::request::{TextRequest, tokens};
 use super::scheduler::SequenceRequest;
 use super::stream::{EventStream, Texts};
 use super::view::ViewRequest;
@@ -140,7 +140,7 @@ fn metrics_page(service: &Service) -> Response {
 }
 
 /// Parses a request for a model.
-type Read<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
+type Parse<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
 
 /// Bodies up to this size are parsed on the connection thread; longer ones would block it.
 const SHORT_BODY: usize = 4096;
@@ -149,14 +149,14 @@ const SHORT_BODY: usize = 4096;
 async fn read<T: Send + 'static>(
     service: &Shared,
     request: Request,
-    read: Read<T>,
+    parse: Parse<T>,
 ) -> Result<(Arc<Hosted>, T), ApiError> {
     let (parts, body) = request.into_parts();
     let body = read_body(&parts.headers, body).await?;
     let shared = service.clone();
     let of_fields = move |(name, fields): (Option<String>, Fields)| {
         let model = shared.library.model(name.as_deref())?;
-        let request = read(fields, &model)?;
+        let request = parse(fields, &model)?;
         Ok((model, request))
     };
     let read = if body.len() <= SHORT_BODY {
@@ -174,7 +174,7 @@ async fn read<T: Send + 'static>(
 /// The model name in a body, and the other fields.
 fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
     let mut fields = Fields::read(body)?;
-    Ok((model_name(&mut fields)?, fields))
+    Ok((fields.text("model")?, fields))
 }
 
 async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
@@ -185,9 +185,9 @@ async fn chat(State(service): State<Shared>, request: Request) -> Result<Respons
     texts(&service, request, TextRequest::chat).await
 }
 
-async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> Result<Response, ApiError> {
+async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
     let busy = service.begin()?;
-    let (model, request) = read(service, request, kind).await?;
+    let (model, request) = read(service, request, parse).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
     let sequence = |idx: usize| SequenceRequest {
@@ -201,7 +201,7 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
         deadline: since + REQUEST_TIME,
         events: sender.clone(),
     };
-    model.submit((0..request.n_choices()).map(sequence).collect())?;
+    model.queue.submit((0..request.n_choices()).map(sequence).collect())?;
     drop(sender);
     let stream = request.stream;
     let texts = Texts::new(Answer::new(model, request), events, since, busy);
@@ -215,15 +215,15 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
 async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
     let (model, request) = read(&service, request, InspectRequest::read).await?;
-    let inside = model.inside.clone();
-    Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
+    let inspectable = model.inspectable.clone();
+    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
 }
 
 async fn view(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
     let (model, request) = read(&service, request, ViewRequest::read).await?;
-    let inside = model.inside.clone();
-    Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
+    let inspectable = model.inspectable.clone();
+    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -84,7 +84,9 @@ impl Queue {
     pub(super) fn submit(&self, requests: Vec<SequenceRequest>) -> Result<(), ApiError> {
         let n = requests.len();
         let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.most_waiting);
-        self.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(ApiError::busy)?;
+        self.n_waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .map_err(|n| ApiError::busy(&format!("{n} texts are waiting to be written")))?;
         let sent = requests.into_iter().try_for_each(|request| self.requests.send(request));
         sent.map_err(|_| stopped())
     }

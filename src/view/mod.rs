@@ -14,7 +14,7 @@ mod sheet;
 mod svg;
 mod sweep;
 pub(crate) mod terminal;
-mod theme;
+pub(crate) mod theme;
 #[cfg(test)]
 mod vision;
 
@@ -35,6 +35,8 @@ pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
 pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
 pub use svg::attention::attention_svg;
+#[cfg(feature = "cli")]
+pub(crate) use svg::plot::margin;
 pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};
@@ -43,16 +45,24 @@ pub use terminal::heads::{head_answers, scored_heads};
 pub use terminal::plan::plan_table;
 pub(crate) use terminal::runs::run_names;
 pub use terminal::runs::{curves_table, runs_side_by_side, runs_table};
+#[cfg(feature = "serve")]
+pub(crate) use terminal::sparkline::means;
 pub use terminal::sparkline::sparkline;
 pub use terminal::tables::{ablation, embeddings, lens, patching};
 pub use terminal::verification::verification;
 
 use crate::inspect::PromptAttention;
 
-/// The styles and the script of the server's page, which builds sections about texts itself.
+/// A loss or its bits per byte, to four decimals; an estimate is marked with `~`.
+pub(crate) fn loss(loss: f64, is_estimate: bool) -> String {
+    format!("{}{loss:.4}", if is_estimate { "~" } else { "" })
+}
+
+/// The styles and the script of the server's page, which builds sections about texts itself, with `page.rebuild`.
 #[cfg(feature = "serve")]
 pub(crate) fn app_assets() -> (String, String) {
-    html::assets(&[&html::attention::EMPTY, &sheet::EMPTY])
+    let kinds = [&html::attention::EMPTY, &sheet::EMPTY];
+    (html::style(&kinds), html::script(&kinds))
 }
 
 /// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head shown a row of
@@ -65,8 +75,6 @@ pub fn attention_json(attention: &PromptAttention) -> String {
         weights: Vec<Vec<Vec<&'a [f32]>>>,
     }
     let PromptAttention { prompt, recording, selection, .. } = attention;
-    let head = |layer, head| recording.map(layer, head).chunks(prompt.len()).collect();
-    let layer = |layer| selection.heads.clone().map(|index| head(layer, index)).collect();
-    let weights = selection.layers.clone().map(layer).collect();
+    let weights = selection.map(|layer, head| recording.map(layer, head).chunks(prompt.len()).collect());
     serde_json::to_string(&Attention { tokens: &prompt.texts, weights }).expect("plain data")
 }

@@ -4,7 +4,7 @@ use crate::format::{compact, duration, grouped, milliseconds, percent, whole};
 use crate::sweep::{Importance, Outcome, Row};
 use crate::view::svg::plot::{self, N_SERIES, Plot, Size, legend_entry, series_of};
 use crate::view::terminal::table::table;
-use crate::view::{Fragment, escape, page};
+use crate::view::{self, Fragment, escape, page};
 
 const STYLE: &str = include_str!("assets/sweep.css");
 
@@ -30,18 +30,15 @@ pub fn sweep_table(outcome: &Outcome) -> String {
         ]
     };
     let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>());
-    let reasons: Vec<String> = outcome
-        .trials
-        .iter()
-        .filter_map(|row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?)))
-        .collect();
+    let reason = |row: &Row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
+    let reasons: String = outcome.trials.iter().filter_map(reason).collect();
     if !reasons.is_empty() {
-        text += &format!("\n{}", reasons.concat());
+        text += &format!("\n{reasons}");
     }
     let known = outcome.importance.iter().filter(|importance| importance.share.is_some());
-    let lines: Vec<String> = known.map(|it| format!("{:>7}  {}\n", it.percent(), it.key)).collect();
+    let lines: String = known.map(|it| format!("{:>7}  {}\n", it.percent(), it.key)).collect();
     if !lines.is_empty() {
-        text += &format!("\nIMPORTANCE, by the ranks after {}\n{}", duration(outcome.rungs_s[0]), lines.concat());
+        text += &format!("\nIMPORTANCE, by the ranks after {}\n{lines}", duration(outcome.rungs_s[0]));
     }
     text
 }
@@ -58,10 +55,10 @@ fn after(outcome: &Outcome, row: &Row) -> String {
     row.rung.map(|rung| duration(outcome.rungs_s[rung])).unwrap_or_default()
 }
 
-/// A loss; an estimate is marked with `~`.
+/// The bits per byte; those of an early rung are an estimate.
 fn loss(outcome: &Outcome, row: &Row) -> String {
-    let mark = if row.rung.is_some_and(|rung| rung + 1 < outcome.course.n_rungs) { "~" } else { "" };
-    row.bits_per_byte.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default()
+    let is_estimate = row.rung.is_some_and(|rung| rung + 1 < outcome.course.n_rungs);
+    row.bits_per_byte.map(|loss| view::loss(loss, is_estimate)).unwrap_or_default()
 }
 
 /// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.

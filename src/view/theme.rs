@@ -54,7 +54,7 @@ pub(crate) fn letters_on(color: [u8; 3]) -> [u8; 3] {
 }
 
 /// Source: WCAG 2.2, "relative luminance".
-fn luminance(color: [u8; 3]) -> f64 {
+pub(crate) fn luminance(color: [u8; 3]) -> f64 {
     let [red, green, blue] = color.map(|channel| match f64::from(channel) / 255.0 {
         c if c <= 0.04045 => c / 12.92,
         c => ((c + 0.055) / 1.055).powf(2.4),
@@ -66,6 +66,11 @@ fn luminance(color: [u8; 3]) -> f64 {
 pub(crate) fn rgb(token: &str, theme: Theme) -> [u8; 3] {
     let hex = color(token, theme);
     std::array::from_fn(|at| u8::from_str_radix(&hex[1 + 2 * at..3 + 2 * at], 16).expect("#rrggbb"))
+}
+
+/// The colour as `#rrggbb`.
+pub(crate) fn hex([red, green, blue]: [u8; 3]) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 /// The styles of a picture as a file, light or dark like the reader's system: not every SVG viewer supports `var(..)`

@@ -30,10 +30,10 @@ mod write_text;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
 
-/// Fails unless the page shows the program's command, followed by the output of `tell`.
-fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {
+/// Fails unless the page shows the program's command, followed by the output of `run`.
+fn expect_on_the_page(name: &str, run: fn(&mut Vec<u8>) -> io::Result<()>) {
     let mut printed = Vec::new();
-    tell(&mut printed).expect("memory takes it");
+    run(&mut printed).expect("memory takes it");
     let printed = String::from_utf8(printed).expect("UTF-8");
     let page = include_str!("../../docs/worked-numbers.md").replace("\r\n", "\n");
     let command = format!("$ cargo run --release --example {name}\n");
@@ -47,11 +47,11 @@ fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {
 
 #[test]
 fn the_page_shows_what_the_programs_print() {
-    expect_on_the_page("soft_lookup", soft_lookup::tell);
-    expect_on_the_page("the_cat_sat", the_cat_sat::tell);
-    expect_on_the_page("many_heads", many_heads::tell);
-    expect_on_the_page("your_journey", your_journey::tell);
-    expect_on_the_page("masks_and_patterns", masks_and_patterns::tell);
+    expect_on_the_page("soft_lookup", soft_lookup::run);
+    expect_on_the_page("the_cat_sat", the_cat_sat::run);
+    expect_on_the_page("many_heads", many_heads::run);
+    expect_on_the_page("your_journey", your_journey::run);
+    expect_on_the_page("masks_and_patterns", masks_and_patterns::run);
 }
 
 #[test]

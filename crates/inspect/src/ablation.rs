@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use serde::Serialize;
 
 use super::InspectError;
-use super::capture::host;
+use super::capture::{LOGITS, host};
 use super::part::{Part, Replace, Replacement, Substitute};
 use tinderbox_kernels as kernels;
 use tinderbox_model::probe::{Point, Probe, Site};
@@ -104,7 +104,7 @@ fn mean_loss(
     let loss = total / n_tokens as f64;
     match loss.is_finite() {
         true => Ok((n_tokens, loss)),
-        false => Err(InspectError::NotFinite(Site { block_idx: None, point: Point::Logits })),
+        false => Err(InspectError::NotFinite(LOGITS)),
     }
 }
 
@@ -150,7 +150,7 @@ impl Probe for Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{edited, louder, small_config};
+    use crate::testing::{edited, louder, small_config, with_zero_rows};
     use tinderbox_model::config::ModelConfig;
 
     /// Rows of 8 tokens, 4 in a batch, and a shorter one.
@@ -182,12 +182,7 @@ mod tests {
             (Part::Mlp { layer: 0 }, "blocks.0.mlp.contract.weight", 0..32), // biases start at zero
         ] {
             let [whole, zero, _] = losses(&model(), part);
-            let without = edited(model(), |path, tensor| {
-                if path == name {
-                    let n = tensor.shape[1];
-                    tensor.values[rows.start * n..rows.end * n].fill(0.0);
-                }
-            });
+            let without = with_zero_rows(model(), &[(name, rows)]);
             let (_, expected) = mean_loss(&without, batches(), &mut Replace::default()).expect("a device");
             assert!((zero - expected).abs() < 1e-5, "{part}");
             assert!((zero - whole).abs() > 1e-4, "{part} did something");

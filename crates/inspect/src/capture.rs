@@ -8,6 +8,9 @@ use tinderbox_model::Gpt;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::probe::{Point, Probe, Site};
 
+/// The site of the model's output.
+pub(super) const LOGITS: Site = Site { block_idx: None, point: Point::Logits };
+
 /// The values at chosen points of a forward pass, on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording(Vec<(Site, HostTensor)>);
@@ -94,8 +97,8 @@ pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, In
     Ok(HostTensor { shape: x.dims().to_vec(), values: host(x)? })
 }
 
-/// Like [`host`], for values recorded at `site`.
-fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
+/// Like [`host`], for values at `site`; an error if one is not finite.
+pub(super) fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
     let values = host(x)?;
     match values.iter().all(|value| value.is_finite()) {
         true => Ok(values),

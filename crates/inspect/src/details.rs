@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::capture::host;
 use super::lens::predictions_of;
-use super::part::{Part, Replace, Replacement, Substitute};
+use super::part::{Part, Replace};
 use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention, predictions};
 use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
@@ -33,12 +33,12 @@ pub struct PromptDetails {
     /// a single token, or for a model so large that this would take long.
     pub effects: Option<Vec<Vec<f64>>>,
     /// The head to show first; `None` for a single token.
-    pub telling: Option<Telling>,
+    pub first_head: Option<FirstHead>,
 }
 
 /// A head that looks far back, with large weights, and that the prediction needs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Telling {
+pub struct FirstHead {
     /// Its layer, counted from 0.
     pub layer: usize,
     /// Its index in the layer, counted from 0.
@@ -62,8 +62,8 @@ impl PromptDetails {
     ) -> Result<Self, InspectError> {
         let attention = PromptAttention::new(model, prompt, selection, &PromptAttention::DETAILS)?;
         let effects = effects(model, prompt)?;
-        let telling = telling(&attention, effects.as_deref());
-        Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, telling })
+        let first_head = first_head(&attention, effects.as_deref());
+        Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, first_head })
     }
 
     /// Reads a prompt in one pass, without removing any head: there are no effects, and no head to show first.
@@ -80,7 +80,7 @@ impl PromptDetails {
         let attention = PromptAttention::new(model, prompt, selection, &points)?;
         let logits = &attention.recording.get(None, Point::Logits).values;
         let predictions = predictions_of(logits, model, tokenizer, prompt, N_TOP);
-        Ok(Self { attention, predictions, effects: None, telling: None })
+        Ok(Self { attention, predictions, effects: None, first_head: None })
     }
 }
 
@@ -95,11 +95,7 @@ pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, In
         return Ok(None);
     }
     let whole = loss(model, prompt, Replace::default())?;
-    let without = |layer, head| {
-        let part = Part::Head { layer, head };
-        let zero = Replacement { part, position: None, substitute: Substitute::Zero };
-        Ok(loss(model, prompt, Replace(vec![zero]))? - whole)
-    };
+    let without = |layer, head| Ok(loss(model, prompt, Replace::by_zeros(&[Part::Head { layer, head }]))? - whole);
     let of_layer = |layer| (0..config.n_heads).map(|head| without(layer, head)).collect();
     (0..config.n_layers).map(of_layer).collect::<Result<_, InspectError>>().map(Some)
 }
@@ -115,7 +111,7 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
 }
 
 /// The head whose strongest pairs look furthest back, weighted by its effect if known.
-fn telling(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<Telling> {
+fn first_head(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<FirstHead> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
     if prompt.len() < 2 {
         return None;
@@ -129,13 +125,13 @@ fn telling(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<
         let effect = effects.map_or(1.0, |effects| effects[layer][head].abs());
         (1..prompt.len()).map(strongest).sum::<f64>() * effect
     };
-    let places = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
-    let reaches = places.map(|(layer, head)| (layer, head, reach(layer, head)));
+    let heads = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
+    let reaches = heads.map(|(layer, head)| (layer, head, reach(layer, head)));
     let (layer, head, _) = reaches.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let pairs = (1..prompt.len()).flat_map(|query| (0..query).map(move |key| (query, key)));
     let (query, key) = pairs.max_by(|a, b| pull(layer, head, a.0, a.1).total_cmp(&pull(layer, head, b.0, b.1)))?;
     let sentence = sentence(attention, (layer, head), (query, key));
-    Some(Telling { layer, head, query, sentence })
+    Some(FirstHead { layer, head, query, sentence })
 }
 
 fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, key): (usize, usize)) -> String {
@@ -149,7 +145,7 @@ fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, 
         return format!("H{name} looks at the token before.");
     }
     if prompt.len() - key > FEWEST && mean(&|_| key, key + 1) >= AS_A_RULE {
-        return format!("H{name} looks back at {}.", described(prompt, key));
+        return format!("H{name} looks back at {}.", describe(prompt, key));
     }
     let n = match query - key {
         1 => "1 token".to_owned(),
@@ -158,13 +154,13 @@ fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, 
     let weight = recording.row(layer, head, query)[key];
     format!(
         "In h{name}, {} looks back at {}, {n} before, with weight {weight:.2}.",
-        described(prompt, query),
-        described(prompt, key)
+        describe(prompt, query),
+        describe(prompt, key)
     )
 }
 
 /// A token in words: punctuation by its name, a part of a word with its word.
-fn described(prompt: &Prompt, at: usize) -> String {
+fn describe(prompt: &Prompt, at: usize) -> String {
     let text = prompt.texts[at].as_str();
     let n_quotes = || prompt.texts[..at].iter().map(|text| text.matches('"').count()).sum::<usize>();
     match text.trim_matches(' ') {
@@ -200,7 +196,7 @@ mod tests {
     fn tokens_have_names() {
         let prompt = Prompt::read("\"I am,\" a\n.", &Tokenizer::byte(), 32).expect("bytes");
         let names = ["the opening quote", "“I”", "a blank", "the “a” of “am”", "the “m” of “am”", "the comma"];
-        let found: Vec<String> = (0..prompt.len()).map(|at| described(&prompt, at)).collect();
+        let found: Vec<String> = (0..prompt.len()).map(|at| describe(&prompt, at)).collect();
         assert_eq!(found[..6], names);
         assert_eq!(found[6..], ["the closing quote", "a blank", "“a”", "the line end", "the full stop"]);
     }
@@ -213,7 +209,7 @@ mod tests {
         let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("read");
         let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("read");
         assert_eq!(quick.attention.recording.map(1, 2), whole.attention.recording.map(1, 2));
-        assert_eq!((quick.effects, quick.telling), (None, None));
+        assert_eq!((quick.effects, quick.first_head), (None, None));
         for (quick, whole) in quick.predictions.iter().zip(&whole.predictions) {
             let [quick, whole] = [quick, whole].map(|it| it.top[0].probability);
             assert!((quick - whole).abs() < 1e-5);
@@ -221,7 +217,7 @@ mod tests {
     }
 
     /// Four heads: attending to the token itself, to the previous one, to the first one, and to all.
-    fn heads(text: &str, effects: [f64; 4]) -> Telling {
+    fn heads(text: &str, effects: [f64; 4]) -> FirstHead {
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,
             0 => f32::from(key == query),
@@ -231,7 +227,7 @@ mod tests {
         };
         let it = attention(text, [2, 2], [None, None], weight);
         let effects = [effects[..2].to_vec(), effects[2..].to_vec()];
-        telling(&it, Some(&effects)).expect("a head")
+        first_head(&it, Some(&effects)).expect("a head")
     }
 
     #[test]
@@ -256,12 +252,7 @@ mod tests {
         assert_eq!(effects.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
         let whole = loss(&model, &prompt, Replace::default()).expect("a device");
         // A model whose output projection does not read the head.
-        let without = testing::edited(louder(&small_config(), 256), |path, tensor| {
-            if path == "blocks.1.attention.output.weight" {
-                let n = tensor.shape[1];
-                tensor.values[4 * n..8 * n].fill(0.0);
-            }
-        });
+        let without = testing::with_zero_rows(model.clone(), &[("blocks.1.attention.output.weight", 4..8)]);
         let expected = loss(&without, &prompt, Replace::default()).expect("a device") - whole;
         assert!((effects[1][1] - expected).abs() < 1e-4, "{} {expected}", effects[1][1]);
         assert!(expected.abs() > 1e-3);
@@ -272,7 +263,7 @@ mod tests {
         let model = testing::model(&small_config());
         let selection = HeadSelection::new(None, None, model.config()).expect("all");
         let details = PromptDetails::new(&model, &Tokenizer::byte(), &testing::prompt("a"), &selection).expect("read");
-        assert_eq!((details.telling, details.effects), (None, None));
+        assert_eq!((details.first_head, details.effects), (None, None));
         assert_eq!(details.predictions.len(), 1);
         assert_eq!(details.predictions[0].top.len(), N_TOP);
     }

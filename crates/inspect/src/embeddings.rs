@@ -18,8 +18,9 @@ use tinderbox_model::probe::Point;
 pub struct Embeddings {
     /// The word.
     pub word: String,
-    /// Its place in each of the P texts.
-    pub places: Vec<WordPlace>,
+    /// Its occurrence in each of the P texts.
+    #[serde(rename = "places")]
+    pub occurrences: Vec<WordOccurrence>,
     /// The S stages of the model at which vectors are compared, first to last.
     pub stages: Vec<Stage>,
     /// The similarity of the word's vectors in two texts, `[S][P][P]`.
@@ -33,9 +34,9 @@ pub struct Embeddings {
     pub attention: Vec<Vec<Vec<f64>>>,
 }
 
-/// The place of the word in a text.
+/// An occurrence of the word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WordPlace {
+pub struct WordOccurrence {
     /// The text of each token, `[T]`.
     pub tokens: Vec<String>,
     /// The word's last token, counted from 0.
@@ -79,14 +80,14 @@ impl Embeddings {
         if prompts.len() < 2 && context.is_empty() {
             return Err(InspectError::NothingToCompare(word.to_owned()));
         }
-        let place = |prompt: &Prompt| {
+        let occurrence = |prompt: &Prompt| {
             let position = prompt.position_of(word).ok_or_else(|| InspectError::NoSuchWord {
                 word: word.to_owned(),
                 prompt: prompt.whole_pieces().concat(),
             })?;
-            Ok(WordPlace { tokens: prompt.texts.clone(), position })
+            Ok(WordOccurrence { tokens: prompt.texts.clone(), position })
         };
-        let places = prompts.iter().map(place).collect::<Result<Vec<_>, InspectError>>()?;
+        let occurrences = prompts.iter().map(occurrence).collect::<Result<Vec<_>, InspectError>>()?;
         let context = context_places(prompts, context)?;
         let (mut vectors, mut attention) = (Vec::new(), Vec::new());
         for prompt in prompts {
@@ -97,17 +98,17 @@ impl Embeddings {
         let stages: Vec<Stage> = vectors[0].iter().map(|(stage, _)| *stage).collect();
         // The vector of the word in text p at a stage, and its similarity to another token.
         let of_token = |p: usize, stage: usize, position| vectors[p][stage].1.vector(0, position);
-        let of_word = |p, stage| of_token(p, stage, places[p].position);
+        let of_word = |p, stage| of_token(p, stage, occurrences[p].position);
         let to_token = |p, stage, position| cosine(of_word(p, stage), of_token(p, stage, position));
-        let n_texts = places.len();
+        let n_texts = occurrences.len();
         let between_texts = |stage: usize| {
             let row = |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
             (0..n_texts).map(row).collect()
         };
         let to_others = |stage: usize| {
             let mut all = Vec::new();
-            for (p, place) in places.iter().enumerate() {
-                let others = (0..place.tokens.len()).filter(|at| *at != place.position);
+            for (p, word) in occurrences.iter().enumerate() {
+                let others = (0..word.tokens.len()).filter(|at| *at != word.position);
                 all.extend(others.map(|at| to_token(p, stage, at)));
             }
             (!all.is_empty()).then(|| mean(&all))
@@ -125,7 +126,7 @@ impl Embeddings {
             context: context.into_iter().map(to_context).collect(),
             attention,
             stages,
-            places,
+            occurrences,
         })
     }
 
@@ -135,7 +136,7 @@ impl Embeddings {
     /// If there is no such text.
     #[must_use]
     pub fn have_same_past(&self, one: usize, other: usize) -> bool {
-        let [one, other] = [one, other].map(|text| &self.places[text]);
+        let [one, other] = [one, other].map(|text| &self.occurrences[text]);
         one.tokens[..=one.position] == other.tokens[..=other.position]
     }
 }

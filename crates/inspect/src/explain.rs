@@ -115,7 +115,7 @@ impl Explanation {
 
         let (scale, window) = (config.attention_scale, config.attention_window_of(layer));
         let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token, scale, window);
-        let context = gather(&weights, &values);
+        let context = gather(&weights, &values, 0..values.len());
         Ok(Self {
             tokens: prompt.texts.clone(),
             layer,
@@ -142,6 +142,15 @@ impl Explanation {
             model_weights: vector(Point::Weights, head, token),
             model_context: vector(Point::Heads, head, token),
         })
+    }
+
+    /// What the head gathers from some of the tokens: the sum of their values, each times its weight.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    #[must_use]
+    pub fn gathered_from(&self, tokens: impl IntoIterator<Item = usize>) -> Vec<f64> {
+        gather(&self.weights, &self.values, tokens)
     }
 
     /// The largest difference between the plain formula's weights and the model's own.
@@ -207,12 +216,12 @@ fn largest_difference(ours: &[f64], theirs: &[f32]) -> f64 {
     pairs.map(|(ours, theirs)| (ours - f64::from(*theirs)).abs()).fold(0.0, f64::max)
 }
 
-/// The weighted sum of the values.
-fn gather(weights: &[f64], values: &[Vec<f32>]) -> Vec<f64> {
+/// The weighted sum of the values of some tokens.
+fn gather(weights: &[f64], values: &[Vec<f32>], tokens: impl IntoIterator<Item = usize>) -> Vec<f64> {
     let mut context = vec![0.0; values[0].len()];
-    for (weight, value) in weights.iter().zip(values) {
-        for (sum, v) in context.iter_mut().zip(value) {
-            *sum += weight * f64::from(*v);
+    for at in tokens {
+        for (sum, v) in context.iter_mut().zip(&values[at]) {
+            *sum += weights[at] * f64::from(*v);
         }
     }
     context
@@ -232,7 +241,7 @@ mod tests {
         let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
         let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2, None, None);
         assert!(masked.iter().all(Option::is_some));
-        let context = gather(&weights, &values);
+        let context = gather(&weights, &values, 0..3);
         for (found, expected) in [
             (scores, &[10.0, 7.0, 5.0][..]),
             (scaled, &[7.071_068, 4.949_748, 3.535_534]),

@@ -112,13 +112,11 @@ impl From<HeadScores> for NamedScores {
 #[must_use]
 pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
-    let of_head = |layer, head| {
+    selection.map(|layer, head| {
         let mut tally = Tally::default();
         tally.add(&HeadMap::causal(recording.map(layer, head), prompt.len()), &prompt.ids);
         tally.scores().into()
-    };
-    let of_layer = |layer| selection.heads.clone().map(|head| of_head(layer, head)).collect();
-    selection.layers.clone().map(of_layer).collect()
+    })
 }
 
 /// Writes each head's kind along with its scores.

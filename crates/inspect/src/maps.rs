@@ -42,6 +42,11 @@ impl HeadSelection {
         Ok(Self { layers, heads: range("head", head, "each layer of the model", config.n_heads)? })
     }
 
+    /// The value of each selected layer and head, `[L][H]`.
+    pub fn map<T>(&self, mut value: impl FnMut(usize, usize) -> T) -> Vec<Vec<T>> {
+        self.layers.clone().map(|layer| self.heads.clone().map(|head| value(layer, head)).collect()).collect()
+    }
+
     /// The layer and head, if only one head is selected.
     #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {

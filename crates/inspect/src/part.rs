@@ -87,6 +87,14 @@ pub struct Replacement {
 #[derive(Clone, Debug, Default)]
 pub struct Replace(pub Vec<Replacement>);
 
+impl Replace {
+    /// Replaces these parts by zeros, at all positions.
+    pub fn by_zeros(parts: &[Part]) -> Self {
+        let zero = |part: &Part| Replacement { part: *part, position: None, substitute: Substitute::Zero };
+        Self(parts.iter().map(zero).collect())
+    }
+}
+
 impl Probe for Replace {
     fn visit<const D: usize>(&mut self, site: Site, mut value: Tensor<D>) -> Tensor<D> {
         for replacement in &self.0 {
@@ -180,7 +188,7 @@ mod tests {
     #[test]
     fn other_sites_pass_as_they_are() {
         let part = Part::Mlp { layer: 1 };
-        let mut probe = Replace(vec![Replacement { part, position: None, substitute: Substitute::Zero }]);
+        let mut probe = Replace::by_zeros(&[part]);
         for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
             let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();
             assert_eq!(seen.try_to_vec::<f32>().expect("f32"), [1.0, 2.0]);

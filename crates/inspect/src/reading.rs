@@ -1,13 +1,12 @@
 //! Reads a text, and continues it, with some parts of the model removed.
 
-use super::capture::host;
-use super::part::{Part, Replace, Replacement, Substitute};
+use super::capture::{LOGITS, finite};
+use super::part::{Part, Replace};
 use super::prompt::to_tensor;
 use super::{Guess, InspectError, LayerPrediction, Prompt};
 use tinderbox_model::Gpt;
 use tinderbox_model::config::GenerateConfig;
 use tinderbox_model::generate::{ChooseToken, Sampler};
-use tinderbox_model::probe::{Point, Site};
 use tinderbox_model::tokenizer::Tokenizer;
 
 /// The losses of a text, and the prediction after it.
@@ -31,8 +30,8 @@ impl Reading {
         removed: &[Part],
         n_top: usize,
     ) -> Result<Self, InspectError> {
-        let logits = model.forward_with(prompt.tokens(&model.device()), &mut without(removed)); // [1, T, V]
-        let logits = finite(host(logits)?)?;
+        let logits = model.forward_with(prompt.tokens(&model.device()), &mut Replace::by_zeros(removed));
+        let logits = finite(LOGITS, logits)?; // [1, T, V]
         let mut rows = logits.chunks_exact(model.vocab_size());
         let last = rows.next_back().expect("a prompt has a token");
         let next = LayerPrediction::new(last, tokenizer, n_top, model.config().n_layers.checked_sub(1), None).top;
@@ -61,12 +60,12 @@ pub fn write_on(
 ) -> Result<Vec<u32>, InspectError> {
     let likeliest = GenerateConfig { temperature: 0.0, ..GenerateConfig::default() };
     let mut sampler = Sampler::new(&likeliest, 0).without(tokenizer.gaps());
-    let (mut cache, mut probe) = (model.kv_cache(1), without(removed));
+    let (mut cache, mut probe) = (model.kv_cache(1), Replace::by_zeros(removed));
     let (mut unread, mut written) = (prompt.ids.clone(), Vec::new());
     // The last token is generated but not read.
     for _ in 0..n_tokens.min(model.config().context_length + 1 - prompt.len()) {
         let logits = model.forward_cached_with(to_tensor(&unread, &model.device()), &mut cache, &mut probe);
-        let logits = finite(host(logits.narrow(1, unread.len() - 1, 1))?)?; // [V]
+        let logits = finite(LOGITS, logits.narrow(1, unread.len() - 1, 1))?; // [V]
         let token = sampler.choose(&logits[..tokenizer.n_ids()], &[]).expect("finite logits");
         if Some(token) == tokenizer.end_of_text() {
             break;
@@ -77,11 +76,6 @@ pub fn write_on(
     Ok(written)
 }
 
-fn without(parts: &[Part]) -> Replace {
-    let zero = |part: &Part| Replacement { part: *part, position: None, substitute: Substitute::Zero };
-    Replace(parts.iter().map(zero).collect())
-}
-
 /// The negative logarithm of a token's probability.
 fn loss(logits: &[f32], id: u32) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
@@ -89,35 +83,19 @@ fn loss(logits: &[f32], id: u32) -> f64 {
     largest + sum.ln() - f64::from(logits[id as usize])
 }
 
-fn finite(logits: Vec<f32>) -> Result<Vec<f32>, InspectError> {
-    match logits.iter().all(|logit| logit.is_finite()) {
-        true => Ok(logits),
-        false => Err(InspectError::NotFinite(Site { block_idx: None, point: Point::Logits })),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::predictions;
-    use crate::testing::{edited, louder, prompt, small_config};
+    use crate::testing::{louder, prompt, small_config, with_zero_rows};
 
     const REMOVED: [Part; 2] = [Part::Head { layer: 0, head: 2 }, Part::Head { layer: 1, head: 1 }];
 
     /// The model, and the same with output projections that ignore the removed heads.
     fn maimed() -> (Gpt, Gpt) {
         let model = louder(&small_config(), 256);
-        let maimed = edited(model.clone(), |path, tensor| {
-            for (name, rows) in
-                [("blocks.0.attention.output.weight", 8..12), ("blocks.1.attention.output.weight", 4..8)]
-            {
-                if path == name {
-                    let n = tensor.shape[1];
-                    tensor.values[rows.start * n..rows.end * n].fill(0.0);
-                }
-            }
-        });
-        (model, maimed)
+        let unread = [("blocks.0.attention.output.weight", 8..12), ("blocks.1.attention.output.weight", 4..8)];
+        (model.clone(), with_zero_rows(model, &unread))
     }
 
     #[test]

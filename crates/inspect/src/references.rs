@@ -102,7 +102,7 @@ impl References {
         for question in [Question::Pronoun, Question::It, Question::ItDecided, Question::Name] {
             let cases = |stories| annotations.cases(question, stories, tokenizer, context_length);
             let (all, choosing) = (cases(&val)?, cases(&train)?);
-            let (asked, choosing) = (some(&all), some(&choosing));
+            let (asked, choosing) = (spread(&all), spread(&choosing));
             if asked.is_empty() || choosing.is_empty() {
                 continue;
             }
@@ -118,7 +118,7 @@ impl References {
                 cases: asked.len(),
                 chosen_by: choosing.len(),
                 nearer: share(|look| f64::from(look.right.start > look.other.start)),
-                longer: share(|look| more(look.right.len() as f64, look.other.len() as f64)),
+                longer: share(|look| win(look.right.len() as f64, look.other.len() as f64)),
                 untrained: ask(&untrained)?,
                 trained: ask(model)?,
             });
@@ -131,7 +131,7 @@ impl References {
 }
 
 /// At most [`MOST_CASES`], spread evenly.
-fn some(cases: &[Case]) -> Vec<&Case> {
+fn spread(cases: &[Case]) -> Vec<&Case> {
     let n = cases.len().min(MOST_CASES);
     (0..n).map(|i| &cases[i * cases.len() / n]).collect()
 }
@@ -153,7 +153,7 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, Inspect
             let sum = &mut heads[layer][head];
             sum.right += right;
             sum.other += other;
-            sum.accuracy += more(right, other);
+            sum.accuracy += win(right, other);
         })?;
     }
     for HeadAnswer { right, other, accuracy } in heads.iter_mut().flatten() {
@@ -170,12 +170,12 @@ fn best(heads: &[Vec<HeadAnswer>]) -> [usize; 2] {
         let answer = heads[layer][head];
         (answer.accuracy, answer.right - answer.other)
     };
-    let places = (0..heads.len()).flat_map(|l| (0..heads[l].len()).map(move |h| [l, h]));
-    places.reduce(|best, place| if worth(place) > worth(best) { place } else { best }).unwrap_or([0, 0])
+    let all = (0..heads.len()).flat_map(|l| (0..heads[l].len()).map(move |h| [l, h]));
+    all.reduce(|best, head| if worth(head) > worth(best) { head } else { best }).unwrap_or([0, 0])
 }
 
 /// 1 for more, one half for a tie.
-fn more(right: f64, other: f64) -> f64 {
+fn win(right: f64, other: f64) -> f64 {
     f64::midpoint(f64::from(right > other), f64::from(right >= other))
 }
 
@@ -211,8 +211,8 @@ struct Story {
     names: Vec<[usize; 4]>,
 }
 
-/// A place in characters: offset and length.
-type Place = [usize; 2];
+/// A span of characters: offset and length.
+type CharSpan = [usize; 2];
 
 /// The tokens that a model reads, and those from which it must look back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -286,8 +286,8 @@ impl Annotations {
     ) -> Result<Vec<Case>, InspectError> {
         let mut cases = Vec::new();
         for story in stories {
-            let raised = self.raise(question, story);
-            if raised.is_empty() {
+            let asked = self.questions(question, story);
+            if asked.is_empty() {
                 continue;
             }
             let text = self.slice([story.start, story.end - story.start]);
@@ -301,22 +301,22 @@ impl Annotations {
             if ends.last() != Some(&text.len()) {
                 return Err(InspectError::TokensWithoutPlaces);
             }
-            let tokens = |[at, n]: Place| {
+            let tokens = |[at, n]: CharSpan| {
                 let [start, end] = [at, at + n].map(|at| self.starts[at] - self.starts[story.start]);
                 let first = ends.partition_point(|token_end| *token_end <= start);
                 first..ends.partition_point(|token_end| *token_end < end) + 1
             };
-            let case = |places: [Place; 3]| Case::new(&ids, question, places.map(tokens), context_length);
-            cases.extend(raised.into_iter().filter_map(case));
+            let case = |spans: [CharSpan; 3]| Case::new(&ids, question, spans.map(tokens), context_length);
+            cases.extend(asked.into_iter().filter_map(case));
         }
         Ok(cases)
     }
 
     /// The questions of a story: the place that asks, the right answer, the other one.
-    fn raise(&self, question: Question, story: &Story) -> Vec<[Place; 3]> {
+    fn questions(&self, question: Question, story: &Story) -> Vec<[CharSpan; 3]> {
         let its = story.ambiguous.iter().map(|&[a, b, c, d, e, f]| [[a, b], [c, d], [e, f]]);
         // The end of the sentence with this `it`.
-        let decided = |[[at, n], right, other]: [Place; 3]| {
+        let decided = |[[at, n], right, other]: [CharSpan; 3]| {
             let rest = self.slice([at + n, story.end - at - n]);
             let end = rest.chars().position(|c| matches!(c, '.' | '!' | '?'))?;
             Some([[at + n + end, 1], right, other])
@@ -329,18 +329,18 @@ impl Annotations {
         }
     }
 
-    fn pronouns(&self, story: &Story) -> Vec<[Place; 3]> {
+    fn pronouns(&self, story: &Story) -> Vec<[CharSpan; 3]> {
         // The genders of the pronouns that refer to a noun: a noun with both is never of the other gender.
         let genders = |noun: &str| -> Vec<&str> {
             let meant = story.pronouns.iter().filter(|&&[.., at, n]| self.slice([at, n]) == noun);
             meant.filter_map(|&[at, n, ..]| gender(self.slice([at, n]))).collect()
         };
         let pairs = story.pronouns.iter().chain(&story.names);
-        let mut mentions: Vec<Place> = pairs.flat_map(|&[a, b, c, d]| [[a, b], [c, d]]).collect();
+        let mut mentions: Vec<CharSpan> = pairs.flat_map(|&[a, b, c, d]| [[a, b], [c, d]]).collect();
         mentions.sort_unstable();
         let raised = |&[at, n, noun, n_noun]: &[usize; 4]| {
             let gender = gender(self.slice([at, n]))?;
-            let is_other = |&&[start, length]: &&Place| {
+            let is_other = |&&[start, length]: &&CharSpan| {
                 let known = genders(self.slice([start, length]));
                 start + length <= at && !known.is_empty() && !known.contains(&gender)
             };
@@ -350,23 +350,23 @@ impl Annotations {
         story.pronouns.iter().filter_map(raised).collect()
     }
 
-    fn names(&self, story: &Story) -> Vec<[Place; 3]> {
+    fn names(&self, story: &Story) -> Vec<[CharSpan; 3]> {
         // Every mention, with the first mention of the same name.
         let firsts = story.names.iter().map(|&[.., first, n]| ([first, n], first));
         let again = story.names.iter().map(|&[at, n, first, _]| ([at, n], first));
-        let mut mentions: Vec<(Place, usize)> = firsts.chain(again).collect();
+        let mut mentions: Vec<(CharSpan, usize)> = firsts.chain(again).collect();
         mentions.sort_unstable();
         let raised = |&[at, n, first, _]: &[usize; 4]| {
             let before = || mentions.iter().rev().filter(|([start, length], _)| start + length <= at);
             let (right, _) = before().find(|(_, name)| *name == first)?;
             let (other, _) =
-                before().find(|(place, name)| *name != first && self.slice(*place) != self.slice([at, n]))?;
+                before().find(|(span, name)| *name != first && self.slice(*span) != self.slice([at, n]))?;
             Some([[at, n], *right, *other])
         };
         story.names.iter().filter_map(raised).collect()
     }
 
-    fn slice(&self, [at, n]: Place) -> &str {
+    fn slice(&self, [at, n]: CharSpan) -> &str {
         &self.text[self.starts[at]..self.starts[at + n]]
     }
 }
@@ -384,7 +384,7 @@ impl Story {
         let links = self.pronouns.iter().chain(&self.names).map(|link| &link[..]);
         let mut places = links.chain(self.ambiguous.iter().map(|link| &link[..])).flat_map(|link| link.as_chunks().0);
         let is_outside =
-            |&&[at, n]: &&Place| at < start || n == 0 || at.checked_add(n).is_none_or(|place_end| place_end > end);
+            |&&[at, n]: &&CharSpan| at < start || n == 0 || at.checked_add(n).is_none_or(|place_end| place_end > end);
         match places.find(is_outside) {
             Some(place) => Err(format!("{place:?} is no place in its story")),
             None => Ok(()),
@@ -403,11 +403,11 @@ fn gender(pronoun: &str) -> Option<&'static str> {
 
 impl Case {
     /// A case with places as tokens; `None` if an answer is outside the context, or there is nothing to ask.
-    fn new(ids: &[u32], question: Question, places: [Range<usize>; 3], context_length: usize) -> Option<Self> {
-        let [from, right, other] = places;
+    fn new(ids: &[u32], question: Question, spans: [Range<usize>; 3], context_length: usize) -> Option<Self> {
+        let [from, right, other] = spans;
         let mut looks = vec![Look { query: from.end - 1, right: right.clone(), other: other.clone() }];
         if question == Question::Name {
-            let next = |place: &Range<usize>, step| place.start + step..place.start + step + 1;
+            let next = |span: &Range<usize>, step| span.start + step..span.start + step + 1;
             let steps = 1..from.len().min(right.len()).min(other.len());
             let look =
                 |step| Look { query: from.start + step - 1, right: next(&right, step), other: next(&other, step) };
@@ -437,13 +437,13 @@ mod tests {
 
     const STORY: &str = "Ann met Bob. She hit him. Ann ran to Bob because it was.";
 
-    fn place(text: &str, nth: usize) -> Place {
+    fn place(text: &str, nth: usize) -> CharSpan {
         let (at, found) = STORY.match_indices(text).nth(nth).expect(text);
         [at, found.len()]
     }
 
     fn annotations() -> Annotations {
-        let pair = |a: Place, b: Place| [a[0], a[1], b[0], b[1]];
+        let pair = |a: CharSpan, b: CharSpan| [a[0], a[1], b[0], b[1]];
         let [ann, bob] = [place("Ann", 0), place("Bob", 0)];
         let it = [place("it", 1), place("Bob", 1), place("Ann", 1)].concat();
         let story = serde_json::json!({
@@ -580,10 +580,10 @@ mod tests {
     #[test]
     fn cases_are_spread_evenly() {
         let cases: Vec<Case> = (0..1000).map(|i| case(&[i], 0, 0, 0)).collect();
-        let firsts: Vec<u32> = some(&cases).iter().map(|case| case.ids[0]).collect();
+        let firsts: Vec<u32> = spread(&cases).iter().map(|case| case.ids[0]).collect();
         assert_eq!(firsts.len(), MOST_CASES);
         assert_eq!(firsts[..3], [0, 5, 10]);
-        assert_eq!(some(&cases[..3]).len(), 3);
-        assert!(some(&[]).is_empty());
+        assert_eq!(spread(&cases[..3]).len(), 3);
+        assert!(spread(&[]).is_empty());
     }
 }

@@ -1,5 +1,7 @@
 //! Small models and prompts for tests, here and of the programs that draw what is measured.
 
+use std::ops::Range;
+
 use burn::tensor::Device;
 
 use crate::{HeadSelection, Prompt, PromptAttention, Recording};
@@ -37,10 +39,21 @@ pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
     edited.expect("the same shapes")
 }
 
+/// The model with these rows of some matrices set to zero.
+pub fn with_zero_rows(model: Gpt, matrices: &[(&str, Range<usize>)]) -> Gpt {
+    edited(model, |path, tensor| {
+        for (_, rows) in matrices.iter().filter(|(name, _)| *name == path) {
+            let n_columns = tensor.shape[1];
+            tensor.values[rows.start * n_columns..rows.end * n_columns].fill(0.0);
+        }
+    })
+}
+
 /// A model with numbers large enough for every part to matter.
 pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
-    let model = Gpt::new(config, vocab_size, 1, &Device::flex());
-    edited(model, |_, tensor| tensor.values.iter_mut().for_each(|x| *x *= 8.0))
+    edited(Gpt::new(config, vocab_size, 1, &Device::flex()), |_, tensor| {
+        tensor.values.iter_mut().for_each(|x| *x *= 8.0)
+    })
 }
 
 /// A model with one head per layer, all zeros but for norm scales of 1 and what `fill` writes.
@@ -57,12 +70,12 @@ pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut 
 pub fn attention(
     text: &str,
     [n_layers, n_heads]: [usize; 2],
-    place: [Option<usize>; 2],
+    [layer, head]: [Option<usize>; 2],
     weight: impl Fn(usize, usize, usize) -> f32,
 ) -> PromptAttention {
     let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
     let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() }.with_derived();
-    let selection = HeadSelection::new(place[0], place[1], &config).expect("is there");
+    let selection = HeadSelection::new(layer, head, &config).expect("is there");
     let t = prompt.len();
     let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
     let recording = Recording::of_weights([n_layers, n_heads, t], &cells.collect::<Vec<_>>());

@@ -87,7 +87,7 @@ impl Args {
                 "rows": rows,
             }));
         }
-        print(&text::attention(&rows, shape, self.measuring.rounds, &text::place(&device)))
+        print(&text::attention(&rows, shape, self.measuring.rounds, &text::device(&device)))
     }
 
     /// Measures the cost of a case in a separate process.

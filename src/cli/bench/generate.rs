@@ -61,7 +61,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
     let (n_parameters, context_length) = (model.num_params(), model.config().context_length);
-    let model = args.weights.of(model, &device.name)?;
+    let model = args.weights.convert(model, &device.name)?;
     let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
     let mut speeds = Vec::new();
     for &batch_size in &args.batch_size {
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "peak_rss_mib": peak_rss_mib(),
         }));
     }
-    print(&text::generate(n_parameters, &speeds, &text::place(&device)))
+    print(&text::generate(n_parameters, &speeds, &text::device(&device)))
 }
 
 impl Args {

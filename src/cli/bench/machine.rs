@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => {
             let config = config(Some(path), &args.overrides)?;
             let plan = plan::plan(&config, None, &device, false)?;
-            Product::of(&config, plan.vocabulary.size)
+            Product::of_forward_pass(&config, plan.vocabulary.size)
         }
         None => default_products(),
     };
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }));
     }
     let rounds = args.measuring.rounds;
-    print(&text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::place(&device)))
+    print(&text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::device(&device)))
 }
 
 /// The largest matrix product of models of three sizes, for a number of tokens that suits a CPU, and a square product.
@@ -72,7 +72,7 @@ fn default_products() -> Vec<Product> {
     let of = |name: &str, change: fn(&mut Config)| {
         let mut config = Preset::named(name).expect("it is shipped").config();
         change(&mut config);
-        let products = Product::of(&config, 0).into_iter();
+        let products = Product::of_forward_pass(&config, 0).into_iter();
         let largest = products.max_by(|a, b| a.flops().total_cmp(&b.flops()));
         Product { name: name.to_owned(), ..largest.expect("there are five") }
     };

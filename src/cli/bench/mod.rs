@@ -33,7 +33,7 @@ Examples:
   tinderbox bench train configs/shakespeare-nanogpt.toml --json")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    benchmark: Option<Benchmark>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Cpu)]
     device: DeviceSpec,
@@ -43,7 +43,7 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Benchmark {
     /// Measure the time and memory of explicit and fused attention as a text grows
     Attention(attention::Args),
     /// Measure how long the training steps of a config take
@@ -83,11 +83,11 @@ const SHORT: [(&str, &[&str]); 4] = [
 ];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.what {
-        Some(What::Attention(args)) => attention::run(args),
-        Some(What::Train(args)) => train::run(args),
-        Some(What::Generate(args)) => generate::run(args),
-        Some(What::Machine(args)) => machine::run(args),
+    match &args.benchmark {
+        Some(Benchmark::Attention(args)) => attention::run(args),
+        Some(Benchmark::Train(args)) => train::run(args),
+        Some(Benchmark::Generate(args)) => generate::run(args),
+        Some(Benchmark::Machine(args)) => machine::run(args),
         None => run_all(args),
     }
 }

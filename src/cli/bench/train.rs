@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use super::{config, under_way};
 use crate::bench::text;
-use crate::bench::train::{self, Repetitions, Text};
+use crate::bench::train::{self, Repetitions, TokenSource};
 use crate::cli::numbers::{at_least_one, count};
-use crate::cli::{note, print, print_json};
+use crate::cli::{note_each, print, print_json};
 use crate::device::{self, DeviceSpec};
 use crate::train::precision;
 
@@ -44,16 +44,14 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = config(args.config.as_deref(), &args.overrides)?;
     let device = device::open(&args.device.map_or_else(|| config.train.device.parse(), Ok)?)?;
-    let text = if args.own_text { Text::Own } else { Text::MadeUp };
+    let text = if args.own_text { TokenSource::Own } else { TokenSource::MadeUp };
     let rounds = Repetitions { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };
     let precision = precision::check(config.train.matmul_precision, &device)?;
-    if let Some(warning) = precision::warning(precision) {
-        note(format!("warning: {warning}"));
-    }
+    note_each("warning", precision::warning(precision));
     under_way(format!("{} training steps", rounds.warm_up_steps + rounds.rounds * rounds.steps));
     let speed = train::measure(&config, text, &device, rounds)?;
     if args.json {
         return print_json(&speed);
     }
-    print(&text::train(&speed, &text::place(&device)))
+    print(&text::train(&speed, &text::device(&device)))
 }

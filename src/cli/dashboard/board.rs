@@ -38,7 +38,7 @@ pub(super) struct Board {
     pub(super) selected: usize,
     pub(super) lines: VecDeque<LogLine>,
     /// The samples of the model, newest first.
-    pub(super) samples: VecDeque<Sample>,
+    pub(super) samples: VecDeque<WrittenSample>,
     /// The load of the machine; `None` before the first measurement.
     pub(super) load: Option<Load>,
 }
@@ -53,7 +53,7 @@ pub(super) struct LogLine {
 
 /// A text that the model generated, and the step of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sample {
+pub(super) struct WrittenSample {
     pub(super) step: usize,
     pub(super) text: String,
 }
@@ -100,7 +100,7 @@ impl Board {
 
     /// Adds a sample of the current step, and its lines to the log.
     pub(super) fn sampled(&mut self, text: &str, lines: &str) {
-        self.samples.push_front(Sample { step: self.step, text: without_control(text.trim()).into_owned() });
+        self.samples.push_front(WrittenSample { step: self.step, text: without_control(text.trim()).into_owned() });
         self.samples.truncate(MOST_SAMPLES);
         self.log(lines, true);
     }
@@ -135,11 +135,11 @@ impl Board {
         }
     }
 
-    /// Moves the selection down by `places` metrics, cyclically.
-    pub(super) fn select(&mut self, places: isize) {
-        if let Some(n) = isize::try_from(self.metrics.len()).ok().filter(|n| *n > 0) {
-            let to = self.selected.cast_signed() + places;
-            self.selected = to.rem_euclid(n).cast_unsigned();
+    /// Moves the selection down by `n` metrics, cyclically.
+    pub(super) fn select(&mut self, n: isize) {
+        if let Some(n_metrics) = isize::try_from(self.metrics.len()).ok().filter(|n| *n > 0) {
+            let to = self.selected.cast_signed() + n;
+            self.selected = to.rem_euclid(n_metrics).cast_unsigned();
         }
     }
 }
@@ -241,7 +241,7 @@ mod tests {
             board.sampled("\n The\u{1b}[31m cat\n", "sample:\n    | The cat");
         }
         assert_eq!(board.samples.len(), MOST_SAMPLES);
-        assert_eq!(board.samples[0], Sample { step: MOST_SAMPLES + 1, text: "The\u{fffd}[31m cat".to_owned() });
+        assert_eq!(board.samples[0], WrittenSample { step: MOST_SAMPLES + 1, text: "The\u{fffd}[31m cat".to_owned() });
         assert!(board.lines.iter().all(|line| line.is_sample));
     }
 }

@@ -9,10 +9,11 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, Paragraph, Row, Table};
 
-use super::board::{Board, Curve, History, Sample};
+use super::board::{Board, Curve, History, WrittenSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
+use crate::view::margin;
 
 /// The colours of the two splits, of axes and of warnings, from the 256 terminal colours. Unlike the terminal's sixteen
 /// basic colours they are fixed, and they stand out on white as well as on black.
@@ -177,12 +178,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let x_min = board.first_step as f64;
     let x_max = points().fold(board.max_steps as f64, |max, point| max.max(point.0)).max(x_min + 1.0);
-    // A margin above and below, also for a constant curve.
-    let margin = match (y_max - y_min) * 0.05 {
-        margin if margin > 0.0 => margin,
-        _ if y_max == 0.0 => 1.0,
-        _ => y_max.abs() * 0.1,
-    };
+    let margin = margin(y_min, y_max);
     let (bottom, top) = (y_min - margin, y_max + margin);
     let line =
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
@@ -209,7 +205,7 @@ fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(" samples ");
     let inner = block.inner(area);
     let mut rows: Vec<Line> = Vec::new();
-    for Sample { step, text } in &board.samples {
+    for WrittenSample { step, text } in &board.samples {
         rows.push(Line::styled(format!("step {}", grouped(*step as u64)), QUIET));
         let lines = text.lines().flat_map(|line| wrapped(line, usize::from(inner.width)));
         rows.extend(lines.map(Line::from));
@@ -286,6 +282,8 @@ mod tests {
     use super::*;
     use crate::measure::Machine;
     use crate::train::metrics::definition;
+    use crate::view::terminal::attention::color_of_256;
+    use crate::view::theme::luminance;
 
     /// The text that is drawn in a window of this size.
     fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
@@ -373,25 +371,11 @@ mod tests {
         assert!(picture.contains("┌ peak memory (MiB) ─") && !picture.contains("┌ loss"), "{picture}");
     }
 
-    /// The relative luminance of one of the 256 colours. Sources: xterm's colour cube and greys; WCAG 2.2.
-    fn luminance(color: Color) -> f64 {
-        let Color::Indexed(index @ 16..) = color else { panic!("{color} is the reader's own") };
-        let level = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
-        let rgb = match index - 16 {
-            cube @ 0..216 => [cube / 36, cube / 6 % 6, cube % 6].map(level),
-            grey => [8 + 10 * (grey - 216); 3],
-        };
-        let linear = rgb.map(|channel| match f64::from(channel) / 255.0 {
-            c if c <= 0.04045 => c / 12.92,
-            c => ((c + 0.055) / 1.055).powf(2.4),
-        });
-        0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    }
-
     #[test]
     fn colours_stand_out_on_black_and_on_white() {
         for color in [TRAIN, VAL, QUIET, WARNING] {
-            let l = luminance(color) + 0.05;
+            let Color::Indexed(index @ 16..) = color else { panic!("{color} is the reader's own") };
+            let l = luminance(color_of_256(index)) + 0.05;
             assert!(l / 0.05 >= 3.0 && 1.05 / l >= 3.0, "{color}: {:.2} and {:.2}", l / 0.05, 1.05 / l);
         }
     }

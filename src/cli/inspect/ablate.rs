@@ -46,7 +46,7 @@ enum Instead {
 
 /// Ablates every part in turn and prints how much the loss rises.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let text = opened.text_or_val(args.text.as_deref())?;
     let methods = args.method.methods();

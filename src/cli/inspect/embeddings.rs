@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 /// Follows the word through the layers and shows how similar its vectors are.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;

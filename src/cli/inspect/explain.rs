@@ -31,7 +31,7 @@ pub(super) struct Args {
 
 /// Prints the explanation for each prompt.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let mut pages = Vec::new();
     for prompt in args.prompts.read(&opened)? {

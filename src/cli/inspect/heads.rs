@@ -34,7 +34,7 @@ pub(super) struct Args {
 
 /// Scores every head and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let page = if let Some(path) = &args.annotations {
         let Trained { config, tokenizer, model, .. } = &opened;

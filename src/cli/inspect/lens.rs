@@ -43,7 +43,7 @@ pub(super) struct Args {
 
 /// Shows the predictions for each prompt, or compares one prompt with the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.output.check()?;
+    args.output.file.check()?;
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     if args.patch_from.is_some() && prompts.len() > 1 {
@@ -56,14 +56,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in prompts {
         pages.push(match &args.patch_from {
             Some(text) => args.patch(&opened, &prompt, text)?,
-            None => args.look(&opened, &prompt)?,
+            None => args.predict(&opened, &prompt)?,
         });
     }
     args.output.write("What each layer predicts", &about(&opened), pages)
 }
 
 impl Args {
-    fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<Drawn> {
+    fn predict(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<Drawn> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
         let [answer, against] = self.answers(tokenizer)?;

@@ -16,7 +16,7 @@ use anyhow::Context;
 use burn::module::Module;
 use clap::Subcommand;
 
-use crate::cli::note;
+use crate::cli::note_cut_prompt;
 use crate::format::{counted, grouped};
 use crate::inspect::{InspectError, Prompt};
 use crate::run::Trained;
@@ -28,11 +28,11 @@ Examples:
   tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2")]
 pub(super) struct Args {
     #[command(subcommand)]
-    look: Look,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Look {
+enum Command {
     /// Show which tokens look at which, in every layer and head or in one
     Attention(attention::Args),
     /// Follow one token through one head, number by number
@@ -49,13 +49,13 @@ enum Look {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.look {
-        Look::Attention(args) => attention::run(args),
-        Look::Explain(args) => explain::run(args),
-        Look::Heads(args) => heads::run(args),
-        Look::Embeddings(args) => embeddings::run(args),
-        Look::Ablate(args) => ablate::run(args),
-        Look::Lens(args) => lens::run(args),
+    match &args.command {
+        Command::Attention(args) => attention::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Heads(args) => heads::run(args),
+        Command::Embeddings(args) => embeddings::run(args),
+        Command::Ablate(args) => ablate::run(args),
+        Command::Lens(args) => lens::run(args),
     }
 }
 
@@ -95,21 +95,15 @@ impl Prompts {
     fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
         let mut texts = self.prompt.clone();
         if let Some(path) = &self.prompt_file {
-            let text =
-                fs::read_to_string(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?;
-            texts.push(text);
+            let text = fs::read_to_string(path);
+            texts.push(text.with_context(|| format!("cannot read the prompt `{}`", path.display()))?);
         }
         let context_length = opened.config.model.context_length;
         let mut prompts = Vec::new();
         for text in &texts {
             let prompt = Prompt::read(text, &opened.tokenizer, context_length)?;
             if prompt.n_dropped > 0 {
-                note(format!(
-                    "note: the prompt has {} tokens and the context of the model holds {context_length}: \
-                     only the last {} are read",
-                    prompt.n_dropped + prompt.len(),
-                    prompt.len(),
-                ));
+                note_cut_prompt(prompt.len(), prompt.n_dropped);
             }
             prompts.push(prompt);
         }

@@ -30,15 +30,10 @@ pub(super) struct Output {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
-    file: File,
+    pub file: File,
 }
 
 impl Output {
-    /// Checks that the output file can be written, before anything is computed.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.file.check()
-    }
-
     /// Formats a document as JSON or as text.
     pub(super) fn page<T: Serialize>(&self, document: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
         Ok(match self.format {
@@ -78,7 +73,7 @@ pub(super) struct DrawnOutput {
     #[command(flatten)]
     colors: Colors,
     #[command(flatten)]
-    file: File,
+    pub file: File,
 }
 
 /// One result in every format.
@@ -90,11 +85,6 @@ pub(super) struct Drawn {
 }
 
 impl DrawnOutput {
-    /// Checks that the output file can be written, before anything is computed.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.file.check()
-    }
-
     /// The colours of tables in text.
     pub(super) fn palette(&self) -> Palette {
         self.colors.palette(self.file.is_given())

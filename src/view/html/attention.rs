@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::config::{ModelConfig, PositionKind};
 use crate::format::counted;
-use crate::inspect::{HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails, Telling};
+use crate::inspect::{FirstHead, HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails};
 use crate::model::probe::Point;
 use crate::tokenizer::visible;
 use crate::view::html::packing::Packing;
@@ -135,7 +135,8 @@ struct Data<'a> {
     /// The same as [`PromptDetails::effects`], for the heads shown.
     effects: Option<Vec<Vec<f64>>>,
     /// The head to show first.
-    telling: Option<&'a Telling>,
+    #[serde(rename = "telling")]
+    first_head: Option<&'a FirstHead>,
     /// The indices of the layers and heads shown.
     layers: Vec<usize>,
     heads: Vec<usize>,
@@ -196,14 +197,10 @@ impl<'a> Data<'a> {
             let tensor = recording.get(layer, point);
             packing.vectors((0..prompt.len()).map(|at| tensor.vector(head, at)))
         };
-        let mut of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<usize>> {
-            let mut of_layer = |layer: &usize| heads.iter().map(|head| add(of_head(*layer, *head))).collect();
-            layers.iter().map(&mut of_layer).collect()
-        };
-        let weights = of_heads(&triangle);
+        let weights = selection.map(|layer, head| add(triangle(layer, head)));
         let has_vectors = packing.has_vectors();
         let queries = match has_vectors {
-            true => of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
+            true => selection.map(|layer, head| add(vectors(layer, Point::Queries, head))),
             false => Vec::new(),
         };
         let keys = |layer: &usize| {
@@ -216,11 +213,8 @@ impl<'a> Data<'a> {
             tokens: &prompt.pieces,
             texts: &prompt.texts,
             predictions: all.predictions.iter().map(Prediction::new).collect(),
-            effects: all.effects.as_ref().map(|effects| {
-                let of_layer = |layer: &usize| heads.iter().map(|head| effects[*layer][*head]).collect();
-                layers.iter().map(of_layer).collect()
-            }),
-            telling: all.telling.as_ref(),
+            effects: all.effects.as_ref().map(|effects| selection.map(|layer, head| effects[layer][head])),
+            first_head: all.first_head.as_ref(),
             head_dim: config.head_dim,
             prepared: prepared(config),
             scale: config.attention_scale,
@@ -308,8 +302,8 @@ mod tests {
     /// The data for the scripts, and a function that reads exact lists by index.
     fn data(details: &PromptDetails) -> (Value, impl Fn(&Value) -> Vec<f32>) {
         let fragment = attention_fragment(details);
-        let list = move |place: &Value| {
-            let list = &fragment.lists[usize::try_from(place.as_u64().expect("a place")).expect("small")];
+        let list = move |index: &Value| {
+            let list = &fragment.lists[usize::try_from(index.as_u64().expect("an index")).expect("small")];
             let bytes = BASE64_STANDARD.decode(list).expect("base 64");
             bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
         };
@@ -330,8 +324,8 @@ mod tests {
             assert_eq!(unpacked(&data["weights"][0][head]), rows.collect::<Vec<f32>>());
             assert_eq!(unpacked(&data["queries"][0][head]), queries[head * 20..(head + 1) * 20]);
         }
-        for (kv_head, place) in [("0", 0..20), ("1", 20..40)] {
-            assert_eq!(unpacked(&data["keys"][0][kv_head]), keys[place]);
+        for (kv_head, range) in [("0", 0..20), ("1", 20..40)] {
+            assert_eq!(unpacked(&data["keys"][0][kv_head]), keys[range]);
         }
         assert_eq!(unpacked(&data["similarity"][2]), it.similarity()[2]);
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::view::Fragment;
-use crate::view::svg::plot::{self, Axis, Plot, Point, Size, legend_entry, text_width, thinned};
+use crate::view::svg::plot::{self, Axis, Plot, Point, Size, legend_entry, margin, text_width, thinned};
 use crate::view::svg::{self, Anchor};
 
 const STYLE: &str = include_str!("../assets/curves.css");
@@ -127,11 +127,7 @@ impl Chart {
         // Even with no number below the ceiling there is an axis.
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let low = if self.from_zero { low.min(0.0) } else { low };
-        let margin = match (high - low) * 0.05 {
-            margin if margin > 0.0 => margin,
-            _ if high == 0.0 => 1.0,
-            _ => high.abs() * 0.1,
-        };
+        let margin = margin(low, high);
         let bottom = if self.from_zero { low } else { low - margin };
         let last = self.series.iter().filter_map(|series| series.points.last());
         let last_step = last.map(|point| point.0).max().unwrap_or(0).max(1);
@@ -145,13 +141,13 @@ impl Chart {
         for Series { class, points, has_dots, .. } in self.thinned_series(right - left) {
             svg += &format!("<path class=\"line {class}\" d=\"{}\"/>\n", plot.path(&points));
             if points.len() == 1 || has_dots && points.len() <= MOST_DOTS {
-                for [x, y] in points.iter().map(|point| plot.place(*point)) {
+                for [x, y] in points.iter().map(|point| plot.position(*point)) {
                     svg += &format!("<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>\n");
                 }
             }
         }
         if let Some((point, label)) = &self.mark {
-            let [x, y] = plot.place(*point);
+            let [x, y] = plot.position(*point);
             // Curves fall, so there is room above, away from the edges.
             let half = text_width(label) / 2.0;
             let middle = x.clamp(left + half, (right - half).max(left + half));

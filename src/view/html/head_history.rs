@@ -151,7 +151,7 @@ impl HeadHistory {
     }
 
     fn panel(&self, layout: &Layout, at: usize, key: &str, name: &str) -> String {
-        let [dx, dy] = layout.place(at);
+        let [dx, dy] = layout.position(at);
         let last = self.evaluations.last();
         let last_step = last.map_or(1, |last| last.0).max(1);
         let plot = Plot::new(layout.panel, 30.0, [0.0, last_step as f64], [0.0, 1.0]);
@@ -206,7 +206,7 @@ impl Layout {
         [self.width, SCORES.len().div_ceil(self.n_columns) as f64 * self.row_height()]
     }
 
-    fn place(&self, at: usize) -> [f64; 2] {
+    fn position(&self, at: usize) -> [f64; 2] {
         let (column, row) = (at % self.n_columns, at / self.n_columns);
         [column as f64 * (self.panel[0] + self.gap), NAME + row as f64 * self.row_height()]
     }

@@ -80,14 +80,11 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
         "" => escape(title),
         about => escape(&format!("{title} · {about}")),
     };
-    let about = match about {
+    let paragraph = |class: &str, text: &str| match text {
         "" => String::new(),
-        about => format!("<p class=\"page-about\">{}</p>\n", escape(about)),
+        text => format!("<p class=\"{class}\">{}</p>\n", escape(text)),
     };
-    let lead = match lead {
-        "" => String::new(),
-        lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
-    };
+    let (about, lead) = (paragraph("page-about", about), paragraph("page-lead", lead));
     format!(
         "<!doctype html>\n\
          <html lang=\"en\">\n\
@@ -120,13 +117,7 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
     )
 }
 
-/// The styles and the script of a page that builds sections of these kinds itself, with `page.rebuild`.
-#[cfg(feature = "serve")]
-pub(crate) fn assets(kinds: &[&Fragment]) -> (String, String) {
-    (style(kinds), script(kinds))
-}
-
-fn style(kinds: &[&Fragment]) -> String {
+pub(crate) fn style(kinds: &[&Fragment]) -> String {
     let mut style = [TOKENS, STYLE].concat();
     for fragment in kinds.iter().filter(|fragment| !fragment.styles.is_empty()) {
         style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
@@ -135,7 +126,7 @@ fn style(kinds: &[&Fragment]) -> String {
 }
 
 /// A single script, so that one hash allows it; a block per kind keeps their names separate.
-fn script(kinds: &[&Fragment]) -> String {
+pub(crate) fn script(kinds: &[&Fragment]) -> String {
     let mut script = format!("\n{SCRIPT}{PICTURE}");
     for fragment in kinds.iter().filter(|fragment| !fragment.scripts.is_empty()) {
         script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));

@@ -86,8 +86,7 @@ impl Comparison {
             .to_owned();
         for (at, (name, report)) in names.iter().zip(&self.reports).enumerate() {
             let facts = &report.facts;
-            let mark = if facts.is_estimate { "~" } else { "" };
-            let loss = |loss: Option<f64>| loss.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default();
+            let loss = |loss: Option<f64>| loss.map(|loss| view::loss(loss, facts.is_estimate)).unwrap_or_default();
             let speed = median(&report.curves, "tokens_per_s").map(whole).unwrap_or_default();
             body += &format!(
                 "<tr><th scope=\"row\"><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 \
@@ -109,7 +108,7 @@ impl Comparison {
     /// The latest sample of each run.
     fn samples(&self, names: &[String]) -> Option<Fragment> {
         let written = names.iter().zip(&self.reports);
-        let texts = written.filter_map(|(name, report)| super::samples::newest_of(name, &report.samples));
+        let texts = written.filter_map(|(name, report)| super::samples::newest(name, &report.samples));
         let texts: String = texts.collect();
         (!texts.is_empty()).then(|| fragment(format!("<div class=\"texts\">\n{texts}</div>")))
     }

@@ -85,11 +85,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::terminal::runs::tests::bare;
+    use crate::view::terminal::runs::tests::{bare, log_row};
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
-        let rows = rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect();
-        Curves { rows, ..Curves::default() }
+        Curves { rows: rows.iter().cloned().map(log_row).collect(), ..Curves::default() }
     }
 
     /// A run with only its best number known.

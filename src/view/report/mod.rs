@@ -2,15 +2,9 @@
 //!
 //! A running, failed or older run has a report as far as its files allow; [`Report::notes`] says what is missing.
 
-#![allow(
-    clippy::format_collect,
-    clippy::format_push_string,
-    reason = "a line reads better than it saves an allocation"
-)]
-
 mod comparison;
 mod curves;
-mod inside;
+mod measured;
 mod numbers;
 mod samples;
 mod settings;
@@ -24,7 +18,7 @@ use crate::run::files::remove_left_over;
 use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
 use crate::view::{self, Chart, HeadHistory};
 pub use comparison::Comparison;
-use inside::Inside;
+use measured::Measured;
 use settings::Section;
 
 /// The page, in the run directory.
@@ -58,7 +52,7 @@ pub struct Report {
     heads: Option<HeadHistory>,
     samples: Vec<Sample>,
     settings: Vec<Section>,
-    inside: Option<Inside>,
+    measured: Option<Measured>,
     /// One line for each missing part.
     notes: Vec<String>,
 }
@@ -81,16 +75,16 @@ impl Report {
             heads: HeadHistory::new(&run::head_metrics(run, ScoredHeads::from_json)?),
             samples: run::samples(run)?,
             settings: settings::sections(&run::config_table(run)?),
-            inside: None,
+            measured: None,
             notes,
         })
     }
 
     /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 48
     /// windows of the split. If this fails, a note says why.
-    pub fn look_inside(&mut self, run: &RunDir, device: &Device) {
-        match inside::look(run, device) {
-            Ok(inside) => self.inside = Some(inside),
+    pub fn measure(&mut self, run: &RunDir, device: &Device) {
+        match measured::measure(run, device) {
+            Ok(measured) => self.measured = Some(measured),
             Err(error) => {
                 let error = error.to_string(); // without its hint
                 let reason = error.lines().next().unwrap_or_default();
@@ -133,14 +127,15 @@ impl Report {
         let losses = curves::losses(&self.curves, &self.facts);
         let small = curves::SMALL.map(|column| column.single(&self.curves));
         let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
-        let inside = self.inside.as_ref();
-        let head_map = |Inside { step, heads, .. }: &Inside| view::head_map(*step, heads);
-        let attention = inside.and_then(|inside| inside.attention.as_ref());
+        let measured = self.measured.as_ref();
+        let head_map = |Measured { step, heads, .. }: &Measured| view::head_map(*step, heads);
+        let attention = measured.and_then(|measured| measured.attention.as_ref());
+        let newest = samples::newest("What it writes now", &self.samples).unwrap_or_default();
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
-            ("Curves", view::curves(&charts, &samples::newest(&self.samples))),
+            ("Curves", view::curves(&charts, &newest)),
             ("What it wrote", samples::samples(&self.samples, &self.curves)),
-            ("What each head does", inside.map(head_map)),
+            ("What each head does", measured.map(head_map)),
             ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),
             ("Who looks at whom", attention.map(view::attention_fragment)),
             ("Details", Some(numbers::details(self))),

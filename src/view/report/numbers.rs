@@ -4,7 +4,7 @@ use super::Report;
 use crate::format::{duration, grouped, short, whole};
 use crate::measure;
 use crate::run::{Curves, Status};
-use crate::view::{Fragment, escape};
+use crate::view::{self, Fragment, escape};
 
 const STYLE: &str = include_str!("../assets/numbers.css");
 
@@ -65,6 +65,7 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
         true => ("~", "nats per token, an estimate"),
         false => ("", "nats per token, over the whole split"),
     };
+    let loss = |loss| view::loss(loss, facts.is_estimate);
     let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
     let trained = report.processes.last().and_then(|process| process.train_tokens);
     let epochs = |tokens: u64| {
@@ -73,13 +74,9 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     };
     let step_ms = median(&report.curves, "median_step_ms").map(|ms| format!("{} ms per step", short(ms)));
     let tiles = [
-        ("Best validation loss", facts.val_loss.map(|loss| format!("{mark}{loss:.4}")), unit.to_owned()),
+        ("Best validation loss", facts.val_loss.map(loss), unit.to_owned()),
         ("Perplexity", perplexity, "tokens it is unsure between".to_owned()),
-        (
-            "Bits per byte",
-            facts.val_bits_per_byte.map(|bits| format!("{mark}{bits:.4}")),
-            "of the validation text".to_owned(),
-        ),
+        ("Bits per byte", facts.val_bits_per_byte.map(loss), "of the validation text".to_owned()),
         ("Parameters", facts.parameters.map(grouped), "numbers that were learned".to_owned()),
         ("Tokens seen", facts.tokens.map(grouped), facts.tokens.map(epochs).unwrap_or_default()),
         ("Tokens per second", median(&report.curves, "tokens_per_s").map(whole), step_ms.unwrap_or_default()),
@@ -113,19 +110,16 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 /// The loss of the last weights: over the whole validation split, or the last estimate.
 fn last_weights(curves: &Curves) -> Option<String> {
     let last = |column| curves.column(column).pop();
-    let shown = |mark: &str, loss: f64, bits: Option<f64>| {
-        let bits = bits.map(|bits| format!(", {mark}{bits:.4} bits per byte"));
-        format!("{mark}{loss:.4} nats per token{}", bits.unwrap_or_default())
+    let shown = |loss: f64, bits: Option<f64>, is_estimate: bool| {
+        let bits = bits.map(|bits| format!(", {} bits per byte", view::loss(bits, is_estimate)));
+        format!("{} nats per token{}", view::loss(loss, is_estimate), bits.unwrap_or_default())
     };
     let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
     match whole {
         Some((step, loss)) if estimate.is_none_or(|estimate| estimate.0 <= step) => {
-            Some(shown("", loss, last("val_bits_per_byte").map(|bits| bits.1)))
+            Some(shown(loss, last("val_bits_per_byte").map(|bits| bits.1), false))
         }
-        _ => {
-            let bits = last("val_bits_per_byte_estimate").map(|bits| bits.1);
-            Some(shown("~", estimate?.1, bits))
-        }
+        _ => Some(shown(estimate?.1, last("val_bits_per_byte_estimate").map(|bits| bits.1), true)),
     }
 }
 
@@ -148,11 +142,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::view::terminal::runs::tests::log_row;
 
     #[test]
     fn the_last_weights_are_those_of_the_last_evaluation() {
         let curves = |rows: &[serde_json::Value]| Curves {
-            rows: rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect(),
+            rows: rows.iter().cloned().map(log_row).collect(),
             ..Curves::default()
         };
         let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});

@@ -1,6 +1,6 @@
 //! The samples that the model generated at its evaluations.
 
-use crate::format::grouped;
+use crate::format::{grouped, without_control};
 use crate::run::{Curves, Sample};
 use crate::view::{Fragment, escape, spread};
 
@@ -35,33 +35,23 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
             "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>\n",
             grouped(*step),
             loss.unwrap_or_default(),
-            escape(&visible(text))
+            shown(text)
         );
     }
     body += "</ol>";
     Some(Fragment { body, ..Fragment::empty("samples", &[STYLE], &[SCRIPT]) })
 }
 
-/// The latest sample, for a place next to the curves; empty if there are none.
-pub(super) fn newest(samples: &[Sample]) -> String {
-    newest_of("What it writes now", samples).unwrap_or_default()
-}
-
 /// The latest sample below a heading; `None` if there are none.
-pub(super) fn newest_of(heading: &str, samples: &[Sample]) -> Option<String> {
+pub(super) fn newest(heading: &str, samples: &[Sample]) -> Option<String> {
     let Sample { step, text } = samples.last()?;
-    let (heading, step, text) = (escape(heading), grouped(*step), escape(&visible(text.trim())));
+    let (heading, step, text) = (escape(heading), grouped(*step), shown(text.trim()));
     Some(format!("<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre>{text}</pre>\n</aside>\n"))
 }
 
-/// The text with control characters replaced: an untrained model may generate anything.
-fn visible(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' | '\t' => c,
-        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
-        _ => c,
-    };
-    text.replace("\r\n", "\n").chars().map(shown).collect()
+/// The text as HTML, without control characters: an untrained model may generate anything.
+fn shown(text: &str) -> String {
+    escape(&without_control(&text.replace("\r\n", "\n")))
 }
 
 #[cfg(test)]

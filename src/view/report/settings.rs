@@ -59,10 +59,10 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
     // Tables are sorted by name; unknown keys come last.
     let written = known.unwrap_or_default();
     let keys = keys(&written);
-    let place = |is_it: &dyn Fn(&(&str, &str)) -> bool| keys.iter().position(is_it).unwrap_or(usize::MAX);
-    sections.sort_by_key(|section| place(&|(name, _)| *name == section.name));
+    let rank = |is_it: &dyn Fn(&(&str, &str)) -> bool| keys.iter().position(is_it).unwrap_or(usize::MAX);
+    sections.sort_by_key(|section| rank(&|(name, _)| *name == section.name));
     for Section { name, settings } in &mut sections {
-        settings.sort_by_key(|setting| place(&|(section, key)| *section == name.as_str() && *key == setting.key));
+        settings.sort_by_key(|setting| rank(&|(section, key)| *section == name.as_str() && *key == setting.key));
     }
     sections
 }

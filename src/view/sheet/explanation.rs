@@ -82,11 +82,7 @@ fn gathered(it: &Explanation, prompt: &Prompt) -> Grid {
     let name = |at: usize| format!("{:.3} × v of {} {}", it.weights[at], at, short(LONGEST, &prompt.pieces[at]));
     let mut rows: Vec<(String, Vec<f64>)> = named.iter().map(|at| (name(*at), part(*at))).collect();
     if !others.is_empty() {
-        let mut rest = vec![0.0; it.head_dim];
-        for at in others {
-            rest.iter_mut().zip(part(*at)).for_each(|(sum, v)| *sum += v);
-        }
-        rows.push((format!("{} others", others.len()), rest));
+        rows.push((format!("{} others", others.len()), it.gathered_from(others.iter().copied())));
     }
     rows.push(("the sum".to_owned(), it.context.clone()));
     vectors("6. The values, each times its weight, and their sum", rows)

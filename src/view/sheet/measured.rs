@@ -88,7 +88,7 @@ fn parts_grid(
     label: impl Fn(f64) -> String,
     about: impl Fn(Part, f64) -> String,
 ) -> Grid {
-    let place = |part: Part, n_heads: usize| match part {
+    let cell_of = |part: Part, n_heads: usize| match part {
         Part::Head { layer, head } => Some((layer, head)),
         Part::Attention { layer } => Some((layer, n_heads)),
         Part::Mlp { layer } => Some((layer, n_heads + 1)),
@@ -98,7 +98,7 @@ fn parts_grid(
     let n_layers = values.iter().filter(|(part, _)| matches!(part, Part::Mlp { .. })).count();
     let mut cells = vec![vec![None; n_heads + 2]; n_layers];
     for &(part, value) in values {
-        if let Some((row, column)) = place(part, n_heads) {
+        if let Some((row, column)) = cell_of(part, n_heads) {
             cells[row][column] = Some(Cell { value, label: label(value), about: about(part, value) });
         }
     }

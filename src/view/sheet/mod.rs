@@ -4,9 +4,10 @@
 pub(crate) mod explanation;
 pub(crate) mod measured;
 
+use crate::format::signed;
 use crate::view::svg::{self, Anchor};
-use crate::view::terminal::columns::{fit, width};
-use crate::view::theme::{self, Heat, Theme};
+use crate::view::terminal::columns::{fit, flow, width};
+use crate::view::theme::{self, Heat, Theme, hex};
 use crate::view::{Fragment, escape, page_about};
 
 const STYLE: &str = include_str!("../assets/sheet.css");
@@ -128,15 +129,10 @@ pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
     }
 }
 
-fn hex(color: [u8; 3]) -> String {
-    let [red, green, blue] = color;
-    format!("#{red:02x}{green:02x}{blue:02x}")
-}
-
-/// The colours of a cell in both themes, as style declarations.
-fn cell_style([background, letters]: [&str; 2], scale: ColorScale, value: f64) -> String {
+/// The colours of a cell and of the text in it, in both themes, in CSS.
+fn css_colors(scale: ColorScale, value: f64) -> [String; 2] {
     let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
-    format!("{background}:light-dark({}, {});{letters}:light-dark({}, {})", light[0], dark[0], light[1], dark[1])
+    [0, 1].map(|at| format!("light-dark({}, {})", light[at], dark[at]))
 }
 
 impl Grid {
@@ -149,12 +145,11 @@ impl Grid {
             for cell in cells {
                 rows += &match cell {
                     None => "<td></td>".to_owned(),
-                    Some(Cell { value, label, about }) => format!(
-                        "<td style=\"{}\" data-about=\"{}\">{}</td>",
-                        cell_style(["background", "color"], self.scale, *value),
-                        escape(about),
-                        escape(label)
-                    ),
+                    Some(Cell { value, label, about }) => {
+                        let ([ground, letters], about, label) =
+                            (css_colors(self.scale, *value), escape(about), escape(label));
+                        format!("<td style=\"background:{ground};color:{letters}\" data-about=\"{about}\">{label}</td>")
+                    }
                 };
             }
             rows += "</tr>\n";
@@ -205,21 +200,22 @@ impl Grid {
 }
 
 impl Bars {
-    /// The largest absolute value.
-    fn full(&self) -> f64 {
-        self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max)
+    /// The CSS class, the left end and the length of a value's bar, where the largest is `half` long and 0 is there.
+    fn bar(&self, value: f64, half: f64) -> (&'static str, f64, f64) {
+        let full = self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max);
+        let length = half * value.abs() / full;
+        if value < 0.0 { ("negative", half - length, length) } else { ("positive", half, length) }
     }
 
     fn html(&self) -> String {
         let mut rows = String::new();
         for (name, value) in &self.rows {
-            let width = 50.0 * value.abs() / self.full();
-            let (class, left) = if *value < 0.0 { ("negative", 50.0 - width) } else { ("positive", 50.0) };
+            let (class, left, width) = self.bar(*value, 50.0); // percent
             rows += &format!(
                 "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{width:.2}%\"></i>\
                  </span><span class=\"number\">{}</span></dd>\n",
                 escape(name),
-                signed(*value)
+                signed(*value, 4)
             );
         }
         format!(
@@ -233,21 +229,21 @@ impl Bars {
         const HALF: f64 = 160.0;
         let longest = self.rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0) as f64;
         let left = MARGIN + ADVANCE * (longest + 1.0);
+        let end = left + 2.0 * HALF + ADVANCE * 8.0;
         *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
         let top = y + 26.0;
         for (row, (name, value)) in self.rows.iter().enumerate() {
             let y = top + row as f64 * ROW;
-            let length = HALF * value.abs() / self.full();
-            let (class, x) = if *value < 0.0 { ("negative", left + HALF - length) } else { ("positive", left + HALF) };
+            let (class, start, length) = self.bar(*value, HALF);
+            let x = left + start;
             *svg += &svg::text("m", [left - 8.0, y + 14.0], Some(SIZE), Anchor::End, name);
             *svg += &format!(
                 "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"12\"/>\n",
                 y + 4.0
             );
-            let end = left + 2.0 * HALF + ADVANCE * 8.0;
-            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &signed(*value));
+            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &signed(*value, 4));
         }
-        [left + 2.0 * HALF + ADVANCE * 8.0, top + self.rows.len() as f64 * ROW]
+        [end, top + self.rows.len() as f64 * ROW]
     }
 }
 
@@ -285,9 +281,8 @@ fn svg_style() -> String {
             ('p', ColorScale::Signed(1.0), value),
             ('n', ColorScale::Signed(1.0), -value),
         ] {
-            let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
-            style += &format!(".{kind}{shade}{{fill:light-dark({}, {})}}", light[0], dark[0]);
-            style += &format!(".{kind}{shade}-text{{fill:light-dark({}, {})}}\n", light[1], dark[1]);
+            let [ground, letters] = css_colors(scale, value);
+            style += &format!(".{kind}{shade}{{fill:{ground}}}.{kind}{shade}-text{{fill:{letters}}}\n");
         }
     }
     theme::in_file(&style)
@@ -306,7 +301,8 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
     let mut ends = 0.0_f64;
     for sheet in sheets {
         line(&mut body, &mut y, "i", fit(&sheet.heading, 100).trim_end());
-        for text in crate::view::terminal::columns::flow(&words(&sheet.lead), 100) {
+        let words: Vec<String> = sheet.lead.split_inclusive(' ').map(str::to_owned).collect();
+        for text in flow(&words, 100) {
             line(&mut body, &mut y, "m", text.trim_end());
         }
         for figure in &sheet.figures {
@@ -321,13 +317,4 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
         y += FIGURE_GAP;
     }
     svg::picture([right.max(ends) + MARGIN, y], title, &svg_style(), &body)
-}
-
-/// The words of a text, each with the space after it.
-fn words(text: &str) -> Vec<String> {
-    text.split_inclusive(' ').map(str::to_owned).collect()
-}
-
-fn signed(value: f64) -> String {
-    crate::format::signed(value, 4)
 }

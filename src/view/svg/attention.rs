@@ -56,8 +56,8 @@ fn style() -> String {
     let [light, dark] = [Theme::Light, Theme::Dark].map(Heat::new);
     let shade = |shade: usize| {
         let strength = shade as f32 / N_SHADES as f32;
-        let [light, dark] = [&light, &dark].map(|heat| heat.at(strength).map(|x| format!("{x:02x}")).concat());
-        format!(".s{shade}{{fill:light-dark(#{light}, #{dark})}}\n")
+        let [light, dark] = [&light, &dark].map(|heat| theme::hex(heat.at(strength)));
+        format!(".s{shade}{{fill:light-dark({light}, {dark})}}\n")
     };
     let images = "\
 .map{image-rendering:pixelated;filter:url(#light)}
@@ -141,9 +141,9 @@ impl<'a> Picture<'a> {
                 *svg += &svg::text("i", [middle, top - self.cell * 0.3], Some(size), Anchor::Middle, piece);
                 continue;
             }
-            let place = format!("translate({:.1} {:.1}) rotate(-90)", middle + size * 0.35, top - 4.0);
+            let transform = format!("translate({:.1} {:.1}) rotate(-90)", middle + size * 0.35, top - 4.0);
             let piece = escape(piece);
-            *svg += &format!("<text class=\"i\" transform=\"{place}\" font-size=\"{size:.1}\">{piece}</text>\n");
+            *svg += &format!("<text class=\"i\" transform=\"{transform}\" font-size=\"{size:.1}\">{piece}</text>\n");
         }
     }
 
@@ -258,8 +258,8 @@ fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
         *svg += &format!(
             "<rect class=\"s{shade}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"
         );
-        let place = [x + 1.6 * size, baseline];
-        *svg += &svg::text("m", place, Some(size), Anchor::Start, &weight.to_string());
+        let position = [x + 1.6 * size, baseline];
+        *svg += &svg::text("m", position, Some(size), Anchor::Start, &weight.to_string());
     }
     let axes = "down: the token that looks; across: the one it looks at";
     let baseline = baseline + LINE * size + 4.0;

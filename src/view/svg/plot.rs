@@ -73,7 +73,7 @@ impl Plot {
     }
 
     /// The position of a point, clamped to the plot's range of numbers.
-    pub fn place(&self, (step, number): Point) -> [f64; 2] {
+    pub fn position(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
         [self.x.at(step as f64), self.y.at(number)]
     }
@@ -82,7 +82,7 @@ impl Plot {
     pub fn path(&self, points: &[Point]) -> String {
         let verbs = std::iter::once('M').chain(std::iter::repeat('L'));
         let line = |(verb, point): (char, &Point)| {
-            let [x, y] = self.place(*point);
+            let [x, y] = self.position(*point);
             format!("{verb}{x:.1} {y:.1}")
         };
         verbs.zip(points).map(line).collect()
@@ -182,6 +182,15 @@ pub(crate) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     kept.push(last);
     kept.dedup_by_key(|point| point.0);
     kept
+}
+
+/// The room above and below curves from `low` to `high`; also a constant has some.
+pub(crate) fn margin(low: f64, high: f64) -> f64 {
+    match (high - low) * 0.05 {
+        margin if margin > 0.0 => margin,
+        _ if high == 0.0 => 1.0,
+        _ => high.abs() * 0.1,
+    }
 }
 
 /// At most `most` of the indices below `n`, evenly spaced, including the first and the last.

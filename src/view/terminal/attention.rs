@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::format::counted;
 use crate::inspect::{Prompt, PromptAttention, strongest};
-use crate::view::terminal::columns::{fit, flow, width};
+use crate::view::terminal::columns::{fit, flow, numbered, width};
 use crate::view::theme::{Heat, Theme};
 
 /// The colours that the output can show.
@@ -38,15 +38,21 @@ impl Palette {
     }
 }
 
-/// The nearest of a terminal's 256 colours: in its colour cube or its greys.
+/// One of xterm's 256 colours, from 16: its colour cube, then its greys. The first 16 are the reader's own.
+pub(crate) fn color_of_256(code: u8) -> [u8; 3] {
+    let level = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
+    match code - 16 {
+        cube @ 0..216 => [cube / 36, cube / 6 % 6, cube % 6].map(level),
+        grey => [8 + 10 * (grey - 216); 3],
+    }
+}
+
+/// The nearest of a terminal's 256 colours.
 fn nearest_of_256(color: [u8; 3]) -> u8 {
-    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
-    let cube = (0..216_u8).map(|at| (16 + at, [at / 36, at / 6 % 6, at % 6].map(|level| LEVELS[usize::from(level)])));
-    let greys = (0..24_u8).map(|at| (232 + at, [8 + 10 * at; 3]));
-    let distance = |other: [u8; 3]| -> u32 {
-        color.iter().zip(other).map(|(one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()
+    let distance = |code: &u8| -> u32 {
+        color.iter().zip(color_of_256(*code)).map(|(one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()
     };
-    cube.chain(greys).min_by_key(|(_, other)| distance(*other)).map_or(16, |(code, _)| code)
+    (16..=255).min_by_key(distance).expect("240 colours")
 }
 
 /// The scale from 0 to 1, in ASCII, which every font has.
@@ -74,7 +80,7 @@ pub fn attention_text(attention: &PromptAttention, palette: Palette, n_columns: 
     let lines = flow(&attention.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
     let lines = lines.join(&format!("\n{}", " ".repeat(caption.len())));
     let maps = match attention.selection.single() {
-        Some(place) => large(attention, place, palette, n_columns),
+        Some(head) => large(attention, head, palette, n_columns),
         None => thumbnails(attention, palette, n_columns),
     };
     format!("{caption}{lines}\n\n{maps}\n{}", legend(palette))
@@ -193,10 +199,10 @@ impl Names {
     fn new(prompt: &Prompt) -> Self {
         let longest = prompt.pieces.iter().map(|piece| width(piece)).max();
         let name_width = longest.unwrap_or(0).min(LONGEST_NAME);
-        let digits = (prompt.len() - 1).to_string().len();
+        let last = prompt.len() - 1;
         let beside = prompt.pieces.iter().enumerate();
-        let beside = beside.map(|(at, piece)| format!("{at:>digits$} {}", fit(piece, name_width)));
-        Self { beside: beside.collect(), width: digits + 1 + name_width, name_width }
+        let beside = beside.map(|(at, piece)| numbered(at, last, &fit(piece, name_width)));
+        Self { beside: beside.collect(), width: last.to_string().len() + 1 + name_width, name_width }
     }
 
     /// The three tokens with the largest weights.

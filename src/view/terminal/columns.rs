@@ -33,6 +33,12 @@ pub(crate) fn short(n: usize, text: &str) -> String {
     fit(text, n).trim_end().to_owned()
 }
 
+/// A name after its number, which is aligned with those up to `last`.
+pub(crate) fn numbered(number: usize, last: usize, name: &str) -> String {
+    let digits = last.to_string().len();
+    format!("{number:>digits$} {name}")
+}
+
 /// Joins pieces into lines of at most `n` columns, broken between pieces.
 pub(crate) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -47,10 +53,10 @@ pub(crate) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     lines
 }
 
-/// Pieces in lines of `n` columns, the first line after `name`, the others aligned below it.
-pub(crate) fn named_flow(name: &str, name_width: usize, pieces: &[String], n: usize) -> String {
+/// Pieces in lines of at most [`MAX_WIDTH`], the first line after `name`, the others aligned below it.
+pub(crate) fn named_flow(name: &str, name_width: usize, pieces: &[String]) -> String {
     let mut text = String::new();
-    for (index, line) in flow(pieces, n).iter().enumerate() {
+    for (index, line) in flow(pieces, MAX_WIDTH - name_width - 1).iter().enumerate() {
         let name = if index == 0 { name } else { "" };
         text += &format!("{name:<name_width$} {line}\n");
     }

@@ -1,7 +1,7 @@
 //! The text of `inspect explain`: one token in one head, step by step.
 
 use crate::inspect::{Explanation, Projection, Prompt, strongest};
-use crate::view::terminal::columns::{fit, flow, width};
+use crate::view::terminal::columns::{fit, flow, numbered, width};
 
 /// The number of elements of a vector that are shown.
 const SHOWN: usize = 6;
@@ -60,8 +60,7 @@ impl Writer<'_> {
 
     /// A token with its position, aligned.
     fn token(&self, at: usize) -> String {
-        let digits = (self.prompt.len() - 1).to_string().len();
-        format!("{at:>digits$} {}", fit(&self.prompt.pieces[at], self.piece_width))
+        numbered(at, self.prompt.len() - 1, &fit(&self.prompt.pieces[at], self.piece_width))
     }
 
     fn opening(&mut self) {
@@ -154,15 +153,9 @@ impl Writer<'_> {
             self.vector(&format!("{weight:.4} x v of {}", self.token(at)), &value);
         }
         if all.len() > NAMED {
-            let mut rest = vec![0.0; it.head_dim];
-            let mut weight = 0.0;
-            for &(at, _) in &all[NAMED..] {
-                weight += it.weights[at];
-                for (sum, v) in rest.iter_mut().zip(&it.values[at]) {
-                    *sum += it.weights[at] * f64::from(*v);
-                }
-            }
-            self.vector(&format!("{weight:.4}   in {} others", all.len() - NAMED), &rest);
+            let others = || all[NAMED..].iter().map(|(at, _)| *at);
+            let weight: f64 = others().fold(0.0, |sum, at| sum + it.weights[at]);
+            self.vector(&format!("{weight:.4}   in {} others", all.len() - NAMED), &it.gathered_from(others()));
         }
         self.vector("= what the head gathers", &it.context);
         self.line("   All heads' sums, side by side, go through one more matrix and are added to x.");

@@ -49,8 +49,8 @@ pub fn head_answers(references: &References) -> String {
         let headings = "HEAD | >RIGHT | >OTHER | >PICKS RIGHT | >UNTRAINED: RIGHT | >OTHER | >PICKS RIGHT";
         let row = |[layer, head]: [usize; 2]| {
             let mark = match [layer, head] {
-                place if place == asked.trained.best => " best",
-                place if place == asked.untrained.best => " best untrained",
+                head if head == asked.trained.best => " best",
+                head if head == asked.untrained.best => " best untrained",
                 _ => "",
             };
             let mut cells = vec![format!("{layer}.{head}{mark}")];
@@ -61,7 +61,7 @@ pub fn head_answers(references: &References) -> String {
             cells
         };
         let mut shown = ranked(&asked.trained.heads);
-        shown.retain(|place| *place != asked.trained.best);
+        shown.retain(|head| *head != asked.trained.best);
         shown.truncate(SHOWN - 1);
         shown.insert(0, asked.trained.best);
         if !shown.contains(&asked.untrained.best) {
@@ -88,8 +88,8 @@ pub fn head_answers(references: &References) -> String {
 
 /// The heads as layer and head, in descending order of accuracy.
 fn ranked(heads: &[Vec<HeadAnswer>]) -> Vec<[usize; 2]> {
-    let places = heads.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]));
-    let mut places: Vec<[usize; 2]> = places.collect();
-    places.sort_by(|&[a, b], &[c, d]| heads[c][d].accuracy.total_cmp(&heads[a][b].accuracy));
-    places
+    let all = heads.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]));
+    let mut all: Vec<[usize; 2]> = all.collect();
+    all.sort_by(|&[a, b], &[c, d]| heads[c][d].accuracy.total_cmp(&heads[a][b].accuracy));
+    all
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
 use crate::run::{Difference, LogRow, RunInfo, Status};
+use crate::view;
 use crate::view::terminal::columns::{MAX_WIDTH, width};
 use crate::view::terminal::table::{Column, cut_table, table};
 
@@ -125,10 +126,8 @@ fn steps(info: &RunInfo) -> String {
     }
 }
 
-/// A loss; an estimate is marked with `~`.
 fn loss(info: &RunInfo, loss: Option<f64>) -> String {
-    let mark = if info.is_estimate { "~" } else { "" };
-    loss.map(|loss| format!("{mark}{loss:.4}")).unwrap_or_default()
+    loss.map(|loss| view::loss(loss, info.is_estimate)).unwrap_or_default()
 }
 
 /// The rows with the most important columns. Estimated losses are marked with `~`.
@@ -140,8 +139,8 @@ pub fn curves_table(rows: &[&LogRow]) -> String {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
         let loss = |full: &str, estimate: &str| match number(full) {
-            Some(full) => format!("{full:.4}"),
-            None => show(estimate, |estimate| format!("~{estimate:.4}")),
+            Some(full) => view::loss(full, false),
+            None => show(estimate, |estimate| view::loss(estimate, true)),
         };
         let is_best = match row.get("best_step") {
             None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
@@ -283,15 +282,17 @@ pub(crate) mod tests {
         assert!(text.contains("key  1\n") && text.contains("2 min 19 s"), "{text}");
     }
 
-    fn row(value: Value) -> LogRow {
+    pub(crate) fn log_row(value: Value) -> LogRow {
         value.as_object().unwrap().clone().into_iter().collect()
     }
 
     #[test]
     fn an_estimate_is_marked_until_the_whole_split_is_known() {
         let rows = [
-            row(json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true})),
-            row(json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
+            log_row(
+                json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true}),
+            ),
+            log_row(json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
                 "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33,
                 "val_bits_per_byte": 1.781})),
         ];
@@ -305,7 +306,7 @@ pub(crate) mod tests {
     #[test]
     fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
         let last = |best_step: Value| {
-            let last = row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
+            let last = log_row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
             curves_table(&[&last]).contains("best")
         };
         assert!(last(20.into()) && last(Value::Null));

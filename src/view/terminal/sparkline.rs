@@ -10,12 +10,7 @@ pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     let finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
     let is_positive = finite.iter().all(|x| *x > 0.0);
     let scaled: Vec<f64> = finite.iter().map(|x| if is_positive { x.ln() } else { *x }).collect();
-    let n = scaled.len().min(n_columns);
-    let mean = |at: usize| {
-        let part = &scaled[at * scaled.len() / n..(at + 1) * scaled.len() / n];
-        part.iter().sum::<f64>() / part.len() as f64
-    };
-    let means: Vec<f64> = (0..n).map(mean).collect();
+    let means = means(&scaled, n_columns);
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
     let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let top = (LEVELS.len() - 1) as f64;
@@ -27,9 +22,23 @@ pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     means.iter().map(level).collect()
 }
 
+/// At most `n` numbers, each the mean of an equal share of `numbers`.
+pub(crate) fn means(numbers: &[f64], n: usize) -> Vec<f64> {
+    let n = n.min(numbers.len());
+    let part = |at: usize| &numbers[at * numbers.len() / n..(at + 1) * numbers.len() / n];
+    (0..n).map(|at| part(at).iter().sum::<f64>() / part(at).len() as f64).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_curve_is_made_of_means() {
+        assert_eq!(means(&[1.0, 3.0, 5.0, 7.0], 2), [2.0, 6.0]);
+        assert_eq!(means(&[1.0, 3.0], 60), [1.0, 3.0]);
+        assert!(means(&[], 60).is_empty());
+    }
 
     #[test]
     fn a_curve_fills_its_columns_from_the_lowest_to_the_highest() {

@@ -3,13 +3,13 @@
 
 use crate::format::{fixed, percent, signed};
 use crate::inspect::{
-    Ablated, Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
+    Ablated, Ablation, Attribution, Came, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
     TokenPredictions,
 };
 use crate::tokenizer::visible;
 use crate::view::sheet::ColorScale;
 use crate::view::terminal::attention::Palette;
-use crate::view::terminal::columns::{MAX_WIDTH, named_flow, short};
+use crate::view::terminal::columns::{named_flow, numbered, short};
 use crate::view::terminal::table::{NamedRow, continued_table};
 use crate::view::theme::Theme;
 
@@ -20,26 +20,26 @@ const NAMED: usize = 20;
 /// The difference between two logit differences, in nats, below which shares of it mean little.
 const SMALL_DIFFERENCE: f64 = 0.5;
 
-/// The number that colours each cell of a table; `None` leaves a cell uncoloured.
-type Values = Vec<Vec<Option<f64>>>;
+/// A row's name and its cells, each with the number that colours it; `None` leaves a cell uncoloured.
+type ColoredRow = (String, Vec<(String, Option<f64>)>);
 
 /// A table whose cells are coloured by value on a scale.
-fn colored_table(
-    columns: &[String],
-    rows: &[NamedRow],
-    palette: Palette,
-    scale: ColorScale,
-    values: &Values,
-) -> String {
-    continued_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
+fn colored_table(columns: &[String], rows: &[ColoredRow], palette: Palette, scale: ColorScale) -> String {
+    let texts = |cells: &[(String, Option<f64>)]| cells.iter().map(|(text, _)| text.clone()).collect();
+    let named: Vec<NamedRow> = rows.iter().map(|(name, cells)| (name.clone(), texts(cells))).collect();
+    continued_table(columns, &named, |row, column, cell| match rows[row].1[column].1 {
         Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
         None => cell,
     })
 }
 
 /// The scale on which the largest absolute value has full strength.
-fn signed_scale(values: &Values) -> ColorScale {
-    ColorScale::signed(values.iter().flatten().copied().flatten())
+fn signed_scale<'a>(rows: impl IntoIterator<Item = &'a ColoredRow>) -> ColorScale {
+    ColorScale::signed(rows.into_iter().flat_map(|(_, cells)| cells.iter().filter_map(|(_, value)| *value)))
+}
+
+fn percent_cell(share: f64) -> (String, Option<f64>) {
+    (percent(share), Some(share))
 }
 
 /// The loss of the intact model, and its rise without each part; `measured_on` names the text.
@@ -51,20 +51,16 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     let mut columns = Vec::new();
     columns.extend(has_mean.then(|| "mean instead".to_owned()));
     columns.extend(has_zero.then(|| "zeros instead".to_owned()));
-    let rises = it.parts.iter().map(|part| {
-        let losses = [part.mean, part.zero].into_iter().flatten();
-        losses.map(|loss| Some(loss - it.loss)).collect::<Vec<_>>()
-    });
-    let rises: Values = rises.collect();
-    let row = |(part, rises): (&Ablated, &Vec<Option<f64>>)| -> NamedRow {
-        (part.part.to_string(), rises.iter().flatten().map(|rise| signed(*rise, 4)).collect())
+    let row = |part: &Ablated| -> ColoredRow {
+        let rises = [part.mean, part.zero].into_iter().flatten().map(|loss| loss - it.loss);
+        (part.part.to_string(), rises.map(|rise| (signed(rise, 4), Some(rise))).collect())
     };
-    let rows: Vec<NamedRow> = it.parts.iter().zip(&rises).map(row).collect();
+    let rows: Vec<ColoredRow> = it.parts.iter().map(row).collect();
     let mut text = format!(
         "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
         it.loss,
         it.tokens,
-        colored_table(&columns, &rows, palette, signed_scale(&rises), &rises)
+        colored_table(&columns, &rows, palette, signed_scale(&rows))
     );
     if has_mean {
         text += "mean instead: what the part writes on average over these tokens, everywhere\n";
@@ -77,9 +73,9 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
 #[must_use]
 pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
-    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
-        let name = format!("  text {index}, token {}:", place.position);
-        text += &named_flow(&name, 19, &prompt.whole_pieces(), MAX_WIDTH - 20);
+    for (index, (prompt, occurrence)) in prompts.iter().zip(&it.occurrences).enumerate() {
+        let name = format!("  text {index}, token {}:", occurrence.position);
+        text += &named_flow(&name, 19, &prompt.whole_pieces());
     }
     text += "\nHow similar the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
     text += &similarities(it);
@@ -96,9 +92,9 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
     let n_layers = it.attention.first().map_or(0, Vec::len);
     let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
     let mut rows = Vec::new();
-    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+    for (index, (prompt, occurrence)) in prompts.iter().zip(&it.occurrences).enumerate() {
         for at in 0..prompt.len() {
-            if all_positions || at == place.position {
+            if all_positions || at == occurrence.position {
                 let cosines = it.attention[index].iter().map(|layer| fixed(layer[at], 3));
                 let name = format!("text {index}, token {at:>3} {}", prompt.pieces[at]);
                 rows.push((name, cosines.collect()));
@@ -109,7 +105,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
 }
 
 fn similarities(it: &Embeddings) -> String {
-    let n = it.places.len();
+    let n = it.occurrences.len();
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
     columns.push("other tokens".to_owned());
@@ -146,7 +142,7 @@ fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<NamedR
 #[must_use]
 pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool, palette: Palette) -> String {
     let name = format!("{} tokens", prompt.len());
-    let mut text = named_flow(&name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+    let mut text = named_flow(&name, 12, &prompt.whole_pieces());
     if all_positions {
         text += "\nThe likeliest next token by each layer, and its probability; `came` with the model's own\n";
         text += &every_position(lens, prompt, palette);
@@ -165,20 +161,14 @@ fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
-    let digits = (prompt.len() - 1).to_string().len();
-    let guesses = |at: &TokenPredictions| -> Vec<Option<Guess>> {
-        let came = at.stages.last().and_then(|stage| Some(stage.came.as_ref()?.guess.clone()));
-        at.stages.iter().map(|stage| Some(stage.top[0].clone())).chain([came]).collect()
+    let row = |(at, piece): (&TokenPredictions, &String)| -> ColoredRow {
+        let came = at.stages.last().and_then(|stage| stage.came.as_ref());
+        let came = came.map_or((String::new(), None), |came| guess(&came.guess));
+        let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([came]);
+        (numbered(at.position, prompt.len() - 1, &short(LONGEST_TOKEN, piece)), cells.collect())
     };
-    let guesses: Vec<Vec<Option<Guess>>> = lens.positions.iter().map(guesses).collect();
-    let row = |(at, piece): (usize, &String)| -> NamedRow {
-        let cells = guesses[at].iter().map(|cell| cell.as_ref().map_or(String::new(), guess));
-        (format!("{:>digits$} {}", lens.positions[at].position, short(LONGEST_TOKEN, piece)), cells.collect())
-    };
-    let rows: Vec<NamedRow> = prompt.pieces.iter().enumerate().map(row).collect();
-    let chance = |guess: &Option<Guess>| guess.as_ref().map(|guess| guess.probability);
-    let chances = guesses.iter().map(|row| row.iter().map(chance).collect()).collect();
-    colored_table(&columns, &rows, palette, ColorScale::Fraction, &chances)
+    let rows: Vec<ColoredRow> = lens.positions.iter().zip(&prompt.pieces).map(row).collect();
+    colored_table(&columns, &rows, palette, ColorScale::Fraction)
 }
 
 fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
@@ -188,38 +178,35 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
         let token = short(LONGEST_TOKEN, &visible(&came.guess.token));
         columns.extend([format!("came: {token}"), "rank".to_owned()]);
     }
-    let row = |stage: &LayerPrediction| -> NamedRow {
-        let mut cells: Vec<String> = stage.top.iter().map(guess).collect();
-        if let Some(came) = &stage.came {
-            cells.extend([format!("{:.4}", came.guess.probability), came.rank.to_string()]);
+    let row = |stage: &LayerPrediction| -> ColoredRow {
+        let mut cells: Vec<_> = stage.top.iter().map(guess).collect();
+        if let Some(Came { guess: Guess { probability, .. }, rank }) = &stage.came {
+            cells.extend([(format!("{probability:.4}"), Some(*probability)), (rank.to_string(), None)]);
         }
         (stage_name(stage.layer), cells)
     };
-    let chances = stages.iter().map(|stage| {
-        let came = stage.came.as_ref().map(|came| &came.guess);
-        stage.top.iter().chain(came).map(|guess| Some(guess.probability)).collect()
-    });
-    let rows: Vec<NamedRow> = stages.iter().map(row).collect();
-    colored_table(&columns, &rows, palette, ColorScale::Fraction, &chances.collect())
+    let rows: Vec<ColoredRow> = stages.iter().map(row).collect();
+    colored_table(&columns, &rows, palette, ColorScale::Fraction)
 }
 
 fn parts(it: &Attribution, palette: Palette) -> String {
-    let mut terms = contributions(it);
-    terms.push(("together".to_owned(), it.sum()));
-    let rows: Vec<NamedRow> = terms.iter().map(|(name, logit)| (name.clone(), vec![signed(*logit, 4)])).collect();
-    terms.truncate(n_named(it.terms.len()));
-    let mut logits: Values = terms.iter().map(|(_, logit)| vec![Some(*logit)]).collect();
-    logits.resize(rows.len(), Vec::new()); // sums are not coloured
+    let n_named = n_named(it.terms.len());
+    let terms = contributions(it).into_iter().chain([("together".to_owned(), it.sum())]).enumerate();
+    // Sums are not coloured.
+    let row = |(at, (name, logit)): (usize, (String, f64))| -> ColoredRow {
+        (name, vec![(signed(logit, 4), (at < n_named).then_some(logit))])
+    };
+    let rows: Vec<ColoredRow> = terms.map(row).collect();
     format!(
         "The contributions to `{}`: its logit minus {} is {}, the sum of\n{}",
         visible(&it.answer.token),
         compared_with(it),
         signed(it.difference, 4),
-        colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&logits), &logits)
+        colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&rows))
     )
 }
 
-/// What the logit of the answer is compared with.
+/// The name of the logit that the answer's is compared with.
 pub(crate) fn compared_with(it: &Attribution) -> String {
     match &it.against {
         Some(against) => format!("that of `{}`", visible(&against.token)),
@@ -244,32 +231,27 @@ pub(crate) fn contributions(it: &Attribution) -> Vec<(String, f64)> {
 pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
     let mut text = String::new();
     for (name, prompt) in [("the prompt", prompt), ("patched from", from)] {
-        text += &named_flow(name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+        text += &named_flow(name, 12, &prompt.whole_pieces());
     }
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
-    let row = |patched: &Patched| -> NamedRow {
-        let cells = vec![signed(patched.difference, 4), percent(patched.share)];
-        (patched.part.to_string(), cells)
+    let row = |patched: &Patched| -> ColoredRow {
+        (patched.part.to_string(), vec![(signed(patched.difference, 4), None), percent_cell(patched.share)])
     };
-    let moved: Values = named.iter().map(|patched| vec![None, Some(patched.share)]).collect();
-    let positions = it.first_difference()..=it.position;
-    let in_stream: Values =
-        positions.clone().map(|at| it.residual.iter().map(|stage| Some(stage[at])).collect()).collect();
-    let scale = signed_scale(&[moved.clone(), in_stream.clone()].concat());
+    let moved: Vec<ColoredRow> = named.iter().map(row).collect();
+    let row = |at: usize| -> ColoredRow {
+        let cells = it.residual.iter().map(|stage| percent_cell(stage[at]));
+        (numbered(at, it.position, &short(LONGEST_TOKEN, &prompt.pieces[at])), cells.collect())
+    };
+    let in_stream: Vec<ColoredRow> = (it.first_difference()..=it.position).map(row).collect();
+    let scale = signed_scale(moved.iter().chain(&in_stream));
     text += &format!(
         "\nAfter token {}, the logit of `{answer}` minus that of `{against}`: {} in the prompt, {} in the other.\n\
          The same difference with one part's values from the other prompt, and how far that moves it:\n{}",
         it.position,
         signed(it.difference, 4),
         signed(it.from_difference, 4),
-        colored_table(
-            &["difference", "moved"].map(str::to_owned),
-            &named.iter().map(row).collect::<Vec<_>>(),
-            palette,
-            scale,
-            &moved
-        )
+        colored_table(&["difference", "moved"].map(str::to_owned), &moved, palette, scale)
     );
     if !rest.is_empty() {
         text += &format!("... and {} more that move it less\n", rest.len());
@@ -281,20 +263,15 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
     text += "\nAnd with the residual stream of the other prompt at one token:\n";
     let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));
     let columns: Vec<String> = std::iter::once(stage_name(None)).chain(layers).collect();
-    let digits = it.position.to_string().len();
-    let row = |at: usize| -> NamedRow {
-        let cells = it.residual.iter().map(|stage| percent(stage[at]));
-        (format!("{at:>digits$} {}", short(LONGEST_TOKEN, &prompt.pieces[at])), cells.collect())
-    };
-    text + &colored_table(&columns, &positions.map(row).collect::<Vec<_>>(), palette, scale, &in_stream)
+    text + &colored_table(&columns, &in_stream, palette, scale)
 }
 
 pub(crate) fn stage_name(layer: Option<usize>) -> String {
     layer.map_or("embedding".to_owned(), |layer| format!("layer {layer}"))
 }
 
-fn guess(guess: &Guess) -> String {
-    format!("{} {:.2}", short(LONGEST_TOKEN, &visible(&guess.token)), guess.probability)
+fn guess(Guess { token, probability, .. }: &Guess) -> (String, Option<f64>) {
+    (format!("{} {probability:.2}", short(LONGEST_TOKEN, &visible(token))), Some(*probability))
 }
 
 /// The number of parts, out of `n`, that are named: all of them if only one would be left out.

@@ -83,7 +83,7 @@ fn each_status_has_its_reason() {
 
 #[test]
 fn only_keys_let_in() {
-    let keys = ApiKeys::of("first\nsecond\n");
+    let keys = ApiKeys::parse("first\nsecond\n");
     let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
     let ask = |headers: &str| host.request("GET", "/v1/models", headers, b"");
     for headers in ["", "Authorization: Bearer third\r\n", "Authorization: first\r\n"] {

@@ -22,7 +22,7 @@ const SEARCHED_TOKENS: usize = 4096;
 
 /// The measurements of one checkpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Inside {
+pub(super) struct Measured {
     pub step: u64,
     pub heads: ScoredHeads,
     /// The attention on some words of the validation split; `None` if it is empty.
@@ -30,7 +30,7 @@ pub(super) struct Inside {
 }
 
 /// Measures the best checkpoint of a run.
-pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Error>> {
+pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn Error>> {
     let checkpoint = run.best()?;
     let state = Checkpoint::read_state(&checkpoint)?;
     let config = run.config()?;
@@ -47,7 +47,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Erro
         let windows = batch::spread_tokens(&corpus.val, config.model.context_length, N_WINDOWS)?;
         ScoredHeads::measure(&model, &windows)?
     };
-    Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
+    Ok(Measured { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 
 fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<PromptDetails>, InspectError> {

@@ -36,32 +36,33 @@ impl fmt::Debug for OpenTensors {
     }
 }
 
-/// A model for inspection.
+/// A model that can be inspected, by one request at a time.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct Inspectable {
     open: OpenTensors,
     model: Mutex<Option<Gpt>>,
     /// Permits for requests that inspect or wait to.
     permits: Arc<Semaphore>,
 }
 
-impl Inside {
+impl Inspectable {
     pub(super) fn new(open: OpenTensors) -> Self {
         Self { open, model: Mutex::new(None), permits: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
-    /// The result of `look`, computed on another thread. It is not called if no client waits for the result any more.
-    pub(super) async fn look<T: Send + 'static>(
+    /// The result of `inspect`, computed on another thread. It is not called if no client waits for the result any more.
+    pub(super) async fn inspect<T: Send + 'static>(
         self: Arc<Self>,
-        look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
+        inspect: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| ApiError::busy_inside(MAX_INSPECTIONS))?;
+        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests look into this model already"));
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| busy())?;
         let (sender, receiver) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() {
-                sender.send(self.open(&mut model).and_then(look)).ok(); // a client that left needs no answer
+                sender.send(self.open(&mut model).and_then(inspect)).ok(); // a client that left needs no answer
             }
         });
         receiver.await.unwrap_or_else(|_| Err(ApiError::failed("looking inside failed, which is a bug in tinderbox")))
