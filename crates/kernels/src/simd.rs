@@ -11,7 +11,7 @@ use pulp::{Arch, Scalar128b, WithSimd};
 /// themselves.
 const VARIABLE: &str = "TINDERBOX_SIMD";
 
-/// An instruction set. On a CPU with fused multiply-adds every level computes the same bytes.
+/// An instruction set. On a CPU with fused multiply-adds, products of f32 have the same bytes at every level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SimdLevel {
     /// No SIMD instructions are asked for. Multiply-adds are fused if the CPU can do that.
