@@ -1,6 +1,7 @@
 //! `tinderbox devices`: lists the devices.
 
 use serde::Serialize;
+use tinderbox_kernels::SimdLevel;
 
 use super::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
@@ -25,6 +26,8 @@ struct Report {
     auto: Option<String>,
     cpu: Option<String>,
     features: Vec<Backend>,
+    /// The SIMD level of the CPU kernels.
+    simd: &'static str,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -33,13 +36,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         auto: device::resolve(&DeviceSpec::Auto).ok(),
         cpu: device::resolve(&DeviceSpec::Cpu).ok(),
         features: device::compiled(),
+        simd: SimdLevel::current()?.name(),
     };
     if args.json {
         return print_json(&report);
     }
     let [auto, cpu] =
         [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("no device: none was found"));
-    print_table(&format!("{}\nauto  takes {auto}\ncpu   takes {cpu}\n", listed(&report.devices)))?;
+    let (devices, simd) = (listed(&report.devices), report.simd);
+    print_table(&format!("{devices}\nauto  takes {auto}\ncpu   takes {cpu}\nsimd  {simd}\n"))?;
     if !has_gpu(&report.devices) {
         note("hint: no GPU was found; if this machine has one, install its driver. Everything also works on the CPU.");
     }

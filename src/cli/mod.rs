@@ -45,6 +45,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
+use tinderbox_kernels::SimdLevel;
 
 use crate::config::{Base, Config, ConfigError};
 use crate::device::{self, DeviceSpec, OpenDevice};
@@ -171,6 +172,7 @@ fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyhow::Result<u
 }
 
 fn run(command: Command) -> anyhow::Result<u8> {
+    SimdLevel::current()?; // a wrong TINDERBOX_SIMD is reported before anything starts
     match command {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),

@@ -148,13 +148,25 @@ fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
 fn devices_are_listed() {
     let folder = Folder::new();
     let report = folder.json(&["devices", "--json"]);
-    assert_eq!(keys(&report), ["auto", "cpu", "devices", "features"]);
+    assert_eq!(keys(&report), ["auto", "cpu", "devices", "features", "simd"]);
     assert_eq!(report["cpu"], "flex");
     let table = folder.succeed(&["devices"]);
     for device in report["devices"].as_array().expect("a list") {
         let name = device["device"].as_str().expect("a name");
         assert!(table.lines().any(|line| line.starts_with(name)), "{name} in {table}");
     }
+}
+
+#[test]
+fn the_simd_level_can_be_chosen() {
+    let folder = Folder::new();
+    let devices = |level| folder.command(&["devices"]).env("TINDERBOX_SIMD", level).output().expect("it starts");
+    let scalar = devices("scalar");
+    assert!(String::from_utf8_lossy(&scalar.stdout).ends_with("\nsimd  scalar\n"), "{scalar:?}");
+    let unknown = devices("sse9");
+    let message = String::from_utf8_lossy(&unknown.stderr);
+    assert!(message.starts_with("error: TINDERBOX_SIMD=sse9: there is no such level\n  hint: "), "{message}");
+    assert_eq!(unknown.status.code(), Some(1));
 }
 
 #[cfg(unix)]

@@ -2,7 +2,9 @@
 //!
 //! A sum has a fixed number of lanes, added in a fixed order, since Rust never reorders floating-point arithmetic.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
+
+use crate::simd;
 
 /// The number of lanes (running sums) of a sum: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
@@ -158,7 +160,7 @@ pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
 
 /// Turns logits into `cap tanh(logit / cap)`: see [`crate::softcap`].
 pub fn softcap_row(logits: &mut [f32], cap: f32) {
-    Arch::new().dispatch(Softcap(logits, cap));
+    simd::dispatch(Softcap(logits, cap));
 }
 
 struct Softcap<'a>(&'a mut [f32], f32);
@@ -178,7 +180,7 @@ impl WithSimd for Softcap<'_> {
 /// Replaces `x` by its softmax and returns its log-sum-exp, `ln(sum(e^x))`.
 #[must_use]
 pub fn log_sum_exp(x: &mut [f32]) -> f32 {
-    Arch::new().dispatch(LogSumExp(x))
+    simd::dispatch(LogSumExp(x))
 }
 
 struct LogSumExp<'a>(&'a mut [f32]);
@@ -341,18 +343,18 @@ mod tests {
         }
         let inputs: Vec<f32> = (0..=87_000).map(|i| i as f32 / -1000.0).collect();
         let small = [-88.0, -1e4, f32::MIN, f32::NEG_INFINITY];
-        for arch in [Arch::new(), Arch::Scalar] {
+        for level in crate::SimdLevel::available() {
             let mut outputs = inputs.clone();
-            arch.dispatch(Exp(&mut outputs));
+            level.dispatch(Exp(&mut outputs));
             for (x, got) in inputs.iter().zip(outputs) {
                 let want = f64::from(*x).exp();
                 assert!((f64::from(got) / want - 1.0).abs() < 2.5e-7, "e^{x} = {got}, not {want}");
             }
             let mut outputs = small;
-            arch.dispatch(Exp(&mut outputs));
+            level.dispatch(Exp(&mut outputs));
             assert!(outputs.iter().all(|y| (0.0..2e-38).contains(y)), "{outputs:?}");
             let mut nan = [f32::NAN];
-            arch.dispatch(Exp(&mut nan));
+            level.dispatch(Exp(&mut nan));
             assert!(nan[0].is_nan());
         }
     }

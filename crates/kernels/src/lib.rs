@@ -26,6 +26,7 @@ pub mod norm;
 mod op;
 pub mod optimizer;
 mod precision;
+mod simd;
 mod tasks;
 #[cfg(test)]
 mod testing;
@@ -47,3 +48,4 @@ pub use newton_schulz::{ColumnBlock, Polynomials, newton_schulz, newton_schulz_t
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{AdamW, adamw, descend, lerp, mean_squares_of_columns, nesterov, sum_of_squares};
 pub use precision::MatmulPrecision;
+pub use simd::{SimdError, SimdLevel};

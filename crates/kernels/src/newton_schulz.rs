@@ -2,13 +2,14 @@
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::MatmulPrecision;
 use crate::elementary::sum;
 use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
 use crate::optimizer::sum_of_squares;
+use crate::simd;
 
 /// One of several matrices that lie side by side in a tensor: a block of its columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +120,7 @@ struct Strided {
 
 /// The iteration on one matrix, in place, multiplied by `scale` at the end.
 fn fused_newton_schulz<E: Element>(x: &mut [f32], view: Strided, polynomials: Polynomials<'_>, scale: f32) {
-    Arch::new().dispatch(Normalize { x: &mut *x, view, safety: polynomials.safety });
+    simd::dispatch(Normalize { x: &mut *x, view, safety: polynomials.safety });
     // Successive polynomials of the Gram matrix G amplify rounding errors in its smallest eigenvalues. In f32, three of
     // them are as accurate as polynomials of x, and five would lose three digits. bf16 has no such digits to spare, so
     // there G is computed anew for each polynomial.

@@ -1,5 +1,8 @@
 //! The precision of matrix products.
 
+#[cfg(target_arch = "x86_64")]
+use crate::SimdLevel;
+
 /// The precision to which matrices are rounded before they are multiplied: in products with weights, forward and
 /// backward, and in Muon's Newton-Schulz iteration. Accumulation is always in f32, and so is everything else except the
 /// gradients of biases, which are f32 sums of rounded elements.
@@ -15,14 +18,16 @@ pub enum MatmulPrecision {
 }
 
 impl MatmulPrecision {
-    /// Whether this CPU has instructions for products in this precision. Without them, elements are first widened to
+    /// Whether this CPU, at the current [`SimdLevel`], has instructions for products in this precision. Without them, elements are first widened to
     /// f32, and products take longer than in [`MatmulPrecision::F32`].
     #[must_use]
     pub fn is_native(self) -> bool {
         match self {
             Self::F32 => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Bf16 => is_x86_feature_detected!("avx512bf16"),
+            Self::Bf16 => {
+                matches!(SimdLevel::current(), Ok(SimdLevel::Avx512)) && is_x86_feature_detected!("avx512bf16")
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Bf16 => false,
         }

@@ -4,19 +4,21 @@
 
 use std::mem::MaybeUninit;
 
-use pulp::{Arch, WithSimd};
+use pulp::WithSimd;
 use rayon::prelude::*;
+
+use crate::simd;
 
 /// The elements per task: enough work to be worth waking a core.
 pub(crate) const CHUNK: usize = 8 * 1024;
 
-/// Runs every task with the widest SIMD instructions of this CPU. The tasks run on all cores, or in this thread if they
+/// Runs every task with the instructions of the current SIMD level. The tasks run on all cores, or in this thread if they
 /// process so few `numbers` that waking the cores would take longer than the work.
 ///
 /// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler does not
 /// inline is compiled for the baseline CPU and is several times slower.
 pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
-    let run = |task| Arch::new().dispatch(task);
+    let run = |task| simd::dispatch(task);
     if numbers <= CHUNK {
         tasks.for_each(run);
     } else {

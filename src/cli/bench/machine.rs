@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
+use tinderbox_kernels::SimdLevel;
 
 use super::{Measuring, config, under_way};
 use crate::autoconfig::Preset;
@@ -38,6 +39,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let simd = SimdLevel::current()?.name();
     let device = device::open(&args.measuring.device)?;
     let sizes = match &args.config {
         Some(path) => {
@@ -57,6 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return print_json(&json!({
             "device": device.name,
             "threads": rayon::current_num_threads(),
+            "simd": simd,
             "products": products,
             "products_in_bf16": in_bf16,
             "array_mib": args.array,
@@ -64,7 +67,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }));
     }
     let rounds = args.measuring.rounds;
-    print(&text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::device(&device)))
+    let tables = text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::device(&device));
+    print(&format!("{tables}SIMD level of Tinderbox's own kernels: {simd}\n"))
 }
 
 /// The largest matrix product of models of three sizes, for a number of tokens that suits a CPU, and a square product.

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::QUERIES;
@@ -19,6 +19,7 @@ use crate::decode::cache::{Cache, HeadShape};
 use crate::decode::packed_rows::{PackedRows, Rows};
 use crate::decode::pages::Pages;
 use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels};
+use crate::simd;
 
 /// The samples that get new positions, and how many.
 #[derive(Clone, Debug)]
@@ -111,7 +112,7 @@ pub fn attend(
                 let columns = kv_head * width..(kv_head + 1) * width;
                 out.block(first_row..first_row + t, columns)
             };
-            Arch::new().dispatch(Task {
+            simd::dispatch(Task {
                 prepared: Prepared { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step() },
                 kv_head,
                 qkv: qkv.from(first_row),

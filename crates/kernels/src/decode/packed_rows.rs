@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::pages::Pages;
 use crate::flex::in_f32;
 use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
 use crate::norm::Norm;
+use crate::simd;
 
 /// Plain rows, each padded to whole panels plus one cache line: rows a power of two apart would evict each other from
 /// the cache.
@@ -134,7 +135,7 @@ impl RowNorm {
         let c = self.weight.len();
         assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
         let out = out.resize(rows.len());
-        Arch::new().dispatch(Normalise { norm: self, x, rows, out });
+        simd::dispatch(Normalise { norm: self, x, rows, out });
     }
 }
 

@@ -23,7 +23,7 @@ mod scratch;
 mod transpose;
 mod weight;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 pub(crate) use arithmetic::{Arithmetic, Element, Exact};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
@@ -39,6 +39,7 @@ pub(crate) use weight::{Int8x4, Weight};
 use self::arithmetic::WithArithmetic;
 use self::macro_kernel::Blocks;
 use self::transpose::SIDE;
+use crate::simd;
 use crate::tasks::{assume_init, for_each, uninit};
 
 /// A block of a product.
@@ -71,7 +72,7 @@ pub(crate) fn multiply_all<L: Left, F: Divisible<L::Element>>(left: L, right: Pa
     let blocks = Blocks::new(left, right, F::READS_ONCE);
     for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
-        Arch::new().dispatch(Block {
+        simd::dispatch(Block {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
             // SAFETY: blocks do not overlap, and nothing else accesses the epilogue's outputs until all are done.
@@ -110,14 +111,14 @@ pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, 
         if rows.is_empty() {
             return;
         }
-        Arch::new().dispatch(Block {
+        simd::dispatch(Block {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
             // SAFETY: parts of blocks do not overlap, and nothing else accesses the values until all are done.
             epilogue: unsafe { Divisible::<L::Element>::block(&epilogue, rows, columns) },
         });
     });
-    Arch::new().dispatch(Mirror { values, n });
+    simd::dispatch(Mirror { values, n });
 }
 
 /// Mirrors the panels of columns above the diagonal of a square matrix to the rows below it.
@@ -161,6 +162,7 @@ mod tests {
     use std::marker::PhantomData;
 
     use super::*;
+    use crate::SimdLevel;
     use crate::testing::{assert_threads_change_nothing, noise};
 
     /// Rows, depth and columns of products, some of which are multiples of tiles, registers and panels, and some not.
@@ -261,20 +263,10 @@ mod tests {
         }
     }
 
-    /// The result of a check at each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
+    /// The result of a check at each SIMD level, the same bytes at all of them if it `is_exact`.
     fn by_every_level<C: WithSimd<Output = Vec<f32>>>(check: impl Fn() -> C, is_exact: bool) -> Vec<Vec<f32>> {
-        let native = Arch::new().dispatch(check());
-        let mut all = vec![Simd::vectorize(pulp::Scalar, check())];
-        #[cfg(target_arch = "x86_64")]
-        {
-            all.extend(pulp::x86::V2::try_new().map(|simd| Simd::vectorize(simd, check())));
-            if let Some(simd) = pulp::x86::V3::try_new() {
-                let avx2 = Simd::vectorize(simd, check());
-                assert!(!is_exact || avx2 == native, "AVX2");
-                all.push(avx2);
-            }
-        }
-        all.push(native);
+        let all: Vec<_> = SimdLevel::available().map(|level| level.dispatch(check())).collect();
+        assert!(!is_exact || all.iter().all(|values| *values == all[0]), "levels differ");
         all
     }
 

@@ -61,7 +61,7 @@ fn avx<E: Word>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pulp::{Arch, WithSimd};
+    use pulp::WithSimd;
 
     struct Turn([[f32; SIDE]; SIDE]);
 
@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn every_number_changes_its_row_and_column() {
         let square = std::array::from_fn(|row| std::array::from_fn(|i| (10 * row + i) as f32));
-        for arch in [Arch::new(), Arch::Scalar] {
-            let transposed = arch.dispatch(Turn(square));
+        for level in crate::SimdLevel::available() {
+            let transposed = level.dispatch(Turn(square));
             for (column, row) in transposed.iter().enumerate() {
                 for (i, x) in row.iter().enumerate() {
                     assert_eq!(x.to_bits(), square[i][column].to_bits());
