@@ -363,4 +363,12 @@ mod tests {
         assert!(describe(&error).starts_with("error: this is a bug in tinderbox\n  hint: "));
         assert_eq!(catching_panics(|| Ok(DONE)).unwrap(), DONE);
     }
+
+    #[test]
+    fn an_error_is_no_longer_than_a_screen() {
+        let long = anyhow!("{}\n{}\n  hint: do", "x".repeat(1_000_000), "  - a problem\n".repeat(100_000));
+        let text = describe(&long);
+        assert!(text.lines().count() <= MAX_LINES && text.chars().count() < 2 * MAX_LINE + 1000, "{}", text.len());
+        assert!(text.starts_with("error: xxx") && text.contains("x\u{2026}x") && text.ends_with("\n  hint: do"));
+    }
 }

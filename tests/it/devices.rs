@@ -80,7 +80,7 @@ fn a_gpu_trains_like_flex() {
         let device = device::open(&on.parse().expect("a device")).expect("opens").device;
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
         let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("loads");
-        let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 3, ..GenerateConfig::default() };
+        let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
         let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
         writer.collect::<Result<String, _>>().expect("writes")
     };

@@ -1,6 +1,6 @@
 //! `train.matmul_precision`: runs in bf16, and everything that stays in f32.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::config::PrecisionChoice;
@@ -10,6 +10,7 @@ use tinderbox::run::Checkpoint;
 use tinderbox::train::{Start, TrainError, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
+use crate::devices::ndarray;
 use crate::fixtures::{Folder, Place, host, trainer};
 
 const BF16: &str = "train.matmul_precision=bf16";
@@ -67,6 +68,16 @@ fn a_trainer_steps_in_the_precision_of_its_config() {
     };
     let (exact, rounded) = (first_loss(&[]), first_loss(&[BF16]));
     assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
+}
+
+#[test]
+#[should_panic(expected = "only flex multiplies in bf16")]
+fn a_loss_in_bf16_is_refused_off_flex() {
+    let place = Place::new();
+    let config = place.config(&[]);
+    let gpt = Gpt::new(&config.model, 40, 1, &ndarray());
+    let tokens = Tensor::<2, Int>::zeros([1, 4], &ndarray());
+    let _loss = gpt.loss(tokens.clone(), tokens, MatmulPrecision::Bf16, None);
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub fn with_zero_rows(model: Gpt, matrices: &[(&str, Range<usize>)]) -> Gpt {
 /// A model with numbers large enough for every part to matter.
 pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
     edited(Gpt::new(config, vocab_size, 1, &Device::flex()), |_, tensor| {
-        tensor.values.iter_mut().for_each(|x| *x *= 8.0)
+        tensor.values.iter_mut().for_each(|x| *x *= 8.0);
     })
 }
 

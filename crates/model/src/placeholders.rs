@@ -14,7 +14,7 @@ pub(crate) struct Placeholders<'a> {
     prefix: String,
 }
 
-impl<'a> Placeholders<'a> {
+impl Placeholders<'_> {
     /// Makes a module from rows of the table.
     pub(crate) fn make<M>(
         rows: impl IntoIterator<Item = Parameter>,

@@ -164,7 +164,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     let body = json!({"prompt": ids, "max_tokens": 1, "echo": true, "logprobs": 3, "temperature": 0, "seed": 1234});
     let response = host.complete(&body);
     let with_one = list(&response["choices"][0]["logprobs"]["token_logprobs"]);
-    assert_eq!(&with_one[..ids.len()], &scored[..]);
+    assert_eq!(with_one[..ids.len()], *scored);
     assert_eq!(with_one.len(), ids.len() + 1);
 }
 

@@ -44,7 +44,7 @@ impl Results {
                 self.reached.insert((trial, rung, seed), Err(reason));
             }
             Entry::Alone { trial, base_ms, step_ms } => {
-                _ = self.alone.insert(trial, IsolatedStepTimes { base_ms, step_ms })
+                _ = self.alone.insert(trial, IsolatedStepTimes { base_ms, step_ms });
             }
         }
     }
