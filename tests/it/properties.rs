@@ -52,8 +52,8 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
                 PositionKind::Learned => width,
                 PositionKind::Rope => width / 2 * 2, // RoPE rotates pairs
             };
-            // A norm over two numbers destroys nearly all information.
-            let head_dim = if n_heads == 1 { head_dim.max(4) } else { head_dim };
+            // A norm over two numbers, of a model or of a head, destroys nearly all information: rounding decides.
+            let head_dim = if n_heads == 1 || qk_norm { head_dim.max(4) } else { head_dim };
             let plain = ModelConfig {
                 context_length,
                 d_model: n_heads * head_dim,
