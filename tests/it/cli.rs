@@ -38,6 +38,9 @@ fn a_run_is_trained_and_writes() {
     }
     assert_eq!(folder.read("runs/tiny/last"), "step-000040\n");
     assert_eq!(ran.stderr, folder.read("runs/tiny/train.log"), "the log is what was shown");
+    // Steps and time do not give this rate: the time includes evaluation, sampling and saving.
+    let done = ran.stderr.lines().find(|line| line.starts_with("done: 40 steps in ")).expect("it says so");
+    assert!(done.ends_with(" tokens/s in the median step"), "{done}");
     let text = folder.succeed(&["generate", "runs/tiny", "--prompt", "The cat"]);
     assert!(text.starts_with("The cat") && text.ends_with('\n') && text.len() > 400);
 }
