@@ -71,6 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         budget_s: args.budget,
         n_seeds: args.seeds,
         max_parameters: args.max_parameters,
+        minutes: None,
     };
     let root = args.sweep_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
