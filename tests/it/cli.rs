@@ -375,6 +375,18 @@ fn mistakes_in_the_run_are_explained() {
     $ generate runs/tiny/checkpoints/step-000099
     error: there is no run at `runs/tiny/checkpoints/step-000099`
       hint: found there: `runs/tiny/checkpoints/step-000030`, `runs/tiny/checkpoints/step-000040`
+    $ generate runs/tiny/step-000030
+    error: there is no run at `runs/tiny/step-000030`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ generate runs/tiny/step-30
+    error: there is no run at `runs/tiny/step-30`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ train tiny.toml --run-dir runs/tiny/step-000030 --resume
+    error: there is no run at `runs/tiny/step-000030`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ train tiny.toml --run-dir runs/tiny/checkpoints/step-000030 --resume
+    error: `runs/tiny/checkpoints/step-000030` is a checkpoint of the run `runs/tiny`, and a run is needed here
+      hint: name the run; `train --resume` goes on from its last checkpoint, and `train --from` starts another run from any
     $ train tiny.toml --run-dir thesis --overwrite
     error: `thesis` is not empty and not a run, so nothing is written there
       hint: choose another place with --run-dir
