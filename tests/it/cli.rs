@@ -282,10 +282,16 @@ fn mistakes_in_the_config_are_explained() {
     2 | path = text.txt
       |        ^^^^^^^^
     invalid boolean, expected `true`
-    $ train tiny.toml --set model.d_modle=3
-    error: the config `tiny.toml` has a problem:
-      - model.d_modle = 3: there is no such key in [model]; did you mean `model.d_model`?
     ");
+    // A key without its section and one that does not exist are the same kind of mistake.
+    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "model.d_modle=3"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - --set model.d_modle=3: there is no such key in [model]; did you mean `model.d_model`?
+    "#);
+    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "max_steps=3"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - --set max_steps=3: the section is missing, did you mean train.max_steps?; write section.key=value, such as --set train.max_steps=100
+    "#);
     assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "modeld_model"]), @r#"
     error: the config `tiny.toml` has a problem:
       - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
