@@ -315,11 +315,34 @@ fn mistakes_in_the_text_are_explained() {
     folder.write("empty.txt", "");
     folder.write("short.txt", "A few words only.");
     folder.write("latin1.txt", b"The caf\xe9 by the river.");
+    folder.write("project/mine.txt", text());
+    folder.write("project/mine.toml", "data = { path = \"mine.txt\" }");
+    folder.write("records.jsonl", "{\"body\": \"A few words.\"}\n");
     fs::create_dir(folder.path("folder")).expect("made");
     assert_transcript!(folder, @r#"
     $ train tiny.toml --set data.path=nope.txt
     error: there is no file or folder `nope.txt`
       hint: relative paths start at the working directory
+    $ train tiny.toml --set data.path=txet.txt
+    error: there is no file or folder `txet.txt`
+      hint: did you mean `text.txt`?
+    $ plan tiny.toml --set data.path=txet.txt
+    error: there is no file or folder `txet.txt`
+      hint: did you mean `text.txt`?
+    $ train project/mine.toml
+    error: there is no file or folder `mine.txt`
+      hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
+    $ plan project/mine.toml
+    error: there is no file or folder `mine.txt`
+      hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
+    $ init --device cpu --from-text folder --include '*.md'
+    reading `folder` and measuring training steps on flex ...
+    error: there are no files in the folder `folder`
+      hint: every file in it and its subfolders counts as text, except those whose names begin with a dot, and what --include and --exclude leave out
+    $ init --device cpu --from-text records.jsonl
+    reading `records.jsonl` and measuring training steps on flex ...
+    error: line 1 of `records.jsonl` has no field "text", only "body"
+      hint: --text-field names the one that holds the text
     $ train tiny.toml --set data.path=empty.txt
     error: the text `empty.txt` is empty
       hint: put text into it, or name another
