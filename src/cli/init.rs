@@ -139,7 +139,8 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
     let root = sweep::default_dir(Path::new(&name));
     let base = if let Some(earlier) = earlier(&root) {
         let base = Config::from_toml(&earlier.config, Path::new(&name), &[])?;
-        if !request_of(args, text).is_of(&base)? {
+        let is_other_time = earlier.minutes.is_some_and(|minutes| minutes.total_cmp(&args.minutes).is_ne());
+        if is_other_time || !request_of(args, text).is_of(&base)? {
             bail!(
                 "`{0}` holds a search for another text, or with other arguments\n  hint: remove it, or choose another \
                  name for the config with --output",
@@ -161,6 +162,7 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
         budget_s,
         n_seeds: 1,
         max_parameters: None,
+        minutes: Some(args.minutes),
     };
     let outcome = sweep::search(&request, &root, false)?;
     Ok(outcome.map(|outcome| outcome.best_toml.unwrap_or(request.config)))

@@ -48,6 +48,7 @@ use serde::Serialize;
 use tinderbox_kernels::SimdLevel;
 
 use crate::config::{Base, Config, ConfigError};
+use crate::data::DataError;
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::format::{cut_in_the_middle, shell_word, without_control};
 use crate::run::log::ERROR;
@@ -324,7 +325,20 @@ fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
 /// The config of a new run, which may omit the model's keys if it starts `from` the weights of another run.
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
     let base = from.map(|from| run::locate(from)?.run.config()).transpose()?;
-    Ok(Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?)
+    let config = Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?;
+    check_texts(path, &config)?;
+    Ok(config)
+}
+
+/// Rejects a text that is missing in the working directory and exists beside the config.
+fn check_texts(config_path: &Path, config: &Config) -> Result<(), DataError> {
+    let folder = config_path.parent().unwrap_or(Path::new(""));
+    let paths = config.data.all_sources().into_iter().map(|source| source.path);
+    let mut missing = paths.filter(|path| path.is_relative() && path != Path::new("-") && !path.exists());
+    match missing.find(|path| folder.join(path).exists()) {
+        Some(path) => Err(DataError::BesideConfig { beside: folder.join(&path), path }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -365,8 +365,9 @@ impl Screen {
             ));
             return;
         }
+        // The time includes evaluation and saving, which the median step does not.
         self.line(&format!(
-            "done: {}{} steps in {}, {:.0} tokens/s",
+            "done: {}{} steps in {}; {:.0} tokens/s in the median step",
             self.steps,
             if self.steps < summary.steps { " more" } else { "" },
             duration(summary.wall_s),

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::numbers::{at_least_one, within};
 use super::train::stop_or_exit;
-use super::{DONE, INTERRUPTED, note, on_ctrl_c, overrides, print_json, print_table};
+use super::{DONE, INTERRUPTED, load_config, note, on_ctrl_c, overrides, print_json, print_table};
 use crate::config::ConfigError;
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;
@@ -62,6 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     refuse_launcher("search all by itself")?;
     let config =
         std::fs::read_to_string(&args.config).map_err(|error| ConfigError::Read(args.config.clone(), error))?;
+    load_config(&args.config, &overrides(&args.overrides, args.device), None)?;
     let request = Request {
         config,
         config_name: args.config.clone(),
@@ -71,6 +72,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         budget_s: args.budget,
         n_seeds: args.seeds,
         max_parameters: args.max_parameters,
+        minutes: None,
     };
     let root = args.sweep_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };

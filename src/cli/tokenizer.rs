@@ -46,8 +46,8 @@ Examples:
 struct Encode {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
-    /// The text [default: standard input]
-    #[arg(allow_hyphen_values = true, conflicts_with = "file")]
+    /// The text, after -- if it begins with a dash [default: standard input]
+    #[arg(conflicts_with = "file")]
     text: Option<String>,
     /// A file with the text, UTF-8, or - for standard input [default: TEXT, or standard input]
     #[arg(long, value_name = "FILE")]

@@ -1,6 +1,6 @@
 //! The page: its files, and the data of its views that OpenAI's API does not cover.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use super::Service;
 use super::Shared;
 use super::error::ApiError;
 use super::library::ListedRun;
+use super::routes::Name;
 use crate::run::{Curves, RunError, RunInfo};
 use crate::view;
 use crate::view::report::{Comparison, Report};
@@ -67,7 +68,7 @@ pub(super) async fn index() -> Response {
 }
 
 /// A file of the page.
-pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError> {
+pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
     let (kind, text) = match &*name {
         "page.js" => (JS, view::app_assets().1),
         "page.css" => (CSS, view::app_assets().0),
@@ -91,7 +92,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
 }
 
 /// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
-pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
+pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
     read_files(service, move |service| {
         let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
         let best = checkpoint.map(|(path, _)| path);
@@ -114,7 +115,7 @@ pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>)
 }
 
 /// The current report of a run: from its files, without measuring anything.
-pub(super) async fn report(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
+pub(super) async fn report(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
     read_files(service, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
         let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
@@ -124,7 +125,7 @@ pub(super) async fn report(State(service): State<Shared>, Path(name): Path<Strin
 }
 
 /// Several runs on one page; their names are one per line.
-pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<String>) -> Result<Response, ApiError> {
+pub(super) async fn comparison(State(service): State<Shared>, Name(names): Name) -> Result<Response, ApiError> {
     read_files(service, move |service| {
         let names: Vec<&str> = names.lines().collect();
         if !(2..=MAX_COMPARED).contains(&names.len()) {

@@ -5,6 +5,15 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::format::cut_in_the_middle;
+
+/// The most characters of a request that an error repeats.
+pub(super) const MAX_ECHOED: usize = 100;
+
+fn echoed(text: &str) -> String {
+    cut_in_the_middle(text, MAX_ECHOED)
+}
+
 /// The reason why a request was rejected or failed.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
@@ -48,20 +57,20 @@ impl ApiError {
 
     /// 404: there is no such address.
     pub(super) fn no_route(method: &str, path: &str) -> Self {
-        let message = format!("there is no {method} {path}; /openapi.json lists what there is");
+        let message = format!("there is no {method} {}; /openapi.json lists what there is", echoed(path));
         Self::new(StatusCode::NOT_FOUND, None, message)
     }
 
     /// 404: there is no such model.
     pub(super) fn no_model(name: &str, known: &[&str]) -> Self {
-        let message = format!("there is no model `{name}`; there is {}", known.join(", "));
+        let message = format!("there is no model `{}`; there is {}", echoed(name), known.join(", "));
         let error = Self::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
         Self { param: Some("model".to_owned()), ..error }
     }
 
     /// 405.
     pub(super) fn wrong_method(method: &str, path: &str) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, None, format!("{path} does not take {method}"))
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, None, format!("{} does not take {method}", echoed(path)))
     }
 
     /// 408: the body did not come in time.

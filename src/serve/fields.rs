@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::document;
-use super::error::ApiError;
+use super::error::{ApiError, MAX_ECHOED};
 use crate::format::cut_in_the_middle;
 
 /// The fields of a JSON object that were not yet taken.
@@ -52,7 +52,7 @@ impl Fields {
         self.left.retain(|_, value| !value.is_null());
         for (name, value) in &self.left {
             let Some(schema) = schema["properties"].get(name) else {
-                let name = cut_in_the_middle(name, 100);
+                let name = cut_in_the_middle(name, MAX_ECHOED);
                 return Err(ApiError::field(&name, format!("`{name}` is not supported")));
             };
             let most = most.iter().find(|(field, _)| field == name).map(|(_, most)| *most as u64);
@@ -97,7 +97,7 @@ fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result
 
 /// The error for an invalid value.
 pub(super) fn wrong(name: &str, value: &Value, rule: &str) -> ApiError {
-    let value = cut_in_the_middle(&value.to_string(), 100);
+    let value = cut_in_the_middle(&value.to_string(), MAX_ECHOED);
     ApiError::field(name, format!("`{name}` = {value} must be {rule}"))
 }
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -32,13 +33,25 @@ use super::stream::{EventStream, Texts};
 use super::view::ViewRequest;
 use super::{Service, Shared};
 
+/// The variable part of an address. `Path` rejects one that is not UTF-8 in plain text, unlike every other error.
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(name)| Self(name)).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
+    }
+}
+
 /// All routes of the server.
 pub(super) fn router(service: Shared) -> Router {
     Router::new()
         .route("/v1/models", get(async |State(service): State<Shared>| models(&service)))
         .route(
             "/v1/models/{*name}",
-            get(async |State(service): State<Shared>, Path(name): Path<String>| model(&service, &name)),
+            get(async |State(service): State<Shared>, Name(name): Name| model(&service, &name)),
         )
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))

@@ -38,6 +38,9 @@ fn a_run_is_trained_and_writes() {
     }
     assert_eq!(folder.read("runs/tiny/last"), "step-000040\n");
     assert_eq!(ran.stderr, folder.read("runs/tiny/train.log"), "the log is what was shown");
+    // Steps and time do not give this rate: the time includes evaluation, sampling and saving.
+    let done = ran.stderr.lines().find(|line| line.starts_with("done: 40 steps in ")).expect("it says so");
+    assert!(done.ends_with(" tokens/s in the median step"), "{done}");
     let text = folder.succeed(&["generate", "runs/tiny", "--prompt", "The cat"]);
     assert!(text.starts_with("The cat") && text.ends_with('\n') && text.len() > 400);
 }
@@ -279,10 +282,16 @@ fn mistakes_in_the_config_are_explained() {
     2 | path = text.txt
       |        ^^^^^^^^
     invalid boolean, expected `true`
-    $ train tiny.toml --set model.d_modle=3
-    error: the config `tiny.toml` has a problem:
-      - model.d_modle = 3: there is no such key in [model]; did you mean `model.d_model`?
     ");
+    // A key without its section and one that does not exist are the same kind of mistake.
+    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "model.d_modle=3"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - --set model.d_modle=3: there is no such key in [model]; did you mean `model.d_model`?
+    "#);
+    assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "max_steps=3"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - --set max_steps=3: the section is missing, did you mean train.max_steps?; write section.key=value, such as --set train.max_steps=100
+    "#);
     assert_snapshot!(folder.misuse(&["train", "tiny.toml", "--set", "modeld_model"]), @r#"
     error: the config `tiny.toml` has a problem:
       - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
@@ -306,11 +315,34 @@ fn mistakes_in_the_text_are_explained() {
     folder.write("empty.txt", "");
     folder.write("short.txt", "A few words only.");
     folder.write("latin1.txt", b"The caf\xe9 by the river.");
+    folder.write("project/mine.txt", text());
+    folder.write("project/mine.toml", "data = { path = \"mine.txt\" }");
+    folder.write("records.jsonl", "{\"body\": \"A few words.\"}\n");
     fs::create_dir(folder.path("folder")).expect("made");
     assert_transcript!(folder, @r#"
     $ train tiny.toml --set data.path=nope.txt
     error: there is no file or folder `nope.txt`
       hint: relative paths start at the working directory
+    $ train tiny.toml --set data.path=txet.txt
+    error: there is no file or folder `txet.txt`
+      hint: did you mean `text.txt`?
+    $ plan tiny.toml --set data.path=txet.txt
+    error: there is no file or folder `txet.txt`
+      hint: did you mean `text.txt`?
+    $ train project/mine.toml
+    error: there is no file or folder `mine.txt`
+      hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
+    $ plan project/mine.toml
+    error: there is no file or folder `mine.txt`
+      hint: relative paths start at the working directory, not at the config: from here it is `project/mine.txt`
+    $ init --device cpu --from-text folder --include '*.md'
+    reading `folder` and measuring training steps on flex ...
+    error: there are no files in the folder `folder`
+      hint: every file in it and its subfolders counts as text, except those whose names begin with a dot, and what --include and --exclude leave out
+    $ init --device cpu --from-text records.jsonl
+    reading `records.jsonl` and measuring training steps on flex ...
+    error: line 1 of `records.jsonl` has no field "text", only "body"
+      hint: --text-field names the one that holds the text
     $ train tiny.toml --set data.path=empty.txt
     error: the text `empty.txt` is empty
       hint: put text into it, or name another
@@ -372,6 +404,18 @@ fn mistakes_in_the_run_are_explained() {
     $ generate runs/tiny/checkpoints/step-000099
     error: there is no run at `runs/tiny/checkpoints/step-000099`
       hint: found there: `runs/tiny/checkpoints/step-000030`, `runs/tiny/checkpoints/step-000040`
+    $ generate runs/tiny/step-000030
+    error: there is no run at `runs/tiny/step-000030`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ generate runs/tiny/step-30
+    error: there is no run at `runs/tiny/step-30`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ train tiny.toml --run-dir runs/tiny/step-000030 --resume
+    error: there is no run at `runs/tiny/step-000030`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ train tiny.toml --run-dir runs/tiny/checkpoints/step-000030 --resume
+    error: `runs/tiny/checkpoints/step-000030` is a checkpoint of the run `runs/tiny`, and a run is needed here
+      hint: name the run; `train --resume` goes on from its last checkpoint, and `train --from` starts another run from any
     $ train tiny.toml --run-dir thesis --overwrite
     error: `thesis` is not empty and not a run, so nothing is written there
       hint: choose another place with --run-dir

@@ -370,13 +370,17 @@ fn a_search_around_the_config_of_another_text_is_not_gone_on_with() {
     std::fs::create_dir(folder.path("other")).expect("made");
     folder.write("other/my.txt", english().to_uppercase());
     let search = |text: &str, more: &[&str]| {
-        let init = ["init", "--from-text", text, "--minutes", "0.02", "--device", "cpu", "--search", "1s"];
+        let init = ["init", "--from-text", text, "--device", "cpu", "--search", "1s"];
         folder.run(&[&init[..], more].concat())
     };
-    let first = search("my.txt", &[]).exits(0);
+    let first = search("my.txt", &["--minutes", "0.02"]).exits(0);
     assert!(first.stdout.starts_with("# The best setting of `sweeps/my`."), "{}", first.stdout);
-    assert_eq!(search("my.txt", &[]).exits(0).stdout, first.stdout);
-    for (text, more) in [("other/my.txt", &[][..]), ("my.txt", &["--tokenizer", "byte"])] {
+    assert_eq!(search("my.txt", &["--minutes", "0.02"]).exits(0).stdout, first.stdout);
+    for (text, more) in [
+        ("other/my.txt", &["--minutes", "0.02"][..]),
+        ("my.txt", &["--minutes", "0.02", "--tokenizer", "byte"]),
+        ("my.txt", &["--minutes", "0.03"]),
+    ] {
         let refused = search(text, more);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{text}");
         assert!(refused.stderr.contains("`sweeps/my` holds a search for another text"), "{}", refused.stderr);

@@ -8,8 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use tinderbox::config::Config;
+use tinderbox::model::LazyTensor;
 use tinderbox::run::{Checkpoint, Pending};
 use tinderbox::train::{Event, Job, Start, Summary, TrainError};
 
@@ -70,8 +71,8 @@ fn what_an_interrupt_leaves_undone_is_made_up_for() {
         }
         let resumed = go(&place, run, (Start::Resume, None), config(), NEVER).0.expect("goes on");
         assert!(!resumed.interrupted && resumed.steps == 10, "{run}");
-        let logs = TEN_STEPS.into_iter().filter(|file| !file.ends_with("state.json"));
-        place.assert_same("whole", run, &logs.chain(["head_metrics.jsonl"]).collect::<Vec<_>>());
+        let files = TEN_STEPS.into_iter().chain(["head_metrics.jsonl"]);
+        place.assert_same("whole", run, &files.collect::<Vec<_>>());
     }
 }
 
@@ -83,10 +84,12 @@ fn an_interrupted_run_that_dies_while_it_makes_up_for_it_does_it_once() {
     let at = |event: &Event<'_>| matches!(event, Event::Stepped { step: 4, .. });
     go(&place, "run", new, place.config(&[]), at).0.expect("stops");
     // As if killed after the evaluation: the checkpoint is still the one from before it.
-    let last = place.read("run/last");
+    let (last, state) = (place.read("run/last"), "run/checkpoints/step-000004/state.json");
+    let before = place.read(state);
     let after = |event: &Event<'_>| matches!(event, Event::Evaluated(_));
     go(&place, "run", (Start::Resume, None), place.config(&[]), after).0.expect("stops");
     assert_eq!(place.read("run/last"), last);
+    std::fs::write(place.path(state), before).expect("written");
     go(&place, "run", (Start::Resume, None), place.config(&[]), NEVER).0.expect("goes on");
     place.assert_same("whole", "run", &["metrics.jsonl", "samples.txt", "best", "last"]);
 }
@@ -126,6 +129,27 @@ fn steps_without_numbers_are_skipped_until_there_is_nothing_to_go_on_with() {
     let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
     assert_eq!(skipped.len(), 99, "{skipped:?}");
     assert_eq!(skipped.last().map(|last| last + 1), Some(step));
+}
+
+#[test]
+fn a_resumed_run_knows_how_many_steps_without_numbers_came_before() {
+    let place = Place::new();
+    place.trained("run", &["train.max_steps=1"]);
+    // The loss is finite, so that checkpoints can be saved, and the square of the gradient's norm is not.
+    let dir = place.path("run/checkpoints/step-000001");
+    let mut checkpoint = Checkpoint::read(&dir).expect("whole");
+    let shape = checkpoint.model["norm.weight"].shape().to_vec();
+    let large = Tensor::<1>::full(shape, 1e25, &Device::flex());
+    checkpoint.model.insert("norm.weight".to_owned(), LazyTensor::on_device(large));
+    checkpoint.write(&dir).expect("written");
+    let settings =
+        ["train.max_steps=1000", "train.eval_interval=0", "train.checkpoint_interval=0", "train.skip_non_finite=true"];
+    let resume = |at| go(&place, "run", (Start::Resume, None), place.config(&settings), at);
+    let (stopped, before) = resume(|event| matches!(event, Event::Stepped { step: 61, .. }));
+    assert!(stopped.expect("stops").interrupted && before.len() == 60, "{before:?}");
+    let (ended, after) = resume(NEVER);
+    assert!(matches!(ended, Err(TrainError::NotFinite { .. })), "{ended:?}");
+    assert_eq!(before.len() + after.len(), 99);
 }
 
 #[test]

@@ -464,6 +464,10 @@ fn mistakes_with_tokenizers_are_told() {
         let error = folder.fail(&[&["tokenizer"], args].concat());
         assert!(error.contains(expected) && error.contains("hint:"), "{error}");
     }
+    let mistyped = folder.misuse(&["tokenizer", "encode", "trained.json", "--jsn"]);
+    assert!(mistyped.starts_with("error: unexpected argument '--jsn' found\n"), "{mistyped}");
+    let dashes = folder.succeed(&["tokenizer", "encode", "trained.json", "--ids", "--", "--jsn"]);
+    assert_eq!(folder.pipe(&["tokenizer", "decode", "trained.json"], &dashes).stdout, "--jsn");
     let info = folder.json(&["tokenizer", "info", "llama3.json", "--json"]);
     assert_eq!((&info["kind"], &info["end_of_text"]), (&"file".into(), &501.into()));
 }

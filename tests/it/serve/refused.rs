@@ -55,6 +55,17 @@ fn each_status_has_its_reason() {
     host.post("/v1/completions", &json!({"model": "gpt-5", "prompt": "a"})).error(404);
     assert_eq!(host.get("/v1/models/gpt-5").error(404)["code"], "model_not_found");
     host.get("/v1/nothing").error(404);
+    let long = "m".repeat(1 << 20);
+    for response in [
+        host.post("/v1/completions", &json!({"model": long, "prompt": "a"})),
+        host.get(&format!("/v1/{}", &long[..10_000])),
+    ] {
+        response.error(404);
+        assert!(response.body.len() < 1000, "only a part of what was sent comes back: {}", response.body.len());
+    }
+    for path in ["/v1/models/%ff", "/assets/%ff", "/app/run/%ff", "/app/report/%ff", "/app/comparison/%ff"] {
+        assert_eq!(host.get(path).error(400)["message"], "the address is not UTF-8", "{path}");
+    }
     host.get("/../Cargo.toml").error(404);
     host.get("/v1/completions").error(405);
     let chat = json!({"messages": [{"role": "user", "content": "abc"}]});

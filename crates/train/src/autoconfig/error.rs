@@ -12,8 +12,8 @@ use crate::format::{counted, grouped};
 #[derive(Debug, thiserror::Error)]
 pub enum AutoconfigError {
     /// The text cannot be read, is empty, or is not UTF-8.
-    #[error(transparent)]
-    Data(#[from] DataError),
+    #[error("{}", in_flags(.0))]
+    Data(DataError),
     /// The file is not text: it has a zero byte, at this offset.
     #[error(
         "`{path}` looks like a binary file: byte {1} is 0, which no text has\n  hint: --tokenizer byte learns any \
@@ -65,4 +65,22 @@ pub enum AutoconfigError {
          --device cpu"
     )]
     Device(String, String),
+}
+
+impl From<DataError> for AutoconfigError {
+    fn from(error: DataError) -> Self {
+        Self::Data(error) // not as its source, whose message would be shown as well
+    }
+}
+
+/// The error with the flags of `init` instead of the keys that a config would have.
+fn in_flags(error: &DataError) -> String {
+    let flags = [
+        ("data.text_field", "--text-field"),
+        ("data.include", "--include"),
+        ("data.exclude", "--exclude"),
+        ("exclude = [\"*.png\", \"*.jpg\"] under [data]", "--exclude '*.png' --exclude '*.jpg'"),
+        ("a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer byte`)", "--tokenizer byte"),
+    ];
+    flags.into_iter().fold(error.to_string(), |text, (key, flag)| text.replace(key, flag))
 }

@@ -77,7 +77,7 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// Whether `config` was made for such a request, whatever its minutes.
+    /// Whether `config` was made for such a request, whatever its minutes, which a config does not have.
     ///
     /// # Errors
     /// If the text cannot be read.

@@ -2,10 +2,10 @@
 
 use toml::{Table, Value};
 
-use super::unknown_keys::sections_with;
+use super::unknown_keys::{sections_with, why_unknown};
 
 /// Writes the overrides into the table of the file, where later ones replace earlier ones, and returns an error message
-/// for each malformed one. Keys and values are checked afterwards, together with those of the file.
+/// for each that is malformed or has no known key. Values are checked afterwards, together with those of the file.
 pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> Vec<String> {
     overrides.iter().filter_map(|text| apply_one(table, text, known).err()).collect()
 }
@@ -24,6 +24,9 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
     };
     if section.is_empty() || key.is_empty() || key.contains('.') {
         return malformed("the key must be a section and a name with one dot between them");
+    }
+    if let Some(why) = why_unknown(section, key, known) {
+        return Err(format!("--set {text}: {why}"));
     }
     let known_value = known.get(section).and_then(|known_section| known_section.get(key));
     let value = parse_value(value, known_value);

@@ -36,6 +36,15 @@ pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value,
     known_section.get(key).ok_or_else(|| format!("`{path}`: {}", no_key(section, known_section, key, known)))
 }
 
+/// The reason why a key does not exist, with the one that was probably meant; `None` for a known key.
+pub(super) fn why_unknown(section: &str, key: &str, known: &Table) -> Option<String> {
+    match known.get(section).and_then(Value::as_table) {
+        Some(keys) if keys.contains_key(key) => None,
+        Some(keys) => Some(no_key(section, keys, key, known)),
+        None => Some(no_section(section, known)),
+    }
+}
+
 /// The sections that have a key of this name.
 pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
     let has_key = |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));

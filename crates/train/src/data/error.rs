@@ -18,6 +18,11 @@ pub enum DataError {
     #[error("there is no file or folder `{path}`\n  hint: {}", missing_hint(path, nearest.as_deref()))]
     Missing { path: PathBuf, nearest: Option<PathBuf> },
     #[error(
+        "there is no file or folder `{path}`\n  hint: relative paths start at the working directory, not at the config: \
+         from here it is `{beside}`"
+    )]
+    BesideConfig { path: PathBuf, beside: PathBuf },
+    #[error(
         "`{path}` is a link to `{target}`, which is not there\n  hint: remove the link, or put back what it leads to"
     )]
     DanglingLink { path: PathBuf, target: PathBuf },

@@ -1,6 +1,7 @@
 //! The files that a text on disk is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -170,19 +171,30 @@ fn not_found(path: &Path, source: io::Error) -> DataError {
     }
 }
 
-/// The entry in the same folder whose name is most similar to that of a missing path.
+/// The entry in the same folder whose name differs from that of a missing path by a typing error; the folder's name may
+/// have one, too.
 fn nearest(path: &Path) -> Option<PathBuf> {
-    const LEAST_LIKENESS: f64 = 0.75;
+    /// One changed, missing, added or swapped character for each of so many. A measure that rewards a common beginning
+    /// would find an unrelated folder for many a short name.
+    const CHARACTERS_PER_ERROR: usize = 4;
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let wanted = path.file_name()?.to_string_lossy();
-    let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
-    let (likeness, name) = names
-        .map(|name| (strsim::jaro_winkler(&wanted, &name.to_string_lossy()), name))
-        .max_by(|(a, a_name), (b, b_name)| a.total_cmp(b).then_with(|| b_name.cmp(a_name)))?;
-    (likeness >= LEAST_LIKENESS).then(|| path.with_file_name(name))
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Some(nearest(folder)?.join(path.file_name()?)).filter(|path| path.exists());
+    };
+    let n_errors = |name: &OsStr| strsim::damerau_levenshtein(&wanted, &name.to_string_lossy());
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let (n_errors, name) = names
+        .map(|name| {
+            let stem = Path::new(&name).file_stem().unwrap_or_default(); // the extension may be what is missing
+            let n_errors = n_errors(&name).min(n_errors(stem));
+            (n_errors, name)
+        })
+        .min()?;
+    (n_errors <= wanted.chars().count() / CHARACTERS_PER_ERROR).then(|| path.with_file_name(name))
 }
 
 #[cfg(test)]
@@ -217,13 +229,20 @@ mod tests {
 
     #[test]
     fn the_error_for_a_missing_text_names_one_like_it() {
-        let folder = empty(&[".hidden", "sub/stories.txt", "empty/.hidden"]);
+        let folder = empty(&[".hidden", "sub/stories.txt", "empty/.hidden", "store/.hidden"]);
         assert!(matches!(find(&folder.path().join("empty")), Err(DataError::NoFiles { .. })));
         let sub = folder.path().join("sub");
-        for (name, expected) in [("storys.txt", Some("stories.txt")), ("other", None)] {
-            let error = find(&sub.join(name)).unwrap_err();
-            let expected = expected.map(|name| sub.join(name));
-            assert!(matches!(&error, DataError::Missing { nearest, .. } if *nearest == expected), "{error}");
+        let stories = Some(sub.join("stories.txt"));
+        for (path, expected) in [
+            ("sub/storys.txt", &stories),
+            ("sub/stories", &stories),
+            ("subs/stories.txt", &stories),
+            ("sub/other", &None),
+            ("subs/other", &None),
+            ("stories.txt", &None), // and not the folder `store`
+        ] {
+            let error = find(&folder.path().join(path)).unwrap_err();
+            assert!(matches!(&error, DataError::Missing { nearest, .. } if nearest == expected), "{error}");
         }
     }
 

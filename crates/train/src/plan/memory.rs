@@ -28,6 +28,9 @@ const MOST_FREE_BLOCKS: f64 = 57.0 * MIB;
 const PASS_OVERHEAD: f64 = 0.27;
 const FRAGMENTATION: f64 = 0.05;
 
+/// A vocabulary that is not what makes a model too large: that of bytes.
+const SMALL_VOCABULARY: usize = 256;
+
 /// The memory of a run. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Memory {
@@ -106,11 +109,25 @@ impl Memory {
         } else {
             return None;
         };
-        let hint = smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| {
-            "even one row at a time is too much: lower model.context_length, model.n_layers or model.d_model".to_owned()
-        });
+        let hint =
+            smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| smaller_model(config, device, limit));
         Some(format!("{problem}\n  hint: {hint}"))
     }
+}
+
+/// The keys to lower if even one row at a time is too much: that of the vocabulary, if the rest of the model would fit.
+fn smaller_model(config: &Config, device: &OpenDevice, limit: u64) -> String {
+    let mut one_row = config.clone();
+    one_row.train.batch_size = 1;
+    let keys = match (config.model.vocab_size, config.tokenizer.vocab_size) {
+        _ if Memory::new(&one_row, SMALL_VOCABULARY, device).peak > limit => {
+            "model.context_length, model.n_layers or model.d_model"
+        }
+        (Some(_), _) => "model.vocab_size",
+        (None, Some(_)) => "tokenizer.vocab_size",
+        (None, None) => "the vocabulary, with another tokenizer",
+    };
+    format!("even one row at a time is too much: lower {keys}")
 }
 
 fn as_map<S: Serializer>(parts: &[(&str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -215,6 +232,24 @@ mod tests {
         let largest = 4.0 * (2.0 * d_model * d_ff + 5.0 * d_model * d_model);
         assert_eq!((one.temporaries, two.temporaries), (largest, 2.0 * largest));
         assert!(all.temporaries > 4.0 * largest, "{all:?}");
+    }
+
+    #[test]
+    fn what_is_too_large_is_what_is_to_be_lowered() {
+        let device = tinderbox_model::device::open(&"flex".parse().unwrap()).unwrap();
+        let advice = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            let text = "data = {path = \"a\"}\ntokenizer = {kind = \"bpe\"}";
+            let config = Config::from_toml(text, "c.toml".as_ref(), &settings).unwrap();
+            let vocab_size = config.tokenizer.bpe_vocab_size();
+            let machine = Some(Machine { total: 4 << 30, available: 2 << 30 });
+            Memory { machine, ..Memory::new(&config, vocab_size, &device) }.advice(&config, vocab_size, &device)
+        };
+        let hint = |settings: &[&str]| advice(settings).unwrap().split_once(": lower ").unwrap().1.to_owned();
+        assert_eq!(advice(&[]), None);
+        assert_eq!(hint(&["tokenizer.vocab_size=5000000"]), "tokenizer.vocab_size");
+        let large = ["model.d_model=4096", "model.n_layers=40"];
+        assert_eq!(hint(&large), "model.context_length, model.n_layers or model.d_model");
     }
 
     #[test]

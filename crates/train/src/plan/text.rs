@@ -40,7 +40,8 @@ pub(super) fn find(
     } else {
         match Estimate::read(config, &mut too_short) {
             Ok(extent) => Some(extent),
-            Err(DataError::Missing { path, nearest }) => {
+            // A mistyped path, unlike a text that is yet to come, is refused as `train` does.
+            Err(DataError::Missing { path, nearest }) if nearest.is_none() || data::fetch_hint(&path).is_some() => {
                 let hint = data::missing_hint(&path, nearest.as_deref());
                 left_out(format!("the text `{}` is not there ({hint})", path.display()))
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{write_dir, write_synced};
+use super::files::{write_atomically, write_dir, write_synced};
 use super::layout::{step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
@@ -60,6 +60,14 @@ pub struct TrainState {
     /// The losses by which spikes are detected, nats per token; empty unless the config asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent_losses: Vec<f32>,
+    /// Consecutive steps up to this one that were skipped because their loss or gradient was not finite.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub non_finite_steps: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// Work that can be pending at a step; each includes those below it.
@@ -88,6 +96,16 @@ struct StateFile {
     #[serde(flatten)]
     state: TrainState,
     crc32c: Checksums,
+}
+
+impl StateFile {
+    /// The text of the file, with its own checksum, which is still empty.
+    fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("plain data");
+        let at = text.rfind("\"\"").expect("its own checksum comes last") + 1;
+        text.insert_str(at, &hexadecimal(crc32c::crc32c(&text.as_bytes()[..at])));
+        text + "\n"
+    }
 }
 
 /// CRC-32C of the files of a checkpoint, in hexadecimal.
@@ -123,14 +141,21 @@ impl Checkpoint {
                 let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
                 let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
                 let crc32c = Checksums { model, optimizer, state: String::new() };
-                let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
-                let mut state = serde_json::to_string_pretty(&state).expect("plain data");
-                let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
-                state.insert_str(at, &hexadecimal(crc32c::crc32c(&state.as_bytes()[..at])));
+                let state = StateFile { version: VERSION, state: self.state.clone(), crc32c }.to_text();
                 let path = dir.join(STATE);
-                write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))
+                write_synced(&path, |file| file.write_all(state.as_bytes())).map_err(cannot_write(&path))
             },
         )
+    }
+
+    /// Replaces the training state of the checkpoint in `dir`, atomically. The tensors stay as they are, and so does a
+    /// checkpoint of a version without checksums.
+    pub(crate) fn replace_state(dir: &Path, state: &TrainState) -> Result<(), RunError> {
+        let (_, Some(crc32c)) = read_state_file(dir)? else { return Ok(()) };
+        let crc32c = Checksums { state: String::new(), ..crc32c };
+        let text = StateFile { version: VERSION, state: state.clone(), crc32c }.to_text();
+        let path = dir.join(STATE);
+        write_atomically(&path, text.as_bytes()).map_err(cannot_write(&path))
     }
 
     /// Reads the checkpoint in `dir`, except for the values of its tensors, after verifying the checksums of its files.

@@ -152,8 +152,13 @@ impl RunDir {
                 run.check_kinds()?;
                 Ok(run)
             }
-            false if root.exists() => Err(RunError::NotARun(root.to_owned())),
-            false => Err(not_found(root)),
+            false => Err(match locate_checkpoint(root) {
+                Some(Ok(Located { run, .. })) if root.exists() => {
+                    RunError::IsCheckpoint { path: root.to_owned(), run: run.root }
+                }
+                _ if root.exists() => RunError::NotARun(root.to_owned()),
+                _ => not_found(root),
+            }),
         }
     }
 
@@ -330,25 +335,34 @@ pub struct Located {
 /// Finds the checkpoint that a user names by a run directory (its best one), its `best` or `last`, or one of its
 /// `checkpoints/step-N`.
 pub fn locate(path: &Path) -> Result<Located, RunError> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    if let (Some(BEST | LAST), Some(parent)) = (name, ancestor(path, 1))
-        && !path.is_dir()
-    {
-        let run = RunDir::open(&parent)?;
-        let checkpoint = if name == Some(BEST) { run.best() } else { run.last() }?;
-        return Ok(Located { run, checkpoint });
-    }
-    if let Some(step) = step_of(path)
-        && let Some(root) = ancestor(path, 2)
-    {
-        let run = RunDir::open(&root)?;
-        let padded = run.checkpoint(step); // `step-500` means `step-000500`
-        let checkpoint = [path.to_owned(), padded].into_iter().find(|path| path.is_dir());
-        return Ok(Located { run, checkpoint: checkpoint.ok_or_else(|| not_found(path))? });
+    if let Some(located) = locate_checkpoint(path) {
+        return located;
     }
     let run = RunDir::open(path)?;
     let checkpoint = run.best()?;
     Ok(Located { run, checkpoint })
+}
+
+/// The checkpoint at a path that has the form of one; `None` for any other path.
+fn locate_checkpoint(path: &Path) -> Option<Result<Located, RunError>> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    if let (Some(BEST | LAST), Some(parent)) = (name, ancestor(path, 1))
+        && !path.is_dir()
+    {
+        return Some(RunDir::open(&parent).and_then(|run| {
+            let checkpoint = if name == Some(BEST) { run.best() } else { run.last() }?;
+            Ok(Located { run, checkpoint })
+        }));
+    }
+    let step = step_of(path)?;
+    let is_in_checkpoints = std::path::absolute(path)
+        .is_ok_and(|path| path.parent().and_then(Path::file_name).is_some_and(|folder| folder == CHECKPOINTS));
+    let root = ancestor(path, 2).filter(|_| is_in_checkpoints)?;
+    Some(RunDir::open(&root).and_then(|run| {
+        let padded = run.checkpoint(step); // `step-500` means `step-000500`
+        let checkpoint = [path.to_owned(), padded].into_iter().find(|path| path.is_dir());
+        Ok(Located { run, checkpoint: checkpoint.ok_or_else(|| not_found(path))? })
+    }))
 }
 
 /// The run at `path`, or the run of the checkpoint that `path` names.
@@ -383,8 +397,13 @@ fn has_steps(run: &RunDir) -> bool {
         || log::last_step(run).is_none_or(|step| step > 0)
 }
 
-/// The error for a missing path, with the runs or checkpoints beside it.
+/// The error for a missing path: with the checkpoint that is meant by `RUN/step-N`, or else with the runs or checkpoints
+/// beside it.
 fn not_found(path: &Path) -> RunError {
+    let meant = ancestor(path, 1).zip(step_of(path)).map(|(root, step)| RunDir { root }.checkpoint(step));
+    if let Some(meant) = meant.filter(|meant| meant.is_dir()) {
+        return RunError::NotFound { path: path.to_owned(), hint: format!("did you mean `{}`?", meant.display()) };
+    }
     let siblings = path.parent().and_then(|parent| {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let mut names: Vec<String> = fs::read_dir(parent)

@@ -82,6 +82,11 @@ pub enum RunError {
     )]
     NotARun(PathBuf),
     #[error(
+        "`{path}` is a checkpoint of the run `{run}`, and a run is needed here\n  hint: name the run; `train --resume` goes \
+         on from its last checkpoint, and `train --from` starts another run from any"
+    )]
+    IsCheckpoint { path: PathBuf, run: PathBuf },
+    #[error(
         "the run `{0}` has no checkpoint yet\n  hint: its first evaluation or checkpoint_interval saves \
          one; start a run that ended before that anew with --overwrite"
     )]
@@ -99,8 +104,8 @@ pub enum RunError {
     NoRuns { folder: PathBuf, skipped: Vec<String> },
     #[error("cannot read `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
-    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
-    Write { path: PathBuf, source: io::Error },
+    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source, *has_checkpoint))]
+    Write { path: PathBuf, source: io::Error, has_checkpoint: bool },
     /// `whole` is another, intact checkpoint of the run.
     #[error("`{path}` is damaged: {reason}\n  hint: {}", damaged_hint(whole.as_deref()))]
     Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },
@@ -146,7 +151,11 @@ fn cannot_read(path: &Path) -> impl Fn(io::Error) -> RunError {
 }
 
 fn cannot_write(path: &Path) -> impl Fn(io::Error) -> RunError {
-    move |source| RunError::Write { path: path.to_owned(), source }
+    move |source| {
+        // Decided now: a message must not depend on what is on the disk when it is shown.
+        let has_checkpoint = path.ancestors().skip(1).take(3).any(|dir| dir.join(layout::LAST).is_file());
+        RunError::Write { path: path.to_owned(), source, has_checkpoint }
+    }
 }
 
 fn damaged_hint(whole: Option<&Path>) -> String {
@@ -169,15 +178,19 @@ fn read_hint(source: &io::Error) -> &'static str {
     }
 }
 
-fn write_hint(source: &io::Error) -> &'static str {
+fn write_hint(source: &io::Error, has_checkpoint: bool) -> &'static str {
     match source.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded if has_checkpoint => {
             "make room on the disk; earlier checkpoints are whole, and --resume continues from the last"
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room on the disk, and start anew with --overwrite: no checkpoint was saved yet"
         }
         ErrorKind::NotFound
         | ErrorKind::NotADirectory
         | ErrorKind::PermissionDenied
         | ErrorKind::ReadOnlyFilesystem => "choose a place that you may write to with --run-dir",
-        _ => "earlier checkpoints are whole, and --resume continues from the last",
+        _ if has_checkpoint => "earlier checkpoints are whole, and --resume continues from the last",
+        _ => "no checkpoint was saved yet: start anew with --overwrite",
     }
 }

@@ -62,10 +62,13 @@ impl Folder {
                 remove_trials(&root.join(super::RUNS))?;
             }
             Some(None) => return Err(SweepError::Damaged(path)),
-            Some(Some(earlier)) if earlier != *request => {
-                return Err(SweepError::Other(root.to_owned(), earlier.differences(request)));
+            Some(Some(earlier)) => {
+                let differences = earlier.differences(request);
+                if !differences.is_empty() {
+                    return Err(SweepError::Other(root.to_owned(), differences));
+                }
             }
-            _ => {}
+            None => {}
         }
         let json = serde_json::to_vec_pretty(request).expect("plain data");
         write_atomically(&path, &json).map_err(|error| SweepError::File(path, error))?;
@@ -142,6 +145,19 @@ mod tests {
         folder.append(&entry(2)).unwrap();
         drop(folder);
         assert_eq!(Folder::open(&root, &request, false).unwrap().1, [entry(1), entry(2)]);
+        // The name of the config, its comments and its layout do not change what is tried.
+        let base = |config: &str, name: &str| Request {
+            config: config.to_owned(),
+            config_name: name.into(),
+            ..request.clone()
+        };
+        let commented = base("# Mine.\n[train]\n\nmax_steps = 9 # few\n", "./my.toml");
+        let plain = base("[train]\nmax_steps = 9\n", "my.toml");
+        assert_eq!(commented.differences(&plain), "");
+        let longer = base("[train]\nmax_steps = 10\n", "my.toml");
+        assert_eq!(commented.differences(&longer), "the base config");
+        let renamed = Request { config_name: "./my.toml".into(), ..request.clone() };
+        assert_eq!(Folder::open(&root, &renamed, false).unwrap().1, [entry(1), entry(2)]);
         let other = Request { n_seeds: 3, ..request.clone() };
         let error = Folder::open(&root, &other, false).unwrap_err().to_string();
         assert!(error.contains("--seeds"), "{error}");

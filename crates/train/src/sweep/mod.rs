@@ -72,14 +72,22 @@ pub struct Request {
     pub n_seeds: usize,
     /// The most parameters of a model; `None` if only memory limits them.
     pub max_parameters: Option<u64>,
+    /// The minutes of training that the base config was made for; `None` if it was written by hand.
+    #[serde(default)]
+    pub minutes: Option<f64>,
 }
 
 impl Request {
-    /// The arguments that differ between two requests.
+    /// The arguments that differ between two requests and change their runs; empty if none do. Those of a config's name,
+    /// and of its comments, do not; the minutes that it was made for only explain the config.
     fn differences(&self, other: &Self) -> String {
-        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters } = self;
+        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters, minutes: _ } =
+            self;
+        let table = |text: &str| text.parse::<Table>().ok();
+        let is_same_config =
+            *config == other.config || table(config).is_some_and(|keys| table(&other.config) == Some(keys));
         let names = [
-            ("the base config", *config != other.config),
+            ("the base config", !is_same_config),
             ("--set or --device", *overrides != other.overrides),
             ("--space", *space != other.space),
             ("--method", *method != other.method),

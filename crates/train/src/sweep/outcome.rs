@@ -67,6 +67,8 @@ pub struct Row {
 /// It is the share of the variance of the ranks in the first rung, at equal training time, that the groups of the key's
 /// values explain: `(H - k + 1) / (n - k)` with the Kruskal-Wallis H, k groups and n settings; 0 is what chance
 /// explains. Ranks, since one diverging setting would otherwise account for all of the variance; it just ranks last.
+/// Values of different keys may come together by chance, so that the same differences count for both: shares that add up
+/// to more than 1 are divided by their sum.
 ///
 /// Source: Tomczak and Tomczak 2014, "The need to report effect size estimates revisited", `eta^2_H`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,6 +113,7 @@ impl Outcome {
             importance(&dimension.key.path, values)
         };
         let mut importance: Vec<Importance> = space.iter().enumerate().map(of_key).collect();
+        limit_to_all(&mut importance);
         importance.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
         let mut outcome = Self {
             sweep_dir: root.to_owned(),
@@ -260,6 +263,12 @@ fn importance(key: &str, values: Vec<(&Value, f64)>) -> Importance {
     Importance { key: key.to_owned(), share, groups: groups.into_iter().map(group).collect() }
 }
 
+/// Divides shares that add up to more than 1 by their sum.
+fn limit_to_all(keys: &mut [Importance]) {
+    let sum: f64 = keys.iter().filter_map(|key| key.share).sum();
+    keys.iter_mut().filter_map(|key| key.share.as_mut()).for_each(|share| *share /= sum.max(1.0));
+}
+
 /// The rank of each number, from 1; ties share their mean rank.
 fn ranks(numbers: &[f64]) -> Vec<f64> {
     let rank = |number: &f64| {
@@ -305,6 +314,18 @@ mod tests {
         );
         let same = importance("kind", vec![(&kinds[0], 1.0), (&kinds[0], 2.0)]);
         assert_eq!(same.share, None, "one value explains nothing");
+    }
+
+    #[test]
+    fn keys_that_explain_the_same_do_not_explain_more_than_all() {
+        let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
+        let of = |key| importance(key, (0..60).map(|i| (&kinds[i / 30], f64::from(i / 30 == 0))).collect());
+        let mut keys = [of("one"), of("other"), importance("none", Vec::new())];
+        limit_to_all(&mut keys);
+        assert_eq!(keys.map(|key| key.share), [Some(0.5), Some(0.5), None]);
+        let mut alone = [Importance { share: Some(0.25), ..of("one") }];
+        limit_to_all(&mut alone);
+        assert_eq!(alone[0].share, Some(0.25));
     }
 
     #[test]

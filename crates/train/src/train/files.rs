@@ -27,21 +27,75 @@ impl Files {
         Ok(self.run.set_best(step)?)
     }
 
-    /// Saves a checkpoint and returns its path; also an error, if the run directory was moved and the checkpoint went
-    /// along.
+    /// Replaces the state of the checkpoint of its step.
+    pub(super) fn replace_state(&self, state: &TrainState) -> Result<(), TrainError> {
+        self.lock.check()?;
+        Ok(Checkpoint::replace_state(&self.run.checkpoint(state.step), state)?)
+    }
+
+    /// Saves a checkpoint and returns its path; also an error, if the run directory was moved, even while the checkpoint
+    /// was written, and the checkpoint went along.
     pub(super) fn save(
         &mut self,
         checkpoint: &Checkpoint,
         config: &TrainConfig,
     ) -> Result<(PathBuf, Option<RunError>), TrainError> {
         self.logs.sync()?; // log lines must reach the disk before the checkpoint that follows them
-        let moved = match self.lock.check() {
+        let keep = config.keep_checkpoints.limit();
+        let moved = self.follow()?;
+        let saved = self.run.save(checkpoint, keep);
+        if moved.is_none()
+            && let Some(moved) = self.follow()?
+        {
+            return Ok((self.run.save(checkpoint, keep)?, Some(moved)));
+        }
+        Ok((saved?, moved))
+    }
+
+    /// Goes on in the directory's new place if it was moved, which is the error that is returned.
+    fn follow(&mut self) -> Result<Option<RunError>, TrainError> {
+        match self.lock.check() {
             Err(RunError::Moved { root, to }) => {
                 self.run = RunDir::open(&to)?;
-                Some(RunError::Moved { root, to })
+                Ok(Some(RunError::Moved { root, to }))
             }
-            other => other.map(|()| None)?,
-        };
-        Ok((self.run.save(checkpoint, config.keep_checkpoints.limit())?, moved))
+            other => Ok(other.map(|()| None)?),
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use super::*;
+    use crate::config::Config;
+    use tinderbox_model::LazyTensor;
+    use tinderbox_model::tokenizer::Tokenizer;
+
+    #[test]
+    fn a_checkpoint_goes_along_when_its_run_is_moved_while_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [root, moved] = ["run", "moved"].map(|name| folder.path().join(name));
+        let (config, state) = (Config::default(), TrainState { step: 1, ..TrainState::default() });
+        let lock = RunDir::lock(&root).unwrap();
+        let run = RunDir::create(&root, false, &config, &Tokenizer::byte()).unwrap();
+        let mut files = Files::open(run, lock, &TrainState::default(), &config.train).unwrap();
+        let (from, to) = (root.clone(), moved.clone());
+        let weight = LazyTensor::computed(vec![1], move |sink| {
+            if from.exists() {
+                fs::rename(&from, &to)?;
+            }
+            sink(&[1.0])
+        });
+        let model = BTreeMap::from([("a".to_owned(), weight)]);
+        let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
+        let (path, error) = files.save(&checkpoint, &config.train).unwrap();
+        assert_eq!(path, moved.join("checkpoints/step-000001"));
+        assert!(matches!(error, Some(RunError::Moved { to, .. }) if to == moved));
+        assert_eq!(Checkpoint::read(&path).unwrap().state.step, 1);
+        assert_eq!(RunDir::open(&moved).unwrap().last().unwrap(), path);
+        assert!(!root.exists());
     }
 }

@@ -162,12 +162,13 @@ const MAX_SKIPPED: usize = 100;
 pub(super) struct Tolerance {
     skip_non_finite: bool,
     /// The number of consecutive steps whose loss or gradient was not finite.
-    n_skipped: usize,
+    pub n_skipped: usize,
 }
 
 impl Tolerance {
-    pub(super) fn new(config: &TrainConfig) -> Self {
-        Self { skip_non_finite: config.skip_non_finite, n_skipped: 0 }
+    /// `n_skipped` steps before the next one were skipped already.
+    pub(super) fn new(config: &TrainConfig, n_skipped: usize) -> Self {
+        Self { skip_non_finite: config.skip_non_finite, n_skipped }
     }
 
     /// The name and value of the number that ends the run; `None` if the run continues.
@@ -226,11 +227,11 @@ mod tests {
         let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: NormsByLayer::default() };
         let (broken, spike) = (skipped(None), skipped(Some(1.0)));
         let ends = |tolerance: &mut Tolerance, skipped| tolerance.fault(skipped, f32::NAN, 1.0).is_some();
-        let mut strict = Tolerance::new(&TrainConfig::default());
+        let mut strict = Tolerance::new(&TrainConfig::default(), 0);
         assert_eq!(strict.fault(None, 1.0, f32::INFINITY), Some((GRADIENT_NORM, f32::INFINITY)));
         assert!(ends(&mut strict, None) && ends(&mut strict, Some(&broken)) && !ends(&mut strict, Some(&spike)));
         assert_eq!(strict.fault(None, 1.0, 2.0), None);
-        let mut patient = Tolerance::new(&TrainConfig { skip_non_finite: true, ..TrainConfig::default() });
+        let mut patient = Tolerance::new(&TrainConfig { skip_non_finite: true, ..TrainConfig::default() }, 0);
         assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));
         assert!(!ends(&mut patient, Some(&spike)), "a step with numbers");
         assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));

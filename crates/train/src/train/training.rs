@@ -46,7 +46,8 @@ pub(super) struct Training<'a> {
     max_unread: usize,
     last_loss: Option<f32>,
     last_gradient_norm: f32,
-    saved_step: Option<usize>,
+    /// The step of the last checkpoint, and what was pending there.
+    saved: Option<(usize, Option<Pending>)>,
     tolerance: Tolerance,
     exchange: ExchangeClock,
     evaluated_step: Option<usize>,
@@ -67,8 +68,8 @@ impl<'a> Training<'a> {
             files: dir.map(|(run, lock)| Files::open(run, lock, &state, &config.train)).transpose()?,
             metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
-            saved_step: resumed.then_some(state.step),
-            tolerance: Tolerance::new(&config.train),
+            saved: resumed.then_some((state.step, state.pending)),
+            tolerance: Tolerance::new(&config.train, state.non_finite_steps),
             exchange: ExchangeClock::default(),
             last_loss: state.loss_window.last().copied(),
             config,
@@ -226,6 +227,7 @@ impl<'a> Training<'a> {
         let reports = self.trainer.ranks().is_first() || self.config.distributed.sync == SyncKind::Local;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
             let fault = self.tolerance.fault(skipped.as_deref(), loss, norm);
+            self.state.non_finite_steps = self.tolerance.n_skipped;
             if let Some((what, value)) = fault.filter(|_| reports) {
                 let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
                 return Err(self.not_finite(step, what, value.into(), norms));
@@ -268,19 +270,20 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Saves a checkpoint of this step, unless it was saved already.
+    /// Saves a checkpoint of this step. If it was saved already, only its state is replaced, once what was pending then
+    /// is done.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
-        let step = self.state.step;
-        if self.saved_step == Some(step) {
-            return match &self.files {
-                Some(files) if self.is_best() => files.set_best(step), // an interrupt saved it before the evaluation
-                _ => Ok(()),
-            };
+        let (step, pending) = (self.state.step, self.state.pending);
+        if let Some((_, pending_then)) = self.saved.replace((step, pending)).filter(|(saved, _)| *saved == step) {
+            let Some(files) = &self.files else { return Ok(()) };
+            if pending != pending_then {
+                files.replace_state(&self.trainer.checkpoint(self.state.clone()).state)?;
+            }
+            return if self.is_best() { files.set_best(step) } else { Ok(()) };
         }
         self.average()?;
         self.trainer.average_optimizer();
-        self.saved_step = Some(step);
         self.on_first(Self::write_checkpoint)
     }
 
