@@ -119,7 +119,6 @@ impl RunDir {
         overwrite: bool,
         config: &Config,
         tokenizer: &Tokenizer,
-        tokenizer_config: Option<&str>,
         checkpoint: &Checkpoint,
     ) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
@@ -130,9 +129,6 @@ impl RunDir {
         checkpoint.write(&beside)?;
         let created = Self::lock(root).and_then(|_lock| {
             let run = Self::create(root, overwrite, config, tokenizer)?;
-            if let Some(tokenizer_config) = tokenizer_config {
-                run.replace(TOKENIZER_CONFIG, tokenizer_config)?;
-            }
             let step = checkpoint.state.step;
             rename(&beside, &run.checkpoint(step)).map_err(cannot_write(root))?;
             run.write_pointer(LAST, step)?;
