@@ -188,10 +188,26 @@ fn what_is_there_stays_without_overwrite() {
       hint: give it a name, such as my-model
     ");
     folder.write("notes/Modelfile", "FROM mine");
+    folder.write("notes/it.gguf", "mine");
     assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes"]), @r"
-    error: `notes/Modelfile` already exists; nothing was written
+    error: `notes/it.gguf` already exists; nothing was written
       hint: choose another place, or replace it with --overwrite
     ");
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes", "--overwrite"]), @r"
+    error: nothing was written to `notes`, since these are not as an export wrote them:
+      - it.gguf
+      - Modelfile
+      hint: choose another place, or move them elsewhere
+    ");
+    folder.write("model/config.json", "{}");
+    folder.write("model/notes.txt", "mine");
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "hf", "--output", "model", "--overwrite"]), @r"
+    error: nothing was written to `model`, since these are not as an export wrote them:
+      - config.json
+      - notes.txt
+      hint: choose another place, or move them elsewhere
+    ");
+    assert_eq!(folder.read("notes/it.gguf") + &folder.read("model/notes.txt"), "minemine");
     assert_eq!(folder.read("notes/today.txt") + &folder.read("notes/Modelfile"), "mineFROM mine");
     assert_eq!(folder.read("runs/it/checkpoints/step-000000/state.json"), state);
     assert!(folder.read("text.txt").len() > 100);

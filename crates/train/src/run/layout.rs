@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::files::{
-    create_dir_all, is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically,
+    PartialDir, create_dir_all, is_partial, read_text, remove_dir, remove_left_over, rename, write_atomically,
 };
 use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, log};
 use crate::config::Config;
@@ -122,22 +122,16 @@ impl RunDir {
         checkpoint: &Checkpoint,
     ) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
-        let beside = partial_name(root);
-        if beside.exists() {
-            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // left by a crash
-        }
-        checkpoint.write(&beside)?;
-        let created = Self::lock(root).and_then(|_lock| {
-            let run = Self::create(root, overwrite, config, tokenizer)?;
-            let step = checkpoint.state.step;
-            rename(&beside, &run.checkpoint(step)).map_err(cannot_write(root))?;
-            run.write_pointer(LAST, step)?;
-            run.set_best(step)?;
-            Ok(run)
-        });
-        created.inspect_err(|_| {
-            fs::remove_dir_all(&beside).ok(); // the first error is the one to report
-        })
+        let beside = PartialDir::create(root).map_err(cannot_write(root))?;
+        let written = beside.path().join(CHECKPOINTS);
+        checkpoint.write(&written)?;
+        let _lock = Self::lock(root)?;
+        let run = Self::create(root, overwrite, config, tokenizer)?;
+        let step = checkpoint.state.step;
+        rename(&written, &run.checkpoint(step)).map_err(cannot_write(root))?;
+        run.write_pointer(LAST, step)?;
+        run.set_best(step)?;
+        Ok(run)
     }
 
     /// The run at `root`.

@@ -13,6 +13,7 @@ pub mod layout;
 mod listing;
 mod lock;
 pub mod log;
+mod partial_dir;
 mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
