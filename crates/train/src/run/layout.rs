@@ -355,6 +355,18 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
+/// Whether `path` is an existing file of a run or of one of its checkpoints, other than its report and pictures, which
+/// can be drawn again.
+pub fn is_part_of_run(path: &Path) -> bool {
+    const DRAWN: [&str; 4] = [REPORT, LOSS_SVG, LEARNING_RATE_SVG, HEADS_SVG];
+    let Ok(path) = path.canonicalize() else { return false };
+    path.ancestors().skip(1).any(|root| {
+        let within = path.strip_prefix(root).ok().and_then(|within| within.components().next());
+        let is_kept = |name: &&str| within.is_some_and(|within| within.as_os_str() == *name) && !DRAWN.contains(name);
+        CONTENTS.iter().any(is_kept) && is_run(root)
+    })
+}
+
 /// Whether the files of a folder are those of a run: other programs use a `config.toml`, too.
 fn is_run(root: &Path) -> bool {
     let config = root.join(CONFIG);
