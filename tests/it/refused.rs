@@ -168,6 +168,20 @@ fn what_is_there_stays_without_overwrite() {
     error: `runs/it` already exists; nothing was written
       hint: choose another place, or replace it with --overwrite
     ");
+    let mine = ["tensorboard/mine.txt", "checkpoints/step-000000/card.md", "checkpoints/best-one/model.safetensors"];
+    for name in mine {
+        folder.write(Path::new("runs/it").join(name), "mine");
+    }
+    assert_snapshot!(folder.fail(&["import", path, "--run-dir", "runs/it", "--overwrite"]), @r"
+    error: the run `runs/it` is not replaced, since these are in its folders and no run wrote them:
+      - checkpoints/best-one
+      - checkpoints/step-000000/card.md
+      - tensorboard/mine.txt
+      hint: move them elsewhere, or choose another place with --run-dir
+    ");
+    for name in mine {
+        assert_eq!(folder.read(&format!("runs/it/{name}")), "mine");
+    }
     fs::create_dir(folder.path("notes")).expect("made");
     folder.write("notes/today.txt", "mine");
     assert_snapshot!(folder.fail(&["import", path, "--run-dir", "notes", "--overwrite"]), @r"
