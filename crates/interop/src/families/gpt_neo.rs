@@ -94,20 +94,20 @@ fn windows(keys: &mut ConfigJson<'_>, n_layers: usize) -> Vec<usize> {
         Some("local") => Some(window),
         _ => None,
     };
-    let windows_of = |layers: Option<Vec<Value>>| -> Option<Vec<usize>> {
+    let read = |layers: Option<Vec<Value>>| -> Option<Vec<usize>> {
         let windows: Vec<usize> = layers?.iter().map(window_of).collect::<Option<_>>()?;
         (windows.len() == n_layers).then_some(windows)
     };
     // `[[["global", "local"], 12]]`: a list, and the number of times that it is repeated.
-    let of_types = types.map(|types| windows_of(repeated(types, n_layers)));
-    let of_layers = layers.map(|layers| windows_of(layers.as_array().cloned()));
+    let of_types = types.map(|types| read(repeated(types, n_layers)));
+    let of_layers = layers.map(|layers| read(layers.as_array().cloned()));
     if let (Some(Some(of_types)), Some(of_layers), Some(value)) = (&of_types, &of_layers, layers)
         && Some(of_types) != of_layers.as_ref()
     {
         keys.problem("attention_layers", value, "attention_types says otherwise, and both must be the same");
     }
     let key = if types.is_none() && layers.is_some() { "attention_layers" } else { "attention_types" };
-    let default = || windows_of(Some((0..24).map(|i| ["global", "local"][i % 2].into()).collect()));
+    let default = || read(Some((0..24).map(|i| ["global", "local"][i % 2].into()).collect()));
     match of_types.or(of_layers).unwrap_or_else(default) {
         None => {
             let value = keys.get(key).unwrap_or(&Value::Null);
