@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Where to write it: a folder, or a .gguf file [default: a folder `hf` or `gguf` in the run]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
-    /// Replace what is there
+    /// Replace an earlier export
     #[arg(long)]
     overwrite: bool,
 }

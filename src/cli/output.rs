@@ -6,9 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::run::write_atomically;
+use crate::run::{layout, write_atomically};
+use crate::view::is_page;
 
-/// Returns an error if no file can be written at `path`, because it is a folder or its folder does not exist.
+/// Returns an error if no file can be written at `path`, because it is a folder, its folder does not exist, or it is a
+/// file by which a run is known or resumed.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if path.is_dir() || path.file_name().is_none() {
@@ -18,6 +20,25 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         let folder = folder.display();
         bail!("cannot write `{shown}`: there is no folder `{folder}`\n  hint: make it first, or name another");
+    }
+    if layout::is_part_of_run(path) {
+        bail!("cannot write `{shown}`: it is a part of a run\n  hint: choose another name");
+    }
+    Ok(())
+}
+
+/// Like [`check_file`], for a page. Also returns an error if there is a file that is not a page made here: only what can
+/// be written again is replaced.
+pub(super) fn check_page(path: &Path) -> anyhow::Result<()> {
+    check_file(path)?;
+    let is_other = |text: Vec<u8>| !text.is_empty() && !is_page(&String::from_utf8_lossy(&text));
+    // Pipes and devices are never read.
+    if path.is_file() && fs::read(path).map_or(true, is_other) {
+        bail!(
+            "`{}` is not a page that Tinderbox wrote, so it is not replaced\n  hint: choose another name, or move it \
+             elsewhere",
+            path.display()
+        );
     }
     Ok(())
 }

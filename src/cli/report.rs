@@ -22,8 +22,8 @@ pub(super) struct Args {
     /// A run directory; the run may still be in progress. The curves of several runs share their charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write; an existing one is replaced [default: report.html in the run, with the curves as SVG beside
-    /// it; of several runs, comparison.html]
+    /// The page to write; an earlier page is replaced, any other file is not [default: report.html in the run, with the
+    /// curves as SVG beside it; of several runs, comparison.html]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The device to measure the heads on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
@@ -34,7 +34,7 @@ pub(super) struct Args {
 /// Reads the run, measures its best checkpoint and writes the page.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
-        output::check_file(path)?;
+        output::check_page(path)?;
     }
     let run = match &args.runs[..] {
         [run] => run::open_or_locate(run)?,
@@ -55,6 +55,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Writes a page that compares several runs.
 fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
+    output::check_page(page)?;
     let runs = runs.iter().map(|run| run::open_or_locate(run)).collect::<Result<Vec<_>, _>>()?;
     let comparison = Comparison::read(&runs)?;
     note_each("note", comparison.notes());

@@ -27,6 +27,8 @@ pub use html::attention::{attention_html, attention_mib, check_size};
 pub(crate) use html::curves::{Chart, Series, curves};
 pub(crate) use html::head_history::HeadHistory;
 pub(crate) use html::head_map::head_map;
+#[cfg(feature = "cli")]
+pub(crate) use html::is_page;
 pub(crate) use html::{Fragment, escape, page, page_about};
 #[cfg(feature = "serve")]
 pub(crate) use sheet::explanation::explanation_sheet;

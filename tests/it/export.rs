@@ -9,7 +9,7 @@ use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{Outgoing, Source, hf};
 use tinderbox::model::Dtype;
 
-use crate::fixtures::{Folder, Model, Ran, bits, families, files, import};
+use crate::fixtures::{Folder, Model, Ran, Started, bits, families, files, import};
 
 #[test]
 fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
@@ -54,7 +54,6 @@ fn a_later_export_replaces_an_earlier_one_whole() {
         |folder: &Path, numbers, overwrite| gguf::export(&outgoing, numbers, &folder.join("gguf"), overwrite).map(drop);
     to_hf(&twice, Dtype::F32, false).expect("written");
     to_gguf(&twice, TensorType::F32, false).expect("written");
-    fs::write(twice.join("hf/old.txt"), "of the earlier one").expect("written");
     let before = files(&twice);
     let refused = [to_hf(&twice, Dtype::Bf16, false), to_gguf(&twice, TensorType::Bf16, false)];
     for refused in refused {
@@ -62,11 +61,72 @@ fn a_later_export_replaces_an_earlier_one_whole() {
     }
     assert!(files(&twice) == before);
 
+    // What is not as the export wrote it stays, and is named.
+    fs::write(twice.join("hf/notes.txt"), "of the user").expect("written");
+    fs::create_dir(twice.join("hf/more")).expect("made");
+    let card = fs::read(twice.join("hf/README.md")).expect("read");
+    fs::write(twice.join("hf/README.md"), "by the user").expect("written");
+    fs::create_dir(twice.join(".hf.partial")).expect("made");
+    fs::write(twice.join(".hf.partial/notes.txt"), "of the user").expect("written");
+    let changed = files(&twice);
+    let refused = to_hf(&twice, Dtype::Bf16, true).expect_err("it has others").to_string();
+    assert!(refused.contains("an export wrote them:\n  - README.md\n  - more\n  - notes.txt\n  hint: "), "{refused}");
+    assert!(files(&twice) == changed);
+    fs::write(twice.join("hf/README.md"), card).expect("written");
+    fs::remove_file(twice.join("hf/notes.txt")).expect("removed");
+    fs::remove_dir(twice.join("hf/more")).expect("removed");
+
     for folder in [&twice, &once] {
         to_hf(folder, Dtype::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
         to_gguf(folder, TensorType::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
     }
+    assert_eq!(fs::read(twice.join(".hf.partial/notes.txt")).expect("it stays"), b"of the user");
+    fs::remove_dir_all(twice.join(".hf.partial")).expect("removed");
     assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
+}
+
+#[test]
+fn of_two_at_once_one_is_there_whole() {
+    let models = [Model::for_gguf("llama"), Model::for_gguf("llama")];
+    models[1].change(|tensors| tensors.values_mut().for_each(|held| held.bytes.rotate_left(4)));
+    let [alone, other_alone, both] = [(); 3].map(|()| Folder::new());
+    let folders = [alone, other_alone];
+    for (i, run) in ["one", "other"].into_iter().enumerate() {
+        let model = models[i].path().to_str().expect("UTF-8");
+        for folder in [&folders[i], &both] {
+            folder.succeed(&["import", model, "--run-dir", run]);
+        }
+    }
+    let commands = |i: usize| {
+        let (model, run) = (models[i].path().to_str().expect("UTF-8"), ["one", "other"][i]);
+        [
+            ["import", model, "--run-dir", "import/run"].to_vec(),
+            ["export", run, "--to", "hf", "--output", "hf/hf"].to_vec(),
+            ["export", run, "--to", "gguf", "--output", "gguf/it.gguf"].to_vec(),
+        ]
+    };
+    for (kind, written) in ["import", "hf", "gguf"].into_iter().enumerate() {
+        let args = [0, 1].map(|i| commands(i)[kind].clone());
+        let expected = [0, 1].map(|i| {
+            folders[i].succeed(&args[i]);
+            files(&folders[i].path(written))
+        });
+        assert!(expected[0] != expected[1]);
+        for round in 0..8 {
+            let overwrite = if round % 2 == 0 { &[][..] } else { &["--overwrite"] };
+            if overwrite.is_empty() {
+                fs::remove_dir_all(both.path(written)).ok();
+            }
+            let started = [0, 1].map(|i| both.start(&[&args[i], overwrite].concat()));
+            let ran = started.map(Started::finish);
+            let (found, codes) = (files(&both.path(written)), [0, 1].map(|i| ran[i].code));
+            let is_one = (0..2).any(|i| codes[i] == Some(0) && found == expected[i]);
+            let names = found.keys();
+            assert!(is_one, "{written}: {codes:?} and {names:?}: {}{}", ran[0].stderr, ran[1].stderr);
+            let n_done = codes.iter().filter(|code| **code == Some(0)).count();
+            assert!(n_done == 1 || !overwrite.is_empty(), "{written}: {codes:?}");
+        }
+    }
 }
 
 /// Runs a command that cannot write files of more than some 10 to 20 KiB: beyond that it is killed, or gets an error

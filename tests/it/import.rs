@@ -9,8 +9,9 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 use tinderbox::interop::layout::ForeignTensor;
 use tinderbox::interop::{Family, Source};
+use tinderbox::tokenizer::Tokenizer;
 
-use crate::fixtures::{Held, Model, bits, families};
+use crate::fixtures::{Folder, Held, Model, bits, families};
 
 /// The problems of a model with these keys in its `config.json`.
 fn problems(family: &str, keys: Value) -> Vec<String> {
@@ -132,9 +133,9 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
         "max_position_embeddings = -1: a whole number above 0 is expected",
         "mlp_bias = false: true is supported, as attention_bias is",
         r#"hidden_act = "gelu": "silu", "swish" are supported"#,
-        "partial_rotary_factor = 0.5: 1 is supported",
         r#"rope_parameters.rope_theta = "high": a number is expected"#,
         r#"rope_parameters.rope_type = "yarn": "default", "linear", "llama3" are supported"#,
+        "partial_rotary_factor = 0.5: 1 is supported",
         "vocab_size is missing",
     ];
     assert_eq!(problems("llama", keys), expected);
@@ -171,6 +172,90 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
     assert_eq!(found, ["attention_bias = false: true is supported"]);
     let found = problems("gpt_neox", json!({ "model_type": "gemma3" }));
     assert_eq!(found, [format!(r#"model_type = "gemma3": {} are supported"#, Family::names())]);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let llama3 = |factor: f64| {
+        json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8,
+        })
+    };
+    let mut parameters = llama3(2.0);
+    parameters["rope_theta"] = 500.0.into();
+    let both = |scaling: Value| json!({ "rope_parameters": parameters, "rope_scaling": scaling });
+    let why = "rope_parameters says otherwise, and only one of the two is supported";
+    for other in [llama3(4.0), json!({ "rope_type": "linear", "factor": 2.0 }), json!({ "rope_type": "default" })] {
+        assert_eq!(problems("llama", both(other.clone())), [format!("rope_scaling = {other}: {why}")]);
+    }
+    let theta = json!({ "rope_type": "llama3", "rope_theta": 10_000.0 });
+    assert!(problems("llama", both(theta)).iter().any(|problem| problem.ends_with(why)));
+    let alone = Model::of("llama").set(json!({ "rope_parameters": parameters, "rope_scaling": null })).open().config;
+    for same in [llama3(2.0), parameters.clone(), json!({})] {
+        assert_eq!(Model::of("llama").set(both(same)).open().config, alone);
+    }
+    assert!(alone.rope_scaling.is_some() && (alone.rope_theta - 500.0).abs() < 1e-9, "{alone:?}");
+
+    let windows = Model::of("gpt_neo").open().config;
+    let layers: Vec<&str> =
+        (0..windows.n_layers).map(|i| windows.attention_window_of(i).map_or("global", |_| "local")).collect();
+    let mut others = layers.clone();
+    others.rotate_left(1);
+    let types = json!([[layers, 1]]);
+    let set = |layers: Value| json!({ "attention_types": types, "attention_layers": layers });
+    let why = "attention_types says otherwise, and both must be the same";
+    for others in [json!(others), json!([]), json!("local")] {
+        assert_eq!(problems("gpt_neo", set(others.clone())), [format!("attention_layers = {others}: {why}")]);
+    }
+    assert_eq!(Model::of("gpt_neo").set(set(json!(layers))).open().config, windows);
+}
+
+#[test]
+fn a_tied_output_layer_that_differs_is_refused() {
+    let tied = families().into_iter().filter(|family| Model::of(family).open().config.tie_embeddings);
+    for family in tied {
+        let model = Model::of(&family);
+        let layout = model.open().layout();
+        let is_embedding = |tensor: &&ForeignTensor| {
+            tensor.columns.as_ref().is_some_and(|columns| columns.path == "token_embedding.weight")
+        };
+        let embedding = layout.iter().find(is_embedding).expect("every model has one").name.clone();
+        let output = if family == "gpt_neox" { "embed_out.weight" } else { "lm_head.weight" };
+        model.change(|tensors| {
+            let mut held = tensors[&embedding].clone();
+            held.bytes[0] ^= 1; // the last bit of one number
+            tensors.insert(output.to_owned(), held);
+        });
+        let said = model.error();
+        assert!(said.contains(&format!("its config ties `{output}` to `{embedding}`, but they differ")), "{said}");
+        assert!(said.contains("\n  hint: set tie_word_embeddings to false in its config.json"), "{said}");
+        model.set(json!({ "tie_word_embeddings": false }));
+        assert!(!model.open().config.tie_embeddings);
+    }
+}
+
+#[test]
+fn a_run_is_only_made_of_a_tokenizer_that_it_can_load() {
+    let folder = Folder::new();
+    let model = Model::of("llama");
+    model.write("tokenizer_config.json", r#"{ "eos_token": 3, "bos_token": "a", "bos_token": "b" }"#);
+    let path = model.path().to_str().expect("UTF-8");
+    let said = folder.fail(&["import", path, "--run-dir", "run"]);
+    assert!(said.contains("tokenizer_config.json` is not a tokenizer_config.json: "), "{said}");
+    assert!(!folder.path("run").exists());
+
+    // Of a key that is there twice, the last one counts, as for transformers; also in a run.
+    let twice = r#"{ "eos_token": "a", "eos_token": "b", "bos_token": {"content": "a", "content": "b"} }"#;
+    model.write("tokenizer_config.json", twice);
+    folder.succeed(&["import", path, "--run-dir", "run"]);
+    for config in [folder.read("run/tokenizer_config.json"), twice.to_owned()] {
+        folder.write("run/tokenizer_config.json", config);
+        let tokenizer =
+            Tokenizer::from_file(&folder.path("run/tokenizer.json")).unwrap_or_else(|error| panic!("{error}"));
+        let ends = [tokenizer.end_of_text(), tokenizer.bos_token()].map(|id| tokenizer.piece(id.expect("a token")));
+        assert_eq!(ends, ["b", "b"]);
+    }
 }
 
 #[test]

@@ -168,6 +168,20 @@ fn what_is_there_stays_without_overwrite() {
     error: `runs/it` already exists; nothing was written
       hint: choose another place, or replace it with --overwrite
     ");
+    let mine = ["tensorboard/mine.txt", "checkpoints/step-000000/card.md", "checkpoints/best-one/model.safetensors"];
+    for name in mine {
+        folder.write(Path::new("runs/it").join(name), "mine");
+    }
+    assert_snapshot!(folder.fail(&["import", path, "--run-dir", "runs/it", "--overwrite"]), @r"
+    error: the run `runs/it` is not replaced, since these are in its folders and no run wrote them:
+      - checkpoints/best-one
+      - checkpoints/step-000000/card.md
+      - tensorboard/mine.txt
+      hint: move them elsewhere, or choose another place with --run-dir
+    ");
+    for name in mine {
+        assert_eq!(folder.read(&format!("runs/it/{name}")), "mine");
+    }
     fs::create_dir(folder.path("notes")).expect("made");
     folder.write("notes/today.txt", "mine");
     assert_snapshot!(folder.fail(&["import", path, "--run-dir", "notes", "--overwrite"]), @r"
@@ -188,10 +202,26 @@ fn what_is_there_stays_without_overwrite() {
       hint: give it a name, such as my-model
     ");
     folder.write("notes/Modelfile", "FROM mine");
+    folder.write("notes/it.gguf", "mine");
     assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes"]), @r"
-    error: `notes/Modelfile` already exists; nothing was written
+    error: `notes/it.gguf` already exists; nothing was written
       hint: choose another place, or replace it with --overwrite
     ");
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes", "--overwrite"]), @r"
+    error: nothing was written to `notes`, since these are not as an export wrote them:
+      - it.gguf
+      - Modelfile
+      hint: choose another place, or move them elsewhere
+    ");
+    folder.write("model/config.json", "{}");
+    folder.write("model/notes.txt", "mine");
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "hf", "--output", "model", "--overwrite"]), @r"
+    error: nothing was written to `model`, since these are not as an export wrote them:
+      - config.json
+      - notes.txt
+      hint: choose another place, or move them elsewhere
+    ");
+    assert_eq!(folder.read("notes/it.gguf") + &folder.read("model/notes.txt"), "minemine");
     assert_eq!(folder.read("notes/today.txt") + &folder.read("notes/Modelfile"), "mineFROM mine");
     assert_eq!(folder.read("runs/it/checkpoints/step-000000/state.json"), state);
     assert!(folder.read("text.txt").len() > 100);

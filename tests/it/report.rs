@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::browser::{Browser, SCREENS};
-use crate::fixtures::{Folder, number, set};
+use crate::fixtures::{Folder, files, number, set};
 
 const HEADS: &str = "train.head_metrics=true";
 
@@ -127,6 +127,36 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     assert!(headings(&html).contains(&"Who looks at whom"));
+}
+
+#[test]
+fn only_a_page_is_replaced_by_a_report() {
+    let folder = Folder::trained();
+    folder.write("notes.html", "<html><head></head>mine</html>");
+    folder.write("comparison.html", "mine");
+    let before = files(&folder.path(""));
+    folder.expect(
+        r"
+    $ report runs/tiny --output runs/tiny/config.toml
+    error: cannot write `runs/tiny/config.toml`: it is a part of a run
+      hint: choose another name
+    $ report runs/tiny --output notes.html
+    error: `notes.html` is not a page that Tinderbox wrote, so it is not replaced
+      hint: choose another name, or move it elsewhere
+    $ report runs/tiny runs/tiny
+    error: `comparison.html` is not a page that Tinderbox wrote, so it is not replaced
+      hint: choose another name, or move it elsewhere
+    $ inspect heads runs/tiny --format json --output runs/tiny/checkpoints/step-000040/state.json
+    error: cannot write `runs/tiny/checkpoints/step-000040/state.json`: it is a part of a run
+      hint: choose another name
+    ",
+    );
+    assert!(files(&folder.path("")) == before);
+    fs::remove_file(folder.path("comparison.html")).expect("removed");
+    for _ in 0..2 {
+        folder.succeed(&["report", "runs/tiny", "--output", "runs/tiny/report.html"]);
+        folder.succeed(&["report", "runs/tiny", "runs/tiny"]);
+    }
 }
 
 #[test]

@@ -56,6 +56,12 @@ pub enum InteropError {
     NoName(PathBuf),
     #[error("`{0}` is there and holds no model, so it is not replaced\n  hint: choose another place")]
     NotAnExport(PathBuf),
+    #[error(
+        "nothing was written to `{path}`, since these are not as an export wrote them:{}\n  hint: choose another place, or move \
+         them elsewhere",
+        listed(others)
+    )]
+    InTheWay { path: PathBuf, others: Vec<String> },
     #[error("cannot get the model `{name}` from the Hugging Face hub: {reason}\n  hint: {hint}")]
     Hub { name: String, reason: String, hint: String },
     #[error(transparent)]

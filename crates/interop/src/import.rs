@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{Family, InteropError, Source};
-use tinderbox_model::tokenizer::Tokenizer;
+use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, ModelConfig, TokenizerConfig, TokenizerKind, TrainConfig};
 use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 
@@ -44,9 +44,7 @@ pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Re
         ..TrainState::default()
     };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
-    // Even an empty one: without it, no text gets a BOS token.
-    let tokenizer_config = Some(source.tokenizer.config.as_deref().unwrap_or("{}"));
-    let run = RunDir::create_with(root, overwrite, &config, &tokenizer, tokenizer_config, &checkpoint);
+    let run = RunDir::create_with(root, overwrite, &config, &tokenizer, &checkpoint);
     let vocab_size = source.vocab_size();
     Ok(Imported { run: run.map_err(in_the_way)?, config, family: source.family, n_parameters, vocab_size })
 }
@@ -60,7 +58,10 @@ fn in_the_way(error: RunError) -> InteropError {
 
 fn tokenizer(source: &Source) -> Result<Tokenizer, InteropError> {
     let path = source.path.join(layout::TOKENIZER);
-    let tokenizer = Tokenizer::from_json(source.tokenizer.json.clone(), &path)?;
+    // Even an empty config: without it, no text gets a BOS token.
+    let config = source.tokenizer.config.clone().unwrap_or_else(|| "{}".to_owned());
+    let tokenizer = Tokenizer::from_json(source.tokenizer.json.clone(), &path)?
+        .with_config(config, &source.path.join(TOKENIZER_CONFIG))?;
     let (n_ids, n_rows) = (tokenizer.vocab_size(), source.vocab_size());
     if n_ids > n_rows {
         let problem = format!("vocab_size = {n_rows}: the tokenizer has {n_ids} ids, and each needs a row");

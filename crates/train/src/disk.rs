@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The most attempts to lock a file that may have been removed, for file systems that cannot tell files apart.
-const MOST_ATTEMPTS: usize = 8;
+pub(crate) const MOST_ATTEMPTS: usize = 8;
 
 /// Whether `path` is a symbolic link, whatever its target.
 pub(crate) fn is_link(path: &Path) -> bool {
@@ -73,6 +73,12 @@ pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
     }
 }
 
+/// A number for the name of a temporary file.
+pub(crate) fn random() -> u64 {
+    // Not the process id: processes in different containers that share a folder may have the same.
+    RandomState::new().hash_one(std::process::id())
+}
+
 /// A temporary file to write to: locked, with a unique name, and removed on drop unless it was renamed.
 #[derive(Debug)]
 pub(crate) struct Temporary {
@@ -98,9 +104,7 @@ impl Temporary {
         let mut n_attempts = 0;
         loop {
             n_attempts += 1;
-            // Processes in different containers that share a folder may have the same process id.
-            let random = RandomState::new().hash_one(std::process::id());
-            let path = folder.join(format!("{start}{random:016x}{end}"));
+            let path = folder.join(format!("{start}{:016x}{end}", random()));
             let file = options.open(&path)?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => {} // another process is cleaning up and about to remove it
@@ -164,7 +168,10 @@ impl<W: Write> Write for Summed<W> {
 }
 
 /// The CRC-32C of everything from the current position to the end of the file.
-pub(crate) fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut crc32c = 0;
     loop {

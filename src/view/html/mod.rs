@@ -20,6 +20,15 @@ pub(crate) const SPARK: &str = include_str!("../assets/spark.svg");
 const SCRIPT: &str = include_str!("../assets/page.js");
 const PICTURE: &str = include_str!("../assets/picture.js");
 
+/// The start of the element that marks pages as made here.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"tinderbox ";
+
+/// Whether a text is a page that was made here, by any version.
+#[cfg(feature = "cli")]
+pub(crate) fn is_page(text: &str) -> bool {
+    text.split_once("</head>").is_some_and(|(head, _)| head.contains(GENERATOR))
+}
+
 /// The content of a section.
 ///
 /// Sections of one kind share their styles and scripts, which are written once. Styles apply only inside sections of
@@ -92,7 +101,7 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
          <meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"generator\" content=\"tinderbox {version}\">\n\
+         {GENERATOR}{version}\">\n\
          <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n\
          <title>{window_title}</title>\n\
          <style>\n{style}</style>\n\

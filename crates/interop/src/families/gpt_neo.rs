@@ -87,20 +87,28 @@ fn layers(model: &ModelConfig) -> Vec<&'static str> {
 fn windows(keys: &mut ConfigJson<'_>, n_layers: usize) -> Vec<usize> {
     const SUPPORTED: &str = "a list of \"global\" and \"local\", as many as num_layers, is supported";
     let window = keys.size_or("window_size", 256);
-    let (key, layers) = match (keys.get("attention_types"), keys.get("attention_layers")) {
-        // `[[["global", "local"], 12]]`: a list, and the number of times that it is repeated.
-        (Some(types), _) => ("attention_types", repeated(types, n_layers)),
-        (None, Some(Value::Array(layers))) => ("attention_layers", Some(layers.clone())),
-        (None, Some(_)) => ("attention_layers", None),
-        (None, None) => ("attention_types", Some((0..24).map(|i| ["global", "local"][i % 2].into()).collect())),
-    };
+    let types = keys.get("attention_types");
+    let layers = keys.get("attention_layers");
     let window_of = |layer: &Value| match layer.as_str() {
         Some("global") => Some(0),
         Some("local") => Some(window),
         _ => None,
     };
-    let windows = layers.and_then(|layers| layers.iter().map(window_of).collect::<Option<Vec<usize>>>());
-    match windows.filter(|windows| windows.len() == n_layers) {
+    let read = |layers: Option<Vec<Value>>| -> Option<Vec<usize>> {
+        let windows: Vec<usize> = layers?.iter().map(window_of).collect::<Option<_>>()?;
+        (windows.len() == n_layers).then_some(windows)
+    };
+    // `[[["global", "local"], 12]]`: a list, and the number of times that it is repeated.
+    let of_types = types.map(|types| read(repeated(types, n_layers)));
+    let of_layers = layers.map(|layers| read(layers.as_array().cloned()));
+    if let (Some(Some(of_types)), Some(of_layers), Some(value)) = (&of_types, &of_layers, layers)
+        && Some(of_types) != of_layers.as_ref()
+    {
+        keys.problem("attention_layers", value, "attention_types says otherwise, and both must be the same");
+    }
+    let key = if types.is_none() && layers.is_some() { "attention_layers" } else { "attention_types" };
+    let default = || read(Some((0..24).map(|i| ["global", "local"][i % 2].into()).collect()));
+    match of_types.or(of_layers).unwrap_or_else(default) {
         None => {
             let value = keys.get(key).unwrap_or(&Value::Null);
             keys.problem(key, value, SUPPORTED);

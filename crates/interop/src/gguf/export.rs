@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::modelfile::{MODELFILE, is_ours, modelfile};
+use super::modelfile::{self, MODELFILE, modelfile};
 use super::vocab::Vocab;
 use super::write::{NewTensor, write};
 use super::{TensorType, rope_freqs, settings};
@@ -10,40 +10,66 @@ use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
 use tinderbox_train::config::{ModelConfig, PositionKind};
+use tinderbox_train::run::files::{lock_folder, remove_left_over_of};
 use tinderbox_train::run::write_atomically;
 
 /// The position embedding, which llama.cpp keeps in f32.
 const POSITIONS: &str = "position_embd.weight";
 
-/// Writes the file `output`, or one named after the run if `output` is a folder, replacing an old one if `overwrite`.
-/// Returns its path.
+/// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
+/// `overwrite`. Returns its path.
 ///
 /// # Errors
 /// If llama.cpp does not support the model or tokenizer, there is a file already, or it cannot be written.
 pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: bool) -> Result<PathBuf, InteropError> {
     let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
     let path = if is_folder { output.join(format!("{}.gguf", model.name())) } else { output.to_owned() };
-    let beside = path.with_file_name(MODELFILE);
-    let others = beside.exists() && !std::fs::read_to_string(&beside).is_ok_and(|text| is_ours(&text));
-    let in_the_way = [(&path, path.exists()), (&beside, others)].into_iter().find(|(_, is)| *is && !overwrite);
-    if let Some((path, _)) = in_the_way {
-        return Err(InteropError::Exists(path.clone()));
-    }
+    check_new(&path, overwrite)?;
     let config = model.model();
     let mut values = settings::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
     values.extend(Vocab::of_tokenizer(&model.tokenizer)?.write());
     let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
     let tensors: Vec<NewTensor> =
         tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
-    }
-    write(&path, &values, &tensors)?;
+    let folder = folder_of(&path);
+    std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
+    remove_left_over_of(&path);
+    let file = write(&path, &values, &tensors).map_err(cannot_write(&path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let has_chat_template = model.tokenizer.chat_template().is_some();
     let text = modelfile(&name, &model.config.generate, config.context_length, has_chat_template);
+    let beside = path.with_file_name(MODELFILE);
+    // Another export to this folder waits, so that the two files are of the same one; or it was faster.
+    let _waiting = lock_folder(folder);
+    check_new(&path, overwrite)?;
+    file.rename().map_err(cannot_write(&path))?;
     write_atomically(&beside, text.as_bytes()).map_err(cannot_write(&beside))?;
     Ok(path)
+}
+
+/// Checks, without changing anything, that the file `path` and a Modelfile beside it may be written: nothing is there,
+/// or only what earlier exports wrote and, for the file, `overwrite`.
+fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
+    let is_there = path.symlink_metadata().is_ok();
+    if is_there && !overwrite {
+        return Err(InteropError::Exists(path.to_owned()));
+    }
+    let modelfile = path.with_file_name(MODELFILE);
+    let is_foreign = modelfile.symlink_metadata().is_ok()
+        && !std::fs::read_to_string(&modelfile).is_ok_and(|text| modelfile::is_ours(&text));
+    let others = [(path, is_there && !settings::is_exported(path)), (&modelfile, is_foreign)];
+    let others = others.into_iter().filter(|(_, is_foreign)| *is_foreign);
+    let others: Vec<String> =
+        others.map(|(path, _)| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
+    match others.is_empty() {
+        true => Ok(()),
+        false => Err(InteropError::InTheWay { path: folder_of(path).to_owned(), others }),
+    }
+}
+
+/// The folder that a file lies in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The type of a tensor if matrices are of the type `numbers`: vectors are always f32, and rows that are not whole

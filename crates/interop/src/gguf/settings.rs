@@ -4,9 +4,10 @@
 //! Sources: llama.cpp, `llama-arch.cpp` for the keys, `src/models/` for what each architecture reads and needs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::metadata::{ArchitectureKeys, Metadata};
-use super::read::StoredTensor;
+use super::read::{Gguf, StoredTensor};
 use super::rope_freqs;
 use super::value::Value;
 use crate::error::cannot_read;
@@ -16,6 +17,8 @@ use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 const ARCHITECTURE: &str = "general.architecture";
 /// A key that only Tinderbox reads.
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
+/// Marks a file as written here, and so as one that a later export may replace.
+const EXPORTED: &str = "tinderbox.exported";
 /// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
@@ -100,6 +103,7 @@ pub(super) fn write(
         ("general.name".to_owned(), Value::string(name)),
         ("general.file_type".to_owned(), Value::u32(file_type)),
         ("general.quantization_version".to_owned(), Value::u32(QUANTIZATION_VERSION)),
+        (EXPORTED.to_owned(), Value::bool(true)),
     ];
     let mut add = |key: &str, value: Value| values.push((format!("{}.{key}", gguf.architecture), value));
     add("vocab_size", Value::count(n_rows));
@@ -140,6 +144,12 @@ pub(super) fn write(
         }
     }
     Ok(values)
+}
+
+/// Whether Tinderbox wrote the file at `path`.
+pub(super) fn is_exported(path: &Path) -> bool {
+    let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+    is_file && Gguf::open(path).is_ok_and(|file| file.metadata.bool(EXPORTED).is_ok_and(|it| it == Some(true)))
 }
 
 /// The key of the epsilon of norms.

@@ -1,4 +1,4 @@
-//! Writes a GGUF file, version 3: atomically, with one tensor in memory at a time.
+//! Writes a GGUF file, version 3, with one tensor in memory at a time.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -6,9 +6,8 @@ use std::path::Path;
 use super::TensorType;
 use super::read::{ALIGNMENT, MAGIC};
 use super::value::{Value, write_string};
-use crate::InteropError;
 use tinderbox_model::LazyTensor;
-use tinderbox_train::run::files::{partial_name, rename, write_synced};
+use tinderbox_train::run::files::PartialFile;
 
 const VERSION: u32 = 3;
 /// The number of values that are encoded at once: a multiple of every block length.
@@ -32,27 +31,22 @@ impl NewTensor {
     }
 }
 
-/// Writes the file `path`, replacing an existing one.
+/// Writes the file `path` under a temporary name.
 ///
 /// # Errors
 /// If it cannot be written, or a tensor cannot be read.
 ///
 /// # Panics
 /// If the rows of a tensor are not whole blocks of its type.
-pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[NewTensor]) -> Result<(), InteropError> {
+pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[NewTensor]) -> io::Result<PartialFile> {
     let header = header(metadata, tensors);
-    let partial = partial_name(path);
-    let written = write_synced(&partial, |file| {
+    PartialFile::write(path, |file| {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&header)?;
         for tensor in tensors {
             write_tensor(tensor, &mut file)?;
         }
         file.flush()
-    });
-    written.and_then(|()| rename(&partial, path)).map_err(|source| {
-        std::fs::remove_file(&partial).ok(); // the first error is the one to report
-        InteropError::Write { path: path.to_owned(), source }
     })
 }
 

@@ -7,25 +7,29 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::config::{self, Ends};
+use super::manifest::{self, MANIFEST};
 use super::{CONFIG, WEIGHTS, card, pretty};
-use crate::error::cannot_write;
+use crate::error::{cannot_read, cannot_write};
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
-use tinderbox_train::run::files::{write_dir, write_synced};
+use tinderbox_train::run::files::{PartialDir, write_synced};
 use tinderbox_train::run::layout::LOSS_SVG;
 use tinderbox_train::run::tensors::write_as;
 
-/// Writes the folder `output`, replacing an old one if `overwrite`.
+/// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///
 /// # Errors
 /// If the path is taken, or the folder cannot be written.
 pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     check_new(output, overwrite)?;
-    write_dir(output, |path, error| cannot_write(path)(error), |folder| write_files(model, dtype, folder))
+    let folder = PartialDir::create(output).map_err(cannot_write(output))?;
+    write_files(model, dtype, folder.path())?;
+    // Again: something may have been put there in the meantime.
+    folder.replace(cannot_write(output), || check_new(output, overwrite))
 }
 
-/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or a model and
-/// `overwrite`.
+/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or only what an
+/// earlier export wrote and `overwrite`.
 fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
     if output.file_name().is_none() {
         return Err(InteropError::NoName(output.to_owned())); // `.` or `..`, which cannot be renamed
@@ -36,11 +40,18 @@ fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
             Err(_) => Ok(()),
         };
     };
-    let is_empty = entries.next().is_none();
-    match is_empty || output.join(CONFIG).is_file() {
-        false => Err(InteropError::NotAnExport(output.to_owned())),
-        true if is_empty || overwrite => Ok(()),
-        true => Err(InteropError::Exists(output.to_owned())),
+    if entries.next().is_none() {
+        return Ok(());
+    }
+    if !output.join(CONFIG).is_file() && !output.join(MANIFEST).is_file() {
+        return Err(InteropError::NotAnExport(output.to_owned()));
+    }
+    if !overwrite {
+        return Err(InteropError::Exists(output.to_owned()));
+    }
+    match manifest::others(output).map_err(cannot_read(output))? {
+        others if others.is_empty() => Ok(()),
+        others => Err(InteropError::InTheWay { path: output.to_owned(), others }),
     }
 }
 
@@ -60,7 +71,8 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
     }
     text("README.md", &card::card(model, curve.is_some().then_some(LOSS_SVG))?)?;
     let path = folder.join(WEIGHTS);
-    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
+    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map_err(cannot_write(&path))?;
+    manifest::write(folder).map_err(cannot_write(folder))
 }
 
 /// The run's `tokenizer_config.json`, if it has one, with the settings that make `AutoTokenizer` produce our ids.

@@ -7,6 +7,7 @@ mod config_json;
 mod export;
 mod folder;
 mod key;
+mod manifest;
 mod rope;
 mod tokenizer;
 mod weights;

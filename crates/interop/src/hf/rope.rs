@@ -1,9 +1,17 @@
 //! `RoPE` settings in a `config.json`: in their own table since transformers 5, previously among the other keys.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ConfigJson;
 use tinderbox_train::config::{ModelConfig, RopeScaling};
+
+/// The settings of `RoPE`.
+#[derive(Clone, Copy, PartialEq)]
+struct Rope {
+    theta: f64,
+    fraction: f64,
+    scaling: Option<RopeScaling>,
+}
 
 /// Reads `rope_parameters`, as transformers 5 writes them, or else `theta_key`, `rope_scaling` and, for partial
 /// rotation, the key of `fraction` with its default.
@@ -13,34 +21,47 @@ pub(super) fn read_rope(
     fraction: Option<(&str, f64)>,
     model: &mut ModelConfig,
 ) {
-    let (name, table) = match (keys.get("rope_parameters"), keys.get("rope_scaling")) {
-        (Some(table), _) => ("rope_parameters", Some(table)),
-        (None, table) => ("rope_scaling", table),
-    };
-    let empty = Map::new();
-    let map = match table {
-        None => &empty,
-        Some(Value::Object(map)) => map,
-        Some(other) => {
+    let theta = keys.number_or("rope_theta", 10_000.0);
+    let theta = keys.number_or(theta_key, theta);
+    let own = fraction.map(|(key, _)| key).filter(|key| keys.get(key).is_some());
+    let key = own.unwrap_or("partial_rotary_factor");
+    let outer =
+        Rope { theta, fraction: keys.number_or(key, fraction.map_or(1.0, |(_, default)| default)), scaling: None };
+    let newer = read_table(keys, "rope_parameters", outer);
+    let older = read_table(keys, "rope_scaling", newer.unwrap_or(outer));
+    // Versions of transformers disagree on the table that takes precedence.
+    if let (Some(newer), Some(older), Some(value)) = (newer, older, keys.get("rope_scaling"))
+        && newer != older
+    {
+        keys.problem("rope_scaling", value, "rope_parameters says otherwise, and only one of the two is supported");
+    }
+    let rope = newer.or(older).unwrap_or(outer);
+    if fraction.is_none() && (rope.fraction - 1.0).abs() > 0.0 {
+        keys.problem("partial_rotary_factor", &rope.fraction.into(), "1 is supported");
+    }
+    model.rope_theta = rope.theta;
+    model.rotary_fraction = rope.fraction;
+    model.rope_scaling = rope.scaling;
+}
+
+/// The settings in the table `name`, with `outer` for the keys that it lacks; `None` without such a table.
+fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: Rope) -> Option<Rope> {
+    let map = match keys.get(name)? {
+        Value::Object(map) if map.is_empty() => return None,
+        Value::Object(map) => map,
+        other => {
             keys.problem(name, other, "a table is expected");
-            &empty
+            return None;
         }
     };
     let mut inner = ConfigJson::new(map);
-    let outer_theta = keys.number_or("rope_theta", 10_000.0);
-    let outer_theta = keys.number_or(theta_key, outer_theta);
-    model.rope_theta = inner.number_or("rope_theta", outer_theta);
-    let own = fraction.map(|(key, _)| key).filter(|key| keys.get(key).is_some());
-    let key = own.unwrap_or("partial_rotary_factor");
-    let outer_fraction = keys.number_or(key, fraction.map_or(1.0, |(_, default)| default));
-    let rotary_fraction = inner.number_or("partial_rotary_factor", outer_fraction);
-    if fraction.is_none() && (rotary_fraction - 1.0).abs() > 0.0 {
-        keys.problem("partial_rotary_factor", &rotary_fraction.into(), "1 is supported");
-    }
-    let original = keys.get("original_max_position_embeddings");
-    model.rope_scaling = scaling(&mut inner, original);
+    let rope = Rope {
+        theta: inner.number_or("rope_theta", outer.theta),
+        fraction: inner.number_or("partial_rotary_factor", outer.fraction),
+        scaling: scaling(&mut inner, keys.get("original_max_position_embeddings")),
+    };
     keys.problems.extend(inner.problems.into_iter().map(|problem| format!("{name}.{problem}")));
-    model.rotary_fraction = rotary_fraction;
+    Some(rope)
 }
 
 /// `original` is the context length before scaling in older files.

@@ -1,17 +1,18 @@
 //! The tensors of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::folder::Folder;
-use super::{INDEX, WEIGHTS};
+use super::{CONFIG, INDEX, WEIGHTS};
 use crate::convert::Tensors;
 use crate::error::{cannot_read, damaged};
 use crate::{Family, InteropError};
 use tinderbox_model::tensor_file::{OpenTensorsError, open_as};
-use tinderbox_model::{Dtype, Role};
+use tinderbox_model::{Dtype, LazyTensor, Role};
 
 /// Suffixes of tensors that older versions saved although they are not parameters: masks and `RoPE` frequencies.
 const BUFFERS: [&str; 5] =
@@ -19,6 +20,9 @@ const BUFFERS: [&str; 5] =
 
 /// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out, saved
 /// or not.
+///
+/// # Errors
+/// If the tensors cannot be read, or an output layer is tied and saved, but with weights of its own.
 pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Tensors, InteropError> {
     let mut tensors = Tensors::new();
     for path in files(folder)? {
@@ -28,10 +32,39 @@ pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Te
             }
         }
     }
+    let mut tensors = with_prefix(tensors, family);
     if is_tied {
-        tensors.retain(|name, _| !is_output(name));
+        let embedding = format!("{}.weight", family.hf.tensors.of(Role::TokenEmbedding));
+        for (name, output) in tensors.extract_if(.., |name, _| is_output(name)).collect::<Vec<_>>() {
+            let is_copy = tensors.get(&embedding).map_or(Ok(true), |tied| is_same(tied, &output));
+            if !is_copy.map_err(cannot_read(folder.path()))? {
+                return Err(InteropError::NotAModel {
+                    path: folder.path().to_owned(),
+                    reason: format!("its config ties `{name}` to `{embedding}`, but they differ"),
+                    hint: format!(
+                        "set tie_word_embeddings to false in its {CONFIG} to keep both, or remove `{name}` from its tensors"
+                    ),
+                });
+            }
+        }
     }
-    Ok(with_prefix(tensors, family))
+    Ok(tensors)
+}
+
+/// Whether two tensors have the same values. Only the first one is held in memory.
+fn is_same(one: &LazyTensor, other: &LazyTensor) -> io::Result<bool> {
+    if one.shape() != other.shape() {
+        return Ok(false);
+    }
+    let one = one.read()?.values;
+    let (mut rest, mut is_same) = (&one[..], true);
+    other.stream(&mut |values| {
+        let (these, after) = rest.split_at(values.len());
+        is_same &= these.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits());
+        rest = after;
+        Ok(())
+    })?;
+    Ok(is_same)
 }
 
 fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {

@@ -69,16 +69,21 @@ impl Companion {
         }
         let path = path.with_file_name(TOKENIZER_CONFIG);
         match std::fs::read_to_string(&path) {
-            Ok(json) => Self::of(json, library)
-                .map(Some)
-                .map_err(|reason| TokenizerError::MalformedConfig { path, reason: reason.to_string() }),
+            Ok(json) => Self::of(json, &path, library).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(TokenizerError::Read { path, source }),
         }
     }
 
-    fn of(json: String, library: &Library) -> serde_json::Result<Self> {
-        let Fields { eos_token, bos_token, add_bos_token, chat_template } = serde_json::from_str(&json)?;
+    /// Reads the content of the file at `path`, the companion of the `tokenizer.json` that `library` was made from.
+    pub(super) fn of(json: String, path: &Path, library: &Library) -> Result<Self, TokenizerError> {
+        // Through a map: of a key that is there twice, the last one counts, as in Python.
+        let fields = serde_json::from_str(&json).and_then(serde_json::from_value::<Fields>);
+        let malformed = |reason: serde_json::Error| TokenizerError::MalformedConfig {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        };
+        let Fields { eos_token, bos_token, add_bos_token, chat_template } = fields.map_err(malformed)?;
         let id = |token: Option<Token>| {
             let (Token::Content(content) | Token::Added { content }) = token?;
             library.tokenizer.token_to_id(&content)

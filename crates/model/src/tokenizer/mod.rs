@@ -155,6 +155,14 @@ impl Tokenizer {
         Ok(Library::new(library, text, kind, path)?.into())
     }
 
+    /// Adds the content of a `tokenizer_config.json`; errors show `path`.
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub fn with_config(self, json: String, path: &Path) -> Result<Self, TokenizerError> {
+        Ok(Self { companion: Some(Companion::of(json, path, &self.inner)?), ..self })
+    }
+
     /// The content of its `tokenizer.json`: always the same bytes, and those of the file that it was read from, if any.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -223,7 +231,7 @@ impl Tokenizer {
         self.companion.as_ref()?.chat_template.as_deref()
     }
 
-    /// The content of the `tokenizer_config.json` that was found beside its file.
+    /// The content of its `tokenizer_config.json`.
     #[must_use]
     pub fn config_json(&self) -> Option<&str> {
         self.companion.as_ref().map(|companion| &*companion.json)

@@ -18,6 +18,8 @@ use tinderbox_model::{Gpt, LazyTensor, Parameter, Role, parameters};
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
+/// Every file of a checkpoint.
+pub(super) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;

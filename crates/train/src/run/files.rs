@@ -4,23 +4,44 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+pub use super::partial_dir::{PartialDir, lock_folder, remove_left_over_of};
 use super::{RunError, cannot_read};
+pub use crate::disk::crc32c_of;
 use crate::disk::{self, Temporary};
 
 /// The suffix of names of half-written or half-removed files.
-const PARTIAL: &str = ".partial";
+pub(super) const PARTIAL: &str = ".partial";
 
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
 ///
 /// Processes that replace it at the same time do not interfere.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut partial = Temporary::create(folder, &format!(".{name}."), PARTIAL)?;
-    partial.file.write_all(contents)?;
-    partial.file.sync_all()?;
-    partial.rename(path)?;
-    sync_names_beside(path)
+    PartialFile::write(path, |file| file.write_all(contents))?.rename()
+}
+
+/// A file that is on the disk under a temporary name; removed on drop.
+#[derive(Debug)]
+pub struct PartialFile {
+    target: PathBuf,
+    temporary: Temporary,
+}
+
+impl PartialFile {
+    /// Lets `write` fill a file of a unique name beside `target`, and waits until it is on the disk.
+    pub fn write(target: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Self> {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let folder = target.parent().unwrap_or(Path::new(""));
+        let mut temporary = Temporary::create(folder, &format!(".{name}."), PARTIAL)?;
+        write(&mut temporary.file)?;
+        temporary.file.sync_all()?;
+        Ok(Self { target: target.to_owned(), temporary })
+    }
+
+    /// Renames the file to its target, replacing an existing one.
+    pub fn rename(self) -> io::Result<()> {
+        self.temporary.rename(&self.target)?;
+        sync_names_beside(&self.target)
+    }
 }
 
 /// Creates a file, replacing any existing one, lets `write` fill it, and waits until it is on the disk.
@@ -51,7 +72,7 @@ pub(super) fn sync_names_beside(path: &Path) -> io::Result<()> {
 }
 
 /// Waits until the names in a directory are on the disk.
-fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(()); // other systems cannot flush a directory
     }
@@ -72,7 +93,9 @@ pub(crate) fn create_dir_all(dir: &Path) -> io::Result<()> {
 
 /// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
 /// which is renamed once they are on the disk. `cannot_write` makes an error from a path and the system's error.
-pub fn write_dir<E>(
+///
+/// Only for directories of a run, from which its lock keeps other processes away; elsewhere, [`PartialDir`].
+pub(super) fn write_dir<E>(
     dir: &Path,
     cannot_write: impl Fn(&Path, io::Error) -> E,
     fill: impl FnOnce(&Path) -> Result<(), E>,
@@ -120,7 +143,7 @@ pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// The hidden name beside `path` for something half written or half removed.
-pub fn partial_name(path: &Path) -> PathBuf {
+pub(super) fn partial_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}{PARTIAL}"))
 }

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::files::{
-    create_dir_all, is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically,
+    PartialDir, create_dir_all, is_partial, read_text, remove_dir, remove_left_over, rename, write_atomically,
 };
-use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, log};
+use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, checkpoint, log, tensorboard};
 use crate::config::Config;
 use crate::disk;
 pub(crate) use tinderbox_model::tokenizer::TOKENIZER_CONFIG;
@@ -71,7 +71,7 @@ pub struct RunDir {
 
 impl RunDir {
     /// Checks, without changing anything, that a new run may be created at `root`: the path is free or has a run
-    /// without steps, or `overwrite` is set and it has any run.
+    /// without steps, or `overwrite` is set and it has any run. Nothing but a run's files may be removed with it.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
         let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
         let mut entries = match fs::read_dir(root) {
@@ -81,7 +81,10 @@ impl RunDir {
         match entries.next().transpose().map_err(cannot_read(root))? {
             None => Ok(()),
             Some(_) if !is_run(root) => Err(RunError::NotEmpty(root.to_owned())),
-            Some(_) if overwrite || !has_steps(&Self::open(root)?) => Ok(()),
+            Some(_) if overwrite || !has_steps(&Self::open(root)?) => match others(root)? {
+                others if others.is_empty() => Ok(()),
+                others => Err(RunError::Others { root: root.to_owned(), others }),
+            },
             Some(_) => Err(RunError::Exists(root.to_owned())),
         }
     }
@@ -119,29 +122,19 @@ impl RunDir {
         overwrite: bool,
         config: &Config,
         tokenizer: &Tokenizer,
-        tokenizer_config: Option<&str>,
         checkpoint: &Checkpoint,
     ) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
-        let beside = partial_name(root);
-        if beside.exists() {
-            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // left by a crash
-        }
-        checkpoint.write(&beside)?;
-        let created = Self::lock(root).and_then(|_lock| {
-            let run = Self::create(root, overwrite, config, tokenizer)?;
-            if let Some(tokenizer_config) = tokenizer_config {
-                run.replace(TOKENIZER_CONFIG, tokenizer_config)?;
-            }
-            let step = checkpoint.state.step;
-            rename(&beside, &run.checkpoint(step)).map_err(cannot_write(root))?;
-            run.write_pointer(LAST, step)?;
-            run.set_best(step)?;
-            Ok(run)
-        });
-        created.inspect_err(|_| {
-            fs::remove_dir_all(&beside).ok(); // the first error is the one to report
-        })
+        let beside = PartialDir::create(root).map_err(cannot_write(root))?;
+        let written = beside.path().join(CHECKPOINTS);
+        checkpoint.write(&written)?;
+        let _lock = Self::lock(root)?;
+        let run = Self::create(root, overwrite, config, tokenizer)?;
+        let step = checkpoint.state.step;
+        rename(&written, &run.checkpoint(step)).map_err(cannot_write(root))?;
+        run.write_pointer(LAST, step)?;
+        run.set_best(step)?;
+        Ok(run)
     }
 
     /// The run at `root`.
@@ -379,6 +372,18 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
+/// Whether `path` is an existing file of a run or of one of its checkpoints, other than its report and pictures, which
+/// can be drawn again.
+pub fn is_part_of_run(path: &Path) -> bool {
+    const DRAWN: [&str; 4] = [REPORT, LOSS_SVG, LEARNING_RATE_SVG, HEADS_SVG];
+    let Ok(path) = path.canonicalize() else { return false };
+    path.ancestors().skip(1).any(|root| {
+        let within = path.strip_prefix(root).ok().and_then(|within| within.components().next());
+        let is_kept = |name: &&str| within.is_some_and(|within| within.as_os_str() == *name) && !DRAWN.contains(name);
+        CONTENTS.iter().any(is_kept) && is_run(root)
+    })
+}
+
 /// Whether the files of a folder are those of a run: other programs use a `config.toml`, too.
 fn is_run(root: &Path) -> bool {
     let config = root.join(CONFIG);
@@ -386,6 +391,31 @@ fn is_run(root: &Path) -> bool {
     let config: toml::Table = toml::from_str(&text).unwrap_or_default();
     let has_sections = ["model", "train"].iter().all(|section| config.get(*section).is_some_and(toml::Value::is_table));
     has_sections && (root.join(LOCK).is_file() || root.join(CHECKPOINTS).is_dir())
+}
+
+/// What lies in the folders of a run, and would be removed with them, although no run writes it; relative to `root`.
+fn others(root: &Path) -> Result<Vec<PathBuf>, RunError> {
+    let entries = |folder: &Path| -> Result<Vec<PathBuf>, RunError> {
+        if !folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            return Ok(Vec::new()); // of a link, only the link is removed
+        }
+        let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        Ok(entries.map_err(cannot_read(folder))?.iter().map(fs::DirEntry::path).collect())
+    };
+    let is_named = |path: &Path, names: &[&str]| names.iter().any(|name| path.ends_with(name)) || is_partial(path);
+    let mut others = entries(&root.join(TENSORBOARD))?;
+    others.retain(|path| !is_named(path, &[tensorboard::EVENTS]));
+    for path in entries(&root.join(CHECKPOINTS))? {
+        match step_of(&path) {
+            Some(_) if path.is_dir() => {
+                others.extend(entries(&path)?.into_iter().filter(|path| !is_named(path, &checkpoint::FILES)));
+            }
+            _ if is_partial(&path) => {}
+            _ => others.push(path),
+        }
+    }
+    others.sort();
+    Ok(others.iter().map(|path| path.strip_prefix(root).unwrap_or(path).to_owned()).collect())
 }
 
 /// Whether a run has something to lose: a step, saved or logged, or imported weights.

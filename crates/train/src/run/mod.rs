@@ -13,6 +13,7 @@ pub mod layout;
 mod listing;
 mod lock;
 pub mod log;
+mod partial_dir;
 mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
@@ -53,6 +54,12 @@ pub enum RunError {
         "`{0}` is not empty and not a run, so nothing is written there\n  hint: choose another place with --run-dir"
     )]
     NotEmpty(PathBuf),
+    #[error(
+        "the run `{root}` is not replaced, since these are in its folders and no run wrote them:{}\n  hint: move them \
+         elsewhere, or choose another place with --run-dir",
+        others.iter().fold(String::new(), |list, path| list + "\n  - " + &path.display().to_string())
+    )]
+    Others { root: PathBuf, others: Vec<PathBuf> },
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
     Busy(PathBuf),
     #[error(

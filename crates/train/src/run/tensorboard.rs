@@ -15,7 +15,7 @@ use super::log::{LogFile, unix_s};
 use super::{RunDir, RunError, cannot_write};
 
 /// The name of the file. `TensorBoard` reads every file with `tfevents` in its name.
-const EVENTS: &str = "events.out.tfevents.tinderbox";
+pub(super) const EVENTS: &str = "events.out.tfevents.tinderbox";
 
 /// The format version, in the first record of a file.
 const FILE_VERSION: &str = "brain.Event:2";

@@ -177,7 +177,7 @@ impl Model {
     fn read(metadata: &Metadata, n_tokens: usize) -> Result<Self, InteropError> {
         match metadata.required(MODEL, metadata.string(MODEL)?)? {
             "gpt2" => Ok(Self::Gpt2 {
-                pre: metadata.string(PRE)?.unwrap_or(pre_tokenizer::DEFAULT).to_owned(),
+                pre: pre(metadata)?.to_owned(),
                 merges: metadata.strings(MERGES)?.unwrap_or_default().to_vec(),
             }),
             "llama" => {
@@ -199,6 +199,24 @@ impl Model {
             Self::Gpt2 { pre, .. } => pre == "llama-bpe",
             Self::Llama { .. } => true,
         }
+    }
+}
+
+/// The name of the pre-tokenizer. llama.cpp reads a file that names none, as files of before May 2024, by a pattern of
+/// its own (`LLAMA_VOCAB_PRE_TYPE_DEFAULT`), which is that of no model.
+fn pre(metadata: &Metadata) -> Result<&str, InteropError> {
+    match metadata.string(PRE)? {
+        Some(pre) if pre != "default" => Ok(pre),
+        pre => Err(InteropError::NotAModel {
+            path: metadata.path().to_owned(),
+            reason: match pre {
+                None => format!("it has no {PRE}, so it does not say how its tokenizer splits a text"),
+                Some(pre) => format!("{PRE} = {pre:?} does not say how its tokenizer splits a text"),
+            },
+            hint: "import the model from its folder of the Hugging Face hub, or from a .gguf file that llama.cpp's \
+                   convert_hf_to_gguf.py wrote from that after April 2024"
+                .to_owned(),
+        }),
     }
 }
 
@@ -346,6 +364,20 @@ mod tests {
             file("trained.json").to_json().replacen("\"add_prefix_space\": false", "\"add_prefix_space\": true", 1);
         let prefixed = Tokenizer::from_json(prefixed, Path::new("tokenizer.json")).expect("a tokenizer");
         insta::assert_snapshot!(refused(&prefixed), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: llama.cpp has no pre-tokenizer like its ByteLevel");
+    }
+
+    #[test]
+    fn a_vocabulary_must_name_its_pre_tokenizer() {
+        for (name, said) in [
+            (None, "it has no tokenizer.ggml.pre, so it does not say how its tokenizer splits a text"),
+            (Some("default"), "tokenizer.ggml.pre = \"default\" does not say how its tokenizer splits a text"),
+        ] {
+            let mut values = Vocab::of_tokenizer(&file("gpt2.json")).expect("llama.cpp has one like it").write();
+            values.retain(|(key, _)| key != PRE);
+            values.extend(name.map(|name| (PRE.to_owned(), Value::string(name))));
+            let error = Vocab::read(&metadata(values)).expect_err("it may be any").to_string();
+            assert!(error.contains(said) && error.contains("\n  hint: import the model from its folder"), "{error}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Vocab {
                 return Err(inexpressible(&format!("its model is {}, not BPE", file["model"]["type"])));
             }
             _ if is_characters => Model::Llama { scores: vec![0.0; n_rows], add_space_prefix: false },
-            _ if tokenizer.kind() == TokenizerKind::Byte => gpt2(pre_tokenizer::DEFAULT, &merges),
+            _ if tokenizer.kind() == TokenizerKind::Byte => gpt2(pre_tokenizer::GPT_2, &merges),
             Some(PreTokenizer { name, .. }) if file["decoder"]["type"] == "ByteLevel" => gpt2(name, &merges),
             _ => llama(&file, &mut tokens, &merges)?,
         };

@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-/// The default of a file that names none.
-pub(super) const DEFAULT: &str = "gpt-2";
+/// The name of GPT-2's, which serves for tokenizers without words, too.
+pub(super) const GPT_2: &str = "gpt-2";
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
@@ -38,7 +38,7 @@ pub(super) enum Words {
 
 /// Of equivalent entries, the first one is written.
 const ALL: [PreTokenizer; 6] = [
-    PreTokenizer { name: DEFAULT, words: Words::Gpt2, nfc: false, ignore_merges: false },
+    PreTokenizer { name: GPT_2, words: Words::Gpt2, nfc: false, ignore_merges: false },
     PreTokenizer { name: "olmo", words: Words::Gpt2, nfc: true, ignore_merges: false },
     PreTokenizer { name: "smollm", words: Words::Digits, nfc: false, ignore_merges: false },
     PreTokenizer { name: "llama-bpe", words: Words::Pattern(LLAMA_3), nfc: false, ignore_merges: true },
@@ -50,7 +50,6 @@ impl PreTokenizer {
     /// The pre-tokenizer with this name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let name = match name {
-            "default" => DEFAULT,
             "llama3" | "llama-v3" => "llama-bpe",
             name => name,
         };
@@ -141,7 +140,7 @@ mod tests {
             assert_eq!(PreTokenizer::of_tokenizer(&file), Some(it));
             assert_eq!(PreTokenizer::of_name(it.name), Some(it));
         }
-        assert_eq!(PreTokenizer::of_name("default").map(|it| it.name), Some("gpt-2"));
+        assert_eq!(PreTokenizer::of_name("default"), None);
         assert_eq!(PreTokenizer::of_name("tekken"), None);
     }
 

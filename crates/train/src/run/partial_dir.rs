@@ -1,0 +1,186 @@
+//! A hidden directory in which the files of another one are written before they get their names: two processes that
+//! write the same directory at the same time, and files of others, never mix.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::files::{PARTIAL, create_dir_all, rename, sync_dir};
+use crate::disk::{self, MOST_ATTEMPTS};
+
+/// The number of hexadecimal digits of the random number in a name.
+const DIGITS: usize = 16;
+
+/// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. It is locked, so that
+/// the next process can tell it from one that a killed process left.
+#[derive(Debug)]
+pub struct PartialDir {
+    target: PathBuf,
+    path: PathBuf,
+    /// `None` on systems that cannot lock a directory.
+    _lock: Option<File>,
+}
+
+impl PartialDir {
+    /// Creates an empty directory beside `target` and its missing parents, and removes those of killed processes.
+    pub fn create(target: &Path) -> io::Result<Self> {
+        let folder = folder_of(target);
+        create_dir_all(&folder)?;
+        remove_left_over_of(target);
+        let mut n_attempts = 0;
+        loop {
+            n_attempts += 1;
+            let path = unique_name(target);
+            let lock = fs::create_dir(&path).and_then(|()| try_lock(&path));
+            match lock {
+                // Another process found it not yet locked, and is removing it.
+                Err(error) if error.kind() != ErrorKind::WouldBlock && error.kind() != ErrorKind::NotFound => {
+                    return Err(error);
+                }
+                Err(error) if n_attempts == MOST_ATTEMPTS => return Err(error),
+                // Some file systems cannot tell directories apart.
+                Ok(lock) if n_attempts == MOST_ATTEMPTS || lock.as_ref().is_none_or(|it| disk::is_at(it, &path)) => {
+                    return Ok(Self { target: target.to_owned(), path, _lock: lock });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Where the files are written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Renames the directory to its target. What is there is replaced if `may_replace` finds nothing wrong with it, while
+    /// other processes that would replace it wait. `cannot_write` makes an error of the system's.
+    ///
+    /// # Errors
+    /// That of `may_replace`, or if the directory cannot be renamed; then the old one stays.
+    pub fn replace<E>(
+        self,
+        cannot_write: impl Fn(io::Error) -> E,
+        may_replace: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        sync_dir(&self.path).map_err(&cannot_write)?;
+        let _waiting = lock_folder(&folder_of(&self.target));
+        may_replace()?;
+        self.rename().map_err(cannot_write)
+    }
+
+    /// An existing directory is moved away first and removed afterwards: the target never has only some of its files.
+    fn rename(&self) -> io::Result<()> {
+        if self.target.symlink_metadata().is_err() {
+            return rename(&self.path, &self.target);
+        }
+        let _old_lock = try_lock(&self.target); // or another process might take it for left over
+        let old = unique_name(&self.target);
+        fs::rename(&self.target, &old)?;
+        rename(&self.path, &self.target).inspect_err(|_| {
+            fs::rename(&old, &self.target).ok(); // the first error is the one to report
+        })?;
+        match old.symlink_metadata()?.is_dir() {
+            true => fs::remove_dir_all(old),
+            false => fs::remove_file(old), // a link to a directory, which stays as it is
+        }
+    }
+}
+
+impl Drop for PartialDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Waits until no other process that calls this is between its check of a file in `folder` and its change. `None` on
+/// systems that cannot lock a directory.
+pub fn lock_folder(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
+}
+
+/// The folder that `path` lies in.
+fn folder_of(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
+}
+
+fn unique_name(target: &Path) -> PathBuf {
+    target.with_file_name(format!("{}{:0DIGITS$x}{PARTIAL}", start_of_name(target), disk::random()))
+}
+
+fn start_of_name(target: &Path) -> String {
+    format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Removes what killed processes left of writing `target`: whatever has a name that only they give, unless a process has
+/// locked it.
+pub fn remove_left_over_of(target: &Path) {
+    let start = start_of_name(target);
+    for entry in fs::read_dir(folder_of(target)).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&*start)?.strip_suffix(PARTIAL));
+        let is_number =
+            |number: &str| number.len() == DIGITS && number.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if !number.is_some_and(is_number) {
+            continue;
+        }
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => {
+                if let Ok(Some(_lock)) = try_lock(&entry.path()) {
+                    fs::remove_dir_all(entry.path()).ok(); // the next process tries again
+                }
+            }
+            _ => _ = disk::remove_unused(&entry.path()),
+        }
+    }
+}
+
+/// Locks a directory; `None` if the system cannot.
+///
+/// # Errors
+/// [`ErrorKind::WouldBlock`] if another process has locked it, and [`ErrorKind::NotFound`] if it is gone.
+fn try_lock(dir: &Path) -> io::Result<Option<File>> {
+    if !cfg!(unix) {
+        return Ok(None);
+    }
+    let file = File::open(dir)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+        Err(fs::TryLockError::Error(_)) => Ok(None), // some network drives
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("hf");
+        let names =
+            [".hf.partial", ".hf.0123456789abcdeg.partial", ".hf.0123.partial", ".other.0123456789abcdef.partial"];
+        for name in names {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let running = PartialDir::create(&target).unwrap();
+        let killed = folder.path().join(".hf.0123456789abcdef.partial");
+        fs::create_dir(&killed).unwrap();
+        let second = PartialDir::create(&target).unwrap();
+        assert!(names.iter().all(|name| folder.path().join(name).is_dir()));
+        assert!(running.path().is_dir() && second.path().is_dir() && running.path() != second.path());
+        assert_eq!(killed.exists(), !cfg!(unix));
+        for (new, content) in [(second, "of the second"), (running, "of the first")] {
+            fs::write(new.path().join("file"), content).unwrap();
+            new.replace(|error| error, || Ok(())).unwrap();
+            assert_eq!(fs::read_to_string(target.join("file")).unwrap(), content);
+        }
+        let third = PartialDir::create(&target).unwrap();
+        third.replace(|error| error, || Err(ErrorKind::AlreadyExists.into())).unwrap_err();
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "of the first");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), names.len() + 1);
+    }
+}
