@@ -268,6 +268,10 @@ mod tests {
         ]
     }
 
+    fn write_file(path: &Path, metadata: &[(String, Value)], tensors: &[NewTensor]) {
+        write(path, metadata, tensors).expect("written").rename().expect("renamed");
+    }
+
     /// A small file with every kind of value and tensor.
     fn file() -> Vec<u8> {
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -277,7 +281,7 @@ mod tests {
             tensor("two", TensorType::Q8_0, [2, 32]),
             tensor("three", TensorType::F16, [1, 7]),
         ];
-        write(&path, &values(), &tensors).expect("written");
+        write_file(&path, &values(), &tensors);
         fs::read(&path).expect("read")
     }
 
@@ -350,7 +354,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("model.gguf");
         let long = tensor("long", TensorType::F32, [3, CHUNK_BYTES / 8 + 1]);
-        write(&path, &[], std::slice::from_ref(&long)).expect("written");
+        write_file(&path, &[], std::slice::from_ref(&long));
         let stored = &Gguf::open(&path).expect("whole").tensors["long"];
         assert!(stored.numbers.read().expect("read") == long.tensor.read().expect("read"));
         // Blocks are complete however the values are split into pieces.
@@ -360,7 +364,7 @@ mod tests {
             [&pieces[..1], &pieces[1..7], &pieces[7..100], &pieces[100..]].into_iter().try_for_each(sink)
         });
         let in_pieces = dir.path().join("pieces.gguf");
-        write(&in_pieces, &[], &[NewTensor { name: "x".to_owned(), kind: TensorType::Q8_0, tensor }]).expect("written");
+        write_file(&in_pieces, &[], &[NewTensor { name: "x".to_owned(), kind: TensorType::Q8_0, tensor }]);
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
         TensorType::Q8_0.encode(&all, &mut bytes);
         TensorType::Q8_0.decode(&bytes, &mut expected);
@@ -417,7 +421,7 @@ mod tests {
     fn parts_of_a_model_are_not_taken_for_one() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("model.gguf");
-        write(&path, &[("split.count".to_owned(), Value::u32(3))], &[]).expect("written");
+        write_file(&path, &[("split.count".to_owned(), Value::u32(3))], &[]);
         let message = Gguf::open(&path).expect_err("a part").to_string();
         assert!(message.contains("one of 3 parts") && message.contains("--merge"), "{message}");
     }
