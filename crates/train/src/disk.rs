@@ -73,10 +73,19 @@ pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
     }
 }
 
-/// A number for the name of a temporary file.
-pub(crate) fn random() -> u64 {
+/// The folder that `path` lies in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The number of hexadecimal digits of the random number in a unique name.
+pub(crate) const DIGITS: usize = 16;
+
+/// A name in `folder` that nothing else has: a random number between `start` and `end`.
+pub(crate) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
     // Not the process id: processes in different containers that share a folder may have the same.
-    RandomState::new().hash_one(std::process::id())
+    let random = RandomState::new().hash_one(std::process::id());
+    folder.join(format!("{start}{random:0DIGITS$x}{end}"))
 }
 
 /// A temporary file to write to: locked, with a unique name, and removed on drop unless it was renamed.
@@ -104,7 +113,7 @@ impl Temporary {
         let mut n_attempts = 0;
         loop {
             n_attempts += 1;
-            let path = folder.join(format!("{start}{:016x}{end}", random()));
+            let path = unique_path(folder, start, end);
             let file = options.open(&path)?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => {} // another process is cleaning up and about to remove it

@@ -10,7 +10,7 @@ use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
 use tinderbox_train::config::{ModelConfig, PositionKind};
-use tinderbox_train::run::files::{lock_folder, remove_left_over_of};
+use tinderbox_train::run::files::{folder_of, lock_folder, remove_left_over_of};
 use tinderbox_train::run::write_atomically;
 
 /// The position embedding, which llama.cpp keeps in f32.
@@ -65,11 +65,6 @@ fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
         true => Ok(()),
         false => Err(InteropError::InTheWay { path: folder_of(path).to_owned(), others }),
     }
-}
-
-/// The folder that a file lies in.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The type of a tensor if matrices are of the type `numbers`: vectors are always f32, and rows that are not whole

@@ -194,7 +194,7 @@ impl Key {
 
     /// Parses a value in the same way as `--set`.
     pub fn value(&self, text: &str) -> Value {
-        overrides::parse_value(text, Some(&self.example))
+        overrides::parse_value(text, &self.example)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::unknown_keys::{sections_with, why_unknown};
+use super::unknown_keys::{sections_with, value_of};
 
 /// Writes the overrides into the table of the file, where later ones replace earlier ones, and returns an error message
 /// for each that is malformed or has no known key. Values are checked afterwards, together with those of the file.
@@ -25,10 +25,7 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
     if section.is_empty() || key.is_empty() || key.contains('.') {
         return malformed("the key must be a section and a name with one dot between them");
     }
-    if let Some(why) = why_unknown(section, key, known) {
-        return Err(format!("--set {text}: {why}"));
-    }
-    let known_value = known.get(section).and_then(|known_section| known_section.get(key));
+    let known_value = value_of(section, key, known).map_err(|why| format!("--set {text}: {why}"))?;
     let value = parse_value(value, known_value);
     match table.entry(section).or_insert_with(|| Table::new().into()) {
         Value::Table(section) => {
@@ -41,10 +38,9 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
 
 /// The value as TOML, or as plain text if it is not TOML or the key takes a text, so that `--set model.position=rope`
 /// and `--set data.path=2024` need no nested quotes.
-pub(super) fn parse_value(text: &str, known: Option<&Value>) -> Value {
-    let wants_text = known.is_some_and(Value::is_str);
+pub(super) fn parse_value(text: &str, known: &Value) -> Value {
     match text.trim().parse::<Value>() {
-        Ok(value) if value.is_str() || !wants_text => value,
+        Ok(value) if value.is_str() || !known.is_str() => value,
         _ => Value::String(text.to_owned()),
     }
 }

@@ -30,19 +30,16 @@ pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value,
     let Some((section, key)) = path.split_once('.') else {
         return Err(format!("the key `{path}` has no section; {}", advice_without_section(path, known)));
     };
-    let Some(known_section) = known.get(section).and_then(Value::as_table) else {
-        return Err(no_section(section, known));
-    };
-    known_section.get(key).ok_or_else(|| format!("`{path}`: {}", no_key(section, known_section, key, known)))
+    value_of(section, key, known).map_err(|why| match known.contains_key(section) {
+        true => format!("`{path}`: {why}"),
+        false => why,
+    })
 }
 
-/// The reason why a key does not exist, with the one that was probably meant; `None` for a known key.
-pub(super) fn why_unknown(section: &str, key: &str, known: &Table) -> Option<String> {
-    match known.get(section).and_then(Value::as_table) {
-        Some(keys) if keys.contains_key(key) => None,
-        Some(keys) => Some(no_key(section, keys, key, known)),
-        None => Some(no_section(section, known)),
-    }
+/// The value of a known key; for any other key the reason why there is none, with the one that was probably meant.
+pub(super) fn value_of<'a>(section: &str, key: &str, known: &'a Table) -> Result<&'a Value, String> {
+    let Some(keys) = known.get(section).and_then(Value::as_table) else { return Err(no_section(section, known)) };
+    keys.get(key).ok_or_else(|| no_key(section, keys, key, known))
 }
 
 /// The sections that have a key of this name.

@@ -9,6 +9,7 @@ use super::DataError;
 use super::file::OpenFile;
 use super::pattern::fits;
 use crate::config::{SourceConfig, TextFormat};
+use crate::disk::folder_of;
 
 /// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
@@ -177,10 +178,7 @@ fn nearest(path: &Path) -> Option<PathBuf> {
     /// One changed, missing, added or swapped character for each of so many. A measure that rewards a common beginning
     /// would find an unrelated folder for many a short name.
     const CHARACTERS_PER_ERROR: usize = 4;
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     let wanted = path.file_name()?.to_string_lossy();
     let Ok(entries) = fs::read_dir(folder) else {
         return Some(nearest(folder)?.join(path.file_name()?)).filter(|path| path.exists());

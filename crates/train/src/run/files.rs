@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use super::partial_dir::start_of_name;
 pub use super::partial_dir::{PartialDir, lock_folder, remove_left_over_of};
 use super::{RunError, cannot_read};
-pub use crate::disk::crc32c_of;
 use crate::disk::{self, Temporary};
+pub use crate::disk::{crc32c_of, folder_of};
 
 /// The suffix of names of half-written or half-removed files.
 pub(super) const PARTIAL: &str = ".partial";
@@ -29,9 +30,8 @@ pub struct PartialFile {
 impl PartialFile {
     /// Lets `write` fill a file of a unique name beside `target`, and waits until it is on the disk.
     pub fn write(target: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Self> {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
         let folder = target.parent().unwrap_or(Path::new(""));
-        let mut temporary = Temporary::create(folder, &format!(".{name}."), PARTIAL)?;
+        let mut temporary = Temporary::create(folder, &start_of_name(target), PARTIAL)?;
         write(&mut temporary.file)?;
         temporary.file.sync_all()?;
         Ok(Self { target: target.to_owned(), temporary })

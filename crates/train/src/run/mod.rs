@@ -20,6 +20,7 @@ pub(crate) mod tensorboard;
 pub mod tensors;
 mod trained;
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -57,7 +58,7 @@ pub enum RunError {
     #[error(
         "the run `{root}` is not replaced, since these are in its folders and no run wrote them:{}\n  hint: move them \
          elsewhere, or choose another place with --run-dir",
-        others.iter().fold(String::new(), |list, path| list + "\n  - " + &path.display().to_string())
+        listed(others.iter().map(|path| path.display()))
     )]
     Others { root: PathBuf, others: Vec<PathBuf> },
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
@@ -106,7 +107,7 @@ pub enum RunError {
     #[error(
         "there are no runs in `{folder}`{}\n  hint: train one with `tinderbox train CONFIG`, or name the folder that \
          holds yours",
-        skipped.iter().fold(String::new(), |list, line| list + "\n  - " + line)
+        listed(skipped)
     )]
     NoRuns { folder: PathBuf, skipped: Vec<String> },
     #[error("cannot read `{path}`: {source}\n  hint: {}", read_hint(source))]
@@ -163,6 +164,10 @@ fn cannot_write(path: &Path) -> impl Fn(io::Error) -> RunError {
         let has_checkpoint = path.ancestors().skip(1).take(3).any(|dir| dir.join(layout::LAST).is_file());
         RunError::Write { path: path.to_owned(), source, has_checkpoint }
     }
+}
+
+fn listed(items: impl IntoIterator<Item = impl Display>) -> String {
+    items.into_iter().fold(String::new(), |list, item| format!("{list}\n  - {item}"))
 }
 
 fn damaged_hint(whole: Option<&Path>) -> String {

@@ -6,10 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::files::{PARTIAL, create_dir_all, rename, sync_dir};
-use crate::disk::{self, MOST_ATTEMPTS};
-
-/// The number of hexadecimal digits of the random number in a name.
-const DIGITS: usize = 16;
+use crate::disk::{self, DIGITS, MOST_ATTEMPTS, folder_of};
 
 /// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. It is locked, so that
 /// the next process can tell it from one that a killed process left.
@@ -24,8 +21,7 @@ pub struct PartialDir {
 impl PartialDir {
     /// Creates an empty directory beside `target` and its missing parents, and removes those of killed processes.
     pub fn create(target: &Path) -> io::Result<Self> {
-        let folder = folder_of(target);
-        create_dir_all(&folder)?;
+        create_dir_all(folder_of(target))?;
         remove_left_over_of(target);
         let mut n_attempts = 0;
         loop {
@@ -63,7 +59,7 @@ impl PartialDir {
         may_replace: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         sync_dir(&self.path).map_err(&cannot_write)?;
-        let _waiting = lock_folder(&folder_of(&self.target));
+        let _waiting = lock_folder(folder_of(&self.target));
         may_replace()?;
         self.rename().map_err(cannot_write)
     }
@@ -100,17 +96,12 @@ pub fn lock_folder(folder: &Path) -> Option<File> {
     Some(folder)
 }
 
-/// The folder that `path` lies in.
-fn folder_of(path: &Path) -> PathBuf {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).to_owned()
-}
-
 fn unique_name(target: &Path) -> PathBuf {
-    target.with_file_name(format!("{}{:0DIGITS$x}{PARTIAL}", start_of_name(target), disk::random()))
+    disk::unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
 }
 
-fn start_of_name(target: &Path) -> String {
+/// How the temporary names of what will be `target` begin.
+pub(super) fn start_of_name(target: &Path) -> String {
     format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy())
 }
 
