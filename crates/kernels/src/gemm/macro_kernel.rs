@@ -11,6 +11,7 @@ use super::element::{Row, WIDTH, n_panels};
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::PackedRef;
+use super::scratch::Scratch;
 
 /// The division of a product's output into tasks: one row of blocks after another.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,16 @@ const READING: usize = 15;
 /// The most elements of the left matrix in a block, which reads them for each of its panels: they fit the L2 cache.
 const LEFT: usize = 1 << 16;
 
+/// The most of the depth that counts for that. In deeper products a block has more rows than the cache holds, because
+/// with few of them the right matrix, too, would be read from memory for a few tiles at a time.
+const DEPTH: usize = 320;
+
+/// The number of steps of the depth that are multiplied at once, so that as much of a panel, 16 KiB in f32, stays in
+/// the L1 cache. With AVX-512 each number read is multiplied so often that it may as well come from the L2 cache.
+fn steps_at_once(lanes: usize) -> usize {
+    if lanes == 8 { 4 } else { usize::MAX }
+}
+
 impl Blocks {
     /// The blocks of a product, a function of its sizes alone. If the right matrix is to be `read_once`, because it
     /// comes from memory, each block has all rows.
@@ -38,7 +49,7 @@ impl Blocks {
         // Blocks with about the same number of rows.
         let blocks = match read_once {
             true => 1,
-            false => units.div_ceil((LEFT / (depth * L::UNIT)).max(1)),
+            false => units.div_ceil((LEFT / (depth.min(DEPTH) * L::UNIT)).max(1)),
         };
         let block_rows = units.div_ceil(blocks) * L::UNIT;
         let panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
@@ -73,12 +84,39 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     assert_eq!(left.depth(), right.n_rows(), "columns and rows");
-    // As many rows at a time as leave registers for a row of the right matrix.
-    match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
-        (true, false) => panels::<A, L, _, 6>(arithmetic, left, right, epilogue),
-        (true, true) => panels::<A, L, _, 4>(arithmetic, left, right, epilogue),
-        (false, false) => panels::<A, L, _, 12>(arithmetic, left, right, epilogue),
-        (false, true) => panels::<A, L, _, 8>(arithmetic, left, right, epilogue),
+    let (n_rows, n_steps) = (left.n_rows(), left.depth().div_ceil(L::STEP).max(1));
+    // A panel that only a few tiles read is best read sequentially.
+    let steps = if n_rows > READ_WHOLE { steps_at_once(A::Simd::F32_LANES) } else { n_steps };
+    let mut waiting = Scratch::new(if n_steps > steps { n_panels(right.n_columns()) * n_rows } else { 0 });
+    for first in (0..n_steps).step_by(steps) {
+        let last = n_steps.min(first + steps);
+        let right = right.rows(first * L::STEP..right.n_rows().min(last * L::STEP));
+        let left = left.steps(first..last);
+        let part = Part { is_first: first == 0, is_last: last == n_steps, sums: &mut waiting, n_rows };
+        // As many rows at a time as leave registers for a row of the right matrix.
+        match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
+            (true, few) if L::IN_PANELS || !few => panels::<A, L, _, 6>(arithmetic, left, right, part, epilogue),
+            (true, _) => panels::<A, L, _, 4>(arithmetic, left, right, part, epilogue),
+            (false, false) => panels::<A, L, _, 12>(arithmetic, left, right, part, epilogue),
+            (false, true) => panels::<A, L, _, 8>(arithmetic, left, right, part, epilogue),
+        }
+    }
+}
+
+/// A part of the depth (the loop over k_c in BLIS): the sums wait in memory for the next one.
+struct Part<'a> {
+    is_first: bool,
+    is_last: bool,
+    /// The sums of each row and panel; empty if there is only one part.
+    sums: &'a mut [Row],
+    n_rows: usize,
+}
+
+impl Part<'_> {
+    /// The sums of a row and a panel.
+    #[inline(always)]
+    fn waiting(&mut self, row: usize, panel: usize) -> &mut Row {
+        &mut self.sums[panel * self.n_rows + row]
     }
 }
 
@@ -92,6 +130,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
     arithmetic: A,
     left: L,
     right: PackedRef<'_, L::Right>,
+    mut part: Part<'_>,
     epilogue: &mut F,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
@@ -101,8 +140,8 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
             let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
             for row in (0..left.n_rows()).step_by(2) {
                 match left.n_rows() - row {
-                    1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, epilogue),
-                    _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, epilogue),
+                    1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, &mut part, epilogue),
+                    _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, &mut part, epilogue),
                 }
             }
             continue;
@@ -115,9 +154,9 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
             let n_columns = n_columns - column;
             let at = PanelColumns { rows, first_column: panel * WIDTH, column, n_columns };
             if n_columns > A::Simd::F32_LANES {
-                column_of_tiles::<A, L, R, 2>(arithmetic, left, at, epilogue);
+                column_of_tiles::<A, L, R, 2>(arithmetic, left, at, &mut part, epilogue);
             } else {
-                column_of_tiles::<A, L, R, 1>(arithmetic, left, at, epilogue);
+                column_of_tiles::<A, L, R, 1>(arithmetic, left, at, &mut part, epilogue);
             }
         }
     }
@@ -142,28 +181,40 @@ fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize,
     arithmetic: A,
     left: L,
     at: PanelColumns<'_, L::Right>,
+    part: &mut Part<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
     let mut row = 0;
-    while n - row >= R {
-        tile::<A, L, R, V>(arithmetic, left, row, at, epilogue);
+    while L::IN_PANELS && R == 6 && n - row >= WIDTH {
+        // A panel has 2 times 6 and 4 times 5 rows: with 4 at a time, multiply-adds would wait for one another.
+        for _ in 0..2 {
+            tile::<A, L, 6, V>(arithmetic, left, row, at, part, epilogue);
+            row += 6;
+        }
+        for _ in 0..4 {
+            tile::<A, L, 5, V>(arithmetic, left, row, at, part, epilogue);
+            row += 5;
+        }
+    }
+    while !(L::IN_PANELS && R == 6) && n - row >= R {
+        tile::<A, L, R, V>(arithmetic, left, row, at, part, epilogue);
         row += R;
     }
     if V > 1 && R > 8 && n - row >= 8 {
-        tile::<A, L, 8, V>(arithmetic, left, row, at, epilogue);
+        tile::<A, L, 8, V>(arithmetic, left, row, at, part, epilogue);
         row += 8;
     }
-    if V > 1 && n - row >= 4 {
-        tile::<A, L, 4, V>(arithmetic, left, row, at, epilogue);
+    while V > 1 && n - row >= 4 {
+        tile::<A, L, 4, V>(arithmetic, left, row, at, part, epilogue);
         row += 4;
     }
     if V > 1 && n - row >= 2 {
-        tile::<A, L, 2, V>(arithmetic, left, row, at, epilogue);
+        tile::<A, L, 2, V>(arithmetic, left, row, at, part, epilogue);
         row += 2;
     }
     while row < n {
-        tile::<A, L, 1, V>(arithmetic, left, row, at, epilogue);
+        tile::<A, L, 1, V>(arithmetic, left, row, at, part, epilogue);
         row += 1;
     }
 }
@@ -175,13 +226,30 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
     left: L,
     row: usize,
     at: PanelColumns<'_, L::Right>,
+    part: &mut Part<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let column = at.first_column + at.column;
-    for i in 0..R {
-        epilogue.prefetch(row + i, column);
+    let (panel, lanes) = (at.first_column / WIDTH, at.column..at.column + V * A::Simd::F32_LANES);
+    let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
+    if !part.is_first {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let waiting = &part.waiting(row + i, panel)[lanes.clone()];
+            *sums = A::Simd::as_simd_f32s(waiting).0.try_into().expect("V registers");
+        }
     }
-    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column);
+    if part.is_last {
+        for i in 0..R {
+            epilogue.prefetch(row + i, column);
+        }
+    }
+    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column, sums);
+    if !part.is_last {
+        for (i, sums) in sums.iter().enumerate() {
+            part.waiting(row + i, panel)[lanes.clone()].copy_from_slice(cast_slice(sums));
+        }
+        return;
+    }
     let n = at.n_columns.min(V * A::Simd::F32_LANES);
     for (i, sums) in sums.iter().enumerate() {
         let sums: &[f32] = cast_slice(sums);

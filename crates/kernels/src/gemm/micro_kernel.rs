@@ -25,6 +25,9 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// Whether fewer of its rows fit the registers.
     const FEW_ROWS: bool;
 
+    /// Whether the rows of a tile must be in the same panel.
+    const IN_PANELS: bool = false;
+
     /// The number of rows in a unit, which is never split.
     const UNIT: usize;
 
@@ -36,13 +39,20 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// A range of rows that begins with a whole unit.
     fn part(self, rows: Range<usize>) -> Self;
 
-    /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
+    /// The number of rows of the right matrix in a step of the depth, which is never split.
+    const STEP: usize;
+
+    /// The columns that are multiplied with these steps of the depth.
+    fn steps(self, steps: Range<usize>) -> Self;
+
+    /// Adds the products of R rows from `row` on, with V registers of columns from column `column` of a panel on.
     fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,
         right: &[Row<Self::Right>],
         column: usize,
+        sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R];
 }
 
@@ -77,6 +87,12 @@ impl<E: Element> Left for Plain<'_, E> {
         Self(self.0.rows(rows))
     }
 
+    const STEP: usize = WIDTH;
+
+    fn steps(self, steps: Range<usize>) -> Self {
+        Self(self.0.columns(numbers(steps, self.0.n_columns())))
+    }
+
     #[inline(always)]
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
@@ -84,8 +100,8 @@ impl<E: Element> Left for Plain<'_, E> {
         row: usize,
         right: &[Row<E>],
         column: usize,
+        mut sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R] {
-        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         for (panel, right) in right.chunks(WIDTH).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             // Whole panels are handled separately: a loop of constant length is unrolled.
@@ -103,6 +119,7 @@ impl<E: Element> Left for Transposed<'_, E> {
     type Right = E;
 
     const FEW_ROWS: bool = true;
+    const IN_PANELS: bool = true;
     const UNIT: usize = WIDTH;
 
     fn n_rows(self) -> usize {
@@ -117,6 +134,12 @@ impl<E: Element> Left for Transposed<'_, E> {
         Self(self.0.columns(rows))
     }
 
+    const STEP: usize = WIDTH;
+
+    fn steps(self, steps: Range<usize>) -> Self {
+        Self(self.0.rows(numbers(steps, self.0.n_rows())))
+    }
+
     #[inline(always)]
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
@@ -124,8 +147,8 @@ impl<E: Element> Left for Transposed<'_, E> {
         row: usize,
         right: &[Row<E>],
         column: usize,
+        mut sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R] {
-        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         let first = row % WIDTH;
         for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
@@ -168,6 +191,12 @@ impl<W: Weight> Left for Mixed<'_, W> {
         Self::new(self.0.rows(rows))
     }
 
+    const STEP: usize = W::ROWS;
+
+    fn steps(self, steps: Range<usize>) -> Self {
+        Self::new(self.0.columns(numbers(steps, self.0.n_columns())))
+    }
+
     #[inline(always)]
     fn micro_kernel<A: Arithmetic<Element = f32>, const R: usize, const V: usize>(
         self,
@@ -175,10 +204,10 @@ impl<W: Weight> Left for Mixed<'_, W> {
         row: usize,
         right: &[Row<W>],
         column: usize,
+        mut sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R] {
         let simd = arithmetic.simd();
         let zeros = [[simd.splat_f32s(0.0); V]; R];
-        let mut sums = zeros;
         for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
             let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             let mut part = if W::SCALED { zeros } else { sums };
@@ -206,6 +235,11 @@ impl<W: Weight> Left for Mixed<'_, W> {
         }
         sums
     }
+}
+
+/// The numbers in these steps, each of as many as a panel has columns, of `n`.
+fn numbers(steps: Range<usize>, n: usize) -> Range<usize> {
+    steps.start * WIDTH..n.min(steps.end * WIDTH)
 }
 
 /// Adds the products of the first columns of R rows with as many rows of the right matrix.
