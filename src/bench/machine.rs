@@ -1,5 +1,5 @@
-//! The limits of the machine: the speed of matrix products, which limits training and prompt reading, and the memory
-//! bandwidth, which limits generation.
+//! The limits of the machine: the speed of multiply-adds and of matrix products, which limits training and prompt
+//! reading, and the memory bandwidth, which limits generation.
 
 use anyhow::Context;
 use burn::tensor::Tensor;
@@ -68,19 +68,55 @@ impl Product {
     }
 }
 
-/// Times products of these sizes, in f32 with the device's own operation.
-pub fn products(sizes: &[Product], device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Product>>> {
-    time_products(sizes, device, trial, Tensor::matmul)
+/// The speeds of products, and the limit that the arithmetic units set them, by one kind of kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Products {
+    /// Multiply-adds in registers and nothing else; `None` for kernels that are not ours.
+    pub multiply_adds: Option<Ceiling<()>>,
+    pub products: Vec<Ceiling<Product>>,
 }
 
-/// Like [`products`], in bf16 as training computes them: including rounding. `None` on a device without bf16.
-pub fn products_in_bf16(
+/// Whose products are timed, and in which precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The linear layer of training on a CPU, which packs and rounds both matrices first.
+    Own(MatmulPrecision),
+    /// Burn's own operation on the device, in f32.
+    Burn,
+}
+
+/// Times products of these sizes. `None` if the device does not use these kernels.
+pub fn products(
+    kernel: Kernel,
     sizes: &[Product],
     device: &OpenDevice,
     trial: &Trial,
-) -> anyhow::Result<Option<Vec<Ceiling<Product>>>> {
-    let multiply = |a, b| kernels::linear(a, b, None, MatmulPrecision::Bf16);
-    (device.backend == Backend::Flex).then(|| time_products(sizes, device, trial, multiply)).transpose()
+) -> anyhow::Result<Option<Products>> {
+    let is_ours = device.backend == Backend::Flex;
+    Ok(Some(match kernel {
+        Kernel::Own(_) if !is_ours => return Ok(None),
+        Kernel::Own(precision) => Products {
+            multiply_adds: Some(multiply_adds(precision, device, trial)?),
+            products: time_products(sizes, device, trial, |a, b| kernels::linear(a, b, None, precision))?,
+        },
+        Kernel::Burn => {
+            Products { multiply_adds: None, products: time_products(sizes, device, trial, Tensor::matmul)? }
+        }
+    }))
+}
+
+/// The multiply-adds of a round, in units of as many as a core has under way: some milliseconds.
+const ROUNDS: usize = 1 << 20;
+
+fn multiply_adds(precision: MatmulPrecision, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Ceiling<()>> {
+    let of_a_thread = kernels::multiply_adds(precision, 1) * ROUNDS as f64;
+    let on_all = || {
+        rayon::broadcast(|_| std::hint::black_box(kernels::multiply_adds(precision, ROUNDS)));
+        Ok(())
+    };
+    let mut ceiling = ceiling(of_a_thread, (), device, || trial.time(on_all))?;
+    ceiling.all_threads *= rayon::current_num_threads() as f64;
+    Ok(ceiling)
 }
 
 fn time_products(

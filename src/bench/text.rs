@@ -1,7 +1,7 @@
 //! Formats the measurements as text for a terminal.
 
 use super::attention::{Case, Method, Pass, Row, Shape};
-use super::machine::{Access, Ceiling, Product};
+use super::machine::{Access, Ceiling, Product, Products};
 use super::train::Repetitions;
 use super::{generate, train};
 use crate::config::precision_remark;
@@ -94,17 +94,14 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], device_name: &s
     )
 }
 
-/// The machine's ceilings: tables of products in f32 and in bf16, and one of accesses to arrays of `array_mib`.
+/// The machine's ceilings: a table for each kind of products, and one of accesses to arrays of `array_mib`.
 pub fn machine(
-    products: &[Ceiling<Product>],
-    in_bf16: Option<&[Ceiling<Product>]>,
+    products: &[(&str, Products)],
     bandwidth: &[Ceiling<Access>],
     array_mib: usize,
     rounds: usize,
     device_name: &str,
 ) -> String {
-    const HEADINGS: &str = "OF | PRODUCT | >1 THREAD | >ALL | >SPREAD";
-    let product = |Product { name, m, k, n }: &Product| vec![name.clone(), format!("[{m}, {k}] x [{k}, {n}]")];
     let access = |access: &Access| {
         let what = match access {
             Access::Read => "read   sum(a)",
@@ -113,25 +110,32 @@ pub fn machine(
         };
         vec![what.to_owned()]
     };
-    let in_bf16 =
-        in_bf16.map(|products| format!("the same in bf16: GFLOP/s\n{}\n", ceilings(HEADINGS, products, product)));
+    let tables: String =
+        products.iter().map(|(title, products)| format!("{title}: GFLOP/s\n{}\n", of(products))).collect();
     format!(
-        "matrix products on {device_name}: GFLOP/s\n{}\n{}\
+        "on {device_name}\n\n{tables}\
          memory, arrays of {array_mib} MiB: GB/s\n{}\
          medians of at most {rounds} rounds; SPREAD: the width of their middle half\n",
-        ceilings(HEADINGS, products, product),
-        in_bf16.unwrap_or_default(),
-        ceilings("ACCESS | >1 THREAD | >ALL | >SPREAD", bandwidth, access),
+        ceilings("ACCESS | >1 THREAD | >ALL | >SPREAD", bandwidth.iter().map(|it| line(it, access(&it.what)))),
     )
 }
 
-/// One line per ceiling: its name, its speed with one thread and with all threads, and the spread.
-fn ceilings<T>(headings: &str, ceilings: &[Ceiling<T>], name: impl Fn(&T) -> Vec<String>) -> String {
-    let line = |Ceiling { what, one_thread, all_threads, times }: &Ceiling<T>| {
-        let speeds = [or_dash(one_thread.map(figures)), figures(*all_threads), spread(times)];
-        [&name(what)[..], &speeds].concat()
-    };
-    table(headings, &ceilings.iter().map(line).collect::<Vec<_>>())
+/// A table of products, headed by their limit.
+fn of(Products { multiply_adds, products }: &Products) -> String {
+    let product = |Product { name, m, k, n }: &Product| vec![name.clone(), format!("[{m}, {k}] x [{k}, {n}]")];
+    let limit = multiply_adds.iter().map(|it| line(it, vec!["limit".to_owned(), "multiply-adds alone".to_owned()]));
+    let lines = limit.chain(products.iter().map(|it| line(it, product(&it.what))));
+    ceilings("OF | PRODUCT | >1 THREAD | >ALL | >SPREAD", lines)
+}
+
+/// A line for a ceiling: its name, its speed with one thread and with all threads, and the spread.
+fn line<T>(Ceiling { one_thread, all_threads, times, .. }: &Ceiling<T>, name: Vec<String>) -> Vec<String> {
+    let speeds = [or_dash(one_thread.map(figures)), figures(*all_threads), spread(times)];
+    [&name[..], &speeds].concat()
+}
+
+fn ceilings(headings: &str, lines: impl Iterator<Item = Vec<String>>) -> String {
+    table(headings, &lines.collect::<Vec<_>>())
 }
 
 /// The training speed of a model.

@@ -146,25 +146,28 @@ fn the_machine_multiplies_what_a_model_does_and_moves_memory() {
     let found = folder.json(&[&args[..], &["--json"]].concat());
     let sizes = |key: &str| -> Vec<_> {
         let size = |product: &Value| ["m", "k", "n"].map(|side| product[side].as_u64());
-        list(&found[key]).iter().map(size).collect()
+        list(&found[key]["products"]).iter().map(size).collect()
     };
     let vocab_size = folder.json(&["plan", "tiny.toml", "--no-measure", "--json"])["vocabulary"]["size"].as_u64();
     let size = |k, n| [Some(4 * 16), Some(k), n];
     let expected =
         [size(16, Some(48)), size(16, Some(16)), size(16, Some(64)), size(64, Some(16)), size(16, vocab_size)];
-    assert_eq!(sizes("products"), expected);
-    assert_eq!(sizes("products_in_bf16"), expected);
+    const KERNELS: [&str; 3] = ["own_in_f32", "own_in_bf16", "burn_in_f32"];
+    assert!(KERNELS.iter().all(|kernel| sizes(kernel) == expected), "{found}");
     let accesses: Vec<_> = list(&found["bandwidth"]).iter().map(|it| &it["access"]).collect();
     assert_eq!(accesses, ["read", "copy", "triad"]);
-    for measured in ["products", "products_in_bf16", "bandwidth"].into_iter().flat_map(|key| list(&found[key])) {
+    let products = KERNELS.iter().flat_map(|kernel| list(&found[*kernel]["products"]));
+    let limits = KERNELS[..2].iter().map(|kernel| &found[*kernel]["multiply_adds"]);
+    for measured in products.chain(limits).chain(list(&found["bandwidth"])) {
         for key in ["one_thread", "all_threads"] {
             assert!(is_positive(&measured[key]), "{key} of {measured}");
         }
     }
     let page = folder.succeed(&args);
     expect_narrow(&page);
-    assert_eq!(page.matches("[64, 64] x [64, 16]").count(), 2, "{page}");
-    assert!(page.contains("\nthe same in bf16: GFLOP/s\n") && page.contains("arrays of 1 MiB"), "{page}");
+    assert_eq!(page.matches("[64, 64] x [64, 16]").count(), 3, "{page}");
+    assert_eq!(page.matches("multiply-adds alone").count(), 2, "{page}");
+    assert!(page.contains("\nburn's products in f32: GFLOP/s\n") && page.contains("arrays of 1 MiB"), "{page}");
 }
 
 #[test]

@@ -8,11 +8,11 @@ use tinderbox_kernels::SimdLevel;
 
 use super::{Measuring, config, under_way};
 use crate::autoconfig::Preset;
-use crate::bench::machine::{self, Product};
+use crate::bench::machine::{self, Kernel, Product};
 use crate::bench::text;
 use crate::cli::numbers::at_least_one;
 use crate::cli::{print, print_json};
-use crate::config::Config;
+use crate::config::{Config, MatmulPrecision};
 use crate::device;
 use crate::plan;
 
@@ -51,8 +51,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let trial = args.measuring.trial(1, ENOUGH);
     under_way("matrix products");
-    let products = machine::products(&sizes, &device, &trial)?;
-    let in_bf16 = machine::products_in_bf16(&sizes, &device, &trial)?;
+    let products = |kernel| machine::products(kernel, &sizes, &device, &trial);
+    let in_f32 = products(Kernel::Own(MatmulPrecision::F32))?;
+    let in_bf16 = products(Kernel::Own(MatmulPrecision::Bf16))?;
+    let of_burn = products(Kernel::Burn)?;
     under_way("memory");
     let bandwidth = machine::bandwidth(args.array << 18, &device, &trial)?;
     if args.measuring.json {
@@ -60,14 +62,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "device": device.name,
             "threads": rayon::current_num_threads(),
             "simd": simd,
-            "products": products,
-            "products_in_bf16": in_bf16,
+            "own_in_f32": in_f32,
+            "own_in_bf16": in_bf16,
+            "burn_in_f32": of_burn,
             "array_mib": args.array,
             "bandwidth": bandwidth,
         }));
     }
-    let rounds = args.measuring.rounds;
-    let tables = text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::device(&device));
+    let products = [
+        ("Tinderbox's products in f32", in_f32),
+        ("Tinderbox's products in bf16", in_bf16),
+        ("burn's products in f32", of_burn),
+    ];
+    let products = products.into_iter().filter_map(|(title, products)| Some((title, products?)));
+    let (rounds, name) = (args.measuring.rounds, text::device(&device));
+    let tables = text::machine(&products.collect::<Vec<_>>(), &bandwidth, args.array, rounds, &name);
     print(&format!("{tables}SIMD level of Tinderbox's own kernels: {simd}\n"))
 }
 

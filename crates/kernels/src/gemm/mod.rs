@@ -25,7 +25,7 @@ mod weight;
 
 use pulp::{Simd, WithSimd};
 
-pub(crate) use arithmetic::{Arithmetic, Element, Exact};
+pub(crate) use arithmetic::{Arithmetic, Element, Exact, WithArithmetic};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
 pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
 pub(crate) use macro_kernel::multiply;
@@ -36,7 +36,6 @@ pub(crate) use packed::PackedRef;
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight};
 
-use self::arithmetic::WithArithmetic;
 use self::macro_kernel::Blocks;
 use self::transpose::SIDE;
 use crate::simd;
