@@ -110,8 +110,8 @@ pub fn machine(
         };
         vec![what.to_owned()]
     };
-    let tables: String =
-        products.iter().map(|(title, products)| format!("{title}: GFLOP/s\n{}\n", of(products))).collect();
+    let tables = products.iter().map(|(title, products)| format!("{title}: GFLOP/s\n{}\n", of(products)));
+    let tables = tables.collect::<Vec<_>>().concat();
     format!(
         "on {device_name}\n\n{tables}\
          memory, arrays of {array_mib} MiB: GB/s\n{}\

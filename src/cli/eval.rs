@@ -6,10 +6,11 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::weights::WeightFormat;
+use super::weights::Formats;
 use super::{Subject, print, print_json};
 use crate::data::{self, BatchSource, DataError};
 use crate::generate::LanguageModel;
+use crate::generate::engine::Precision;
 use crate::run::OpenError;
 use crate::train::evaluate;
 
@@ -26,9 +27,8 @@ pub(super) struct Args {
     /// Measure another text: a file, a folder, or - for standard input [default: the run's, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// The precision of the weights, on a CPU, to measure the loss with fewer bits
-    #[arg(long, value_enum, default_value_t)]
-    weights: WeightFormat,
+    #[command(flatten)]
+    formats: Formats,
     #[command(flatten)]
     subject: Subject,
     /// Print one JSON object on standard output
@@ -70,12 +70,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         };
         (name, split)
     };
-    let loss = match args.weights {
+    let loss = match args.formats.precision()? {
         // On any device, computed in the same way as the losses during training.
-        WeightFormat::F32 => {
+        Precision::F32 => {
             evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
         }
-        weights => match weights.convert(opened.model, &opened.device.name)? {
+        _ => match args.formats.convert(opened.model, &opened.device.name)? {
             LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::numbers::{count, number, seed};
-use super::weights::WeightFormat;
+use super::weights::Formats;
 use super::{Misuse, Subject, note_cut_prompt, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
@@ -72,9 +72,8 @@ pub(super) struct Args {
     /// Write the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
     #[arg(long)]
     raw: bool,
-    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
-    #[arg(long, value_enum, default_value_t)]
-    weights: WeightFormat,
+    #[command(flatten)]
+    formats: Formats,
     /// Write even if the memory seems to be too small
     #[arg(long)]
     force: bool,
@@ -105,7 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         writing.check(machine)?;
     }
     let opened = args.subject.open()?;
-    let model = args.weights.convert(opened.model, &opened.device.name)?;
+    let model = args.formats.convert(opened.model, &opened.device.name)?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
     let form = match args.raw {

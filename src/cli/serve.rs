@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::numbers::{count, within};
-use super::weights::WeightFormat;
+use super::weights::Formats;
 use super::{INTERRUPTED, Misuse, Subject, note, on_ctrl_c};
 use crate::device::DeviceSpec;
 use crate::format::{first_line, size};
@@ -40,9 +40,8 @@ pub(super) struct Args {
     /// The number of texts that each model writes at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
-    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
-    #[arg(long, value_enum, default_value_t)]
-    weights: WeightFormat,
+    #[command(flatten)]
+    formats: Formats,
     /// A file of API keys, one per line, of which each request must have one [default: no key]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
@@ -139,7 +138,7 @@ impl Args {
             Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
-        let model = self.weights.convert(opened.model, &opened.device.name)?;
+        let model = self.formats.convert(opened.model, &opened.device.name)?;
         let [root, named] = [located.run.root(), path].map(fs::canonicalize);
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

@@ -10,7 +10,7 @@ use super::{config, under_way};
 use crate::bench::generate::{self, Case};
 use crate::bench::text;
 use crate::cli::numbers::at_least_one;
-use crate::cli::weights::WeightFormat;
+use crate::cli::weights::Formats;
 use crate::cli::{print, print_json};
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::measure::peak_rss_mib;
@@ -47,9 +47,8 @@ pub(super) struct Args {
     /// The number of rounds; each row shows their median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
-    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
-    #[arg(long, value_enum, default_value_t)]
-    weights: WeightFormat,
+    #[command(flatten)]
+    formats: Formats,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -61,7 +60,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
     let (n_parameters, context_length) = (model.num_params(), model.config().context_length);
-    let model = args.weights.convert(model, &device.name)?;
+    let model = args.formats.convert(model, &device.name)?;
     let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
     let mut speeds = Vec::new();
     for &batch_size in &args.batch_size {

@@ -1,5 +1,6 @@
 //! Linear layers whose weights are packed once and multiplied many times.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
@@ -9,11 +10,11 @@ use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
 use crate::activation::Activation;
 use crate::gemm::{
-    Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, MatrixMut, Mixed, Mode, PackedRef, Plain, Row, Store,
-    WIDTH, Weight, multiply_all, n_panels,
+    Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, Integers, MatrixMut, Mixed, Mode, PackedRef, Plain,
+    Quantized, Row, Store, WIDTH, Weight, multiply_all, n_panels, quantize,
 };
 
-/// The storage format of weights.
+/// The storage format of weights, and what rows are rounded to before they are multiplied with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// As trained, 4 bytes per weight.
@@ -23,19 +24,23 @@ pub enum Precision {
     Bf16,
     /// Integers from -127 to 127 in blocks of 32 with one scale each, 1.125 bytes per weight.
     Int8,
+    /// As [`Precision::Int8`], and the rows that are multiplied with them (the activations) are rounded to such blocks
+    /// too, once per product.
+    W8A8,
 }
 
 impl Precision {
     /// All formats, from the most to the least precise.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::W8A8];
 
-    /// The name of the format in arguments and output.
+    /// The name of the format.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Int8 => "int8",
+            Self::W8A8 => "w8a8",
         }
     }
 }
@@ -46,6 +51,11 @@ impl fmt::Display for Precision {
     }
 }
 
+thread_local! {
+    /// Memory for rounded rows, so that reading on allocates nothing.
+    static QUANTIZED: Cell<Vec<Quantized>> = const { Cell::new(Vec::new()) };
+}
+
 /// A linear layer: weights `[K, N]`, packed in blocks of 32 rows, and an optional bias.
 #[derive(Debug)]
 pub struct PackedLinear {
@@ -53,6 +63,8 @@ pub struct PackedLinear {
     shape: [usize; 2],
     /// Padded to whole panels; empty if there is no bias.
     bias: Vec<f32>,
+    /// Whether rows are rounded to int8, as these weights are.
+    rounds_rows: bool,
 }
 
 #[derive(Debug)]
@@ -78,11 +90,11 @@ impl PackedLinear {
         let weights = match precision {
             Precision::F32 => Weights::F32(pack(shape, at)),
             Precision::Bf16 => Weights::Bf16(pack(shape, at)),
-            Precision::Int8 => Weights::Int8(pack(shape, at)),
+            Precision::Int8 | Precision::W8A8 => Weights::Int8(pack(shape, at)),
         };
         let mut bias = bias.unwrap_or_default();
         bias.resize(bias.len().next_multiple_of(WIDTH), 0.0);
-        Self { weights, shape, bias }
+        Self { weights, shape, bias, rounds_rows: precision == Precision::W8A8 }
     }
 
     /// The storage format of the weights.
@@ -91,6 +103,7 @@ impl PackedLinear {
         match self.weights {
             Weights::F32(_) => Precision::F32,
             Weights::Bf16(_) => Precision::Bf16,
+            Weights::Int8(_) if self.rounds_rows => Precision::W8A8,
             Weights::Int8(_) => Precision::Int8,
         }
     }
@@ -170,7 +183,14 @@ impl PackedLinear {
             }
             Weights::Int8(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Int8x4::ROWS, outputs]);
-                multiply_all(Mixed::new(x.view()), right, output);
+                if self.rounds_rows {
+                    let mut rows = QUANTIZED.take();
+                    quantize(x.view(), &mut rows);
+                    multiply_all(Integers::new(&rows, x.n_rows()), right, output);
+                    QUANTIZED.set(rows);
+                } else {
+                    multiply_all(Mixed::new(x.view()), right, output);
+                }
             }
         }
     }
@@ -278,6 +298,15 @@ mod tests {
         assert_eq!(rows[4 * 32][6..], [0.0; WIDTH - 6], "behind the last column");
     }
 
+    /// Rows rounded to 255 values in each block of 32 numbers.
+    fn rounded(x: &[f32], n_columns: usize) -> Vec<f32> {
+        let block = |block: &[f32]| {
+            let scale = block.iter().fold(0.0, |m: f32, x| m.max(x.abs())) / 127.0;
+            block.iter().map(|x| (x / scale).round() * scale).collect::<Vec<_>>()
+        };
+        x.chunks(n_columns).flat_map(|row| row.chunks(WIDTH).flat_map(block)).collect()
+    }
+
     #[test]
     fn rows_are_multiplied_and_activated_after_the_bias() {
         let [k, n] = SHAPE;
@@ -285,13 +314,14 @@ mod tests {
             let linear = linear(precision, Some(noise(n, 2)));
             let x = noise(n_rows * k, 3);
             let packed = packed_rows(&x, k);
+            let multiplied = if precision == Precision::W8A8 { rounded(&x, k) } else { x.clone() };
             let mut out = Rows::new(n_rows, n);
             linear.store(&packed, &mut out);
             let numbers = |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
             let stored = numbers(&out);
             for (i, got) in stored.iter().enumerate() {
                 let (row, column) = (i / n, i % n);
-                let product = |input| f64::from(x[row * k + input]) * f64::from(linear.value(input, column));
+                let product = |input| f64::from(multiplied[row * k + input]) * f64::from(linear.value(input, column));
                 let want = (0..k).map(product).sum::<f64>() + f64::from(noise(n, 2)[column]);
                 assert!((f64::from(*got) - want).abs() < 1e-5, "{precision}: {got}, not {want}");
             }

@@ -1,6 +1,6 @@
 //! Decoding on a CPU without tensors: weights are packed once, memory is allocated once, and a new token costs little
 //! more than reading the weights. Matrix products use the same kernels as training; bf16 and int8 weights are widened
-//! in registers, while activations stay f32.
+//! in registers, while activations stay f32, unless they are rounded to int8 too.
 //!
 //! Each element is a single sum in a fixed order, so it is the same, byte for byte, for any number of threads and rows:
 //! a sample gets the same text alone and in a batch.

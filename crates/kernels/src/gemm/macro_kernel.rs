@@ -93,17 +93,23 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
         let right = right.rows(first * L::STEP..right.n_rows().min(last * L::STEP));
         let left = left.steps(first..last);
         let part = Part { is_first: first == 0, is_last: last == n_steps, sums: &mut waiting, n_rows };
-        // As many rows at a time as leave registers for a row of the right matrix.
-        match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
-            (true, few) if L::IN_PANELS || !few => panels::<A, L, _, 6>(arithmetic, left, right, part, epilogue),
-            (true, _) => panels::<A, L, _, 4>(arithmetic, left, right, part, epilogue),
-            (false, false) => panels::<A, L, _, 12>(arithmetic, left, right, part, epilogue),
-            (false, true) => panels::<A, L, _, 8>(arithmetic, left, right, part, epilogue),
+        // As many rows at a time as leave registers for a row of the right matrix. The conditions are constants, so that
+        // only the functions that are called are compiled.
+        if const { A::Simd::F32_LANES == 8 } {
+            if const { L::FEW_ROWS && !L::IN_PANELS } {
+                panels::<A, L, _, 4>(arithmetic, left, right, part, epilogue);
+            } else {
+                panels::<A, L, _, 6>(arithmetic, left, right, part, epilogue);
+            }
+        } else if const { L::FEW_ROWS } {
+            panels::<A, L, _, 8>(arithmetic, left, right, part, epilogue);
+        } else {
+            panels::<A, L, _, 12>(arithmetic, left, right, part, epilogue);
         }
     }
 }
 
-/// A part of the depth (the loop over k_c in BLIS): the sums wait in memory for the next one.
+/// A part of the depth (of the loop over `k_c` in BLIS): the sums wait in memory for the next one.
 struct Part<'a> {
     is_first: bool,
     is_last: bool,
@@ -120,8 +126,7 @@ impl Part<'_> {
     }
 }
 
-/// With this many rows of the left matrix or fewer, memory is the bottleneck rather than arithmetic. On AVX2 two rows
-/// of a whole panel take as many registers for sums as four rows of half a panel.
+/// With this many rows of the left matrix or fewer, memory is the bottleneck rather than arithmetic.
 const READ_WHOLE: usize = 16;
 
 /// Panel after panel, in tiles of R rows.
@@ -135,16 +140,24 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        // The columns of a whole panel fill the registers, and the panel is read sequentially.
-        if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= READ_WHOLE {
+        // On AVX2 two rows of a whole panel take as many registers for sums as four rows of half a panel, and the panel
+        // is read sequentially. Elements that are widened leave registers for one row only.
+        if const { F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 } {
             let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
-            for row in (0..left.n_rows()).step_by(2) {
-                match left.n_rows() - row {
-                    1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, &mut part, epilogue),
-                    _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, &mut part, epilogue),
+            if const { L::FEW_ROWS } {
+                if left.n_rows() == 1 {
+                    tile::<A, L, 1, 4>(arithmetic, left, 0, at, &mut part, epilogue);
+                    continue;
                 }
+            } else if left.n_rows() <= READ_WHOLE {
+                for row in (0..left.n_rows()).step_by(2) {
+                    match left.n_rows() - row {
+                        1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, &mut part, epilogue),
+                        _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, &mut part, epilogue),
+                    }
+                }
+                continue;
             }
-            continue;
         }
         let n_columns = match F::WHOLE_PANELS {
             true => WIDTH,
@@ -186,30 +199,33 @@ fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize,
 ) {
     let n = left.n_rows();
     let mut row = 0;
-    while L::IN_PANELS && R == 6 && n - row >= WIDTH {
-        // A panel has 2 times 6 and 4 times 5 rows: with 4 at a time, multiply-adds would wait for one another.
-        for _ in 0..2 {
-            tile::<A, L, 6, V>(arithmetic, left, row, at, part, epilogue);
-            row += 6;
+    if const { L::IN_PANELS && R == 6 } {
+        while n - row >= WIDTH {
+            // A panel has 2 times 6 and 4 times 5 rows: with 4 at a time, multiply-adds would wait for one another.
+            for _ in 0..2 {
+                tile::<A, L, 6, V>(arithmetic, left, row, at, part, epilogue);
+                row += 6;
+            }
+            for _ in 0..4 {
+                tile::<A, L, 5, V>(arithmetic, left, row, at, part, epilogue);
+                row += 5;
+            }
         }
-        for _ in 0..4 {
-            tile::<A, L, 5, V>(arithmetic, left, row, at, part, epilogue);
-            row += 5;
+    } else {
+        while n - row >= R {
+            tile::<A, L, R, V>(arithmetic, left, row, at, part, epilogue);
+            row += R;
         }
     }
-    while !(L::IN_PANELS && R == 6) && n - row >= R {
-        tile::<A, L, R, V>(arithmetic, left, row, at, part, epilogue);
-        row += R;
-    }
-    if V > 1 && R > 8 && n - row >= 8 {
+    if const { V > 1 && R > 8 } && n - row >= 8 {
         tile::<A, L, 8, V>(arithmetic, left, row, at, part, epilogue);
         row += 8;
     }
-    while V > 1 && n - row >= 4 {
+    while const { V > 1 } && n - row >= 4 {
         tile::<A, L, 4, V>(arithmetic, left, row, at, part, epilogue);
         row += 4;
     }
-    if V > 1 && n - row >= 2 {
+    if const { V > 1 } && n - row >= 2 {
         tile::<A, L, 2, V>(arithmetic, left, row, at, part, epilogue);
         row += 2;
     }

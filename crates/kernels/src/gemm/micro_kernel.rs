@@ -11,7 +11,7 @@ use pulp::Simd;
 
 use super::arithmetic::{Arithmetic, Element, Sums};
 use super::element::{Row, WIDTH, Word, n_panels};
-use super::packed::PackedRef;
+use super::packed::{PackedRef, prefetch};
 use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
@@ -210,6 +210,9 @@ impl<W: Weight> Left for Mixed<'_, W> {
         let zeros = [[simd.splat_f32s(0.0); V]; R];
         for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
             let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            if A::Simd::F32_LANES == 8 && V == 2 {
+                prefetch_rows(right, (panel + AHEAD) * W::ROWS, W::ROWS);
+            }
             let mut part = if W::SCALED { zeros } else { sums };
             for (words, right) in block[..WIDTH / W::NUMBERS].iter().enumerate() {
                 for i in 0..W::NUMBERS {
@@ -234,6 +237,17 @@ impl<W: Weight> Left for Mixed<'_, W> {
             }
         }
         sums
+    }
+}
+
+/// The number of blocks of weights between the one that is multiplied and the one that is prefetched.
+const AHEAD: usize = 4;
+
+/// Prefetches rows, as far as there are so many. Half a panel at a time is no sequence that CPUs recognize.
+#[inline(always)]
+fn prefetch_rows<W>(rows: &[Row<W>], first: usize, n: usize) {
+    for row in rows.get(first..first + n).unwrap_or_default() {
+        prefetch(row.as_ptr().cast());
     }
 }
 

@@ -2,8 +2,8 @@
 //! order of the left matrix's columns: byte for byte the same with any number of threads, and in f32 on every CPU with
 //! fused multiply-adds.
 //!
-//! Two cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
-//! generation never rounds activations. In products with weights that come from memory a block has all rows, so that
+//! Three cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
+//! generation rounds activations only if it is asked to, and then there is one of integers ([`Integers`]). In products with weights that come from memory a block has all rows, so that
 //! each weight is read once.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
@@ -14,6 +14,9 @@ mod avx512_bf16;
 mod bf16;
 mod element;
 mod epilogue;
+mod int8;
+#[cfg(target_arch = "x86_64")]
+mod int8_x86;
 mod macro_kernel;
 mod matrix;
 mod micro_kernel;
@@ -28,6 +31,7 @@ use pulp::{Simd, WithSimd};
 pub(crate) use arithmetic::{Arithmetic, Element, Exact, WithArithmetic};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
 pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
+pub(crate) use int8::{Integers, Quantized, quantize};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};

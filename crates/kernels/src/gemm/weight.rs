@@ -70,6 +70,18 @@ impl Weight for Bf16x2 {
     }
 }
 
+impl Int8x4 {
+    /// Its numbers, each with 128 added.
+    pub(super) fn bytes(self) -> [u8; 4] {
+        self.0.to_le_bytes()
+    }
+
+    /// The scale of a column, if that is what is stored here.
+    pub(super) fn scale(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
 /// Four integers from -127 to 127, each stored in a byte with 128 added, the first in the lowest byte. The number of
 /// the largest magnitude in a block's column is 127 times its scale.
 #[derive(Clone, Copy, Debug, Default)]
