@@ -100,13 +100,20 @@ pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Resu
             let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
             json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
         });
-        let config = run.config().map_err(unreadable)?;
-        let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+        // A model that was named is the one that was opened, whatever its run is by now.
+        let (config, has_chat) = match service.library.named(Some(&name)) {
+            Some(model) => (model.config.clone(), model.tokenizer.chat_template().is_some()),
+            None => {
+                let config = run.config().map_err(unreadable)?;
+                let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+                (config.model, tokenizer.chat_template().is_some())
+            }
+        };
         let json = json!({
-            "n_layers": config.model.n_layers,
-            "n_heads": config.model.n_heads,
-            "context_length": config.model.context_length,
-            "has_chat": tokenizer.chat_template().is_some(),
+            "n_layers": config.n_layers,
+            "n_heads": config.n_heads,
+            "context_length": config.context_length,
+            "has_chat": has_chat,
             "checkpoints": kept.collect::<Vec<_>>(),
         });
         Ok(super::routes::json_text(json.to_string()))

@@ -78,10 +78,10 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not come in time")
     }
 
-    /// 409: the checkpoint of this model no longer exists.
+    /// 409: the checkpoint of this model has been removed or replaced.
     pub(super) fn gone() -> Self {
-        let message = "the run went on and removed the checkpoint that this model was opened from before it was looked \
-                       into; ask for another of its checkpoints, or start the server again";
+        let message = "the checkpoint that this model was opened from was removed or replaced before it was looked into; \
+                       ask for another checkpoint of the run, or start the server again";
         Self::new(StatusCode::CONFLICT, Some("checkpoint_removed"), message)
     }
 

@@ -14,7 +14,7 @@ use crate::model::Gpt;
 /// The reason why the weights of a model cannot be opened as tensors.
 #[derive(Debug)]
 pub enum TensorsError {
-    /// Their checkpoint has been removed.
+    /// Their checkpoint has been removed or replaced.
     Gone,
     /// Any other reason, in words.
     Failed(String),

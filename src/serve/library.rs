@@ -101,9 +101,9 @@ impl Library {
         Self { named, folder, open, n_slots, opened: Mutex::default(), opening: Mutex::default() }
     }
 
-    /// Whether the model of a name, or the first one, may have to be opened, which is slow.
-    pub(super) fn is_slow(&self, name: Option<&str>) -> bool {
-        self.named(name).is_none()
+    /// The model that was named at the start with this name, or the first of these.
+    pub(super) fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
+        self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
     }
 
     fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
