@@ -83,7 +83,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let options = Options { address, n_slots: args.parallel, keys, folder, open: args.later() };
+    let options =
+        Options { address, n_slots: args.parallel, keys, folder, open: args.later(), program: this_program()? };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
     on_ctrl_c(move || {
@@ -96,6 +97,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     note(format!("serving {} at http://{}", names.join(", "), server.address()));
     server.run();
     Ok(())
+}
+
+/// The path of this program. On Linux it holds even if the file is replaced meanwhile.
+fn this_program() -> anyhow::Result<PathBuf> {
+    if cfg!(target_os = "linux") {
+        return Ok(PathBuf::from("/proc/self/exe"));
+    }
+    std::env::current_exe().context("cannot find the program itself")
 }
 
 fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {

@@ -90,6 +90,8 @@ pub(super) struct Library {
     folder: Option<PathBuf>,
     open: OpenModel,
     n_slots: usize,
+    /// The program that renders chat templates.
+    program: PathBuf,
     /// Models that were not named, with their checkpoints, the most recently used last.
     opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
     /// Held while a model is opened: one at a time.
@@ -97,16 +99,18 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<PathBuf>, open: OpenModel, n_slots: usize) -> Self {
-        Self { named, folder, open, n_slots, opened: Mutex::default(), opening: Mutex::default() }
+    pub(super) fn new(
+        named: Vec<Arc<Hosted>>,
+        folder: Option<PathBuf>,
+        open: OpenModel,
+        n_slots: usize,
+        program: PathBuf,
+    ) -> Self {
+        Self { named, folder, open, n_slots, program, opened: Mutex::default(), opening: Mutex::default() }
     }
 
     /// The model that was named at the start with this name, or the first of these.
     pub(super) fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
-        self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
-    }
-
-    fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
         self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
     }
 
@@ -170,7 +174,7 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots);
+        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, &self.program);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its texts.

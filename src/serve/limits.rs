@@ -36,6 +36,14 @@ pub(super) const MAX_OPENED: usize = 4;
 pub(super) const MAX_BIAS: f64 = 100.0;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
+/// The most bytes of a text that is split into tokens, which takes up to 200 times its size in memory.
+pub(super) const MAX_TEXT: usize = 1 << 20;
+/// The most conversations that wait for the chat template of a model.
+pub(super) const MAX_CHATS: usize = 16;
+/// The time, the memory and the stack within which a chat template is rendered.
+pub(super) const RENDER_TIME: Duration = Duration::from_secs(2);
+pub(super) const RENDER_MEMORY_MIB: f64 = 256.0;
+pub(super) const RENDER_STACK: usize = 8 << 20;
 /// The most bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.

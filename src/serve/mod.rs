@@ -20,6 +20,7 @@ mod listen;
 mod metrics;
 mod request;
 mod routes;
+mod renderer;
 mod scheduler;
 mod score;
 mod stream;
@@ -45,6 +46,8 @@ pub use self::hosted::Model;
 pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
+pub(crate) use self::renderer::COMMAND as RENDER_CHATS;
+pub use self::renderer::render_chats;
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ pub enum ServeError {
     #[error("cannot listen on {address}: {source}\n  hint: {}", listen_hint(source))]
     Listen {
         /// The address.
+    /// The `tinderbox` program, of which a process renders the chat template of each model.
+    pub program: PathBuf,
         address: SocketAddr,
         /// The error of the operating system.
         source: io::Error,
@@ -120,7 +125,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_slots, keys, folder, open } = options;
+        let Options { address, n_slots, keys, folder, open, program } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -130,11 +135,11 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_slots).map(Arc::new);
+        let start = |model| Hosted::start(model, n_slots, &program).map(Arc::new);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
-            library: Library::new(models, folder, open, n_slots),
+            library: Library::new(models, folder, open, n_slots, program),
             keys,
             responses: Mutex::default(),
             stopping: stop.subscribe(),

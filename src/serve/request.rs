@@ -214,7 +214,7 @@ impl TextRequest {
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let messages = fields.take("messages");
-        let text = chat::prompt(&model.chat_template, messages.as_ref(), &model.name)?;
+        let text = chat::prompt(&model.renderer, messages.as_ref(), &model.name)?;
         let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
         check_prompt("messages", &tokens, model)?;
         let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;

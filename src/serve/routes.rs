@@ -155,10 +155,8 @@ fn metrics_page(service: &Service) -> Response {
 /// Parses a request for a model.
 type Parse<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
 
-/// Bodies up to this size are parsed on the connection thread; longer ones would block it.
-const SHORT_BODY: usize = 4096;
-
-/// Reads the body of a request for a model.
+/// Reads the body of a request for a model, and parses it on another thread: opening the model, rendering a chat template
+/// and splitting a long text would block all connections.
 async fn read<T: Send + 'static>(
     service: &Shared,
     request: Request,
@@ -167,27 +165,13 @@ async fn read<T: Send + 'static>(
     let (parts, body) = request.into_parts();
     let body = read_body(&parts.headers, body).await?;
     let shared = service.clone();
-    let of_fields = move |(name, fields): (Option<String>, Fields)| {
-        let model = shared.library.model(name.as_deref())?;
+    let read = tokio::task::spawn_blocking(move || {
+        let mut fields = Fields::read(&body)?;
+        let model = shared.library.model(fields.text("model")?.as_deref())?;
         let request = parse(fields, &model)?;
         Ok((model, request))
-    };
-    let read = if body.len() <= SHORT_BODY {
-        let fields = named_fields(&body)?;
-        if !service.library.is_slow(fields.0.as_deref()) {
-            return of_fields(fields);
-        }
-        tokio::task::spawn_blocking(move || of_fields(fields)).await
-    } else {
-        tokio::task::spawn_blocking(move || of_fields(named_fields(&body)?)).await
-    };
-    read.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
-}
-
-/// The model name in a body, and the other fields.
-fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
-    let mut fields = Fields::read(body)?;
-    Ok((fields.text("model")?, fields))
+    });
+    read.await.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
 }
 
 async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
