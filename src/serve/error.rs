@@ -103,6 +103,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
     }
 
+    /// 500: a thread panicked, and its message is on standard error.
+    pub(super) fn bug() -> Self {
+        Self::failed("the request met a bug in tinderbox")
+    }
+
     /// 503.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)

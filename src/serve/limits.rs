@@ -26,16 +26,14 @@ pub(super) const MAX_INSPECTED: usize = 2048;
 pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
 /// The most weights in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
+/// The most log-probabilities in a response: some 40 MB of JSON.
+pub(super) const MAX_SHOWN_SCORES: usize = 1 << 21;
 /// The most tokens generated with heads ablated.
 pub(super) const MAX_CONTINUATION: usize = 512;
 /// The most requests that inspect a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
 /// The most models of a folder in memory.
 pub(super) const MAX_OPENED: usize = 4;
-/// The largest logit bias.
-pub(super) const MAX_BIAS: f64 = 100.0;
-/// The most stop texts.
-pub(super) const MAX_STOPS: usize = 16;
 /// The most bytes of a text that is split into tokens, which takes up to 200 times its size in memory.
 pub(super) const MAX_TEXT: usize = 1 << 20;
 /// The most conversations that wait for the chat template of a model.
@@ -44,6 +42,12 @@ pub(super) const MAX_CHATS: usize = 16;
 pub(super) const RENDER_TIME: Duration = Duration::from_secs(2);
 pub(super) const RENDER_MEMORY_MIB: f64 = 256.0;
 pub(super) const RENDER_STACK: usize = 8 << 20;
+/// The largest logit bias.
+pub(super) const MAX_BIAS: f64 = 100.0;
+/// The most stop texts.
+pub(super) const MAX_STOPS: usize = 16;
+/// The most bytes of a stop text: it is compared with what was written after each token.
+pub(super) const MAX_STOP: usize = 256;
 /// The most bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.

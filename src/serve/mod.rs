@@ -1,7 +1,8 @@
 //! An HTTP server with OpenAI's API: several models, each with a thread that generates many sequences at once.
 //!
 //! Connections are futures on one I/O thread, and know nothing about models; a model's thread knows nothing about HTTP.
-//! They exchange sequences to be generated, and events of these.
+//! They exchange sequences to be generated, and events of these, of which other threads make responses. The I/O thread
+//! does nothing that takes long.
 
 mod answer;
 mod app;
@@ -18,9 +19,9 @@ mod library;
 mod limits;
 mod listen;
 mod metrics;
+mod renderer;
 mod request;
 mod routes;
-mod renderer;
 mod scheduler;
 mod score;
 mod stream;
@@ -30,14 +31,16 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Semaphore, watch};
 
 use self::error::ApiError;
 pub use self::guard::ApiKeys;
@@ -48,6 +51,9 @@ use self::library::Library;
 pub use self::library::OpenModel;
 pub(crate) use self::renderer::COMMAND as RENDER_CHATS;
 pub use self::renderer::render_chats;
+
+/// The threads that make responses of texts.
+const N_ANSWERING: usize = 2;
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -62,6 +68,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
     pub open: OpenModel,
+    /// The `tinderbox` program, of which a process renders the chat template of each model.
+    pub program: PathBuf,
 }
 
 /// The reason why the server cannot start.
@@ -71,8 +79,6 @@ pub enum ServeError {
     #[error("cannot listen on {address}: {source}\n  hint: {}", listen_hint(source))]
     Listen {
         /// The address.
-    /// The `tinderbox` program, of which a process renders the chat template of each model.
-    pub program: PathBuf,
         address: SocketAddr,
         /// The error of the operating system.
         source: io::Error,
@@ -97,6 +103,8 @@ fn listen_hint(source: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
+    /// Makes responses of texts, beside the I/O thread.
+    answers: Runtime,
     listener: TcpListener,
     address: SocketAddr,
     service: Shared,
@@ -132,6 +140,8 @@ impl Server {
             return Err(ServeError::SameName(pair[0].to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut answers = tokio::runtime::Builder::new_multi_thread();
+        let answers = answers.worker_threads(N_ANSWERING).thread_name("answers").build()?;
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
@@ -144,8 +154,10 @@ impl Server {
             responses: Mutex::default(),
             stopping: stop.subscribe(),
             n_busy: watch::Sender::new(0),
+            answers: answers.handle().clone(),
+            permits: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
         };
-        Ok(Self { runtime, listener, address, service: Arc::new(service), stop })
+        Ok(Self { runtime, answers, listener, address, service: Arc::new(service), stop })
     }
 
     /// The address it listens on.
@@ -162,8 +174,11 @@ impl Server {
 
     /// Serves until it is stopped and all earlier requests are finished.
     pub fn run(self) {
-        let Self { runtime, listener, service, .. } = self;
+        let Self { runtime, answers, listener, service, .. } = self;
         runtime.block_on(listen::run(listener, service));
+        // What is still computed is for clients that left.
+        answers.shutdown_background();
+        runtime.shutdown_background();
     }
 }
 
@@ -177,6 +192,19 @@ struct Service {
     stopping: watch::Receiver<bool>,
     /// The number of requests in progress.
     n_busy: watch::Sender<usize>,
+    /// The threads that make responses of texts.
+    answers: Handle,
+    /// Permits for [long work](Work::Long): one for each core.
+    permits: Arc<Semaphore>,
+}
+
+/// How long some work may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// It is started at once, whatever else is under way.
+    Short,
+    /// Only as many of these run as there are cores, so that they do not delay everything else.
+    Long,
 }
 
 type Shared = Arc<Service>;
@@ -199,6 +227,24 @@ impl Service {
         }
         self.n_busy.send_modify(|n| *n += 1);
         Ok(Busy(self.n_busy.clone()))
+    }
+
+    /// The result of work on another thread than that of the connections.
+    async fn off_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        kind: Work,
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = match kind {
+            Work::Short => None,
+            Work::Long => self.permits.clone().acquire_owned().await.ok(),
+        };
+        let service = self.clone();
+        let working = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&service)
+        });
+        working.await.unwrap_or_else(|_| Err(ApiError::bug()))
     }
 
     fn count(&self, status: StatusCode) {

@@ -91,7 +91,9 @@ fn a_run_that_is_replaced_stays_one_model() {
         let shown = ask(other, "POST", "/v1/inspect", &looked).json(200);
         assert_eq!(json!(list(&shown["attention"]["weights"]).len()), layers(other));
         ask(other, "POST", "/app/view", &viewed).json(200);
-        [named, inspected, followed].into_iter().for_each(|server| assert!(server.kill()));
+        for server in [named, inspected, followed] {
+            assert!(server.kill());
+        }
     }
 }
 

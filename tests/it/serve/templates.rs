@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Delays, Host, beside, chatting_with, draw, letters, model};
+use super::{BESIDE_OTHER_TESTS, Delays, Host, beside, chatting_with, draw, letters, model};
 
 /// The most models that render at once: each may need 256 MiB.
 const N_AT_ONCE: usize = 8;
@@ -17,11 +17,17 @@ fn chain(before: &str, part: &str, n: usize, after: &str) -> String {
     format!("{before}{}{after}", part.repeat(n))
 }
 
+/// How often a part is repeated, or a value put into another.
+const DEEP: usize = 100_000;
+
 /// Templates that nobody means well with.
 fn hostile() -> Vec<String> {
-    const DEEP: usize = 100_000;
+    [nested(), grown(), endless()].concat()
+}
+
+/// Expressions and statements in each other.
+fn nested() -> Vec<String> {
     let mut templates = Vec::new();
-    // Expressions and statements in each other.
     for part in ["not ", "-", "+", "(", "[", "{'a': ", "[[]] + [", "x(", "'a' ~ ("] {
         templates.push(chain("{{ ", part, DEEP, "1 }}"));
     }
@@ -67,7 +73,12 @@ fn hostile() -> Vec<String> {
     }
     templates.push(chain("{% if 0 %}", "{% elif 0 %}", DEEP, "{% endif %}"));
     templates.push(chain("", "{% set a = 1 %}{{ a }}", DEEP, ""));
-    // Values in each other: one step more each time, or twice as many parts.
+    templates
+}
+
+/// Values in each other: one step more each time, or twice as many parts.
+fn grown() -> Vec<String> {
+    let mut templates = Vec::new();
     let grown = |n: usize, first: &str, next: &str, last: &str| {
         let set = format!("{{% set ns = namespace(a={first}) %}}{{% for i in range({n}) %}}{{% set ns.a = {next} %}}");
         format!("{set}{{% endfor %}}{last}")
@@ -95,7 +106,12 @@ fn hostile() -> Vec<String> {
     templates.push(grown(60, "'a'", "ns.a + ns.a", "{{ ns.a }}"));
     templates.push(grown(60, "'a'", "ns.a.replace('a', ns.a)", "{{ ns.a | length }}"));
     templates.push(grown(60, "'a'", "[ns.a, ns.a] | join(ns.a)", "{{ ns.a | length }}"));
-    // Much at once, and no end.
+    templates
+}
+
+/// Much at once, no end, and what Jinja refuses.
+fn endless() -> Vec<String> {
+    let mut templates = Vec::new();
     for expression in [
         "'a' * 1000000000000",
         "[1] * 1000000000000",
@@ -165,7 +181,7 @@ const USUAL: [&str; 5] = [
      add_generation_prompt and messages | selectattr('role', 'equalto', 'user') | list | length > 0 else '' }}",
 ];
 
-/// A usual template with one or two changes.
+/// A usual template with one to three changes.
 fn mutated(state: &mut u64) -> String {
     const PARTS: [&str; 16] = [
         "{{",
@@ -273,7 +289,9 @@ fn ask_all(templates: &[String]) -> (Vec<Outcome>, Delays) {
 
 fn count(outcomes: &[Outcome]) -> BTreeMap<Outcome, usize> {
     let mut counts = BTreeMap::new();
-    outcomes.iter().for_each(|outcome| *counts.entry(*outcome).or_insert(0) += 1);
+    for outcome in outcomes {
+        *counts.entry(*outcome).or_insert(0) += 1;
+    }
     counts
 }
 
@@ -287,10 +305,11 @@ fn a_hostile_template_ends_its_own_process_alone() {
     let counts = count(of_hostile);
     println!("{} hostile templates: {counts:?}; {delays}", hostile.len());
     assert_eq!(counts.len(), 5, "there is each kind: {counts:?}");
+    assert!(delays.nearly_all() < BESIDE_OTHER_TESTS, "{delays}");
 }
 
 #[test]
-#[ignore = "takes a minute: scripts/soak.sh templates"]
+#[ignore = "renders 1,000 templates: scripts/soak.sh templates"]
 fn a_thousand_mutated_templates_leave_the_server_alive() {
     let mut state = 35;
     let mut outcomes = Vec::new();
