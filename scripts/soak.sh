@@ -12,7 +12,7 @@
 #   power_loss     the power fails after each change of a file
 #   interrupts     Ctrl-C ends a run within five seconds in every phase; nothing else should run meanwhile
 #   templates      1,000 damaged chat templates are rendered, of which none ends the server or delays it
-#   load           the largest requests leave the server reachable, and its memory small
+#   load           the largest requests, and 600 clients that send nothing or half, leave the server reachable
 #   endurance      20,000 steps on flex keep their memory
 #   endurance_gpu  2,000 steps on wgpu keep their memory
 #

@@ -176,6 +176,8 @@ mod tests {
     fn every_module_is_there_and_asks_for_those_that_are() {
         for (name, text) in MODULES {
             assert!(!text.contains('\r') && !text.contains("innerHTML"), "{name}");
+            let mut cookies = text.lines().filter(|line| line.contains("document.cookie"));
+            assert!(cookies.all(|line| line.contains("max-age=10`")), "{name}: the key does not outlast the tab");
             let imported = text.split(" from \"./").skip(1).filter_map(|rest| rest.split_once('"'));
             for (module, _) in imported {
                 assert!(MODULES.iter().any(|(known, _)| *known == module), "{name} imports {module}");

@@ -113,6 +113,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
     }
 
+    /// 503: the server finishes what it has begun, and takes nothing new.
+    pub(super) fn stopping() -> Self {
+        Self::unavailable("the server is being stopped")
+    }
+
     /// The body of the response, as JSON.
     pub(super) fn body(&self) -> String {
         let r#type = match self.status {

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::connections::Connection;
 use super::error::ApiError;
 
 /// The most sequences per request: prompts times `n`.
@@ -54,7 +56,7 @@ pub(super) const MAX_BODY: usize = 8 << 20;
 const MAX_DISCARDED: usize = 64 << 20;
 /// The most sequences that wait for a slot of a model.
 pub(super) const MAX_WAITING: usize = 4096;
-/// The most connections; others wait to be accepted.
+/// The most connections. Another one takes the place of one that waits for its client, or waits to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 512;
 /// The time limit of a request, from its last byte to the last token.
 pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
@@ -98,16 +100,18 @@ async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,
+    connection: Arc<Connection>,
     /// Runs while there is data that the client does not accept.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteLimit<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, waiting: None }
+    pub(super) fn new(stream: S, connection: Arc<Connection>) -> Self {
+        Self { stream, connection, waiting: None }
     }
 
     fn limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.connection.set_unsent(written.is_pending());
         if written.is_ready() {
             self.waiting = None;
             return written;

@@ -1,13 +1,14 @@
 //! An HTTP server with OpenAI's API: several models, each with a thread that generates many sequences at once.
 //!
 //! Connections are futures on one I/O thread, and know nothing about models; a model's thread knows nothing about HTTP.
-//! They exchange sequences to be generated, and events of these, of which other threads make responses. The I/O thread
+//! They exchange sequences to be generated, and events of these, of which another thread makes responses. The I/O thread
 //! does nothing that takes long.
 
 mod answer;
 mod app;
 mod chat;
 mod choice;
+mod connections;
 mod document;
 mod error;
 mod fields;
@@ -51,9 +52,6 @@ use self::library::Library;
 pub use self::library::OpenModel;
 pub(crate) use self::renderer::COMMAND as RENDER_CHATS;
 pub use self::renderer::render_chats;
-
-/// The threads that make responses of texts.
-const N_ANSWERING: usize = 2;
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -141,7 +139,7 @@ impl Server {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut answers = tokio::runtime::Builder::new_multi_thread();
-        let answers = answers.worker_threads(N_ANSWERING).thread_name("answers").build()?;
+        let answers = answers.worker_threads(1).thread_name("answers").build()?;
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
@@ -192,7 +190,7 @@ struct Service {
     stopping: watch::Receiver<bool>,
     /// The number of requests in progress.
     n_busy: watch::Sender<usize>,
-    /// The threads that make responses of texts.
+    /// The thread that makes responses of texts.
     answers: Handle,
     /// Permits for [long work](Work::Long): one for each core.
     permits: Arc<Semaphore>,
@@ -223,7 +221,7 @@ impl Service {
     /// Registers a request; rejects it if the server is stopping.
     fn begin(&self) -> Result<Busy, ApiError> {
         if *self.stopping.borrow() {
-            return Err(ApiError::unavailable("the server is being stopped"));
+            return Err(ApiError::stopping());
         }
         self.n_busy.send_modify(|n| *n += 1);
         Ok(Busy(self.n_busy.clone()))

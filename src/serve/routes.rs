@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use super::answer::Answer;
 use super::app;
+use super::connections::Connection;
 use super::document;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
@@ -175,8 +176,15 @@ struct Read<T> {
 /// and splitting a long text would block all connections.
 async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Parse<T>) -> Result<Read<T>, ApiError> {
     let (parts, body) = request.into_parts();
+    let connection = parts.extensions.get::<Arc<Connection>>();
+    let mut stopping = service.stopping.clone();
+    connection.inspect(|connection| connection.wait());
+    let body = tokio::select! {
+        body = read_body(&parts.headers, body) => body?,
+        _ = stopping.wait_for(|stopping| *stopping) => return Err(ApiError::stopping()),
+    };
+    connection.inspect(|connection| connection.work());
     let busy = service.begin()?;
-    let body = read_body(&parts.headers, body).await?;
     let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
     service
         .off_thread(work, move |service| {

@@ -1,5 +1,5 @@
-//! Makes a response of the texts of a request: collected, or as server-sent events. This runs apart from the I/O thread,
-//! which only passes the bytes on.
+//! Makes a response of the texts of a request: collected, or as server-sent events. This runs on a thread of its own: the
+//! I/O thread only passes the bytes on.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -53,7 +53,9 @@ impl Texts {
             let Event { idx, kind } = self.events.recv().await.ok_or_else(scheduler::stopped)?;
             texts[idx].append(self.take(idx, kind)?);
         }
-        Ok(self.answer.whole(texts, &self.choices).into())
+        // A large response takes longer than the events of other requests may wait.
+        let whole = tokio::task::spawn_blocking(move || self.answer.whole(texts, &self.choices));
+        whole.await.map(Bytes::from).map_err(|_| ApiError::bug())
     }
 
     /// Sends server-sent events of the texts, up to the last, or until nobody receives them.

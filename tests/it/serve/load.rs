@@ -1,13 +1,14 @@
 //! The server beside much work and slow clients: it stays reachable, and is bounded in what it takes.
 
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::program::program;
-use super::{BESIDE_OTHER_TESTS, Host, ask, beside};
+use super::{BESIDE_OTHER_TESTS, Host, Response, ask, beside, http};
 use crate::fixtures::Folder;
 
 #[test]
@@ -50,6 +51,18 @@ fn much_work_does_not_delay_others() {
     assert_eq!(n, [1024, 1 << 20]);
     println!("{delays}");
     assert!(delays.nearly_all() < BESIDE_OTHER_TESTS, "{delays}");
+}
+
+#[test]
+fn half_of_a_body_does_not_delay_the_end() {
+    let host = Host::new(1);
+    let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
+    let clients = [&whole[..20], &whole[..whole.len() - 5]].map(|half| host.send(half));
+    host.get("/health").json(200);
+    let since = Instant::now();
+    drop(host);
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    drop(clients);
 }
 
 /// The memory of a process in MiB.
@@ -125,4 +138,34 @@ fn the_largest_requests_leave_the_server_reachable() {
     println!("{delays}");
     assert!(delays.nearly_all() < Duration::from_millis(10), "{delays}");
     server.kill();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "it opens 600 connections: scripts/soak.sh load"]
+fn slow_clients_make_room_for_others() {
+    let folder = Folder::trained();
+    let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"The\"}");
+    for (what, n_bytes) in [("nothing", 0), ("half a header", 20), ("half a body", whole.len() - 5)] {
+        let (server, port) = program(&folder, &["runs/tiny"]);
+        let slow = || {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            client.write_all(&whole[..n_bytes]).expect("sent");
+            client
+        };
+        let clients: Vec<TcpStream> = (0..600).map(|_| slow()).collect();
+        let since = Instant::now();
+        let answer = ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2}));
+        let answered = since.elapsed();
+        answer.json(200);
+        // The latest of them are still there.
+        let mut last = clients.into_iter().next_back().expect("a client");
+        last.write_all(&whole[n_bytes..]).expect("sent");
+        Response::read(last).json(200);
+        let since = Instant::now();
+        server.press_ctrl_c();
+        server.finish();
+        println!("600 clients that send {what}: an answer after {answered:.1?}, the end after {:.1?}", since.elapsed());
+        assert!(answered < Duration::from_secs(1) && since.elapsed() < Duration::from_secs(2));
+    }
 }
