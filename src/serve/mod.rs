@@ -50,8 +50,7 @@ pub use self::hosted::Model;
 pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
-pub(crate) use self::renderer::COMMAND as RENDER_CHATS;
-pub use self::renderer::render_chats;
+pub use self::renderer::{COMMAND as RENDER_CHATS, render_chats};
 
 /// The settings of a server.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use crate::format::cut_in_the_middle;
 use crate::measure::rss_mib;
 use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
 
-/// The hidden subcommand of the program that calls [`render_chats`].
-pub(crate) const COMMAND: &str = "render-chats";
+/// The argument with which the program calls [`render_chats`].
+pub const COMMAND: &str = "render-chats";
 
 /// The exit codes of the process, if a limit was exceeded.
 const TOO_SLOW: u8 = 3;
