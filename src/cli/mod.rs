@@ -94,6 +94,10 @@ enum Command {
     /// Answer over HTTP with trained models, as OpenAI's API does
     #[cfg(feature = "serve")]
     Serve(serve::Args),
+    /// Render chat templates, as a process of `serve`
+    #[cfg(feature = "serve")]
+    #[command(name = crate::serve::RENDER_CHATS, hide = true)]
+    RenderChats,
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
     /// Look inside a trained model
@@ -182,6 +186,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args).map(|()| DONE),
+        #[cfg(feature = "serve")]
+        Command::RenderChats => Ok(crate::serve::render_chats()),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Import(args) => import::run(&args).map(|()| DONE),

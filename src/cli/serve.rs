@@ -82,7 +82,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let options = Options { address, n_slots: args.parallel, keys, folder, open: args.later() };
+    let options =
+        Options { address, n_slots: args.parallel, keys, folder, open: args.later(), program: this_program()? };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
     on_ctrl_c(move || {
@@ -95,6 +96,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     note(format!("serving {} at http://{}", names.join(", "), server.address()));
     server.run();
     Ok(())
+}
+
+/// The path of this program. On Linux it holds even if the file is replaced meanwhile.
+fn this_program() -> anyhow::Result<PathBuf> {
+    if cfg!(target_os = "linux") {
+        return Ok(PathBuf::from("/proc/self/exe"));
+    }
+    std::env::current_exe().context("cannot find the program itself")
 }
 
 fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
@@ -132,10 +141,15 @@ impl Args {
         let located = run::locate(path)?;
         let device = self.device;
         let opened = Subject { run: path.to_owned(), device }.open()?;
-        let checkpoint = opened.checkpoint;
+        let (checkpoint, checksum, config) = (opened.checkpoint, opened.checksum, opened.config.model);
+        let created_unix_s = unix_s(fs::metadata(&checkpoint)?.modified()?);
         let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
-            Ok(opened) => Ok(opened.model),
-            Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
+            Ok(again) if again.checksum == checksum && again.config.model == config => Ok(again.model),
+            // Another run may have taken the place of the first, with a checkpoint of the same name.
+            Ok(_) => Err(TensorsError::Gone),
+            Err(_) if !checkpoint.exists() || Checkpoint::weights_checksum(&checkpoint) != checksum => {
+                Err(TensorsError::Gone)
+            }
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
         let model = self.formats.convert(opened.model, &opened.device.name)?;
@@ -143,7 +157,6 @@ impl Args {
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
-        let created_unix_s = unix_s(fs::metadata(&located.checkpoint)?.modified()?);
         Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s, run: Some(located.run) })
     }
 }

@@ -1,11 +1,12 @@
 //! Responses with texts, as JSON in OpenAI's two forms.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::choice::{Choice, TextDelta};
 use super::hosted::Hosted;
@@ -25,12 +26,12 @@ pub(super) struct Answer {
 /// A response, or a chunk of one.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct Body<'a, C> {
+pub(super) struct Body<'a, L> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<C>,
+    choices: L,
     #[serde(skip_serializing_if = "UsageBody::is_absent")]
     #[schemars(with = "Usage")]
     usage: UsageBody,
@@ -56,11 +57,20 @@ pub(super) struct ChoiceBody<C, L> {
 }
 
 /// A response of `/v1/completions`.
-pub(super) type Completion = Body<'static, ChoiceBody<TextContent, CompletionLogprobs>>;
+pub(super) type Completion = Body<'static, Vec<ChoiceBody<TextContent, CompletionLogprobs>>>;
 /// A response of `/v1/chat/completions`.
-pub(super) type ChatCompletion = Body<'static, ChoiceBody<MessageContent, ChatLogprobs>>;
+pub(super) type ChatCompletion = Body<'static, Vec<ChoiceBody<MessageContent, ChatLogprobs>>>;
 /// Either, or a chunk of a chat.
 type AnyChoice = ChoiceBody<Content, Logprobs>;
+
+/// A list whose items are made one by one as they are written: those of a large response need several times its size.
+struct Lazy<I>(Cell<Option<I>>);
+
+impl<I: Iterator<Item: Serialize>> Serialize for Lazy<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.take().expect("it is written once"))
+    }
+}
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -184,7 +194,7 @@ impl Answer {
             },
             finish_reason: choice.end.map(finish_reason),
         };
-        let bodies = texts.into_iter().zip(choices).enumerate().map(choice).collect();
+        let bodies = texts.into_iter().zip(choices).enumerate().map(choice);
         let object = if self.request.shape == Shape::Chat { "chat.completion" } else { "text_completion" };
         self.body(object, bodies, UsageBody::Now(self.usage(choices)))
     }
@@ -215,7 +225,7 @@ impl Answer {
 
     /// The last chunk of a stream that requested it: the numbers of tokens read and generated.
     pub(super) fn usage_chunk(&self, choices: &[Choice]) -> String {
-        self.body(self.chunk_object(), Vec::new(), UsageBody::Now(self.usage(choices)))
+        self.body(self.chunk_object(), [], UsageBody::Now(self.usage(choices)))
     }
 
     fn chunk(
@@ -227,15 +237,16 @@ impl Answer {
     ) -> String {
         let choice = ChoiceBody { index, content, logprobs, finish_reason };
         let usage = if self.request.include_usage { UsageBody::Later } else { UsageBody::Absent };
-        self.body(self.chunk_object(), vec![choice], usage)
+        self.body(self.chunk_object(), [choice], usage)
     }
 
     fn chunk_object(&self) -> &'static str {
         if self.request.shape == Shape::Chat { "chat.completion.chunk" } else { "text_completion" }
     }
 
-    fn body(&self, object: &'static str, choices: Vec<AnyChoice>, usage: UsageBody) -> String {
+    fn body(&self, object: &'static str, choices: impl IntoIterator<Item = AnyChoice>, usage: UsageBody) -> String {
         let Self { id, created, model, .. } = self;
+        let choices = Lazy(Cell::new(Some(choices.into_iter())));
         let body = Body { id, object, created: *created, model: &model.name, choices, usage };
         serde_json::to_string(&body).expect("plain data")
     }

@@ -5,11 +5,10 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::Service;
-use super::Shared;
 use super::error::ApiError;
 use super::library::ListedRun;
 use super::routes::Name;
+use super::{Shared, Work};
 use crate::run::{Curves, RunError, RunInfo};
 use crate::view;
 use crate::view::report::{Comparison, Report};
@@ -84,49 +83,55 @@ pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
 
 /// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
-    read_files(service, |service| {
+    let work = service.off_thread(Work::Long, |service| {
         let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
         Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
-    })
-    .await
+    });
+    work.await
 }
 
 /// The sizes of a run's model, whether it has a chat template, and the checkpoints it keeps, for the run's views.
 pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    read_files(service, move |service| {
+    let work = service.off_thread(Work::Long, move |service| {
         let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
         let best = checkpoint.map(|(path, _)| path);
         let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
             let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
             json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
         });
-        let config = run.config().map_err(unreadable)?;
-        let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+        // A model that was named is the one that was opened, whatever its run is by now.
+        let (config, has_chat) = if let Some(model) = service.library.named(Some(&name)) {
+            (model.config.clone(), model.tokenizer.chat_template().is_some())
+        } else {
+            let config = run.config().map_err(unreadable)?;
+            let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+            (config.model, tokenizer.chat_template().is_some())
+        };
         let json = json!({
-            "n_layers": config.model.n_layers,
-            "n_heads": config.model.n_heads,
-            "context_length": config.model.context_length,
-            "has_chat": tokenizer.chat_template().is_some(),
+            "n_layers": config.n_layers,
+            "n_heads": config.n_heads,
+            "context_length": config.context_length,
+            "has_chat": has_chat,
             "checkpoints": kept.collect::<Vec<_>>(),
         });
         Ok(super::routes::json_text(json.to_string()))
-    })
-    .await
+    });
+    work.await
 }
 
 /// The current report of a run: from its files, without measuring anything.
 pub(super) async fn report(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    read_files(service, move |service| {
+    let work = service.off_thread(Work::Long, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
         let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
         Ok(respond(HTML, REPORT_POLICY, report.html()))
-    })
-    .await
+    });
+    work.await
 }
 
 /// Several runs on one page; their names are one per line.
 pub(super) async fn comparison(State(service): State<Shared>, Name(names): Name) -> Result<Response, ApiError> {
-    read_files(service, move |service| {
+    let work = service.off_thread(Work::Long, move |service| {
         let names: Vec<&str> = names.lines().collect();
         if !(2..=MAX_COMPARED).contains(&names.len()) {
             return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, a line each")));
@@ -136,17 +141,8 @@ pub(super) async fn comparison(State(service): State<Shared>, Name(names): Name)
         let comparison = Comparison::read(&runs);
         let comparison = comparison.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
         Ok(respond(HTML, REPORT_POLICY, comparison.html()))
-    })
-    .await
-}
-
-/// Reads files off the connection thread.
-async fn read_files(
-    service: Shared,
-    read: impl FnOnce(&Service) -> Result<Response, ApiError> + Send + 'static,
-) -> Result<Response, ApiError> {
-    let read = tokio::task::spawn_blocking(move || read(&service)).await;
-    read.unwrap_or_else(|_| Err(ApiError::failed("reading the run failed, which is a bug in tinderbox")))
+    });
+    work.await
 }
 
 fn unreadable(error: impl Into<RunError>) -> ApiError {
@@ -180,6 +176,8 @@ mod tests {
     fn every_module_is_there_and_asks_for_those_that_are() {
         for (name, text) in MODULES {
             assert!(!text.contains('\r') && !text.contains("innerHTML"), "{name}");
+            let mut cookies = text.lines().filter(|line| line.contains("document.cookie"));
+            assert!(cookies.all(|line| line.contains("max-age=10`")), "{name}: the key does not outlast the tab");
             let imported = text.split(" from \"./").skip(1).filter_map(|rest| rest.split_once('"'));
             for (module, _) in imported {
                 assert!(MODULES.iter().any(|(known, _)| *known == module), "{name} imports {module}");

@@ -6,26 +6,23 @@ use serde_json::Value as Json;
 
 use super::error::ApiError;
 use super::fields::Fields;
-use crate::tokenizer::{ChatTemplate, ChatTemplateError, Message};
+use super::limits::MAX_CHATS;
+use super::renderer::{RenderError, Renderer};
+use crate::tokenizer::Message;
 
 /// The prompt for a conversation with the model `name`.
-pub(super) fn prompt(
-    template: &Result<Option<ChatTemplate>, ChatTemplateError>,
-    messages: Option<&Json>,
-    name: &str,
-) -> Result<String, ApiError> {
-    let template = match template {
-        Ok(Some(template)) => template,
-        Err(reason) => {
-            return Err(ApiError::bad_request(format!("the chat template of `{name}` cannot be used: {reason}")));
+pub(super) fn prompt(renderer: &Renderer, messages: Option<&Json>, name: &str) -> Result<String, ApiError> {
+    renderer.render(&self::messages(messages)?).map_err(|error| match error {
+        RenderError::NoTemplate => {
+            ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))
         }
-        Ok(None) => {
-            let message = format!("`{name}` has no chat template; use /v1/completions");
-            return Err(ApiError::field("model", message));
+        RenderError::Unusable(why) => {
+            ApiError::bad_request(format!("the chat template of `{name}` cannot be used: {why}"))
         }
-    };
-    template.render(&self::messages(messages)?).map_err(|reason| {
-        ApiError::field("messages", format!("the chat template of `{name}` does not take these: {reason}"))
+        RenderError::Refused(why) => {
+            ApiError::field("messages", format!("the chat template of `{name}` does not take these: {why}"))
+        }
+        RenderError::Busy => ApiError::busy(&format!("{MAX_CHATS} conversations wait for the template of `{name}`")),
     })
 }
 

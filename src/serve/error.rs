@@ -78,10 +78,10 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not come in time")
     }
 
-    /// 409: the checkpoint of this model no longer exists.
+    /// 409: the checkpoint of this model has been removed or replaced.
     pub(super) fn gone() -> Self {
-        let message = "the run went on and removed the checkpoint that this model was opened from before it was looked \
-                       into; ask for another of its checkpoints, or start the server again";
+        let message = "the checkpoint that this model was opened from was removed or replaced before it was looked into; \
+                       ask for another checkpoint of the run, or start the server again";
         Self::new(StatusCode::CONFLICT, Some("checkpoint_removed"), message)
     }
 
@@ -103,9 +103,19 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
     }
 
+    /// 500: a thread panicked, and its message is on standard error.
+    pub(super) fn bug() -> Self {
+        Self::failed("the request met a bug in tinderbox")
+    }
+
     /// 503.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
+    }
+
+    /// 503: the server finishes what it has begun, and takes nothing new.
+    pub(super) fn stopping() -> Self {
+        Self::unavailable("the server is being stopped")
     }
 
     /// The body of the response, as JSON.

@@ -6,7 +6,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
-/// The cookie with the key for a frame of the page, which cannot send headers; the page sets it for its reports alone.
+/// The cookie with the key for a frame of the page, which cannot send headers; the page sets it for its reports alone, and
+/// for ten seconds.
 const COOKIE: &str = "tinderbox_key";
 
 /// The accepted API keys.

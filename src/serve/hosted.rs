@@ -1,16 +1,18 @@
 //! A served model: its name, its tokenizer, and the queue of its generating thread.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
 use super::metrics::Metrics;
+use super::renderer::Renderer;
 use super::scheduler::{Queue, Scheduler};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::run::RunDir;
-use crate::tokenizer::{ChatTemplate, ChatTemplateError, Tokenizer};
+use crate::tokenizer::Tokenizer;
 
 /// A model to serve.
 #[derive(Debug)]
@@ -38,16 +40,16 @@ pub(super) struct Hosted {
     pub(super) config: ModelConfig,
     pub(super) inspectable: Arc<Inspectable>,
     pub(super) run: Option<RunDir>,
-    /// The chat template, if it has one, or the reason why it cannot be used.
-    pub(super) chat_template: Result<Option<ChatTemplate>, ChatTemplateError>,
+    pub(super) renderer: Renderer,
     pub(super) n_slots: usize,
     pub(super) metrics: Arc<Metrics>,
     pub(super) queue: Queue,
 }
 
 impl Hosted {
-    /// Starts the thread of a model, which ends once this is dropped and all sequences are finished.
-    pub(super) fn start(model: Model, n_slots: usize) -> std::io::Result<Self> {
+    /// Starts the thread of a model, which ends once this is dropped and all sequences are finished. Processes of
+    /// `program` render its chat template.
+    pub(super) fn start(model: Model, n_slots: usize, program: &Path) -> std::io::Result<Self> {
         let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
         let inspectable = Arc::new(Inspectable::new(tensors));
@@ -55,8 +57,8 @@ impl Hosted {
         let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let chat_template = ChatTemplate::from_tokenizer(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inspectable, run, chat_template, n_slots, metrics, queue })
+        let renderer = Renderer::new(program.to_owned(), &tokenizer);
+        Ok(Self { name, created_unix_s, tokenizer, config, inspectable, run, renderer, n_slots, metrics, queue })
     }
 
     /// The number of tokens in its context.

@@ -14,7 +14,7 @@ use crate::model::Gpt;
 /// The reason why the weights of a model cannot be opened as tensors.
 #[derive(Debug)]
 pub enum TensorsError {
-    /// Their checkpoint has been removed.
+    /// Their checkpoint has been removed or replaced.
     Gone,
     /// Any other reason, in words.
     Failed(String),
@@ -65,7 +65,7 @@ impl Inspectable {
                 sender.send(self.open(&mut model).and_then(inspect)).ok(); // a client that left needs no answer
             }
         });
-        receiver.await.unwrap_or_else(|_| Err(ApiError::failed("looking inside failed, which is a bug in tinderbox")))
+        receiver.await.unwrap_or_else(|_| Err(ApiError::bug()))
     }
 
     fn open<'a>(&self, model: &'a mut Option<Gpt>) -> Result<&'a Gpt, ApiError> {

@@ -1,6 +1,7 @@
 //! The served models: those named at the start, those in a folder of runs, which is listed anew for each request, and
 //! the checkpoints that their runs keep. All but the named ones are opened on first use.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,16 +31,13 @@ impl fmt::Debug for OpenModel {
     }
 }
 
-/// The runs in a folder by name, including those without a checkpoint.
-fn runs_in(folder: &Path) -> Vec<ListedRun> {
+/// The names in a folder, in order.
+fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let run = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))?;
-        Some(ListedRun::new(name, RunDir::open(&entry.path()).ok()?))
-    };
-    let mut runs: Vec<ListedRun> = entries.filter_map(run).collect();
-    runs.sort_by(|a, b| a.name.cmp(&b.name));
-    runs
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'));
+    let mut names: Vec<String> = entries.filter_map(name).collect();
+    names.sort_unstable();
+    names
 }
 
 /// A run shown on the page.
@@ -52,6 +50,11 @@ pub(super) struct ListedRun {
 }
 
 impl ListedRun {
+    /// The run in a folder of runs with this name.
+    fn open(folder: &Path, name: String) -> Option<Self> {
+        Some(Self::new(name.clone(), RunDir::open(&folder.join(name)).ok()?))
+    }
+
     fn new(name: String, run: RunDir) -> Self {
         let checkpoint = run::locate(run.root()).ok().and_then(|located| with_time(located.checkpoint));
         Self { name, run, checkpoint }
@@ -90,28 +93,46 @@ pub(super) struct Library {
     folder: Option<PathBuf>,
     open: OpenModel,
     n_slots: usize,
+    /// The program that renders chat templates.
+    program: PathBuf,
     /// Models that were not named, with their checkpoints, the most recently used last.
     opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
     /// Held while a model is opened: one at a time.
     opening: Mutex<()>,
+    /// The context lengths in configs, by the runs and the times at which these were written.
+    context_lengths: Mutex<HashMap<(PathBuf, SystemTime), usize>>,
 }
 
 impl Library {
-    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<PathBuf>, open: OpenModel, n_slots: usize) -> Self {
-        Self { named, folder, open, n_slots, opened: Mutex::default(), opening: Mutex::default() }
+    pub(super) fn new(
+        named: Vec<Arc<Hosted>>,
+        folder: Option<PathBuf>,
+        open: OpenModel,
+        n_slots: usize,
+        program: PathBuf,
+    ) -> Self {
+        let (opened, opening, context_lengths) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { named, folder, open, n_slots, program, opened, opening, context_lengths }
     }
 
-    /// Whether the model of a name, or the first one, may have to be opened, which is slow.
-    pub(super) fn is_slow(&self, name: Option<&str>) -> bool {
-        self.named(name).is_none()
-    }
-
-    fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
+    /// The model that was named at the start with this name, or the first of these.
+    pub(super) fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
         self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
     }
 
-    fn folder_runs(&self) -> Vec<ListedRun> {
-        self.folder.as_deref().map(runs_in).unwrap_or_default()
+    /// The runs in the folder by name, including those without a checkpoint.
+    fn folder_runs(&self) -> impl Iterator<Item = ListedRun> {
+        let folder = self.folder.as_deref();
+        folder
+            .into_iter()
+            .flat_map(|folder| names_in(folder).into_iter().filter_map(move |name| ListedRun::open(folder, name)))
+    }
+
+    /// The run in the folder with this name, which is compared with the names of all: no path is made of it.
+    fn folder_run(&self, name: &str) -> Option<ListedRun> {
+        let folder = self.folder.as_deref()?;
+        let found = names_in(folder).into_iter().find(|found| found == name)?;
+        ListedRun::open(folder, found)
     }
 
     /// The models in memory.
@@ -129,10 +150,15 @@ impl Library {
 
     /// The run with this name.
     pub(super) fn run(&self, name: &str) -> Result<ListedRun, ApiError> {
-        let runs = self.runs();
-        let known: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
-        let error = ApiError::no_model(name, &known);
-        runs.into_iter().find(|run| run.name == name).ok_or(error)
+        let named = self.named.iter().find(|model| model.name == name);
+        let named = named.and_then(|model| Some(ListedRun::new(name.to_owned(), model.run.clone()?)));
+        named.or_else(|| self.folder_run(name)).ok_or_else(|| self.no_model(name))
+    }
+
+    fn no_model(&self, name: &str) -> ApiError {
+        let models = self.models();
+        let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+        ApiError::no_model(name, &known)
     }
 
     /// Every model that can currently be requested.
@@ -142,15 +168,26 @@ impl Library {
             created_unix_s: model.created_unix_s,
             context_length: model.context_length(),
         });
+        named.chain(self.folder_models()).collect()
+    }
+
+    /// Those of the folder. A config is read only once for as long as it stays the same.
+    fn folder_models(&self) -> Vec<ListedModel> {
+        let mut known = self.context_lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = HashMap::new();
         let of_run = |run: ListedRun| {
             let (_, time) = run.checkpoint?;
-            Some(ListedModel {
-                created_unix_s: super::unix_s(time),
-                context_length: run.run.config().ok()?.model.context_length,
-                name: run.name,
-            })
+            let key = (run.run.root().to_owned(), run.run.config_time()?);
+            let context_length = match known.get(&key) {
+                Some(context_length) => *context_length,
+                None => run.run.config().ok()?.model.context_length,
+            };
+            found.insert(key, context_length);
+            Some(ListedModel { name: run.name, created_unix_s: super::unix_s(time), context_length })
         };
-        named.chain(self.folder_runs().into_iter().filter_map(of_run)).collect()
+        let models = self.folder_runs().filter_map(of_run).collect();
+        *known = found;
+        models
     }
 
     /// The model with this name, or the first one, at its current checkpoint.
@@ -170,24 +207,27 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots);
+        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, &self.program);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its texts.
-        opened.retain(|(.., other)| other.name != name);
+        let mut old: Vec<_> = opened.extract_if(.., |(.., other)| other.name == name).collect();
         if opened.len() >= MAX_OPENED {
-            opened.remove(0);
+            old.push(opened.remove(0));
         }
         opened.push((checkpoint, made, model.clone()));
+        drop(opened); // before `old`, which may take a moment
         Ok(model)
     }
 
     /// The folder's run with this name, or its first one; or a checkpoint that a run keeps, `RUN/step-N`.
     fn unopened(&self, name: Option<&str>) -> Result<Unopened, ApiError> {
-        let runs = self.folder_runs();
-        let mut served = runs.iter().filter_map(|run| Some((run, run.checkpoint.clone()?)));
-        if let Some((run, (checkpoint, made))) = served.find(|(run, _)| name.is_none_or(|name| name == run.name)) {
-            return Ok(Unopened { name: run.name.clone(), path: run.run.root().to_owned(), checkpoint, made });
+        let run = match name {
+            Some(name) => self.folder_run(name).filter(|run| run.checkpoint.is_some()),
+            None => self.folder_runs().find(|run| run.checkpoint.is_some()),
+        };
+        if let Some(ListedRun { name, run, checkpoint: Some((checkpoint, made)) }) = run {
+            return Ok(Unopened { name, path: run.root().to_owned(), checkpoint, made });
         }
         if let Some((run, step)) = name.and_then(|name| name.rsplit_once('/')) {
             let kept = self.run(run).ok().and_then(|run| run.run.kept().ok()).unwrap_or_default();
@@ -197,15 +237,13 @@ impl Library {
                 return Ok(Unopened { name: format!("{run}/{step}"), path: checkpoint.clone(), checkpoint, made });
             }
         }
-        let named = self.named.iter().map(|model| &*model.name);
-        let served = runs.iter().filter(|run| run.checkpoint.is_some()).map(|run| &*run.name);
-        let known: Vec<&str> = named.chain(served).collect();
-        Err(ApiError::no_model(name.unwrap_or_default(), &known))
+        Err(self.no_model(name.unwrap_or_default()))
     }
 
     /// The model of a checkpoint if it is open, which counts as a use.
     fn take_opened(&self, meant: &Unopened) -> Option<Arc<Hosted>> {
         let mut opened = self.opened();
+        opened.retain(|(.., model)| model.queue.is_open()); // one whose thread has ended is opened again
         let is_it = |(checkpoint, made, model): &(PathBuf, SystemTime, Arc<Hosted>)| {
             model.name == meant.name && *checkpoint == meant.checkpoint && *made == meant.made
         };

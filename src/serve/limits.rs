@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::connections::Connection;
 use super::error::ApiError;
 
 /// The most sequences per request: prompts times `n`.
@@ -26,23 +28,35 @@ pub(super) const MAX_INSPECTED: usize = 2048;
 pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
 /// The most weights in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
+/// The most log-probabilities in a response: some 40 MB of JSON.
+pub(super) const MAX_SHOWN_SCORES: usize = 1 << 21;
 /// The most tokens generated with heads ablated.
 pub(super) const MAX_CONTINUATION: usize = 512;
 /// The most requests that inspect a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
 /// The most models of a folder in memory.
 pub(super) const MAX_OPENED: usize = 4;
+/// The most bytes of a text that is split into tokens, which takes up to 200 times its size in memory.
+pub(super) const MAX_TEXT: usize = 1 << 20;
+/// The most conversations that wait for the chat template of a model.
+pub(super) const MAX_CHATS: usize = 16;
+/// The time, the memory and the stack within which a chat template is rendered.
+pub(super) const RENDER_TIME: Duration = Duration::from_secs(2);
+pub(super) const RENDER_MEMORY_MIB: f64 = 256.0;
+pub(super) const RENDER_STACK: usize = 8 << 20;
 /// The largest logit bias.
 pub(super) const MAX_BIAS: f64 = 100.0;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
+/// The most bytes of a stop text: it is compared with what was written after each token.
+pub(super) const MAX_STOP: usize = 256;
 /// The most bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
 /// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
 /// The most sequences that wait for a slot of a model.
 pub(super) const MAX_WAITING: usize = 4096;
-/// The most connections; others wait to be accepted.
+/// The most connections. Another one takes the place of one that waits for its client, or waits to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 512;
 /// The time limit of a request, from its last byte to the last token.
 pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
@@ -86,16 +100,18 @@ async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,
+    connection: Arc<Connection>,
     /// Runs while there is data that the client does not accept.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteLimit<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, waiting: None }
+    pub(super) fn new(stream: S, connection: Arc<Connection>) -> Self {
+        Self { stream, connection, waiting: None }
     }
 
     fn limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.connection.set_unsent(written.is_pending());
         if written.is_ready() {
             self.waiting = None;
             return written;

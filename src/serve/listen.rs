@@ -2,17 +2,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::connections::{Connections, Response};
 use super::limits::{HEADER_TIME, LAST_WRITES, MAX_CONNECTIONS, WriteLimit};
 use super::{Shared, routes};
 
@@ -36,28 +38,37 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
     let router = TowerToHyperService::new(routes::router(service.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let connections = GracefulShutdown::new();
+    let connections = Connections::new(MAX_CONNECTIONS);
+    let graceful = GracefulShutdown::new();
     let mut end = std::pin::pin!(ended(&service));
     loop {
-        let permit = permits.clone().acquire_owned();
-        let (accepted, permit) = tokio::select! {
+        let (accepted, connection) = tokio::select! {
             () = &mut end => break,
-            accepted = async { (listener.accept().await, permit.await) } => accepted,
+            accepted = async { (listener.accept().await, connections.open().await) } => accepted,
         };
         let Ok((stream, _)) = accepted else {
             sleep(NO_SOCKETS).await;
             continue;
         };
         stream.set_nodelay(true).ok(); // only affects speed
-        let connection = http.serve_connection(TokioIo::new(WriteLimit::new(stream)), router.clone());
-        let connection = connections.watch(connection);
+        let stream = TokioIo::new(WriteLimit::new(stream, connection.clone()));
+        let (router, of_requests) = (router.clone(), connection.clone());
+        let respond = service_fn(move |mut request: Request<Incoming>| {
+            of_requests.work();
+            request.extensions_mut().insert(of_requests.clone());
+            let (response, connection) = (router.call(request), of_requests.clone());
+            async { response.await.map(|response| response.map(|body| Response::new(body, connection))) }
+        });
+        let served = graceful.watch(http.serve_connection(stream, respond));
         tokio::spawn(async move {
-            connection.await.ok(); // a client that left needs no error
-            drop(permit);
+            tokio::select! {
+                _ = served => {} // a client that left needs no error
+                () = connection.closed() => {}
+            }
         });
     }
-    timeout(LAST_WRITES, connections.shutdown()).await.ok(); // any client slower than this accepts nothing
+    connections.close_waiting();
+    timeout(LAST_WRITES, graceful.shutdown()).await.ok(); // any client slower than this accepts nothing
 }
 
 /// Waits until the service is stopped and no request is left.

@@ -1,12 +1,14 @@
 //! An HTTP server with OpenAI's API: several models, each with a thread that generates many sequences at once.
 //!
 //! Connections are futures on one I/O thread, and know nothing about models; a model's thread knows nothing about HTTP.
-//! They exchange sequences to be generated, and events of these.
+//! They exchange sequences to be generated, and events of these, of which another thread makes responses. The I/O thread
+//! does nothing that takes long.
 
 mod answer;
 mod app;
 mod chat;
 mod choice;
+mod connections;
 mod document;
 mod error;
 mod fields;
@@ -18,6 +20,7 @@ mod library;
 mod limits;
 mod listen;
 mod metrics;
+mod renderer;
 mod request;
 mod routes;
 mod scheduler;
@@ -29,14 +32,16 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Semaphore, watch};
 
 use self::error::ApiError;
 pub use self::guard::ApiKeys;
@@ -45,6 +50,7 @@ pub use self::hosted::Model;
 pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
+pub use self::renderer::{COMMAND as RENDER_CHATS, render_chats};
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -59,6 +65,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
     pub open: OpenModel,
+    /// The `tinderbox` program, of which a process renders the chat template of each model.
+    pub program: PathBuf,
 }
 
 /// The reason why the server cannot start.
@@ -92,6 +100,8 @@ fn listen_hint(source: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
+    /// Makes responses of texts, beside the I/O thread.
+    answers: Runtime,
     listener: TcpListener,
     address: SocketAddr,
     service: Shared,
@@ -120,27 +130,31 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_slots, keys, folder, open } = options;
+        let Options { address, n_slots, keys, folder, open, program } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(ServeError::SameName(pair[0].to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut answers = tokio::runtime::Builder::new_multi_thread();
+        let answers = answers.worker_threads(1).thread_name("answers").build()?;
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_slots).map(Arc::new);
+        let start = |model| Hosted::start(model, n_slots, &program).map(Arc::new);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
-            library: Library::new(models, folder, open, n_slots),
+            library: Library::new(models, folder, open, n_slots, program),
             keys,
             responses: Mutex::default(),
             stopping: stop.subscribe(),
             n_busy: watch::Sender::new(0),
+            answers: answers.handle().clone(),
+            permits: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
         };
-        Ok(Self { runtime, listener, address, service: Arc::new(service), stop })
+        Ok(Self { runtime, answers, listener, address, service: Arc::new(service), stop })
     }
 
     /// The address it listens on.
@@ -157,8 +171,11 @@ impl Server {
 
     /// Serves until it is stopped and all earlier requests are finished.
     pub fn run(self) {
-        let Self { runtime, listener, service, .. } = self;
+        let Self { runtime, answers, listener, service, .. } = self;
         runtime.block_on(listen::run(listener, service));
+        // What is still computed is for clients that left.
+        answers.shutdown_background();
+        runtime.shutdown_background();
     }
 }
 
@@ -172,6 +189,19 @@ struct Service {
     stopping: watch::Receiver<bool>,
     /// The number of requests in progress.
     n_busy: watch::Sender<usize>,
+    /// The thread that makes responses of texts.
+    answers: Handle,
+    /// Permits for [long work](Work::Long): one for each core.
+    permits: Arc<Semaphore>,
+}
+
+/// How long some work may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// It is started at once, whatever else is under way.
+    Short,
+    /// Only as many of these run as there are cores, so that they do not delay everything else.
+    Long,
 }
 
 type Shared = Arc<Service>;
@@ -190,10 +220,28 @@ impl Service {
     /// Registers a request; rejects it if the server is stopping.
     fn begin(&self) -> Result<Busy, ApiError> {
         if *self.stopping.borrow() {
-            return Err(ApiError::unavailable("the server is being stopped"));
+            return Err(ApiError::stopping());
         }
         self.n_busy.send_modify(|n| *n += 1);
         Ok(Busy(self.n_busy.clone()))
+    }
+
+    /// The result of work on another thread than that of the connections.
+    async fn off_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        kind: Work,
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = match kind {
+            Work::Short => None,
+            Work::Long => self.permits.clone().acquire_owned().await.ok(),
+        };
+        let service = self.clone();
+        let working = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&service)
+        });
+        working.await.unwrap_or_else(|_| Err(ApiError::bug()))
     }
 
     fn count(&self, status: StatusCode) {

@@ -10,7 +10,9 @@ use super::chat;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
-use super::limits::{MAX_BIAS, MAX_CHOICES, MAX_STOPS, MAX_TOKENS, MAX_TOP_LOGPROBS};
+use super::limits::{
+    MAX_BIAS, MAX_CHOICES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS, MAX_TEXT, MAX_TOKENS, MAX_TOP_LOGPROBS,
+};
 use crate::config::GenerateConfig;
 use crate::format::cut_in_the_middle;
 use crate::tokenizer::Tokenizer;
@@ -97,8 +99,8 @@ struct Sampling {
     repetition_penalty: f64,
     /// The text ends before any of these.
     #[schemars(extend("anyOf" = [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "maxItems": MAX_STOPS, "items": {"type": "string", "minLength": 1}},
+        {"type": "string", "minLength": 1, "maxLength": MAX_STOP},
+        {"type": "array", "maxItems": MAX_STOPS, "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP}},
     ]))]
     stop: Value,
     /// The same seed writes the same text; by default another one each time.
@@ -214,7 +216,7 @@ impl TextRequest {
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let messages = fields.take("messages");
-        let text = chat::prompt(&model.chat_template, messages.as_ref(), &model.name)?;
+        let text = chat::prompt(&model.renderer, messages.as_ref(), &model.name)?;
         let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
         check_prompt("messages", &tokens, model)?;
         let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
@@ -227,6 +229,23 @@ impl TextRequest {
         let n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
         let prompt = EncodedPrompt { tokens: tokens.into(), text: text.into() };
         sampling.request(model, Shape::Chat, vec![prompt], max_tokens, false, n_top)
+    }
+
+    /// Rejects a request whose response could have too many log-probabilities.
+    fn check_size(&self) -> Result<(), ApiError> {
+        let Some(n_top) = self.n_top else { return Ok(()) };
+        let n_echoed: usize = if self.echo { self.prompts.iter().map(|prompt| prompt.tokens.len()).sum() } else { 0 };
+        let n_tokens = n_echoed * self.n + self.config.max_new_tokens * self.n_choices();
+        let n_scores = n_tokens * (n_top + 1);
+        if n_scores <= MAX_SHOWN_SCORES {
+            return Ok(());
+        }
+        let message = format!(
+            "up to {n_tokens} tokens with {} log-probabilities each are more than the {MAX_SHOWN_SCORES} that a response \
+             may have; ask for fewer, or in several requests",
+            n_top + 1,
+        );
+        Err(ApiError::field("logprobs", message))
     }
 
     /// The number of requested texts.
@@ -270,19 +289,22 @@ impl Sampling {
                 format!("`n` texts of each prompt are {n_choices} texts; a request may ask for {MAX_CHOICES}");
             return Err(ApiError::field("n", message));
         }
-        Ok(TextRequest { shape, prompts, n, echo, n_top, config, bias, stream, include_usage })
+        let request = TextRequest { shape, prompts, n, echo, n_top, config, bias, stream, include_usage };
+        request.check_size()?;
+        Ok(request)
     }
 }
 
 fn stops(value: &Value) -> Result<Vec<String>, ApiError> {
-    let rule = format!("a string or a list of at most {MAX_STOPS} strings, none of them empty");
+    let rule = format!("a string or a list of at most {MAX_STOPS} strings, of 1 to {MAX_STOP} bytes each");
     let stops: Option<Vec<String>> = match value {
         Value::Null => Some(Vec::new()),
         Value::String(stop) => Some(vec![stop.clone()]),
         Value::Array(stops) => stops.iter().map(|stop| stop.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
-    let is_good = |stops: &Vec<String>| stops.len() <= MAX_STOPS && stops.iter().all(|stop| !stop.is_empty());
+    let is_good =
+        |stops: &Vec<String>| stops.len() <= MAX_STOPS && stops.iter().all(|stop| (1..=MAX_STOP).contains(&stop.len()));
     stops.filter(is_good).ok_or_else(|| wrong("stop", value, &rule))
 }
 
@@ -335,6 +357,7 @@ pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> R
     let tokenizer = &model.tokenizer;
     let (tokens, text) = match value {
         Value::String(text) => {
+            check_text(name, text)?;
             let tokens = tokenizer.encode_prompt(text);
             (tokens.map_err(|error| ApiError::field(name, error.to_string()))?, text.clone())
         }
@@ -360,6 +383,15 @@ pub(super) fn tokens(name: &str, list: &[Value], tokenizer: &Tokenizer) -> Resul
         })
     };
     list.iter().map(token).collect()
+}
+
+/// Rejects a text that is too long to be split into tokens.
+pub(super) fn check_text(name: &str, text: &str) -> Result<(), ApiError> {
+    if text.len() <= MAX_TEXT {
+        return Ok(());
+    }
+    let message = format!("`{name}` has a text of {} bytes; a text may have {MAX_TEXT}", text.len());
+    Err(ApiError::field(name, message))
 }
 
 fn check_prompt(name: &str, tokens: &[u32], model: &Hosted) -> Result<(), ApiError> {

@@ -14,10 +14,12 @@ use axum::routing::{get, post};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{channel, unbounded_channel};
+use tokio::task::JoinSet;
 
 use super::answer::Answer;
 use super::app;
+use super::connections::Connection;
 use super::document;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
@@ -27,11 +29,11 @@ use super::inspect::InspectRequest;
 use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
-use super::request::{TextRequest, tokens};
+use super::request::{TextRequest, check_text, tokens};
 use super::scheduler::SequenceRequest;
-use super::stream::{EventStream, Texts};
+use super::stream::{Chunks, Texts};
 use super::view::ViewRequest;
-use super::{Service, Shared};
+use super::{Busy, Service, Shared, Work};
 
 /// The variable part of an address. `Path` rejects one that is not UTF-8 in plain text, unlike every other error.
 pub(super) struct Name(pub(super) String);
@@ -48,11 +50,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
 /// All routes of the server.
 pub(super) fn router(service: Shared) -> Router {
     Router::new()
-        .route("/v1/models", get(async |State(service): State<Shared>| models(&service)))
-        .route(
-            "/v1/models/{*name}",
-            get(async |State(service): State<Shared>, Name(name): Name| model(&service, &name)),
-        )
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/inspect", post(inspect))
@@ -123,24 +122,32 @@ impl<'a> ModelBody<'a> {
     }
 }
 
-fn models(service: &Service) -> Response {
-    let models = service.library.models();
-    let data: Vec<_> = models.iter().map(ModelBody::new).collect();
-    json_text(json!({"object": "list", "data": data}).to_string())
+async fn models(State(service): State<Shared>) -> Result<Response, ApiError> {
+    service
+        .off_thread(Work::Long, |service| {
+            let models = service.library.models();
+            let data: Vec<_> = models.iter().map(ModelBody::new).collect();
+            Ok(json_text(json!({"object": "list", "data": data}).to_string()))
+        })
+        .await
 }
 
-fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
-    let models = service.library.models();
-    let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
-    let model = models.iter().find(|model| model.name == name);
-    Ok(json_text(to_json(&ModelBody::new(model.ok_or_else(|| ApiError::no_model(name, &known))?))))
+async fn model(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
+    service
+        .off_thread(Work::Long, move |service| {
+            let models = service.library.models();
+            let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+            let model = models.iter().find(|model| model.name == name);
+            Ok(json_text(to_json(&ModelBody::new(model.ok_or_else(|| ApiError::no_model(&name, &known))?))))
+        })
+        .await
 }
 
 fn health(service: &Service) -> Result<Response, ApiError> {
     service.begin()?;
-    match service.library.loaded().iter().all(|model| model.queue.is_open()) {
-        true => Ok(json_text(json!({"status": "ok"}).to_string())),
-        false => Err(super::scheduler::stopped()),
+    match service.library.loaded().iter().find(|model| !model.queue.is_open()) {
+        None => Ok(json_text(json!({"status": "ok"}).to_string())),
+        Some(model) => Err(ApiError::unavailable(format!("the thread of `{}` has ended", model.name))),
     }
 }
 
@@ -155,39 +162,38 @@ fn metrics_page(service: &Service) -> Response {
 /// Parses a request for a model.
 type Parse<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
 
-/// Bodies up to this size are parsed on the connection thread; longer ones would block it.
-const SHORT_BODY: usize = 4096;
+/// Bodies up to this size are parsed soon.
+const SHORT_BODY: usize = 1 << 16;
 
-/// Reads the body of a request for a model.
-async fn read<T: Send + 'static>(
-    service: &Shared,
-    request: Request,
-    parse: Parse<T>,
-) -> Result<(Arc<Hosted>, T), ApiError> {
-    let (parts, body) = request.into_parts();
-    let body = read_body(&parts.headers, body).await?;
-    let shared = service.clone();
-    let of_fields = move |(name, fields): (Option<String>, Fields)| {
-        let model = shared.library.model(name.as_deref())?;
-        let request = parse(fields, &model)?;
-        Ok((model, request))
-    };
-    let read = if body.len() <= SHORT_BODY {
-        let fields = named_fields(&body)?;
-        if !service.library.is_slow(fields.0.as_deref()) {
-            return of_fields(fields);
-        }
-        tokio::task::spawn_blocking(move || of_fields(fields)).await
-    } else {
-        tokio::task::spawn_blocking(move || of_fields(named_fields(&body)?)).await
-    };
-    read.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
+/// A request for a model that was read.
+struct Read<T> {
+    model: Arc<Hosted>,
+    request: T,
+    busy: Busy,
 }
 
-/// The model name in a body, and the other fields.
-fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
-    let mut fields = Fields::read(body)?;
-    Ok((fields.text("model")?, fields))
+/// Reads the body of a request for a model, and parses it on another thread: opening the model, rendering a chat template
+/// and splitting a long text would block all connections.
+async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Parse<T>) -> Result<Read<T>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let connection = parts.extensions.get::<Arc<Connection>>();
+    let mut stopping = service.stopping.clone();
+    connection.inspect(|connection| connection.wait());
+    let body = tokio::select! {
+        body = read_body(&parts.headers, body) => body?,
+        _ = stopping.wait_for(|stopping| *stopping) => return Err(ApiError::stopping()),
+    };
+    connection.inspect(|connection| connection.work());
+    let busy = service.begin()?;
+    let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
+    service
+        .off_thread(work, move |service| {
+            let mut fields = Fields::read(&body)?;
+            let model = service.library.model(fields.text("model")?.as_deref())?;
+            let request = parse(fields, &model)?;
+            Ok(Read { model, request, busy })
+        })
+        .await
 }
 
 async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
@@ -199,8 +205,7 @@ async fn chat(State(service): State<Shared>, request: Request) -> Result<Respons
 }
 
 async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
-    let busy = service.begin()?;
-    let (model, request) = read(service, request, parse).await?;
+    let Read { model, request, busy } = read(service, request, parse).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
     let sequence = |idx: usize| SequenceRequest {
@@ -219,22 +224,25 @@ async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) ->
     let stream = request.stream;
     let texts = Texts::new(Answer::new(model, request), events, since, busy);
     if !stream {
-        return Ok(json_text(texts.collect().await?));
+        let mut collected = JoinSet::new(); // aborts it if the client leaves
+        collected.spawn_on(texts.collect(), &service.answers);
+        let collected = collected.join_next().await.expect("it was spawned");
+        return Ok(json_text(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
     }
+    let (sender, chunks) = channel(1);
+    service.answers.spawn(texts.send(sender));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    Ok((StatusCode::OK, headers, Body::from_stream(EventStream::new(texts))).into_response())
+    Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
 }
 
 async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let _busy = service.begin()?;
-    let (model, request) = read(&service, request, InspectRequest::read).await?;
+    let Read { model, request, busy: _busy } = read(&service, request, InspectRequest::read).await?;
     let inspectable = model.inspectable.clone();
     Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
 }
 
 async fn view(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let _busy = service.begin()?;
-    let (model, request) = read(&service, request, ViewRequest::read).await?;
+    let Read { model, request, busy: _busy } = read(&service, request, ViewRequest::read).await?;
     let inspectable = model.inspectable.clone();
     Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
 }
@@ -270,28 +278,27 @@ pub(super) struct Detokenized {
 }
 
 async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let _busy = service.begin()?;
-    let (model, tokens) = read(&service, request, |fields, model| {
+    let read = read(&service, request, |fields, model| {
         let TokenizeRequest { content, add_special } = fields.parse(&[])?;
         let content =
             content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
+        check_text("content", &content)?;
         let tokenizer = &model.tokenizer;
         let tokens = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
-        tokens.map_err(|error| ApiError::field("content", error.to_string()))
-    })
-    .await?;
-    let pieces: Vec<_> = tokens.iter().map(|token| model.tokenizer.piece(*token)).collect();
-    let count = tokens.len();
-    Ok(json_text(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() })))
+        let tokens = tokens.map_err(|error| ApiError::field("content", error.to_string()))?;
+        let pieces = tokens.iter().map(|token| tokenizer.piece(*token)).collect();
+        let count = tokens.len();
+        Ok(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() }))
+    });
+    Ok(json_text(read.await?.request))
 }
 
 async fn detokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let _busy = service.begin()?;
-    let (_, content) = read(&service, request, |fields, model| {
+    let read = read(&service, request, |fields, model| {
         let DetokenizeRequest { tokens: list } = fields.parse(&[])?;
         let ids = list.as_array().ok_or_else(|| wrong("tokens", &list, "a list of token ids"))?;
-        Ok(model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?))
-    })
-    .await?;
-    Ok(json_text(to_json(&Detokenized { content })))
+        let content = model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?);
+        Ok(to_json(&Detokenized { content }))
+    });
+    Ok(json_text(read.await?.request))
 }

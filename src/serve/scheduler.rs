@@ -1,10 +1,12 @@
 //! The thread of a model: sequences take slots as these become free, and each round generates one token of every one.
 
 use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use burn::tensor::TensorReadError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::ApiError;
@@ -33,7 +35,7 @@ pub(super) struct SequenceRequest {
     /// The number of most probable tokens with each score; `None` for no scores.
     pub(super) n_top: Option<usize>,
     pub(super) deadline: Instant,
-    /// Closed once no client waits for the sequence any more.
+    /// Closed once no client waits for the sequence any more; the sequences of a request share it.
     pub(super) events: UnboundedSender<Event>,
 }
 
@@ -66,7 +68,7 @@ pub(super) enum EventKind {
 /// The queue of sequences for a model's thread.
 #[derive(Debug)]
 pub(super) struct Queue {
-    requests: UnboundedSender<SequenceRequest>,
+    requests: UnboundedSender<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
     most_waiting: usize,
 }
@@ -80,15 +82,14 @@ impl Queue {
         (Self { requests, n_waiting, most_waiting }, end)
     }
 
-    /// Queues all of these sequences or none.
-    pub(super) fn submit(&self, requests: Vec<SequenceRequest>) -> Result<(), ApiError> {
-        let n = requests.len();
+    /// Queues all sequences of a request or none.
+    pub(super) fn submit(&self, request: VecDeque<SequenceRequest>) -> Result<(), ApiError> {
+        let n = request.len();
         let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.most_waiting);
         self.n_waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .map_err(|n| ApiError::busy(&format!("{n} texts are waiting to be written")))?;
-        let sent = requests.into_iter().try_for_each(|request| self.requests.send(request));
-        sent.map_err(|_| stopped())
+        self.requests.send(request).map_err(|_| stopped())
     }
 
     /// The number of waiting sequences.
@@ -102,25 +103,28 @@ impl Queue {
     }
 }
 
-/// The thread of a model has ended, which only a bug can cause.
+/// The sequences or the thread of a model ended without a word, which only a bug can cause.
 pub(super) fn stopped() -> ApiError {
-    ApiError::unavailable("the model has stopped after an internal error; the server has to be started again")
+    ApiError::unavailable("the model has stopped after an internal error")
 }
 
 /// The receiving end of a [`Queue`].
 #[derive(Debug)]
 pub(super) struct QueueEnd {
-    requests: UnboundedReceiver<SequenceRequest>,
+    requests: UnboundedReceiver<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
 }
 
 /// A model, with its active and waiting sequences.
 #[derive(Debug)]
 pub(super) struct Scheduler {
+    model: LanguageModel,
+    n_slots: usize,
     batch: Batch<Active>,
     tokenizer: Tokenizer,
     queue: QueueEnd,
-    waiting: VecDeque<SequenceRequest>,
+    /// The waiting sequences of each request, which has at least one.
+    waiting: Vec<VecDeque<SequenceRequest>>,
     metrics: Arc<Metrics>,
 }
 
@@ -143,18 +147,23 @@ impl Scheduler {
         queue: QueueEnd,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let context_length = model.config().context_length;
-        let batch = Batch::new(model, n_slots, context_length, CHUNK);
-        Self { batch, tokenizer, queue, waiting: VecDeque::new(), metrics }
+        let (batch, waiting) = (empty_batch(&model, n_slots), Vec::new());
+        Self { model, n_slots, batch, tokenizer, queue, waiting, metrics }
     }
 
     /// Generates until no more sequences can be queued.
     pub(super) fn run(mut self) {
         while self.receive() {
-            self.drop_abandoned();
-            self.admit();
-            if !self.batch.is_empty() {
-                self.round();
+            // A panic is a bug that one sequence met; it must not end the texts of everyone after it.
+            let turn = panic::catch_unwind(AssertUnwindSafe(|| self.turn()));
+            let error = match turn {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(ApiError::failed(format!("the device failed: {error}"))),
+                Err(_) => Some(ApiError::bug()),
+            };
+            if let Some(error) = error {
+                self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
+                self.batch = empty_batch(&self.model, self.n_slots); // what it had cached may be incomplete
             }
             self.metrics.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
@@ -164,48 +173,71 @@ impl Scheduler {
     fn receive(&mut self) -> bool {
         if self.waiting.is_empty() && self.batch.is_empty() {
             match self.queue.requests.blocking_recv() {
-                Some(request) => self.waiting.push_back(request),
+                Some(request) => self.waiting.push(request),
                 None => return false,
             }
         }
         while let Ok(request) = self.queue.requests.try_recv() {
-            self.waiting.push_back(request);
+            self.waiting.push(request);
         }
         true
+    }
+
+    fn turn(&mut self) -> Result<(), TensorReadError> {
+        self.drop_abandoned();
+        self.admit();
+        if self.batch.is_empty() { Ok(()) } else { self.round() }
     }
 
     /// Drops sequences that no client waits for any more, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
-        let n_before = self.waiting.len();
-        self.waiting.retain(|request| request.is_wanted(now));
-        self.queue.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
+        let count = |waiting: &[VecDeque<_>]| waiting.iter().map(VecDeque::len).sum::<usize>();
+        let n_before = count(&self.waiting);
+        self.waiting.iter_mut().for_each(|sequences| sequences.retain(|request| request.is_wanted(now)));
+        self.waiting.retain(|sequences| !sequences.is_empty());
+        self.queue.n_waiting.fetch_sub(n_before - count(&self.waiting), Ordering::Relaxed);
         self.batch.retain(|active| active.request.is_wanted(now));
     }
 
-    /// Gives free slots to the longest-waiting sequences.
+    /// Gives free slots to waiting sequences.
     fn admit(&mut self) {
         while self.batch.has_free_slot()
-            && let Some(request) = self.waiting.pop_front()
+            && let Some(request) = self.next()
         {
+            self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
             let logits = if request.scores_prompt { Logits::Each } else { Logits::Last };
             let prompt = request.prompt.clone();
             self.batch.join(Active::new(request, &self.tokenizer), &prompt, logits);
-            self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
             self.metrics.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
+    /// The next sequence of the request that has the fewest slots, and among these has waited longest: requests take
+    /// turns, however many sequences one has.
+    fn next(&mut self) -> Option<SequenceRequest> {
+        let n_slots = |sequences: &VecDeque<SequenceRequest>| {
+            let is_same = |active: &&Active| active.request.events.same_channel(&sequences[0].events);
+            self.batch.sequences().filter(is_same).count()
+        };
+        let next = (0..self.waiting.len()).min_by_key(|request| n_slots(&self.waiting[*request]))?;
+        let sequence = self.waiting[next].pop_front();
+        if self.waiting[next].is_empty() {
+            self.waiting.remove(next);
+        }
+        sequence
+    }
+
     /// Reads the tokens generated last, and part of the prompts; then generates a token of every sequence that was read.
-    fn round(&mut self) {
+    fn round(&mut self) -> Result<(), TensorReadError> {
         let metrics = &self.metrics;
         let choose = |active: &mut Active, logits: &[f32], n_cached| (active.write(logits, n_cached, metrics), ());
-        if let Err(error) = self.batch.step(Active::score_prompt, choose) {
-            let error = ApiError::failed(format!("the device failed: {error}"));
-            self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
-            self.batch.retain(|_| false);
-        }
+        self.batch.step(Active::score_prompt, choose).map(|_| ())
     }
+}
+
+fn empty_batch(model: &LanguageModel, n_slots: usize) -> Batch<Active> {
+    Batch::new(model.clone(), n_slots, model.config().context_length, CHUNK)
 }
 
 impl SequenceRequest {
@@ -269,5 +301,75 @@ impl Active {
             request.send(EventKind::End(end));
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::model::Gpt;
+
+    /// The sequences of a request, and their events.
+    fn request(n: usize, token: u32, max_new_tokens: usize) -> (VecDeque<SequenceRequest>, UnboundedReceiver<Event>) {
+        let (events, receiver) = unbounded_channel();
+        let sequence = |idx| SequenceRequest {
+            idx,
+            prompt: [token].into(),
+            config: Arc::new(GenerateConfig { max_new_tokens, ..GenerateConfig::default() }),
+            choice_idx: 0,
+            bias: Arc::default(),
+            scores_prompt: false,
+            n_top: None,
+            deadline: Instant::now() + Duration::from_mins(1),
+            events: events.clone(),
+        };
+        ((0..n).map(sequence).collect(), receiver)
+    }
+
+    fn started(n_slots: usize) -> Queue {
+        let tokenizer = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet");
+        let config = ModelConfig { d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
+        let model = Gpt::new(&config.with_derived(), tokenizer.vocab_size(), 7, &Device::flex());
+        let (queue, end) = Queue::new(100);
+        let scheduler = Scheduler::new((&model).into(), tokenizer, n_slots, end, Arc::default());
+        thread::spawn(|| scheduler.run());
+        queue
+    }
+
+    #[test]
+    fn a_panic_fails_its_texts_and_no_others() {
+        let queue = started(2);
+        for _ in 0..2 {
+            let (wrong, mut events) = request(1, 1_000_000, 3); // no request has such a token
+            queue.submit(wrong).expect("room");
+            assert!(matches!(events.blocking_recv().expect("an event").kind, EventKind::Failed(_)));
+            let (right, mut events) = request(2, 1, 3);
+            queue.submit(right).expect("room");
+            let mut n_ended = 0;
+            while let Some(event) = events.blocking_recv() {
+                assert!(!matches!(event.kind, EventKind::Failed(_)), "{event:?}");
+                n_ended += usize::from(matches!(event.kind, EventKind::End(_)));
+            }
+            assert_eq!(n_ended, 2);
+            assert!(queue.is_open());
+        }
+    }
+
+    #[test]
+    fn requests_take_turns() {
+        let queue = started(2);
+        let (many, mut of_many) = request(90, 1, 400);
+        queue.submit(many).expect("room");
+        of_many.blocking_recv().expect("it began");
+        let (few, mut of_few) = request(2, 2, 5);
+        queue.submit(few).expect("room");
+        while of_few.blocking_recv().is_some() {}
+        assert!(queue.n_waiting() > 80, "{} of the many wait", queue.n_waiting());
     }
 }

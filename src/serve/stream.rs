@@ -1,4 +1,5 @@
-//! Sends the texts of a request to the client: collected, or as server-sent events.
+//! Makes a response of the texts of a request: collected, or as server-sent events. This runs on a thread of its own: the
+//! I/O thread only passes the bytes on.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -8,13 +9,16 @@ use std::time::Instant;
 
 use axum::body::Bytes;
 use futures_core::Stream;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 
 use super::Busy;
 use super::answer::Answer;
 use super::choice::{Choice, TextDelta};
 use super::error::ApiError;
 use super::scheduler::{self, Event, EventKind};
+
+/// The bytes of events after which they are passed on, even if there are more.
+const CHUNK: usize = 1 << 16;
 
 /// The texts of a request while they are generated. Dropping it stops the generation.
 #[derive(Debug)]
@@ -43,13 +47,37 @@ impl Texts {
     }
 
     /// The complete response, once all texts are finished.
-    pub(super) async fn collect(mut self) -> Result<String, ApiError> {
+    pub(super) async fn collect(mut self) -> Result<Bytes, ApiError> {
         let mut texts = vec![TextDelta::default(); self.choices.len()];
         while self.n_open > 0 {
             let Event { idx, kind } = self.events.recv().await.ok_or_else(scheduler::stopped)?;
             texts[idx].append(self.take(idx, kind)?);
         }
-        Ok(self.answer.whole(texts, &self.choices))
+        // A large response takes longer than the events of other requests may wait.
+        let whole = tokio::task::spawn_blocking(move || self.answer.whole(texts, &self.choices));
+        whole.await.map(Bytes::from).map_err(|_| ApiError::bug())
+    }
+
+    /// Sends server-sent events of the texts, up to the last, or until nobody receives them.
+    pub(super) async fn send(mut self, to: Sender<Bytes>) {
+        let mut flow = Flow::More;
+        while flow == Flow::More {
+            let first = tokio::select! {
+                () = to.closed() => return,
+                event = self.events.recv() => event.ok_or_else(scheduler::stopped),
+            };
+            let mut out = String::new();
+            flow = self.write(first, &mut out);
+            while flow == Flow::More
+                && out.len() < CHUNK
+                && let Ok(event) = self.events.try_recv()
+            {
+                flow = self.write(Ok(event), &mut out);
+            }
+            if !out.is_empty() && to.send(out.into()).await.is_err() {
+                return;
+            }
+        }
     }
 
     fn take(&mut self, idx: usize, kind: EventKind) -> Result<TextDelta, ApiError> {
@@ -64,12 +92,15 @@ impl Texts {
     }
 
     /// Writes the server-sent events for an event of a text.
-    fn write(&mut self, Event { idx, kind }: Event, out: &mut String) -> Flow {
-        if matches!(kind, EventKind::Read { .. }) {
-            self.answer.opening(idx).into_iter().for_each(|chunk| event(out, &chunk));
-        }
-        let part = match self.take(idx, kind) {
-            Ok(part) => part,
+    fn write(&mut self, next: Result<Event, ApiError>, out: &mut String) -> Flow {
+        let taken = next.and_then(|Event { idx, kind }| {
+            if matches!(kind, EventKind::Read { .. }) {
+                self.answer.opening(idx).into_iter().for_each(|chunk| event(out, &chunk));
+            }
+            Ok((idx, self.take(idx, kind)?))
+        });
+        let (idx, part) = match taken {
+            Ok(taken) => taken,
             Err(error) => {
                 event(out, &error.body());
                 return Flow::Done;
@@ -96,38 +127,14 @@ fn event(out: &mut String, data: &str) {
     write!(out, "data: {data}\n\n").expect("memory");
 }
 
-/// Server-sent events of texts, up to the last.
+/// The body of a streamed response.
 #[derive(Debug)]
-pub(super) struct EventStream(Option<Texts>);
+pub(super) struct Chunks(pub(super) Receiver<Bytes>);
 
-impl EventStream {
-    pub(super) fn new(texts: Texts) -> Self {
-        Self(Some(texts))
-    }
-}
-
-impl Stream for EventStream {
+impl Stream for Chunks {
     type Item = Result<Bytes, Infallible>;
 
-    /// All events since the last poll, in one piece.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(texts) = &mut self.0 else { return Poll::Ready(None) };
-        let mut out = String::new();
-        let mut flow = Flow::More;
-        while flow == Flow::More {
-            flow = match texts.events.poll_recv(context) {
-                Poll::Pending if out.is_empty() => return Poll::Pending,
-                Poll::Pending => break,
-                Poll::Ready(Some(event)) => texts.write(event, &mut out),
-                Poll::Ready(None) => {
-                    event(&mut out, &scheduler::stopped().body());
-                    Flow::Done
-                }
-            };
-        }
-        if flow == Flow::Done {
-            self.0 = None;
-        }
-        Poll::Ready(Some(Ok(out.into())))
+        self.0.poll_recv(context).map(|chunk| chunk.map(Ok))
     }
 }

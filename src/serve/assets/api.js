@@ -2,6 +2,14 @@
 
 const KEY = "tinderbox-key"; // where the key is kept until the tab is closed
 
+/** Lets a frame that is loaded now have the key, which it cannot send in a header. */
+export function lendKey() {
+  const key = sessionStorage.getItem(KEY);
+  if (key) {
+    document.cookie = `tinderbox_key=${key}; path=/app; samesite=strict; max-age=10`;
+  }
+}
+
 function headers() {
   const key = sessionStorage.getItem(KEY);
   return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
@@ -20,7 +28,6 @@ async function respond(path, body, signal) {
     const key = prompt("This server needs an API key:");
     if (key) {
       sessionStorage.setItem(KEY, key.trim());
-      document.cookie = `tinderbox_key=${key.trim()}; path=/app; samesite=strict`; // for frames, which send no headers
       return respond(path, body, signal);
     }
   }

@@ -1,8 +1,9 @@
 /** Parts of other pages: a section of those that `tinderbox inspect` writes, built anew as a text changes, and whole ones. */
-import { ask } from "./api.js";
+import { ask, lendKey } from "./api.js";
 
 /** A page of the server in this one, as high as what it shows, so that this page scrolls and not a part of it. */
 export function pageFrame(title, src) {
+  lendKey();
   const frame = page.element("iframe", { title, src });
   frame.addEventListener("load", () => {
     const root = frame.contentDocument.documentElement;

@@ -58,6 +58,45 @@ fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
     followed.kill();
 }
 
+/// A run that is replaced while it is served: every answer comes from one of the two models, whole.
+#[test]
+fn a_run_that_is_replaced_stays_one_model() {
+    let other_seed = ["train.max_steps=10", "train.seed=2"];
+    let other_sizes = ["train.max_steps=10", "model.n_layers=1", "model.n_heads=1", "model.d_model=8"];
+    for settings in [&other_seed[..], &other_sizes] {
+        let folder = Folder::new();
+        folder.train(&["train.max_steps=10"]);
+        let (named, port) = program(&folder, &["runs/tiny"]);
+        let (inspected, seen) = program(&folder, &["runs/tiny"]);
+        let (followed, other) = program(&folder, &["--runs", "runs"]);
+        let looked = json!({"model": "tiny", "prompt": "The cat", "attention": true});
+        let viewed = json!({"model": "tiny", "prompt": "The cat", "view": "attention"});
+        let write = json!({"model": "tiny", "prompt": "The", "max_tokens": 9, "temperature": 0});
+        let written = |port: u16| text(&ask(port, "POST", "/v1/completions", &write).json(200), 0).to_owned();
+        let layers = |port: u16| ask(port, "GET", "/app/run/tiny", &Value::Null).json(200)["n_layers"].clone();
+        let before = [port, seen, other].map(written);
+        let inspection = ask(seen, "POST", "/v1/inspect", &looked).json(200);
+        folder.succeed(&[&["train", "tiny.toml", "--overwrite"][..], &set(settings)].concat());
+        // The model that was named is the one that was opened.
+        assert_eq!([port, seen].map(written), before[..2]);
+        assert_eq!([port, seen].map(layers), [2, 2]);
+        for (path, body) in [("/v1/inspect", &looked), ("/app/view", &viewed)] {
+            assert_eq!(ask(port, "POST", path, body).error(409)["code"], "checkpoint_removed");
+        }
+        assert_eq!(ask(seen, "POST", "/v1/inspect", &looked).json(200), inspection);
+        // In a folder the name refers to the current run.
+        let settings = ["--prompt", "The", "--temperature", "0", "--max-new-tokens", "9"];
+        let generated = folder.succeed(&[&["generate", "runs/tiny"][..], &settings].concat());
+        assert_eq!(format!("The{}\n", written(other)), generated);
+        let shown = ask(other, "POST", "/v1/inspect", &looked).json(200);
+        assert_eq!(json!(list(&shown["attention"]["weights"]).len()), layers(other));
+        ask(other, "POST", "/app/view", &viewed).json(200);
+        for server in [named, inspected, followed] {
+            assert!(server.kill());
+        }
+    }
+}
+
 #[test]
 fn the_page_replays_the_checkpoints() {
     let (Some(mut browser), Some(mut other)) = (Browser::start(), Browser::start()) else { return };

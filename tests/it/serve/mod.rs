@@ -2,17 +2,22 @@
 
 mod checkpoints;
 mod inside;
+mod load;
 mod page;
 mod program;
 mod refused;
+mod templates;
 mod texts;
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use serde_json::{Value, json};
@@ -55,6 +60,7 @@ impl Host {
             keys,
             folder: None,
             open: OpenModel::new(|_| panic!("there are no runs")),
+            program: assert_cmd::cargo::cargo_bin!("tinderbox").into(),
         };
         let server = Server::bind(models, options).expect("a free port");
         let (address, stop) = (server.address(), server.stop());
@@ -195,6 +201,54 @@ impl Response {
     }
 }
 
+/// The most that `/health` may take while other tests keep all cores busy: `scripts/soak.sh` measures it without them.
+const BESIDE_OTHER_TESTS: Duration = Duration::from_millis(250);
+
+/// How long `/health` took beside some work.
+struct Delays(Vec<Duration>);
+
+impl Delays {
+    /// The delay that 99 % do not exceed.
+    fn nearly_all(&self) -> Duration {
+        self.0[(self.0.len() - 1) * 99 / 100]
+    }
+}
+
+impl fmt::Display for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(delays) = self;
+        let (n, half, longest) = (delays.len(), delays[delays.len() / 2], delays[delays.len() - 1]);
+        write!(f, "/health, {n} times: median {half:.1?}, 99 % within {:.1?}, all {longest:.1?}", self.nearly_all())
+    }
+}
+
+/// Does some work, and meanwhile asks the server for its health.
+fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> (T, Delays) {
+    let is_done = AtomicBool::new(false);
+    let ask = || {
+        let since = Instant::now();
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(&http("GET", "/health", "", b"")).expect("sent");
+        Response::read(stream).json(200);
+        since.elapsed()
+    };
+    thread::scope(|scope| {
+        let probe = scope.spawn(|| {
+            let mut delays = vec![ask()];
+            while !is_done.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(5));
+                delays.push(ask());
+            }
+            delays.sort_unstable();
+            Delays(delays)
+        });
+        let worked = panic::catch_unwind(AssertUnwindSafe(work)); // or the probe would go on
+        is_done.store(true, Ordering::Relaxed);
+        let delays = probe.join().expect("healthy");
+        (worked.unwrap_or_else(|panic| panic::resume_unwind(panic)), delays)
+    })
+}
+
 /// The content of chunks.
 fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
@@ -235,8 +289,22 @@ fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Va
     choices
 }
 
+/// A number below `n`, from a fixed pseudorandom sequence.
+fn draw(state: &mut u64, n: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % n
+}
+
 /// The letters tokenizer, with two more tokens and a chat template.
 fn chatting() -> Tokenizer {
+    chatting_with(
+        "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
+         {{ '<|start|>' + m['content'].strip() + eos_token }}{% endfor %}\
+         {% if add_generation_prompt %}{{ '<|start|>' }}{% endif %}",
+    )
+}
+
+fn chatting_with(template: &str) -> Tokenizer {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let letters = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet");
     let mut file: Value = serde_json::from_str(&letters.to_json()).expect("JSON");
@@ -247,9 +315,6 @@ fn chatting() -> Tokenizer {
         })
     });
     file["added_tokens"] = added.collect();
-    let template = "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
-                    {{ '<|start|>' + m['content'].strip() + eos_token }}{% endfor %}\
-                    {% if add_generation_prompt %}{{ '<|start|>' }}{% endif %}";
     let config = json!({"eos_token": "<|end|>", "chat_template": template});
     std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).expect("written");
     std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("written");

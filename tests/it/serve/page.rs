@@ -177,3 +177,20 @@ fn runs_appear_and_grow_while_one_looks() {
         "[...document.querySelectorAll('.written')].every((it) => it.textContent.includes('does not answer'))",
     );
 }
+
+#[test]
+fn a_report_is_shown_with_a_key_that_it_has_for_a_moment() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = Folder::trained();
+    folder.write("keys", "secret\n");
+    let (server, port) = program(&folder, &["runs/tiny", "--api-key-file", "keys"]);
+    browser.visit(&format!("http://127.0.0.1:{port}/assets/app.js"));
+    browser.evaluate("sessionStorage.setItem('tinderbox-key', 'secret')");
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny"));
+    let frame = "document.querySelector('iframe.ready')";
+    browser.wait_for(&format!("{frame}?.contentDocument.querySelector('svg') != null"));
+    let lent = format!("{frame}.contentWindow.cookieStore.get('tinderbox_key')");
+    browser.evaluate(&format!("{lent}.then(({{ expires }}) => (window.left = expires - Date.now())) && 0"));
+    browser.wait_for("window.left <= 10000");
+    server.kill();
+}

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tinderbox::config::GenerateConfig;
 use tinderbox::serve::ApiKeys;
 
-use super::{Host, Response, chatting, generated, http, letters, model, text, tokenizer};
+use super::{Host, Response, chatting, draw, generated, http, letters, model, text, tokenizer};
 
 #[test]
 fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
@@ -167,12 +167,6 @@ fn a_server_that_is_stopped_finishes_and_takes_nothing_new() {
     let address = host.address;
     drop(host);
     TcpStream::connect(address).expect_err("nobody listens");
-}
-
-/// A number below `n`, from a fixed pseudorandom sequence.
-fn draw(state: &mut u64, n: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % n
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
@@ -19,18 +19,29 @@ const FUEL: u64 = 10_000_000;
 
 const NAME: &str = "chat_template";
 
-/// The chat template of a tokenizer.
-#[derive(Debug)]
-pub struct ChatTemplate {
-    environment: Environment<'static>,
+/// The chat template of a tokenizer as it was written, with the tokens that it may name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChatTemplateSource {
+    template: String,
     /// The BOS token, or empty.
     bos_token: String,
     /// The EOS token, or empty.
     eos_token: String,
 }
 
+/// A chat template that can be rendered.
+///
+/// The steps of a template are limited, but not its depth nor the size of its values: parsing or rendering one that is
+/// not trusted may overflow the stack, fill the memory or never end.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// A role that the template knows, such as `user`.
     pub role: String,
@@ -46,31 +57,43 @@ pub struct Message {
 #[error("{0}")]
 pub struct ChatTemplateError(String);
 
-impl ChatTemplate {
+impl ChatTemplateSource {
     /// The chat template of a tokenizer; `None` if it has none.
+    #[must_use]
+    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
+        Some(Self {
+            template: tokenizer.chat_template()?.to_owned(),
+            bos_token: piece(tokenizer.bos_token()),
+            eos_token: piece(tokenizer.end_of_text()),
+        })
+    }
+
+    /// Parses it.
     ///
     /// # Errors
-    /// If the template is not valid Jinja.
-    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Result<Option<Self>, ChatTemplateError> {
-        let Some(template) = tokenizer.chat_template() else { return Ok(None) };
-        let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
-        let tokens = [tokenizer.bos_token(), tokenizer.end_of_text()].map(piece);
-        Self::new(template, tokens).map(Some).map_err(|error| ChatTemplateError(format!("{error:#}")))
+    /// If it is not valid Jinja.
+    pub fn parse(self) -> Result<ChatTemplate, ChatTemplateError> {
+        let Self { template, bos_token, eos_token } = self;
+        let environment = environment(template).map_err(|error| ChatTemplateError(format!("{error:#}")))?;
+        Ok(ChatTemplate { environment, bos_token, eos_token })
     }
+}
 
-    fn new(template: &str, [bos_token, eos_token]: [String; 2]) -> Result<Self, Error> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.expect("the delimiters are Jinja's own"));
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
-        environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, template.to_owned())?;
-        Ok(Self { environment, bos_token, eos_token })
-    }
+fn environment(template: String) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("the delimiters are Jinja's own"));
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
+    environment.add_filter("tojson", tojson);
+    environment.add_template_owned(NAME, template)?;
+    Ok(environment)
+}
 
+impl ChatTemplate {
     /// The text of a conversation, up to where the model's reply begins.
     ///
     /// # Errors
@@ -139,8 +162,8 @@ mod tests {
             name: None,
         };
         let messages: Vec<Message> = messages.iter().map(message).collect();
-        let template = ChatTemplate::new(template, ["<s>".to_owned(), "</s>".to_owned()]);
-        template.map_err(|error| ChatTemplateError(error.to_string()))?.render(&messages)
+        let [template, bos_token, eos_token] = [template, "<s>", "</s>"].map(str::to_owned);
+        ChatTemplateSource { template, bos_token, eos_token }.parse()?.render(&messages)
     }
 
     /// The template of SmolLM2-135M-Instruct, from its `tokenizer_config.json`.

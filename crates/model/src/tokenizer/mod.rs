@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 #[cfg(feature = "chat-templates")]
-pub use chat_template::{ChatTemplate, ChatTemplateError, Message};
+pub use chat_template::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Message};
 pub use companion::TOKENIZER_CONFIG;
 pub use config::{TokenizerConfig, TokenizerKind};
 pub use error::TokenizerError;

@@ -182,6 +182,12 @@ impl Checkpoint {
         read_state_file(dir).map(|(state, _)| state).map_err(naming_whole(dir))
     }
 
+    /// The checksum of the weights in `dir`, which tells whether another checkpoint has taken the place of one that was
+    /// read; `None` if there is no checkpoint, or one of a version without checksums.
+    pub fn weights_checksum(dir: &Path) -> Option<String> {
+        Some(read_state_file(dir).ok()?.1?.model)
+    }
+
     /// The size of the weights in `dir` in bytes; 0 if there are none.
     pub fn weights_bytes(dir: &Path) -> u64 {
         fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len())

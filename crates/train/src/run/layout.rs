@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 
 use super::files::{
     PartialDir, create_dir_all, is_partial, read_text, remove_dir, remove_left_over, rename, write_atomically,
@@ -200,6 +201,11 @@ impl RunDir {
     /// The run's config, as resolved when the run began or was last resumed.
     pub fn config(&self) -> Result<Config, RunError> {
         Ok(Config::load_saved(&self.join(CONFIG))?)
+    }
+
+    /// The time at which the run's config was written; `None` if the system does not say.
+    pub fn config_time(&self) -> Option<SystemTime> {
+        fs::metadata(self.join(CONFIG)).and_then(|it| it.modified()).ok()
     }
 
     /// Replaces the run's config.

@@ -22,6 +22,8 @@ pub struct Trained {
     pub device: OpenDevice,
     /// The checkpoint that the weights come from.
     pub checkpoint: PathBuf,
+    /// Its [checksum](Checkpoint::weights_checksum).
+    pub checksum: Option<String>,
 }
 
 /// The reason why a trained model cannot be opened.
@@ -50,11 +52,12 @@ impl Trained {
         let tokenizer = located.run.tokenizer_of_model(&config)?;
         let spec = device.copied().map_or_else(|| config.train.device.parse(), Ok)?;
         let opened = device::open(&spec)?;
+        let checksum = Checkpoint::weights_checksum(&located.checkpoint);
         Checkpoint::check_shapes(&located.checkpoint, &config.model, tokenizer.vocab_size())?;
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
         let model = Checkpoint::load_model(&located.checkpoint, model)?;
         let checkpoint = located.checkpoint;
-        Ok(Self { config, tokenizer, model, device: opened, checkpoint })
+        Ok(Self { config, tokenizer, model, device: opened, checkpoint, checksum })
     }
 
     /// The text that the model was trained on, split as in training.

@@ -1,0 +1,171 @@
+//! The server beside much work and slow clients: it stays reachable, and is bounded in what it takes.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::program::program;
+use super::{BESIDE_OTHER_TESTS, Host, Response, ask, beside, http};
+use crate::fixtures::Folder;
+
+#[test]
+fn what_would_take_too_much_is_refused() {
+    let host = Host::new(1);
+    let scored = |n_prompts: usize| json!({"prompt": vec!["abcdefgh"; n_prompts], "echo": true, "logprobs": 20});
+    let mut body = scored(1024);
+    body["max_tokens"] = 100.into();
+    let error = host.post("/v1/completions", &body).error(400);
+    assert_eq!(error["param"], "logprobs", "{error}");
+    for (path, field, body) in [
+        ("/v1/completions", "stop", json!({"prompt": "a", "stop": "a".repeat(257)})),
+        ("/v1/completions", "stop", json!({"prompt": "a", "stop": ["b", "a".repeat(257)]})),
+        ("/v1/completions", "prompt", json!({"prompt": "a".repeat((1 << 20) + 1)})),
+        ("/v1/inspect", "prompt", json!({"prompt": "a".repeat((1 << 20) + 1)})),
+        ("/tokenize", "content", json!({"content": "a".repeat((1 << 20) + 1)})),
+    ] {
+        assert_eq!(host.post(path, &body).error(400)["param"], field);
+    }
+    host.complete(&json!({"prompt": "a", "stop": "a".repeat(256)}));
+}
+
+#[test]
+fn much_work_does_not_delay_others() {
+    let host = Host::new(4);
+    let (n, delays) = beside(host.address, || {
+        let scored = || {
+            let body = json!({"prompt": vec!["abcdefghi"; 1024], "echo": true, "logprobs": 20, "max_tokens": 20});
+            host.complete(&body)["choices"].as_array().expect("a list").len()
+        };
+        let split = || {
+            let tokens = host.post("/tokenize", &json!({"content": "abcdefgh".repeat(1 << 17)})).json(200);
+            tokens["tokens"].as_array().expect("a list").len()
+        };
+        thread::scope(|scope| {
+            let tasks = [scope.spawn(scored), scope.spawn(split)];
+            tasks.map(|task| task.join().expect("an answer"))
+        })
+    });
+    assert_eq!(n, [1024, 1 << 20]);
+    println!("{delays}");
+    assert!(delays.nearly_all() < BESIDE_OTHER_TESTS, "{delays}");
+}
+
+#[test]
+fn half_of_a_body_does_not_delay_the_end() {
+    let host = Host::new(1);
+    let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
+    let clients = [&whole[..20], &whole[..whole.len() - 5]].map(|half| host.send(half));
+    host.get("/health").json(200);
+    let since = Instant::now();
+    drop(host);
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    drop(clients);
+}
+
+/// The memory of a process in MiB.
+#[cfg(target_os = "linux")]
+fn memory(server: &crate::fixtures::Started) -> u64 {
+    crate::endurance::rss_kib(server.id()).expect("it runs") / 1024
+}
+
+/// A server with a hundred runs, one of which has a longer context.
+#[cfg(target_os = "linux")]
+fn busy_folder() -> Folder {
+    let folder = Folder::new();
+    folder.train_as("runs/long", &["train.max_steps=2", "model.context_length=512", "tokenizer.kind=byte"]);
+    folder.train_as("runs/run-0", &["train.max_steps=2"]);
+    for n in 1..100 {
+        let copied = std::process::Command::new("cp")
+            .args(["-r", "run-0", &format!("run-{n}")])
+            .current_dir(folder.path("runs"))
+            .status();
+        assert!(copied.expect("cp").success());
+    }
+    folder
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "measures delays: scripts/soak.sh load"]
+fn the_largest_requests_leave_the_server_reachable() {
+    let folder = busy_folder();
+    let (server, port) = program(&folder, &["--runs", "runs"]);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let send = |path: &str, body: &Value| ask(port, "POST", path, body);
+    let scored = |n_prompts: usize| {
+        let ids: Vec<usize> = (0..512).map(|id| id % 256).collect();
+        let prompts = vec![ids; n_prompts];
+        json!({"model": "long", "prompt": prompts, "echo": true, "logprobs": 20, "max_tokens": 0})
+    };
+    send("/v1/completions", &scored(1)).json(200);
+    let before = memory(&server);
+    send("/v1/completions", &scored(1024)).error(400);
+    let text = "The cat sat on the mat. ".repeat(40_000);
+    let stops: Vec<String> = (0..16).map(|n| "a".repeat(240 + n) + "b").collect();
+    let largest: [(&str, Value); 4] = [
+        ("/v1/completions", scored(195)),
+        ("/tokenize", json!({"model": "long", "content": text})),
+        ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 64, "max_tokens": 300, "stop": stops})),
+        ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 1024, "max_tokens": 2, "logprobs": 20})),
+    ];
+    let (sizes, delays) = beside(address, || {
+        thread::scope(|scope| {
+            let tasks = largest.each_ref().map(|(path, body)| {
+                scope.spawn(|| {
+                    (0..4)
+                        .map(|_| {
+                            let response = send(path, body);
+                            assert_eq!(response.status, 200, "{:.300}", response.body);
+                            response.body.len()
+                        })
+                        .max()
+                })
+            });
+            let listed = scope.spawn(|| {
+                (0..100).for_each(|_| drop(ask(port, "GET", "/v1/models", &Value::Null).json(200)));
+            });
+            listed.join().expect("listed");
+            tasks.map(|task| task.join().expect("answers").expect("four"))
+        })
+    });
+    let highest = memory(&server);
+    thread::sleep(Duration::from_secs(1));
+    send("/v1/completions", &scored(1)).json(200);
+    println!("answers of {sizes:?} bytes; {before} MiB before, {highest} at the end, {} later", memory(&server));
+    println!("{delays}");
+    assert!(delays.nearly_all() < Duration::from_millis(10), "{delays}");
+    server.kill();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "it opens 600 connections: scripts/soak.sh load"]
+fn slow_clients_make_room_for_others() {
+    let folder = Folder::trained();
+    let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"The\"}");
+    for (what, n_bytes) in [("nothing", 0), ("half a header", 20), ("half a body", whole.len() - 5)] {
+        let (server, port) = program(&folder, &["runs/tiny"]);
+        let slow = || {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            client.write_all(&whole[..n_bytes]).expect("sent");
+            client
+        };
+        let clients: Vec<TcpStream> = (0..600).map(|_| slow()).collect();
+        let since = Instant::now();
+        let answer = ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2}));
+        let answered = since.elapsed();
+        answer.json(200);
+        // The latest of them are still there.
+        let mut last = clients.into_iter().next_back().expect("a client");
+        last.write_all(&whole[n_bytes..]).expect("sent");
+        Response::read(last).json(200);
+        let since = Instant::now();
+        server.press_ctrl_c();
+        server.finish();
+        println!("600 clients that send {what}: an answer after {answered:.1?}, the end after {:.1?}", since.elapsed());
+        assert!(answered < Duration::from_secs(1) && since.elapsed() < Duration::from_secs(2));
+    }
+}
