@@ -254,3 +254,15 @@ fn the_cache_stays_below_its_limit() {
     assert_eq!(n_files(), 1, "that of the other text is gone");
     folder.succeed(&["eval", "runs/tiny"]);
 }
+
+#[test]
+fn a_record_that_a_small_packed_file_makes_large_is_refused() {
+    let folder = folder("path = \"bomb.jsonl.gz\"\nrecord_limit_mib = 0.5\n");
+    let record = |mib: usize| format!("{{\"text\": \"{}\"}}\n", "0123456789abcde\\n".repeat(mib << 16));
+    folder.write("bomb.jsonl.gz", gzip((record(0) + &record(8)).as_bytes()));
+    assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
+    error: line 2 of `bomb.jsonl.gz` is longer than 0.5 MiB, the limit of a record
+      hint: data.record_limit_mib raises it; reading takes up to three times as much memory
+    ");
+    folder.succeed(&["plan", "tiny.toml", "--set", "data.record_limit_mib=16"]);
+}

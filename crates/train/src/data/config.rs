@@ -9,6 +9,9 @@ use tinderbox_model::section::Problems;
 /// finite.
 const MAX_WEIGHT: f64 = 1e15;
 
+/// Ten times the Bible.
+const DEFAULT_RECORD_LIMIT_MIB: f64 = 64.0;
+
 tinderbox_model::sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
@@ -21,6 +24,9 @@ tinderbox_model::sections! {
         pub format: TextFormat = TextFormat::default(),
         /// The field that holds the text of a JSON Lines record.
         pub text_field: String = "text".to_owned(),
+        /// The most that a line of a JSON Lines file may hold, unpacked, in MiB: a small packed file can hold a line
+        /// that fits in no memory. Reading a line takes up to three times its size. Above 0.
+        pub record_limit_mib: f64 = DEFAULT_RECORD_LIMIT_MIB,
         /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
         /// text file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +70,9 @@ tinderbox_model::sections! {
         pub document_separator: Option<String> = None,
         /// Patterns of its files that are read. Default `data.include`.
         #[serde(skip_serializing_if = "Option::is_none")]
+        /// The most that a line of a JSON Lines file may hold, in MiB. Default `data.record_limit_mib`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub record_limit_mib: Option<f64> = None,
         pub include: Option<Vec<String>> = None,
         /// Patterns of its files that are left out. Default `data.exclude`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,6 +85,15 @@ tinderbox_model::sections! {
 #[serde(rename_all = "snake_case")]
 pub enum TextFormat {
     /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
+impl SourceConfig {
+    /// The longest line that may hold a record.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
+    pub(super) fn max_record_bytes(&self) -> usize {
+        let mib = self.record_limit_mib.unwrap_or(DEFAULT_RECORD_LIMIT_MIB);
+        ((mib * f64::from(1 << 20)) as usize).min(usize::MAX / 4) // there is more to add to it
+    }
+}
+
     #[default]
     Auto,
     /// Plain text, whatever the file name.
@@ -110,6 +128,7 @@ impl DataConfig {
         let Self {
             path,
             format: _,
+            record_limit_mib: source.record_limit_mib.or(Some(self.record_limit_mib)),
             text_field,
             document_separator,
             include,
@@ -126,6 +145,7 @@ impl DataConfig {
                     .to_owned(),
             ),
             (false, false) => problems.0.push(format!(
+            record_limit_mib,
                 "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
                  out",
                 path.display()
@@ -149,6 +169,7 @@ impl DataConfig {
                 problems.0.push(format!(
                     "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
                     source.path.display()
+        problems.above_zero("data.record_limit_mib", *record_limit_mib);
                 ));
             }
         }
@@ -158,7 +179,7 @@ impl DataConfig {
 impl SourceConfig {
     /// Checks one source, which messages call `key`.
     fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
+        let Self { path, weight, format: _, text_field, record_limit_mib, document_separator, include, exclude } = self;
         if path.as_os_str().is_empty() {
             problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
@@ -188,6 +209,9 @@ fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
 }
 
 fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
+        if let Some(record_limit_mib) = record_limit_mib {
+            problems.above_zero(&format!("{key}.record_limit_mib"), *record_limit_mib);
+        }
     problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::file::OpenFile;
+use super::file::{OpenFile, RecordPart};
 use super::separator::Separator;
 use super::source::{Source, TextFile};
 use super::split::SplitPoint;
@@ -242,8 +242,12 @@ impl<'a> Reader<'a> {
             };
             let start = chunk.text.len();
             let (has_more, ends_document) = if *is_jsonl {
-                let is_record = file.read_record(&self.source.text_field, &mut chunk.text)?;
-                (is_record, is_record)
+                let (field, max_bytes) = (&self.source.text_field, self.source.max_record_bytes);
+                match file.read_record(field, max_bytes, self.chunk_bytes - start, &mut chunk.text)? {
+                    RecordPart::Beginning => (true, false),
+                    RecordPart::End => (true, true),
+                    RecordPart::None => (false, false),
+                }
             } else {
                 let has_more = file.read_text(self.chunk_bytes - start, &mut chunk.text)?;
                 (has_more, !has_more)
