@@ -45,6 +45,30 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
 }
 
 #[test]
+fn a_run_and_the_import_of_its_export_measure_the_same() {
+    for kind in ["tokenizer.kind=char", "tokenizer.kind=bpe"] {
+        let llama = ["model.position=rope", "model.norm=rms_norm", "model.mlp=swiglu"];
+        let documents = ["tokenizer.end_of_text=true", "data.document_separator=\"\\n\""];
+        let folder = Folder::with_run(&[&[kind, "train.max_steps=2"], &llama[..], &documents].concat());
+        let eval = |run: &str| folder.json(&["eval", run, "--text", "text.txt", "--json"]);
+        let ours = eval("runs/tiny");
+        assert!(ours["end_of_text_tokens"].as_u64().is_some_and(|n| n > 2), "{ours}");
+        for (to, path) in [("hf", "runs/tiny/hf"), ("gguf", "runs/tiny/gguf/tiny.gguf")] {
+            folder.succeed(&["export", "runs/tiny", "--to", to]);
+            folder.succeed(&["import", path, "--run-dir", to]);
+            let theirs = eval(to);
+            for key in ["tokens", "end_of_text_tokens"] {
+                assert_eq!(theirs[key], ours[key], "{kind} {to}: {key}");
+            }
+            let [ours, theirs] = [&ours, &theirs].map(|it| it["bits_per_byte"].as_f64().expect("a number"));
+            assert!((ours - theirs).abs() < 1e-6 * ours, "{kind} {to}: {ours} {theirs}");
+        }
+        let card = folder.read("runs/tiny/hf/README.md");
+        assert!(card.contains("It counts the token `<|endoftext|>`") && card.contains("each \"\\n\" within"), "{card}");
+    }
+}
+
+#[test]
 fn a_later_export_replaces_an_earlier_one_whole() {
     let folder = Folder::new();
     let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");

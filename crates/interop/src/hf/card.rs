@@ -51,7 +51,7 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         if let Some(loss) = info.val_loss {
             let bits = info.val_bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.4} bits per byte"));
             let mark = if info.is_estimate { "about " } else { "" };
-            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}.\n"));
+            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}. {}\n", condition(model)));
         }
         if let Some(curve) = curve {
             line(&format!("![The loss during training]({curve})\n"));
@@ -71,6 +71,19 @@ fn losses(curves: &Curves) -> Vec<String> {
     let rows: Vec<_> = train.iter().zip(&val).collect();
     if rows.is_empty() {
         return Vec::new();
+/// Whether losses count the ends of documents.
+fn condition(model: &Outgoing) -> String {
+    let Some(end) = model.tokenizer.end_of_text() else {
+        return "It counts no ends of documents, for which there is no token.".to_owned();
+    };
+    let end = model.tokenizer.piece(end);
+    let at = model.config.data.document_separator.as_ref();
+    let at = at.map_or_else(String::new, |separator| format!(", and after each {separator:?} within a file"));
+    format!(
+        "It counts the token `{end}`, which follows each document: each file of a folder, each record of JSON Lines{at}."
+    )
+}
+
     }
     let every = rows.len().div_ceil(MOST_ROWS);
     let shown = rows

@@ -217,3 +217,9 @@ mod tests {
         }
     }
 }
+    /// The number of tokens with this id that have others before them, and so count in a loss.
+    #[must_use]
+    pub fn count(&self, id: u32) -> u64 {
+        self.texts().map(|tokens| tokens.count_after_first(id)).sum()
+    }
+
