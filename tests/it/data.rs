@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 
-use crate::fixtures::{Folder, Ran, assert_transcript, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, set, text};
 
 /// A tiny model; each test adds its own `[data]`.
 const CONFIG: &str = r#"
@@ -265,4 +265,55 @@ fn a_record_that_a_small_packed_file_makes_large_is_refused() {
       hint: data.record_limit_mib raises it; reading takes up to three times as much memory
     ");
     folder.succeed(&["plan", "tiny.toml", "--set", "data.record_limit_mib=16"]);
+}
+
+#[test]
+fn random_bytes_train_with_a_warning_and_texts_without() {
+    let folder = folder("path = \"noise\"\n");
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    let noise: Vec<u8> = (0..1 << 15).map(|_| random()).collect();
+    folder.write("noise", noise);
+    let train = |path: &str| {
+        let path = format!("data.path={path}");
+        let args = ["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "tokenizer.kind=byte", "--force"];
+        folder.run(&args).exits(0).stderr
+    };
+    assert!(train("noise").contains("warning: `noise` is like random bytes: packing saves nothing"), "noise");
+    folder.write("long.txt", text().repeat(40));
+    assert!(!train("long.txt").contains("warning"), "a text");
+}
+
+#[test]
+fn a_folder_holds_out_whole_documents_and_an_old_run_keeps_its_end() {
+    let folder = folder("path = \"texts\"\n");
+    for (i, line) in text().lines().cycle().take(60).enumerate() {
+        folder.write(format!("texts/{i:02}.txt"), format!("{i:02} {line}\n"));
+    }
+    let train = |run: &str, settings: &[&str], args: &[&str]| {
+        folder.run(&[&["train", "tiny.toml", "--run-dir", run], &*set(settings), args].concat())
+    };
+    let stop = ["train.max_steps=3", "schedule.kind=constant"];
+    let [end, keep] = ["data.val_split=end", "schedule.kind=constant"];
+    let val_loss = |run: &str| folder.json(&["eval", run, "--json"])["loss"].to_string();
+    for (run, settings) in [("new", &[keep][..]), ("other", &[keep, "train.seed=2"]), ("whole", &[keep, end])] {
+        train(run, settings, &[]).exits(0);
+    }
+    assert!(folder.read("new/config.toml").contains("val_split = \"documents\""));
+    let losses = ["new", "other", "whole"].map(val_loss);
+    assert!(losses[0] != losses[1] && losses[0] != losses[2], "{losses:?}");
+
+    // As a version before this key left it: half of a run, whose config says nothing about the split.
+    train("old", &[&stop[..], &[end]].concat(), &[]).exits(0);
+    let config = folder.read("old/config.toml");
+    folder.write("old/config.toml", config.replace("val_split = \"end\"\n", ""));
+    let said = train("old", &[keep, "data.val_split=documents"], &["--resume"]).exits(1).stderr;
+    assert!(said.contains("data.val_split was not given and is now \"documents\""), "{said}");
+    train("old", &[keep], &["--resume"]).exits(0);
+    assert!(weights(&folder, "old") == weights(&folder, "whole"), "the same batches");
+    assert_eq!(val_loss("old"), losses[2]);
+    assert!(!folder.read("old/config.toml").contains("val_split"));
 }

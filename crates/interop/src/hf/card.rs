@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::{InteropError, Outgoing};
+use tinderbox_train::config::ValSplit;
 use tinderbox_train::format::{compact, grouped};
 use tinderbox_train::run::{Curves, RunInfo};
 
@@ -42,7 +43,13 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
             line(&format!("- `{}`, drawn with weight {}", source.path.display(), source.weight));
         }
         let fraction = model.config.data.val_fraction;
-        line(&format!("\nOf each, the last {fraction} was kept for validation.\n"));
+        line(&match model.config.data.val_split {
+            Some(ValSplit::Documents) => format!(
+                "\nOf each, {fraction} was kept for validation: of several files whole documents, of a single one the \
+                 end.\n"
+            ),
+            Some(ValSplit::End) | None => format!("\nOf each, the last {fraction} was kept for validation.\n"),
+        });
     }
     if !model.state.is_imported() {
         line("## Training\n");
@@ -64,13 +71,6 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
     Ok(card)
 }
 
-/// A table of the estimated losses during the run.
-fn losses(curves: &Curves) -> Vec<String> {
-    let train = curves.column("train_loss_estimate");
-    let val = curves.column("val_loss_estimate");
-    let rows: Vec<_> = train.iter().zip(&val).collect();
-    if rows.is_empty() {
-        return Vec::new();
 /// Whether losses count the ends of documents.
 fn condition(model: &Outgoing) -> String {
     let Some(end) = model.tokenizer.end_of_text() else {
@@ -84,6 +84,13 @@ fn condition(model: &Outgoing) -> String {
     )
 }
 
+/// A table of the estimated losses during the run.
+fn losses(curves: &Curves) -> Vec<String> {
+    let train = curves.column("train_loss_estimate");
+    let val = curves.column("val_loss_estimate");
+    let rows: Vec<_> = train.iter().zip(&val).collect();
+    if rows.is_empty() {
+        return Vec::new();
     }
     let every = rows.len().div_ceil(MOST_ROWS);
     let shown = rows

@@ -38,8 +38,13 @@ tinderbox_model::sections! {
         /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub exclude: Vec<String> = Vec::new(),
-        /// The fraction of each source, at its end, that is kept for validation. In (0, 1).
+        /// The fraction of each source that is kept for validation. In (0, 1).
         pub val_fraction: f64 = 0.1,
+        /// Which part of a source is kept for validation: `documents` (of several files, whole documents drawn with
+        /// `train.seed`; of a single file its end) or `end` (always the end). Default `documents`; a run from before
+        /// this key keeps the end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub val_split: Option<ValSplit> = None,
         /// The folder of encoded token files, so that a second start is quick. Default: `tinderbox/tokens` in the
         /// user's cache directory.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,14 +70,14 @@ tinderbox_model::sections! {
         /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub text_field: Option<String> = None,
+        /// The most that a line of a JSON Lines file may hold, in MiB. Default `data.record_limit_mib`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub record_limit_mib: Option<f64> = None,
         /// The text at which a document of its text files ends. Default `data.document_separator`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
         /// Patterns of its files that are read. Default `data.include`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        /// The most that a line of a JSON Lines file may hold, in MiB. Default `data.record_limit_mib`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub record_limit_mib: Option<f64> = None,
         pub include: Option<Vec<String>> = None,
         /// Patterns of its files that are left out. Default `data.exclude`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +85,6 @@ tinderbox_model::sections! {
     }
 }
 
-/// How the training files are parsed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TextFormat {
-    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
 impl SourceConfig {
     /// The longest line that may hold a record.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
@@ -94,12 +94,27 @@ impl SourceConfig {
     }
 }
 
+/// How the training files are parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextFormat {
+    /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
     #[default]
     Auto,
     /// Plain text, whatever the file name.
     Text,
     /// JSON Lines, whatever the file name: one object per line.
     Jsonl,
+}
+
+/// The part of a source that is kept for validation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValSplit {
+    /// Of several files, whole documents drawn with the seed; of a single file its end.
+    Documents,
+    /// The end, which of a folder is that of the alphabet.
+    End,
 }
 
 impl DataConfig {
@@ -113,6 +128,7 @@ impl DataConfig {
         let filled = |source: SourceConfig| SourceConfig {
             format: source.format.or(Some(self.format)),
             text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            record_limit_mib: source.record_limit_mib.or(Some(self.record_limit_mib)),
             document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
             include: source.include.or_else(|| Some(self.include.clone())),
             exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
@@ -128,12 +144,13 @@ impl DataConfig {
         let Self {
             path,
             format: _,
-            record_limit_mib: source.record_limit_mib.or(Some(self.record_limit_mib)),
             text_field,
+            record_limit_mib,
             document_separator,
             include,
             exclude,
             val_fraction,
+            val_split: _,
             cache_dir,
             cache_limit_gib,
             sources,
@@ -145,7 +162,6 @@ impl DataConfig {
                     .to_owned(),
             ),
             (false, false) => problems.0.push(format!(
-            record_limit_mib,
                 "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
                  out",
                 path.display()
@@ -153,6 +169,7 @@ impl DataConfig {
             _ => {}
         }
         check_text_field(problems, "data.text_field", text_field);
+        problems.above_zero("data.record_limit_mib", *record_limit_mib);
         check_document_separator(problems, "data.document_separator", document_separator.as_deref());
         check_patterns(problems, "data.include", include);
         check_patterns(problems, "data.exclude", exclude);
@@ -169,7 +186,6 @@ impl DataConfig {
                 problems.0.push(format!(
                     "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
                     source.path.display()
-        problems.above_zero("data.record_limit_mib", *record_limit_mib);
                 ));
             }
         }
@@ -193,6 +209,9 @@ impl SourceConfig {
         if let Some(text_field) = text_field {
             check_text_field(problems, &format!("{key}.text_field"), text_field);
         }
+        if let Some(record_limit_mib) = record_limit_mib {
+            problems.above_zero(&format!("{key}.record_limit_mib"), *record_limit_mib);
+        }
         check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
         check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());
         check_patterns(problems, &format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
@@ -209,9 +228,6 @@ fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
 }
 
 fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
-        if let Some(record_limit_mib) = record_limit_mib {
-            problems.above_zero(&format!("{key}.record_limit_mib"), *record_limit_mib);
-        }
     problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
 }
 
