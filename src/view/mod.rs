@@ -38,6 +38,8 @@ pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
 pub use svg::attention::attention_svg;
 #[cfg(feature = "cli")]
+pub(crate) use svg::is_picture;
+#[cfg(feature = "cli")]
 pub(crate) use svg::plot::margin;
 pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};

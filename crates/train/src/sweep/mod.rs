@@ -44,8 +44,6 @@ pub const PAGE: &str = "sweep.html";
 pub const BEST: &str = "best.toml";
 /// The run directories, in the same folder.
 const RUNS: &str = "runs";
-/// How the names of the run directories begin.
-const TRIAL: &str = "trial-";
 
 /// The number of evaluations of a run that is compared only at its end.
 const EVALUATIONS: usize = 8;
@@ -200,7 +198,7 @@ fn steps_within(s: f64, step_ms: f64) -> usize {
 /// The directory of a run, relative to the sweep's.
 fn run_name(trial: usize, seed: usize) -> PathBuf {
     let seed = if seed == 0 { String::new() } else { format!("-seed-{seed}") };
-    Path::new(RUNS).join(format!("{TRIAL}{trial:03}{seed}"))
+    Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
 }
 
 struct State {
