@@ -317,3 +317,34 @@ fn a_folder_holds_out_whole_documents_and_an_old_run_keeps_its_end() {
     assert_eq!(val_loss("old"), losses[2]);
     assert!(!folder.read("old/config.toml").contains("val_split"));
 }
+
+#[test]
+fn the_cache_is_listed_and_cleared() {
+    let folder = folder("path = \"text.txt\"\n");
+    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"]);
+    let cache = |args: &[&str]| folder.run(&[&["cache", "--cache-dir", "cache"], args].concat()).exits(0);
+    let listed = cache(&[]);
+    for expected in ["bpe tokens of `", "bpe tokenizer of `", "text.txt`", "tokenizer", " MiB"] {
+        assert!(listed.stdout.contains(expected), "{}", listed.stdout);
+    }
+    assert!(listed.stderr.starts_with("2 files of ") && listed.stderr.contains("in `cache`"), "{}", listed.stderr);
+    let found: serde_json::Value = serde_json::from_str(&cache(&["--json"]).stdout).expect("JSON");
+    assert_eq!(found["files"].as_array().expect("a list").len(), 2);
+    let size: serde_json::Value = serde_json::from_str(&cache(&["size", "--json"]).stdout).expect("JSON");
+    assert_eq!(size["bytes"], found["bytes"]);
+    assert!(cache(&["clear"]).stderr.starts_with("removed 2 files of "));
+    assert_eq!(cache(&[]).stdout, "");
+    folder.succeed(&["eval", "runs/tiny"]); // makes them again
+}
+
+#[test]
+fn a_home_that_cannot_be_written_does_not_stop_training() {
+    let folder = folder("path = \"text.txt\"\n");
+    folder.write("tiny.toml", CONFIG.replace("cache_dir = \"cache\"", "path = \"text.txt\""));
+    let mut train = folder.command(&["train", "tiny.toml"]);
+    fs::create_dir(folder.path("tmp")).expect("made");
+    train.env("HOME", folder.path("text.txt")).env("TMPDIR", folder.path("tmp"));
+    let said = Ran::of(train).exits(0).stderr;
+    assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+    assert!(said.contains("warning: cannot keep the encoded text in `") && said.contains("instead"), "{said}");
+}

@@ -142,7 +142,7 @@ impl Corpus {
         let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
-        let mut cautions = Vec::new();
+        let mut cautions = Vec::from_iter(opening.cache.caution.clone());
         for text in texts {
             let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
             check_characters(&text, &tokenizer)?;
@@ -312,11 +312,28 @@ impl Opening<'_> {
             }
         }
         writer.finish(&key).map_err(fail)?;
+        self.cache.note(&path, &format!("{} tokens of `{}`", shown_kind(tokenizer.kind()), shown(&text.source.path)));
         tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
             let reason = "the file that was written just now is not as it was written";
             DataError::cache(&path, std::io::Error::other(reason))
         })
     }
+}
+
+/// The name of a kind of tokens, for people.
+fn shown_kind(kind: TokenizerKind) -> &'static str {
+    match kind {
+        TokenizerKind::Char => "character",
+        TokenizerKind::Byte => "byte",
+        TokenizerKind::Bpe => "bpe",
+        TokenizerKind::File => "other",
+    }
+}
+
+/// The path of a text from the root of the file system; `-` is standard input.
+pub(super) fn shown(path: &Path) -> String {
+    let whole = if is_standard_input(path) { None } else { std::path::absolute(path).ok() };
+    whole.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// The hexadecimal hash of a text, or of the hashes of several texts.

@@ -27,6 +27,7 @@ mod tokens;
 mod train_tokenizer;
 
 pub use batch::{BatchSource, Draw};
+pub use cache::{CachedFile, CachedKind, Cleared, clear_cache, list_cache};
 pub use config::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
 pub use error::DataError;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::cache::temporary;
-use super::corpus::{Opening, ScannedText};
+use super::corpus::{Opening, ScannedText, shown};
 use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
 use super::split::Division;
 use crate::config::Config;
@@ -67,6 +67,8 @@ pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Openin
     writeln!(temporary.file, "{}", first_line(&json)).map_err(fail)?;
     temporary.file.write_all(json.as_bytes()).map_err(fail)?;
     temporary.rename(&path).map_err(fail)?;
+    let of: Vec<String> = texts.iter().map(|text| format!("`{}`", shown(&text.source.path))).collect();
+    opening.cache.note(&path, &format!("bpe tokenizer of {}", of.join(", ")));
     Ok(tokenizer)
 }
 
