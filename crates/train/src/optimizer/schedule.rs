@@ -146,6 +146,11 @@ impl BatchSchedule {
         [grown(first_rows, last_rows), tokens.max(first_tokens)]
     }
 
+    /// Whether the batches grow.
+    pub fn grows(&self) -> bool {
+        self.n_growing > 0
+    }
+
     /// The number of training tokens in step `step`.
     pub fn tokens_at(&self, step: usize) -> u64 {
         self.at(step)

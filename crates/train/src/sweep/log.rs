@@ -28,6 +28,8 @@ pub enum Entry {
     Reached { trial: usize, seed: usize, rung: usize, step: usize, bits_per_byte: f64 },
     /// A run ended before it reached a rung.
     Failed { trial: usize, seed: usize, rung: usize, reason: String },
+    /// A warning about the sweep.
+    Caution { text: String },
     /// The steps of the base config and of the best setting were measured with nothing else training.
     Alone { trial: usize, base_ms: f64, step_ms: f64 },
 }
