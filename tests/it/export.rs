@@ -111,6 +111,17 @@ fn a_later_export_replaces_an_earlier_one_whole() {
 
 #[test]
 fn of_two_at_once_one_is_there_whole() {
+    two_at_once(8);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_at_once_two_hundred_times() {
+    two_at_once(200);
+}
+
+/// Imports into one run, and exports to one place, with two processes at once.
+fn two_at_once(n_rounds: usize) {
     let models = [Model::for_gguf("llama"), Model::for_gguf("llama")];
     models[1].change(|tensors| tensors.values_mut().for_each(|held| held.bytes.rotate_left(4)));
     let [alone, other_alone, both] = [(); 3].map(|()| Folder::new());
@@ -136,7 +147,8 @@ fn of_two_at_once_one_is_there_whole() {
             files(&folders[i].path(written))
         });
         assert!(expected[0] != expected[1]);
-        for round in 0..8 {
+        let mut n_of = [0; 3]; // rounds in which the first, the second or both ended with success
+        for round in 0..n_rounds {
             let overwrite = if round % 2 == 0 { &[][..] } else { &["--overwrite"] };
             if overwrite.is_empty() {
                 fs::remove_dir_all(both.path(written)).ok();
@@ -149,7 +161,13 @@ fn of_two_at_once_one_is_there_whole() {
             assert!(is_one, "{written}: {codes:?} and {names:?}: {}{}", ran[0].stderr, ran[1].stderr);
             let n_done = codes.iter().filter(|code| **code == Some(0)).count();
             assert!(n_done == 1 || !overwrite.is_empty(), "{written}: {codes:?}");
+            n_of[if n_done == 2 { 2 } else { usize::from(codes[1] == Some(0)) }] += 1;
         }
+        let [first, second, both] = n_of;
+        println!(
+            "{written}: {n_rounds} rounds, one is there whole in each; exit code 0 of the first alone in {first}, of the \
+             second alone in {second}, of both, which replaced each other, in {both}"
+        );
     }
 }
 
