@@ -371,7 +371,7 @@ fn slowest_plan(n: u64) -> (f64, Vec<String>) {
     let mut slowest = (0.0, Vec::new());
     let (mut n_planned, mut n_refused) = (0, 0);
     for _ in 0..n {
-        let settings: Vec<String> = (0..1 + below(10))
+        let settings: Vec<String> = (0..=below(10))
             .map(|_| {
                 let (key, values) = EXTREMES[below(EXTREMES.len())];
                 format!("{key}={}", values[below(values.len())])

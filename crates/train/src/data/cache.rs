@@ -221,7 +221,7 @@ fn kind_of(name: &str) -> Option<CachedKind> {
         (DIGITS, ".tokens") => Some(CachedKind::Tokens),
         (DIGITS, ".tokenizer.json") => Some(CachedKind::Tokenizer),
         (DIGITS_OF_TEXT, ".text") => Some(CachedKind::Text),
-        (DIGITS, rest) if rest.starts_with('.') && rest.ends_with(".tmp") => Some(CachedKind::Temporary),
+        (DIGITS, rest) if rest.starts_with('.') && rest.strip_suffix(".tmp").is_some() => Some(CachedKind::Temporary),
         _ => None,
     }
 }

@@ -43,7 +43,9 @@ fn is_random(sample: &[u8]) -> bool {
 /// The entropy of the bytes, each by itself, in bits.
 fn entropy(sample: &[u8]) -> f64 {
     let mut counts = [0_u32; 256];
-    sample.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    for byte in sample {
+        counts[usize::from(*byte)] += 1;
+    }
     let shares = counts.iter().filter(|count| **count > 0).map(|count| f64::from(*count) / sample.len() as f64);
     shares.map(|share| -share * share.log2()).sum()
 }

@@ -18,14 +18,10 @@ pub(super) fn find_text(line: &[u8], field: &str) -> Result<Range<usize>, String
     if line.get(start) != Some(&b'{') || serde_json::from_slice::<IgnoredAny>(line).is_err() {
         return Err(no_record(line));
     }
-    let mut found = None; // the last one counts, as it does to most readers of JSON
-    let mut fields = Fields { line, at: start + 1 };
-    while let Some((name, value)) = fields.next() {
-        if is_name(&line[name], field) {
-            found = Some(value);
-        }
-    }
-    match found {
+    let fields = Fields { line, at: start + 1 };
+    // The last one counts, as it does to most readers of JSON.
+    let found = fields.filter(|(name, _)| is_name(&line[name.clone()], field)).last();
+    match found.map(|(_, value)| value) {
         Some(value) if line[value.start] == b'"' => Ok(value.start + 1..value.end - 1),
         Some(value) => Err(format!(
             "has {} in its field \"{field}\", not a text\n  hint: data.text_field names the field that holds the text",

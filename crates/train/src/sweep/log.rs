@@ -175,7 +175,8 @@ mod tests {
         let course = Course { base_s: 1.0, full_s: 1.0, n_settings: 2, n_rungs: 1, n_seeds: 2, jobs: 1 };
         let prepared = Entry::Prepared { trial: 1, parameters: 1, step_ms: 1.0, max_steps: 1 };
         let mut folder = Folder::open(&root, &request, false).unwrap().0;
-        [Entry::Planned(course), prepared].iter().for_each(|entry| folder.append(entry).unwrap());
+        folder.append(&Entry::Planned(course)).unwrap();
+        folder.append(&prepared).unwrap();
         drop(folder);
         let names = ["trial-001", "trial-001-seed-1", "trial-000", "trial-001-seed-2", "trial-notes", "mine"];
         let runs = names.map(|run| root.join(super::super::RUNS).join(run));

@@ -178,7 +178,9 @@ pub fn run(
     // What was half written when the process was killed, also in runs that did not go on.
     remove_left_over(root);
     let runs = (0..settings.len()).flat_map(|trial| (0..course.n_seeds).map(move |seed| run_name(trial, seed)));
-    runs.for_each(|run| remove_left_over(&root.join(run)));
+    for run in runs {
+        remove_left_over(&root.join(run));
+    }
     Ok(outcome)
 }
 
