@@ -31,10 +31,19 @@ pub(super) struct Args {
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Action {
     /// List the files with their sizes and what each is for: the default
+    #[command(after_help = "\
+Example:
+  tinderbox cache list --json")]
     List,
     /// Print the size of all files
+    #[command(after_help = "\
+Example:
+  tinderbox cache size --cache-dir tokens")]
     Size,
     /// Remove the files that are not in use; a later run makes them again
+    #[command(after_help = "\
+Example:
+  tinderbox cache clear --texts")]
     Clear {
         /// Remove the texts of standard input, too, without which their runs cannot be resumed
         #[arg(long)]
