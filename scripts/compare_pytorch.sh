@@ -3,7 +3,7 @@
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
-#     TORCH_GPT=PATH scripts/compare_pytorch.sh train      # training steps: three models
+#     scripts/compare_pytorch.sh train                     # training steps: three models
 #     scripts/compare_pytorch.sh generate                  # writing, against Hugging Face transformers
 #     scripts/compare_pytorch.sh train nano-cpu            # only one of them
 #
@@ -13,10 +13,8 @@
 #     STEPS      steps of a training round, or less for the large model; 40
 #     PRECISION  what Tinderbox trains in: f32, or bf16 (train.matmul_precision); f32
 #     TORCH_DTYPE what PyTorch trains in: float32, or bfloat16 (its autocast); float32
-#     TORCH_GPT  the PyTorch training script; required for `train`. It is not part of this repository: it takes --preset
-#                nano-cpu|baby-gpu|gpt2-124m, --corpus FILE, --steps N, --batch-size N, --context N and --dtype, trains a
-#                GPT of that shape (see `train_row` below) on the characters of the corpus, and prints one JSON object
-#                with median_step_ms, tokens_per_s and peak_rss_mib.
+#     COMPILE    1: PyTorch trains with torch.compile, too, and the faster of the two counts; 0
+#     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py, with its arguments and its JSON object
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
 #
@@ -31,6 +29,8 @@ precision=${PRECISION:-f32}
 torch_dtype=${TORCH_DTYPE:-float32}
 python=${PYTHON:-python3}
 tinderbox=${TINDERBOX:-target/release/tinderbox}
+torch_gpt=${TORCH_GPT:-scripts/torch_gpt.py}
+compile=${COMPILE:-0}
 corpus=data/tinyshakespeare.txt
 
 fail() {
@@ -70,7 +70,20 @@ keep() {
 }
 
 forget() {
-    rm -f "$work"/ours.* "$work"/theirs.*
+    rm -f "$work"/ours.* "$work"/theirs.* "$work"/compiled.*
+}
+
+# faster: makes the compiled side theirs, if it was measured and makes more tokens per second; prints which it is.
+faster() {
+    [ -f "$work/compiled.tokens_per_s" ] || return 0
+    local key
+    if awk -v eager="$(median "$work/theirs.tokens_per_s")" -v compiled="$(median "$work/compiled.tokens_per_s")" \
+        'BEGIN { exit !(compiled > eager) }'; then
+        for key in median_step_ms tokens_per_s peak_rss_mib; do mv "$work/compiled.$key" "$work/theirs.$key"; done
+        printf ', compiled'
+    else
+        printf ', eager'
+    fi
 }
 
 # train_row PRESET STEPS "SCRIPT'S ARGUMENTS" CONFIG SETTING...
@@ -84,22 +97,26 @@ train_row() {
     forget
     for ((i = 0; i < rounds; i++)); do
         # shellcheck disable=SC2086 # several arguments
-        json=$("$python" "$TORCH_GPT" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
+        json=$("$python" "$torch_gpt" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
             $arguments)
         keep theirs "$json" median_step_ms tokens_per_s peak_rss_mib
+        if [ "$compile" = 1 ]; then
+            # shellcheck disable=SC2086
+            json=$("$python" "$torch_gpt" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
+                $arguments --compile)
+            keep compiled "$json" median_step_ms tokens_per_s peak_rss_mib
+        fi
         json=$("$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps "$n" --json \
             2>>"$work/log") || fail "tinderbox failed: $(tail -n 1 "$work/log")" "try: tinderbox bench train $config"
         keep ours "${json//median_ms/median_step_ms}" median_step_ms tokens_per_s peak_rss_mib
     done
-    row "$preset" median_step_ms
+    row "$preset$(faster)" median_step_ms
     row "" tokens_per_s
     row "" peak_rss_mib
 }
 
 train() {
-    [ -n "${TORCH_GPT:-}" ] || fail "TORCH_GPT does not say where the PyTorch training script is" \
-        "TORCH_GPT=PATH $0 train; it is not part of this repository, see the head of this file"
-    [ -f "$TORCH_GPT" ] || fail "there is no \`$TORCH_GPT\`" "TORCH_GPT names the PyTorch training script"
+    [ -f "$torch_gpt" ] || fail "there is no \`$torch_gpt\`" "TORCH_GPT names another PyTorch training script"
     [ -f "$corpus" ] || fail "there is no \`$corpus\`" "run scripts/fetch_data.sh"
     "$python" -c 'import torch' 2>/dev/null || fail "\`$python\` has no torch" "$python -m pip install torch numpy"
     heading "training, $precision / $torch_dtype"

@@ -3,8 +3,8 @@
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
-#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh          # every row
-#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh start    # only these rows: start fast laptop laptop-long
+#     scripts/reproduce_shakespeare.sh                         # every row
+#     scripts/reproduce_shakespeare.sh start                   # only these rows: start fast laptop laptop-long
 #
 # Nothing else should run meanwhile. The unit of time is what PyTorch takes to train nanoGPT's CPU run, 2000 steps, which
 # end at a loss of 1.897. `start` is the least that reaches this loss, `fast` takes about as long, `laptop` up to 3.5 times
@@ -15,8 +15,8 @@
 #
 #     SEEDS      seeds of each row, of which the median is printed; "1 2 3"
 #     SET        further settings of every row, to try them: "model.dropout=0.1 train.max_steps=4000"
-#     TORCH_GPT  the PyTorch training script that scripts/compare_pytorch.sh describes
-#     TORCH_S    the training time of PyTorch's 2000 steps, if it was measured already: TORCH_GPT is not needed then
+#     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py
+#     TORCH_S    the training time of PyTorch's 2000 steps, if it was measured already: PyTorch is not needed then
 #     PYTHON     python3, with torch
 #     TINDERBOX  target/release/tinderbox
 set -euo pipefail
@@ -88,8 +88,7 @@ row() {
 if [ -n "${TORCH_S:-}" ]; then
     unit_s=$TORCH_S
 else
-    [ -f "${TORCH_GPT:-}" ] || fail "TORCH_GPT is not the path of the PyTorch script" "TORCH_S=SECONDS replaces it"
-    unit_s=$("${PYTHON:-python3}" "$TORCH_GPT" --preset nano-cpu --steps 2000 --corpus "$corpus" | number wall_s)
+    unit_s=$("${PYTHON:-python3}" "${TORCH_GPT:-scripts/torch_gpt.py}" --preset nano-cpu --steps 2000 --corpus "$corpus" | number wall_s)
 fi
 printf 'PyTorch: %.1f s\n%-12s %8s %8s %8s %8s %8s %9s %8s\n' "$unit_s" row loss lowest highest '1st half' '2nd half' 'time, s' share
 

@@ -6,6 +6,8 @@
 #
 #   fuzz           50 times as many damaged inputs as in the gate: 1,500 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves
+#   together       two exports to one place and two imports into one run at once, 200 rounds each
+#   plans          2,000 configs with extreme values are planned, each in less than a second
 #   sweep          a sweep is killed 20 times, and ends as one that was not
 #   disks          disks of 60 sizes fill up
 #   permissions    files and folders may not be read or written any more
@@ -30,6 +32,8 @@ run() {
     case $1 in
     fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests fuzz:: damaged:: ;;
     kills) tests --ignored a_run_that_is_killed_two_hundred_times ;;
+    together) tests --ignored two_at_once_two_hundred_times ;;
+    plans) tests --ignored any_config_is_planned_in_a_second ;;
     sweep) tests --ignored a_sweep_that_is_killed_twenty_times ;;
     disks) tests --ignored a_disk_of_any_size ;;
     permissions) tests --ignored permissions_that_are_taken_away ;;
@@ -42,7 +46,7 @@ run() {
     esac
 }
 
-all=(fuzz kills sweep disks permissions power_loss interrupts templates load endurance endurance_gpu)
+all=(fuzz kills together plans sweep disks permissions power_loss interrupts templates load endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

@@ -80,6 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
+    let ends = opened.tokenizer.end_of_text().map(|id| tokens.count(id));
     tokens.check()?;
     if !loss.nats_per_token.is_finite() {
         bail!(
@@ -93,13 +94,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (bits, bits_per_byte) = (loss.bits_per_token(), loss.bits_per_byte(&tokens));
     if args.json {
         return print_json(&json!({
-            "split": name, "tokens": n, "loss": nats, "perplexity": perplexity,
+            "split": name, "tokens": n, "end_of_text_tokens": ends, "loss": nats, "perplexity": perplexity,
             "bits_per_token": bits, "bits_per_byte": bits_per_byte,
         }));
     }
+    let ends = match ends {
+        None => "not counted: the tokenizer has no token for them".to_owned(),
+        Some(0) => "none in this text".to_owned(),
+        Some(n) => format!("{n} of these tokens"),
+    };
     print(&format!(
         "split           {name}\n\
          tokens          {n}\n\
+         ends of texts   {ends}\n\
          loss            {nats:.4} nats per token\n\
          perplexity      {perplexity:.4}\n\
          bits per token  {bits:.4}\n\

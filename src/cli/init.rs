@@ -63,7 +63,7 @@ pub(super) struct Args {
     /// Write the config to this new file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file of --output if it exists
+    /// Replace the file of --output if it is a config
     #[arg(long, requires = "output")]
     overwrite: bool,
 }
@@ -101,6 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         if !args.overwrite && path.symlink_metadata().is_ok() {
             return Err(already_there(path));
         }
+        output::check_replaced(path, "a config", is_config)?;
     }
     // A script that reads the config from a pipe has no use for advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
@@ -218,6 +219,13 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_there(path)),
         written => written.with_context(|| format!("cannot write `{}`", path.display())),
     }
+}
+
+/// Whether a text is a config: it has its sections, and no others.
+fn is_config(text: &str) -> bool {
+    let known = toml::Table::try_from(Config::default()).expect("the defaults can be written as TOML");
+    let found = text.parse::<toml::Table>().unwrap_or_default();
+    !found.is_empty() && found.keys().all(|section| known.contains_key(section) || section == "distributed")
 }
 
 fn already_there(path: &Path) -> anyhow::Error {

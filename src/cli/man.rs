@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap_mangen::Man;
 
-use super::note;
+use super::{note, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,9 +15,21 @@ Examples:
   tinderbox man | man -l -
   tinderbox man --output ~/.local/share/man/man1")]
 pub(super) struct Args {
-    /// Write one page for each command to this folder, replacing existing ones [default: one page on standard output]
+    /// Write one page for each command to this folder, replacing the program's own [default: one page on standard output]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+}
+
+/// Adds the pages of a command and its subcommands, with the names of their files.
+fn render_all(command: clap::Command, pages: &mut Vec<(String, String)>) -> anyhow::Result<()> {
+    let man = Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    pages.push((man.get_filename(), String::from_utf8(page).context("a manual page is text")?));
+    let mut command = command;
+    command.build();
+    let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    subcommands.cloned().try_for_each(|subcommand| render_all(subcommand, pages))
 }
 
 /// Prints or writes the manual pages of `command`, the definition of the whole program.
@@ -32,7 +44,15 @@ pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
         bail!("cannot write to `{}`: it is not a folder\n  hint: name a folder", folder.display());
     }
     fs::create_dir_all(folder).with_context(cannot)?;
-    clap_mangen::generate_to(command, folder).with_context(cannot)?;
+    let mut pages = Vec::new();
+    render_all(command.disable_help_subcommand(true), &mut pages)?;
+    let paths: Vec<PathBuf> = pages.iter().map(|(name, _)| folder.join(name)).collect();
+    for path in &paths {
+        output::check_replaced(path, "a manual page of Tinderbox", |page| page.contains("\n.TH tinderbox"))?;
+    }
+    for (path, (_, page)) in paths.iter().zip(&pages) {
+        output::write(path, page)?;
+    }
     note(format!("wrote the pages to `{}`", folder.display()));
     Ok(())
 }

@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod cache;
 mod completions;
 mod dashboard;
 mod devices;
@@ -118,6 +119,8 @@ enum Command {
     Tokenizer(tokenizer::Args),
     /// Measure the speed and memory of training, generation and attention on this machine
     Bench(bench::Args),
+    /// Show or clear the folder of encoded texts
+    Cache(cache::Args),
     /// List the devices that this binary can use on this machine
     Devices(devices::Args),
     /// Print a completion script for a shell
@@ -198,6 +201,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Report(args) => report::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Bench(args) => bench::run(&args).map(|()| DONE),
+        Command::Cache(args) => cache::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
         Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),

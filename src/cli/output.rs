@@ -27,20 +27,24 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Like [`check_file`], for a page. Also returns an error if there is a file that is not a page made here: only what can
-/// be written again is replaced.
-pub(super) fn check_page(path: &Path) -> anyhow::Result<()> {
+/// Like [`check_file`]. Also returns an error if there is a file that is not `kind`, according to `is_ours`: only what
+/// was made here and can be made again is replaced.
+pub(super) fn check_replaced(path: &Path, kind: &str, is_ours: impl FnOnce(&str) -> bool) -> anyhow::Result<()> {
     check_file(path)?;
-    let is_other = |text: Vec<u8>| !text.is_empty() && !is_page(&String::from_utf8_lossy(&text));
+    let is_other = |text: Vec<u8>| !text.is_empty() && !is_ours(&String::from_utf8_lossy(&text));
     // Pipes and devices are never read.
     if path.is_file() && fs::read(path).map_or(true, is_other) {
         bail!(
-            "`{}` is not a page that Tinderbox wrote, so it is not replaced\n  hint: choose another name, or move it \
-             elsewhere",
+            "`{}` is not {kind}, so it is not replaced\n  hint: choose another name, or move it elsewhere",
             path.display()
         );
     }
     Ok(())
+}
+
+/// [`check_replaced`] for a page.
+pub(super) fn check_page(path: &Path) -> anyhow::Result<()> {
+    check_replaced(path, "a page that Tinderbox wrote", is_page)
 }
 
 /// Writes a file atomically, replacing an existing one.

@@ -133,6 +133,7 @@ fn line(entry: &Entry) -> String {
             milliseconds(*step_ms),
             milliseconds(*base_ms)
         ),
+        Entry::Caution { text } => format!("warning: {text}"),
         Entry::Failed { trial, reason, .. } => format!("trial {trial} ended: {reason}"),
     }
 }

@@ -38,10 +38,13 @@ pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
 pub use svg::attention::attention_svg;
 #[cfg(feature = "cli")]
+pub(crate) use svg::is_picture;
+#[cfg(feature = "cli")]
 pub(crate) use svg::plot::margin;
 pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};
+pub use terminal::cache::cache_table;
 pub use terminal::explanation::explanation;
 pub use terminal::heads::{head_answers, scored_heads};
 pub use terminal::plan::plan_table;

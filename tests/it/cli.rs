@@ -113,7 +113,10 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
     assert_eq!((&report["steps"], &report["tokens"]), (&40.into(), &(40 * 4 * 16).into()));
 
     let eval = folder.json(&["eval", "runs/tiny", "--json"]);
-    assert_eq!(keys(&eval), ["bits_per_byte", "bits_per_token", "loss", "perplexity", "split", "tokens"]);
+    assert_eq!(
+        keys(&eval),
+        ["bits_per_byte", "bits_per_token", "end_of_text_tokens", "loss", "perplexity", "split", "tokens"]
+    );
     assert_eq!(eval["split"], "val");
     assert_eq!(eval["loss"], report["best_val_loss"]);
     let last = folder.json(&["eval", "runs/tiny/last", "--json"]);

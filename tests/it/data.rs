@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 
-use crate::fixtures::{Folder, Ran, assert_transcript, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, set, text};
 
 /// A tiny model; each test adds its own `[data]`.
 const CONFIG: &str = r#"
@@ -253,4 +253,98 @@ fn the_cache_stays_below_its_limit() {
     folder.succeed(&["train", "tiny.toml", "--overwrite"]);
     assert_eq!(n_files(), 1, "that of the other text is gone");
     folder.succeed(&["eval", "runs/tiny"]);
+}
+
+#[test]
+fn a_record_that_a_small_packed_file_makes_large_is_refused() {
+    let folder = folder("path = \"bomb.jsonl.gz\"\nrecord_limit_mib = 0.5\n");
+    let record = |mib: usize| format!("{{\"text\": \"{}\"}}\n", "0123456789abcde\\n".repeat(mib << 16));
+    folder.write("bomb.jsonl.gz", gzip((record(0) + &record(8)).as_bytes()));
+    assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
+    error: line 2 of `bomb.jsonl.gz` is longer than 0.5 MiB, the limit of a record
+      hint: data.record_limit_mib raises it; reading takes up to three times as much memory
+    ");
+    folder.succeed(&["plan", "tiny.toml", "--set", "data.record_limit_mib=16"]);
+}
+
+#[test]
+fn random_bytes_train_with_a_warning_and_texts_without() {
+    let folder = folder("path = \"noise\"\n");
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    let noise: Vec<u8> = (0..1 << 15).map(|_| random()).collect();
+    folder.write("noise", noise);
+    let train = |path: &str| {
+        let path = format!("data.path={path}");
+        let args = ["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "tokenizer.kind=byte", "--force"];
+        folder.run(&args).exits(0).stderr
+    };
+    assert!(train("noise").contains("warning: `noise` is like random bytes: packing saves nothing"), "noise");
+    folder.write("long.txt", text().repeat(40));
+    assert!(!train("long.txt").contains("warning"), "a text");
+}
+
+#[test]
+fn a_folder_holds_out_whole_documents_and_an_old_run_keeps_its_end() {
+    let folder = folder("path = \"texts\"\n");
+    for (i, line) in text().lines().cycle().take(60).enumerate() {
+        folder.write(format!("texts/{i:02}.txt"), format!("{i:02} {line}\n"));
+    }
+    let train = |run: &str, settings: &[&str], args: &[&str]| {
+        folder.run(&[&["train", "tiny.toml", "--run-dir", run], &*set(settings), args].concat())
+    };
+    let stop = ["train.max_steps=3", "schedule.kind=constant"];
+    let [end, keep] = ["data.val_split=end", "schedule.kind=constant"];
+    let val_loss = |run: &str| folder.json(&["eval", run, "--json"])["loss"].to_string();
+    for (run, settings) in [("new", &[keep][..]), ("other", &[keep, "train.seed=2"]), ("whole", &[keep, end])] {
+        train(run, settings, &[]).exits(0);
+    }
+    assert!(folder.read("new/config.toml").contains("val_split = \"documents\""));
+    let losses = ["new", "other", "whole"].map(val_loss);
+    assert!(losses[0] != losses[1] && losses[0] != losses[2], "{losses:?}");
+
+    // As a version before this key left it: half of a run, whose config says nothing about the split.
+    train("old", &[&stop[..], &[end]].concat(), &[]).exits(0);
+    let config = folder.read("old/config.toml");
+    folder.write("old/config.toml", config.replace("val_split = \"end\"\n", ""));
+    let said = train("old", &[keep, "data.val_split=documents"], &["--resume"]).exits(1).stderr;
+    assert!(said.contains("data.val_split was not given and is now \"documents\""), "{said}");
+    train("old", &[keep], &["--resume"]).exits(0);
+    assert!(weights(&folder, "old") == weights(&folder, "whole"), "the same batches");
+    assert_eq!(val_loss("old"), losses[2]);
+    assert!(!folder.read("old/config.toml").contains("val_split"));
+}
+
+#[test]
+fn the_cache_is_listed_and_cleared() {
+    let folder = folder("path = \"text.txt\"\n");
+    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"]);
+    let cache = |args: &[&str]| folder.run(&[&["cache", "--cache-dir", "cache"], args].concat()).exits(0);
+    let listed = cache(&[]);
+    for expected in ["bpe tokens of `", "bpe tokenizer of `", "text.txt`", "tokenizer", " MiB"] {
+        assert!(listed.stdout.contains(expected), "{}", listed.stdout);
+    }
+    assert!(listed.stderr.starts_with("2 files of ") && listed.stderr.contains("in `cache`"), "{}", listed.stderr);
+    let found: serde_json::Value = serde_json::from_str(&cache(&["--json"]).stdout).expect("JSON");
+    assert_eq!(found["files"].as_array().expect("a list").len(), 2);
+    let size: serde_json::Value = serde_json::from_str(&cache(&["size", "--json"]).stdout).expect("JSON");
+    assert_eq!(size["bytes"], found["bytes"]);
+    assert!(cache(&["clear"]).stderr.starts_with("removed 2 files of "));
+    assert_eq!(cache(&[]).stdout, "");
+    folder.succeed(&["eval", "runs/tiny"]); // makes them again
+}
+
+#[test]
+fn a_home_that_cannot_be_written_does_not_stop_training() {
+    let folder = folder("path = \"text.txt\"\n");
+    folder.write("tiny.toml", CONFIG.replace("cache_dir = \"cache\"", "path = \"text.txt\""));
+    let mut train = folder.command(&["train", "tiny.toml"]);
+    fs::create_dir(folder.path("tmp")).expect("made");
+    train.env("HOME", folder.path("text.txt")).env("TMPDIR", folder.path("tmp"));
+    let said = Ran::of(train).exits(0).stderr;
+    assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+    assert!(said.contains("warning: cannot keep the encoded text in `") && said.contains("instead"), "{said}");
 }

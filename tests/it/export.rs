@@ -45,6 +45,30 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
 }
 
 #[test]
+fn a_run_and_the_import_of_its_export_measure_the_same() {
+    for kind in ["tokenizer.kind=char", "tokenizer.kind=bpe"] {
+        let llama = ["model.position=rope", "model.norm=rms_norm", "model.mlp=swiglu"];
+        let documents = ["tokenizer.end_of_text=true", "data.document_separator=\"\\n\""];
+        let folder = Folder::with_run(&[&[kind, "train.max_steps=2"], &llama[..], &documents].concat());
+        let eval = |run: &str| folder.json(&["eval", run, "--text", "text.txt", "--json"]);
+        let ours = eval("runs/tiny");
+        assert!(ours["end_of_text_tokens"].as_u64().is_some_and(|n| n > 2), "{ours}");
+        for (to, path) in [("hf", "runs/tiny/hf"), ("gguf", "runs/tiny/gguf/tiny.gguf")] {
+            folder.succeed(&["export", "runs/tiny", "--to", to]);
+            folder.succeed(&["import", path, "--run-dir", to]);
+            let theirs = eval(to);
+            for key in ["tokens", "end_of_text_tokens"] {
+                assert_eq!(theirs[key], ours[key], "{kind} {to}: {key}");
+            }
+            let [ours, theirs] = [&ours, &theirs].map(|it| it["bits_per_byte"].as_f64().expect("a number"));
+            assert!((ours - theirs).abs() < 1e-6 * ours, "{kind} {to}: {ours} {theirs}");
+        }
+        let card = folder.read("runs/tiny/hf/README.md");
+        assert!(card.contains("It counts the token `<|endoftext|>`") && card.contains("each \"\\n\" within"), "{card}");
+    }
+}
+
+#[test]
 fn a_later_export_replaces_an_earlier_one_whole() {
     let folder = Folder::new();
     let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
@@ -87,6 +111,17 @@ fn a_later_export_replaces_an_earlier_one_whole() {
 
 #[test]
 fn of_two_at_once_one_is_there_whole() {
+    two_at_once(8);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_at_once_two_hundred_times() {
+    two_at_once(200);
+}
+
+/// Imports into one run, and exports to one place, with two processes at once.
+fn two_at_once(n_rounds: usize) {
     let models = [Model::for_gguf("llama"), Model::for_gguf("llama")];
     models[1].change(|tensors| tensors.values_mut().for_each(|held| held.bytes.rotate_left(4)));
     let [alone, other_alone, both] = [(); 3].map(|()| Folder::new());
@@ -112,7 +147,8 @@ fn of_two_at_once_one_is_there_whole() {
             files(&folders[i].path(written))
         });
         assert!(expected[0] != expected[1]);
-        for round in 0..8 {
+        let mut n_of = [0; 3]; // rounds in which the first, the second or both ended with success
+        for round in 0..n_rounds {
             let overwrite = if round % 2 == 0 { &[][..] } else { &["--overwrite"] };
             if overwrite.is_empty() {
                 fs::remove_dir_all(both.path(written)).ok();
@@ -125,7 +161,13 @@ fn of_two_at_once_one_is_there_whole() {
             assert!(is_one, "{written}: {codes:?} and {names:?}: {}{}", ran[0].stderr, ran[1].stderr);
             let n_done = codes.iter().filter(|code| **code == Some(0)).count();
             assert!(n_done == 1 || !overwrite.is_empty(), "{written}: {codes:?}");
+            n_of[if n_done == 2 { 2 } else { usize::from(codes[1] == Some(0)) }] += 1;
         }
+        let [first, second, both] = n_of;
+        println!(
+            "{written}: {n_rounds} rounds, one is there whole in each; exit code 0 of the first alone in {first}, of the \
+             second alone in {second}, of both, which replaced each other, in {both}"
+        );
     }
 }
 

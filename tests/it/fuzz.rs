@@ -299,7 +299,9 @@ proptest! {
         let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", &cache_dir]);
         let open = || tokenizer_and_tokens(&config);
         let expected = open();
-        let caches = files(&place.path("fuzzed")).into_iter().filter(|(_, whole)| !whole.is_empty());
+        let is_note = |name: &Path| name.extension().is_some_and(|it| it == "note");
+        let caches = files(&place.path("fuzzed")).into_iter();
+        let caches = caches.filter(|(name, whole)| !whole.is_empty() && !is_note(name));
         let caches: Vec<_> = caches.map(|(name, whole)| (place.path("fuzzed").join(name), whole)).collect();
         prop_assert_eq!(caches.len(), 2, "tokens and a tokenizer");
         for ((path, whole), damages) in caches.iter().zip(&of_each) {

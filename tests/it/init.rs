@@ -128,6 +128,13 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
       hint: choose another name, or replace it with --overwrite
     ");
     assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
+    assert_transcript!(folder, @r"
+    $ init --output mine.toml --overwrite
+    error: `mine.toml` is not a config, so it is not replaced
+      hint: choose another name, or move it elsewhere
+    ");
+    assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
+    folder.write("mine.toml", "# Mine.\n[train]\nmax_steps = 3\n");
     succeed(&folder, &["init", "--output", "mine.toml", "--overwrite"]);
     assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
 }
@@ -341,6 +348,10 @@ fn the_manual_has_a_page_for_each_command() {
     assert!(page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"), "{page}");
     succeed(&folder, &["man", "--output", "share/man1"]);
     succeed(&folder, &["man", "--output", "share/man1"]); // a newer version replaces the pages
+    folder.write("other/tinderbox-train.1", "years of work");
+    let said = folder.fail(&["man", "--output", "other"]);
+    assert!(said.starts_with("error: `other/tinderbox-train.1` is not a manual page of Tinderbox"), "{said}");
+    assert_eq!(fs::read_dir(folder.path("other")).expect("a folder").count(), 1, "nothing was written");
     let help = succeed(&folder, &["help"]).stdout;
     let listed = help.split_once("Commands:\n").expect("a list").1.lines();
     let commands: Vec<&str> = listed

@@ -130,18 +130,33 @@ fn an_explanation_is_a_page() {
 }
 
 #[test]
-fn a_file_is_written_whole_and_replaced() {
+fn a_file_is_written_whole_and_replaces_only_what_can_be_made_again() {
     let folder = trained(&[]);
     let write = |file: &str| {
         let args = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT, "--format", "json", "--output", file];
         folder.succeed(&args)
     };
-    folder.write("map.json", "an older one");
     for file in ["map.json", "runs/map.json"] {
         assert_eq!(write(file), "");
         let written: Value = serde_json::from_str(&folder.read(file)).expect("JSON");
         assert_eq!(list(&written["tokens"]).len(), 11);
     }
+    let write_as = |format: &str, file: &str| {
+        let inspect = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT];
+        folder.run(&[&inspect[..], &["--format", format, "--output", file]].concat())
+    };
+    for (format, file) in [("svg", "map.svg"), ("html", "map.html")] {
+        write_as(format, file).exits(0);
+        write_as(format, file).exits(0); // it can be made again
+    }
+    folder.write("thesis.txt", "years of work");
+    let drawn = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"9\"><title>by hand</title></svg>";
+    folder.write("drawn.svg", drawn);
+    for (format, file) in [("text", "thesis.txt"), ("svg", "drawn.svg")] {
+        let said = write_as(format, file).exits(1).stderr;
+        assert!(said.contains("is not a page or a picture that Tinderbox wrote, so it is not replaced"), "{said}");
+    }
+    assert_eq!((folder.read("thesis.txt").as_str(), folder.read("drawn.svg").as_str()), ("years of work", drawn));
     let names = fs::read_dir(folder.path("")).expect("a folder");
     let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
     assert!(names.iter().all(|name| !name.to_string_lossy().contains("partial")), "{names:?}");

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use tinderbox::config::Config;
+use tinderbox::config::{Config, SourceConfig, TextFormat};
+use tinderbox::data::Preview;
 use tinderbox::run::{Checkpoint, Curves, RunDir, RunInfo, TrainState, processes, samples};
 use tinderbox::tokenizer::Tokenizer;
 
@@ -171,4 +172,28 @@ fn tokenizers() {
     check(cases, MULTIPLE_OF_TOKENIZER, |path| {
         Tokenizer::from_file(path).map_err(|error| error.to_string().len()).map(drop)
     });
+}
+
+/// The most memory that a record may take, as a multiple of its size.
+const MULTIPLE_OF_RECORD: usize = 3;
+
+#[test]
+fn records() {
+    let read = |path: &Path| {
+        let (path, format) = (path.to_owned(), Some(TextFormat::Jsonl));
+        let record_limit_mib = Some(LONG as f64 / f64::from(1 << 20));
+        let source = SourceConfig { path, format, record_limit_mib, ..SourceConfig::default() };
+        Preview::read(&source, 1, true).map_err(|error| error.to_string().len()).map(drop)
+    };
+    let cases = vec![
+        ("a text", repeated("{\"text\":\"", "abc ", "\"}\n", LONG)),
+        ("a text of escapes", repeated("{\"text\":\"", "\\u00e9", "\"}\n", LONG)),
+        ("other fields", repeated("{", "\"a#\":1,", "\"text\":\"a\"}\n", LONG)),
+        ("no field", repeated("{", "\"a#\":1,", "\"z\":1}\n", LONG)),
+        ("a long name", repeated("{\"", "\\u00e9", "\":1}\n", LONG)),
+        ("a list", repeated("{\"text\":[", "1,", "1]}\n", LONG)),
+        ("no JSON", "x".repeat(LONG)),
+        ("too long", "x".repeat(2 * LONG)),
+    ];
+    check(cases, MULTIPLE_OF_RECORD, read);
 }

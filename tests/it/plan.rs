@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -329,4 +330,94 @@ fn a_plan_in_words() {
         assert!(!rest.contains(row), "{row} in {rest}");
     }
     assert!(!rest.contains("time: "), "{rest}");
+}
+
+/// Keys whose extreme values make tables, batches and counts long, with values to try.
+const EXTREMES: [(&str, &[&str]); 24] = [
+    ("model.context_length", &["1", "8", "4096", "1000000", "1000000000"]),
+    ("model.d_model", &["2", "128", "65536", "1000000"]),
+    ("model.n_layers", &["1", "2", "1000", "65536"]),
+    ("model.n_heads", &["1", "2", "64"]),
+    ("model.head_dim", &["1", "64"]),
+    ("model.d_ff", &["1", "1000000"]),
+    ("model.position", &["learned", "rope"]),
+    ("model.mlp", &["gelu", "swiglu"]),
+    ("model.tie_embeddings", &["true", "false"]),
+    ("model.vocab_size", &["300", "10000000"]),
+    ("train.max_steps", &["0", "1", "1000000", "1000000000", "1000000000000000"]),
+    ("train.batch_size", &["1", "5", "1000", "720720", "16777216"]),
+    ("train.grad_accumulation_steps", &["1", "8", "1000000000"]),
+    ("train.eval_interval", &["0", "1", "7"]),
+    ("train.eval_batches", &["1", "1000000000"]),
+    ("train.checkpoint_interval", &["0", "1", "13"]),
+    ("train.sample_tokens", &["0", "1000000000"]),
+    ("train.keep_checkpoints", &["1", "1000000"]),
+    ("train.head_metrics", &["true", "false"]),
+    ("optimizer.kind", &["adamw", "muon"]),
+    ("schedule.initial_batch_size", &["1", "100"]),
+    ("schedule.initial_context_length", &["1", "8"]),
+    ("schedule.ramp_fraction", &["0.01", "0.5", "1.0"]),
+    ("tokenizer.kind", &["char", "byte", "bpe"]),
+];
+
+/// The longest time of `n` plans of configs with such values, in seconds, and the values of that plan.
+fn slowest_plan(n: u64) -> (f64, Vec<String>) {
+    let folder = Folder::new();
+    let mut state = 1_u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).expect("31 bits") % n
+    };
+    let mut slowest = (0.0, Vec::new());
+    let (mut n_planned, mut n_refused) = (0, 0);
+    for _ in 0..n {
+        let settings: Vec<String> = (0..=below(10))
+            .map(|_| {
+                let (key, values) = EXTREMES[below(EXTREMES.len())];
+                format!("{key}={}", values[below(values.len())])
+            })
+            .collect();
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let mut args = vec!["plan", "tiny.toml", "--no-measure"];
+        if below(4) == 0 {
+            args.extend(["--ranks", "1000000", "--network", "1Gbit"]);
+        }
+        args.extend(set(&settings));
+        let began = Instant::now();
+        let ran = folder.run(&args);
+        let s = began.elapsed().as_secs_f64();
+        match ran.code {
+            Some(0) => n_planned += 1,
+            Some(1) if ran.stderr.contains("error: ") => n_refused += 1,
+            code => panic!("{code:?} {args:?}: {}", ran.stderr),
+        }
+        if s > slowest.0 {
+            slowest = (s, args.iter().map(ToString::to_string).collect());
+        }
+    }
+    println!("{n_planned} planned, {n_refused} refused, the slowest in {:.2} s: {:?}", slowest.0, slowest.1);
+    slowest
+}
+
+#[test]
+fn a_config_of_extremes_is_planned_soon() {
+    let (s, args) = slowest_plan(40);
+    assert!(s < 5.0, "on a loaded machine, too: {s} s for {args:?}");
+    let folder = Folder::new();
+    // The first took 62 s when each divisor of the batch was tried with all layers, the second 2 s.
+    for settings in [
+        &["model.n_layers=65536", "train.batch_size=720720"][..],
+        &["train.batch_size=16777216", "train.max_steps=1000000000", "schedule.initial_batch_size=1"],
+    ] {
+        let began = Instant::now();
+        folder.succeed(&[&["plan", "tiny.toml", "--no-measure"], &*set(settings)].concat());
+        assert!(began.elapsed().as_secs_f64() < 2.0, "{settings:?}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn any_config_is_planned_in_a_second() {
+    let (s, args) = slowest_plan(2000);
+    assert!(s < 1.0, "{s} s for {args:?}");
 }

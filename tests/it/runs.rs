@@ -28,7 +28,7 @@ fn a_run_learns_and_its_summary_adds_up() {
     assert!(summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6), "{summary:?}");
     assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
     let run = place.run("run");
-    assert_eq!(run.config().expect("its config"), config);
+    assert_eq!(run.config().expect("its config"), Place::resolved(config));
     assert_eq!(run.checkpoint(summary.best_step.expect("evaluated")), run.best().expect("a best"));
     let kept = fs::read_dir(place.path("run/checkpoints")).expect("read").count();
     assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");

@@ -56,7 +56,13 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
         n_killed += usize::from(started.kill() && has_more);
     }
     assert!(n_killed >= 4, "only {n_killed} were killed before their end");
+    let half = ["sweeps/tiny", "sweeps/tiny/runs/trial-000"];
+    for dir in half {
+        folder.write(format!("{dir}/.best.0123456789abcdef.partial"), "half");
+    }
     let killed = folder.succeed(&SWEEP);
+    let is_half = |path: &PathBuf| path.to_string_lossy().ends_with(".partial");
+    assert!(!files(&folder.path("sweeps")).keys().any(is_half), "a finished sweep has whole files only");
 
     assert_eq!(begin_as(&folder, "sweeps/tiny", "whole"), 1 + 4, "each line is there once");
     let whole = folder.succeed(&[&SWEEP[..], &["--sweep-dir", "whole"]].concat());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Family, InteropError, Source};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
-use tinderbox_train::config::{Config, ModelConfig, TokenizerConfig, TokenizerKind, TrainConfig};
+use tinderbox_train::config::{Config, DataConfig, ModelConfig, TokenizerConfig, TokenizerKind, TrainConfig};
 use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 
 /// The number of tokens that an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the
@@ -77,7 +77,14 @@ fn config(source: &Source, tokenizer: &Tokenizer, root: &Path) -> Result<Config,
     let default = TrainConfig::default();
     let batch_size = (EVALUATED_TOKENS / source.config.context_length).clamp(1, default.batch_size);
     let config = Config {
-        tokenizer: TokenizerConfig { kind: TokenizerKind::File, path: Some(path), ..TokenizerConfig::default() },
+        // A text is read as the model's was, so that a loss can be compared with that of the run it came from.
+        data: DataConfig { document_separator: source.document_separator.clone(), ..DataConfig::default() },
+        tokenizer: TokenizerConfig {
+            kind: TokenizerKind::File,
+            end_of_text: tokenizer.end_of_text().is_some(),
+            path: Some(path),
+            ..TokenizerConfig::default()
+        },
         model: ModelConfig { vocab_size: padded, ..source.config.clone() },
         train: TrainConfig { batch_size, ..default },
         ..Config::default()

@@ -20,6 +20,8 @@ pub struct Source {
     pub config: ModelConfig,
     /// Its tokenizer.
     pub tokenizer: TokenizerFiles,
+    /// The text at which the documents of its training text ended; only models of Tinderbox name one.
+    pub document_separator: Option<String>,
     /// Its tensors, by name, with shapes as in PyTorch. Buffers that are not parameters are left out.
     pub tensors: Tensors,
 }

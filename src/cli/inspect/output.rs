@@ -106,7 +106,7 @@ impl DrawnOutput {
 /// The place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct File {
-    /// A file to write; an existing one is replaced [default: standard output]
+    /// A file to write; of existing ones, only pages and pictures of Tinderbox are replaced [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -118,7 +118,10 @@ impl File {
 
     /// Checks that the output file can be written, before anything is computed.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.output.as_deref().map_or(Ok(()), output::check_file)
+        self.output.as_deref().map_or(Ok(()), |path| {
+            let is_ours = |text: &str| view::is_page(text) || view::is_picture(text);
+            output::check_replaced(path, "a page or a picture that Tinderbox wrote", is_ours)
+        })
     }
 
     /// Writes `text` to the file, atomically, or to standard output.

@@ -13,6 +13,14 @@ pub(crate) const STYLE: &str = "\
 svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
 .i{fill:var(--ink)}.m{fill:var(--quiet)}";
 
+/// Whether a text is a picture that was made here, by any version: as [`picture`] begins one.
+#[cfg(feature = "cli")]
+pub(crate) fn is_picture(text: &str) -> bool {
+    let after_start = text.strip_prefix("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
+    let parts = after_start.and_then(|rest| rest.split_once(" role=\"img\">\n<title>"));
+    parts.is_some_and(|(size, rest)| !size.contains('>') && rest.contains("</title>\n<style>"))
+}
+
 /// A picture as a file; `style` and `body` are not escaped.
 pub(crate) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &str, body: &str) -> String {
     format!(

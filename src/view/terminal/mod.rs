@@ -1,6 +1,7 @@
 //! Tables and maps for a terminal, at most 100 columns wide.
 
 pub(crate) mod attention;
+pub(crate) mod cache;
 pub(crate) mod columns;
 pub(crate) mod explanation;
 pub(crate) mod heads;

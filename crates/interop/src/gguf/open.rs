@@ -16,10 +16,12 @@ use crate::{InteropError, Naming, Source};
 pub fn open(path: &Path) -> Result<Source, InteropError> {
     let Gguf { metadata, mut tensors } = Gguf::open(path)?;
     let (family, config) = settings::read(&metadata, &tensors)?;
+    let document_separator = settings::document_separator(&metadata)?;
     let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
     tensors.remove(rope_freqs::TENSOR); // it is part of the config
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();
-    Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
+    let path = path.to_owned();
+    Ok(Source { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, tensors })
 }
 
 /// The number types of the file at `path`, by tensor.

@@ -19,6 +19,8 @@ const ARCHITECTURE: &str = "general.architecture";
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
 /// Marks a file as written here, and so as one that a later export may replace.
 const EXPORTED: &str = "tinderbox.exported";
+/// The text at which the documents of the training text ended.
+const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 /// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
@@ -144,6 +146,20 @@ pub(super) fn write(
         }
     }
     Ok(values)
+}
+
+/// The entry for the text at which the documents of the training text ended.
+pub(super) fn write_document_separator(separator: &str) -> (String, Value) {
+    (DOCUMENT_SEPARATOR.to_owned(), Value::string(separator))
+}
+
+/// The text at which the documents of the training text ended, if the file names one.
+///
+/// # Errors
+/// If it is not a text.
+pub(super) fn document_separator(metadata: &Metadata) -> Result<Option<String>, InteropError> {
+    let separator = metadata.string(DOCUMENT_SEPARATOR)?.filter(|separator| !separator.is_empty());
+    Ok(separator.map(str::to_owned))
 }
 
 /// Whether Tinderbox wrote the file at `path`.

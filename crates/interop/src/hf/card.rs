@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::{InteropError, Outgoing};
+use tinderbox_train::config::ValSplit;
 use tinderbox_train::format::{compact, grouped};
 use tinderbox_train::run::{Curves, RunInfo};
 
@@ -42,7 +43,13 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
             line(&format!("- `{}`, drawn with weight {}", source.path.display(), source.weight));
         }
         let fraction = model.config.data.val_fraction;
-        line(&format!("\nOf each, the last {fraction} was kept for validation.\n"));
+        line(&match model.config.data.val_split {
+            Some(ValSplit::Documents) => format!(
+                "\nOf each, {fraction} was kept for validation: of several files whole documents, of a single one the \
+                 end.\n"
+            ),
+            Some(ValSplit::End) | None => format!("\nOf each, the last {fraction} was kept for validation.\n"),
+        });
     }
     if !model.state.is_imported() {
         line("## Training\n");
@@ -51,7 +58,7 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         if let Some(loss) = info.val_loss {
             let bits = info.val_bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.4} bits per byte"));
             let mark = if info.is_estimate { "about " } else { "" };
-            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}.\n"));
+            line(&format!("Best validation loss: {mark}{loss:.4} nats per token{bits}. {}\n", condition(model)));
         }
         if let Some(curve) = curve {
             line(&format!("![The loss during training]({curve})\n"));
@@ -62,6 +69,19 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
     }
     line(&format!("## Config\n\n```toml\n{}```", model.config.to_toml()));
     Ok(card)
+}
+
+/// Whether losses count the ends of documents.
+fn condition(model: &Outgoing) -> String {
+    let Some(end) = model.tokenizer.end_of_text() else {
+        return "It counts no ends of documents, for which there is no token.".to_owned();
+    };
+    let end = model.tokenizer.piece(end);
+    let at = model.config.data.document_separator.as_ref();
+    let at = at.map_or_else(String::new, |separator| format!(", and after each {separator:?} within a file"));
+    format!(
+        "It counts the token `{end}`, which follows each document: each file of a folder, each record of JSON Lines{at}."
+    )
 }
 
 /// A table of the estimated losses during the run.

@@ -37,6 +37,16 @@ pub(super) fn read(map: &Map<String, Value>) -> Result<(&'static Family, ModelCo
     if keys.problems.is_empty() { Ok((family, model)) } else { Err(keys.problems) }
 }
 
+/// An object that only Tinderbox reads: how the model's texts are read.
+const OWN: &str = "tinderbox";
+const DOCUMENT_SEPARATOR: &str = "document_separator";
+
+/// The text at which the documents of the training text ended, if the file names one.
+pub(super) fn document_separator(map: &Map<String, Value>) -> Option<String> {
+    let separator = map.get(OWN)?.get(DOCUMENT_SEPARATOR)?.as_str()?;
+    (!separator.is_empty()).then(|| separator.to_owned())
+}
+
 /// The ids of the BOS and EOS tokens, `null` if there are none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
@@ -67,6 +77,9 @@ pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
         "torch_dtype": dtype,
     });
     extend(&mut config, common);
+    if let Some(separator) = &model.config.data.document_separator {
+        extend(&mut config, json!({ OWN: { DOCUMENT_SEPARATOR: separator } }));
+    }
     config
 }
 

@@ -44,7 +44,9 @@ pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
         config::read(&map).map_err(|problems| InteropError::Unsupported { path: path.join(CONFIG), problems })?;
     let tokenizer = tokenizer::read(&folder, &map)?;
     let tensors = weights::open(&folder, family, config.tie_embeddings)?;
-    Ok(Source { path: path.to_owned(), family, naming: Naming::Hf, config, tokenizer, tensors })
+    let document_separator = config::document_separator(&map);
+    let path = path.to_owned();
+    Ok(Source { path, family, naming: Naming::Hf, config, tokenizer, document_separator, tensors })
 }
 
 /// The text of a JSON file.

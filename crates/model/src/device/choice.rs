@@ -144,11 +144,13 @@ pub(super) fn hint(backend: Backend) -> &'static str {
 }
 
 /// Numbers the adapters of one API, best first. `found` is in the driver's order, the order in which burn numbers each
-/// kind.
+/// kind. OpenGL in software is none of them: a step of a tiny model takes it tens of seconds, and most
+/// Linux machines have it.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();
-    for (name, kind) in found {
+    let is_too_slow = |kind: AdapterKind| kind == AdapterKind::Software && api == Api::OpenGl;
+    for (name, kind) in found.into_iter().filter(|(_, kind)| !is_too_slow(*kind)) {
         let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
         // Burn can select only the first software adapter.
         if kind != AdapterKind::Software || index_of_kind == 0 {
@@ -179,6 +181,14 @@ mod tests {
         let discrete = [(0, Discrete, 0, "card 2"), (1, Discrete, 1, "card 3")];
         assert_eq!(seen[..2], discrete);
         assert_eq!(seen[2..], [(2, Integrated, 0, "card 1"), (3, Software, 0, "card 0")]);
+    }
+
+    #[test]
+    fn opengl_in_software_is_no_adapter() {
+        use AdapterKind::{Discrete, Software};
+        assert!(found(Backend::Wgpu, Api::OpenGl, &[Software]).is_empty());
+        assert_eq!(found(Backend::Wgpu, Api::OpenGl, &[Software, Discrete]).len(), 1);
+        assert_eq!(found(Backend::Wgpu, Api::Vulkan, &[Software]).len(), 1);
     }
 
     #[test]

@@ -28,11 +28,11 @@ const FIRST_ON_CPU: usize = 3;
 /// The first size measured on a GPU: large enough to keep it busy.
 const FIRST_ON_GPU: usize = 6;
 
-/// The most weights per token of the training split; a larger model memorizes the text.
-const WEIGHTS_PER_TOKEN: f64 = 12.0;
+/// The most parameters in the blocks per token of the training split; a larger model memorizes the text.
+const PARAMETERS_PER_TOKEN: f64 = 12.0;
 
-/// The fewest tokens read per weight; with fewer, a smaller model learns more in the same time.
-const TOKENS_READ_PER_WEIGHT: f64 = 12.0;
+/// The fewest tokens read per parameter in the blocks; with fewer, a smaller model learns more in the same time.
+const TOKENS_READ_PER_PARAMETER: f64 = 12.0;
 
 /// The most passes through the text; the validation loss starts to rise earlier.
 const MAX_EPOCHS: f64 = 40.0;
@@ -145,24 +145,24 @@ impl Known<'_> {
                 let speed = measure(&choice.config)?;
                 return Ok(self.complete(choice.config, speed, is_largest));
             }
-            tokens_per_s = Some(measured * weights(size_idx) / weights(best));
+            tokens_per_s = Some(measured * in_blocks_of(size_idx) / in_blocks_of(best));
             size_idx = best;
         }
     }
 
     /// The largest model for which the text is long enough.
     fn largest_for_text(&self) -> usize {
-        let enough = self.train_tokens() * WEIGHTS_PER_TOKEN;
-        (0..SIZES.len()).rev().find(|size_idx| weights(*size_idx) <= enough).unwrap_or(0)
+        let enough = self.train_tokens() * PARAMETERS_PER_TOKEN;
+        (0..SIZES.len()).rev().find(|size_idx| in_blocks_of(*size_idx) <= enough).unwrap_or(0)
     }
 
     /// The largest model, up to `most`, that reads enough tokens in the time, given the `tokens_per_s` of the measured
     /// one.
     fn largest_for_time(&self, most: usize, measured_idx: usize, tokens_per_s: f64) -> usize {
-        let work_per_s = tokens_per_s * weights(measured_idx);
+        let work_per_s = tokens_per_s * in_blocks_of(measured_idx);
         let fits = |&size_idx: &usize| {
-            let tokens = work_per_s / weights(size_idx) * self.seconds_of_steps();
-            tokens >= TOKENS_READ_PER_WEIGHT * weights(size_idx)
+            let tokens = work_per_s / in_blocks_of(size_idx) * self.seconds_of_steps();
+            tokens >= TOKENS_READ_PER_PARAMETER * in_blocks_of(size_idx)
         };
         (0..=most).rev().find(fits).unwrap_or(0)
     }
@@ -189,7 +189,7 @@ impl Known<'_> {
         model.qk_norm = true;
         *model = model.clone().with_derived();
         // Before the first measurement, a guess that affects only its batch size.
-        let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / weights(size_idx);
+        let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / in_blocks_of(size_idx);
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
         config.train.with_replacement = false;
@@ -289,9 +289,14 @@ impl Known<'_> {
     }
 }
 
-/// The number of weights in a model's blocks, which determines its speed and capacity.
-fn weights(size_idx: usize) -> f64 {
+fn in_blocks_of(size_idx: usize) -> f64 {
     let (n_layers, d_model, _) = SIZES[size_idx];
+    parameters_in_blocks(n_layers, d_model)
+}
+
+/// The number of parameters in a model's blocks, which determines its speed and capacity. Both limits above are on these,
+/// and so are the numbers in the comments of a config; only dropout depends on all parameters.
+pub(super) fn parameters_in_blocks(n_layers: usize, d_model: usize) -> f64 {
     (12 * n_layers * d_model * d_model) as f64
 }
 
@@ -335,7 +340,7 @@ mod tests {
     use super::super::profile::tests::profile;
     use super::*;
 
-    /// Chooses for a machine whose time per token is proportional to the weights, and three times that with dropout.
+    /// Chooses for a machine whose time per token is proportional to the parameters, and three times that with dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
         choose_with(n_tokens, minutes, weights_per_s, is_gpu, None)
     }

@@ -2,15 +2,12 @@
 //! compared, and gzip measures repetition.
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
 use crate::data::Preview;
+use crate::data::randomness::packed_bits_per_byte;
 
 /// The number of bytes of a text that are read; the rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
@@ -84,7 +81,7 @@ impl TextProfile {
             characters,
             n_lines: sample.split(|&byte| byte == b'\n').skip(1).count() as u64,
             repeated: repeated(&sample),
-            gzip_bits_per_byte: gzip_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
+            gzip_bits_per_byte: packed_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
             sample,
         };
         profile.has_something_to_learn()?;
@@ -170,13 +167,6 @@ fn repeated(sample: &[u8]) -> f64 {
     let lines = sample.split(|&byte| byte == b'\n');
     let n_repeated: usize = lines.filter(|line| !seen.insert(*line)).map(<[u8]>::len).sum();
     n_repeated as f64 / sample.len().max(1) as f64
-}
-
-fn gzip_bits_per_byte(sample: &[u8]) -> f64 {
-    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(sample).expect("memory takes all that is written");
-    let packed = packed.finish().expect("memory takes all that is written");
-    packed.len() as f64 * 8.0 / sample.len().max(1) as f64
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Fills in `template.toml`, a commented config that gives the reason for each choice, with numbers of the text.
 
-use super::choice::{Choice, Known};
+use super::choice::{Choice, Known, parameters_in_blocks};
 use crate::config::commented::{literal, one_line, wrapped};
 use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
@@ -122,16 +122,21 @@ impl Template<'_> {
     }
 
     fn why_size(&self) -> String {
-        let Choice { speed, train_tokens, epochs, text_limits_model, .. } = self.choice;
-        let parameters = speed.n_parameters as f64;
+        let Choice { train_tokens, epochs, text_limits_model, .. } = self.choice;
+        let model = &self.choice.config.model;
+        let parameters = parameters_in_blocks(model.n_layers, model.d_model);
         if *text_limits_model {
             let per_token = short(parameters / train_tokens);
             return format!(
-                "{per_token} for each token of the training split; a larger model would rather learn so short a text by heart."
+                "{per_token} of them in the blocks for each token of the training split; a larger model would rather \
+                 learn so short a text by heart."
             );
         }
         let (n, time) = (short(epochs * train_tokens / parameters), minutes(self.known.request.minutes));
-        format!("for each of which it reads {n} tokens in {time}; a larger model would read too few to learn as much.")
+        format!(
+            "and for each of those in the blocks it reads {n} tokens in {time}; a larger model would read too few to \
+             learn as much."
+        )
     }
 
     fn why_dropout(&self) -> String {

@@ -11,7 +11,9 @@ use toml::{Table, Value};
 use tinderbox_model::section::{BrokenRules, listed};
 
 use super::inherit::{self, Base};
-use super::{Config, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
+use super::{
+    Config, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, ValSplit, overrides, unknown_keys,
+};
 
 /// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.
 const LONGEST: u64 = 1 << 17;
@@ -216,6 +218,7 @@ pub(super) fn known_keys() -> Table {
     config.data.path = PathBuf::from(".");
     config.data.cache_dir = Some(PathBuf::from("tokens"));
     config.data.sources = vec![SourceConfig { path: PathBuf::from("data"), ..SourceConfig::default() }];
+    config.data.val_split = Some(ValSplit::Documents);
     config.data.document_separator = Some("\n\n".to_owned());
     (config.data.include, config.data.exclude) = (vec!["*.txt".to_owned()], vec!["*.png".to_owned()]);
     config.tokenizer = TokenizerConfig::with_every_key();

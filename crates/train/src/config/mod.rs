@@ -15,7 +15,7 @@ mod unknown_keys;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::data::{DataConfig, SourceConfig, TextFormat};
+pub use crate::data::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use crate::distributed::{DistributedConfig, ExchangeDtype, SyncKind};
 pub use crate::optimizer::{NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind};
 pub use crate::train::precision::{PrecisionChoice, precision_remark};

@@ -1,16 +1,21 @@
 //! The folder of token files and trained tokenizers, each named by a hash of everything it is derived from. Above a
 //! size limit the least recently used files are removed, except those in use. Texts from standard input are kept there,
-//! too: they cannot be read again, so they stay until someone deletes them.
+//! too: they cannot be read again, so they stay until someone deletes them. Beside each file lies a note that says what
+//! it was made for.
 
 use std::fs;
 use std::io;
+use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
 
 use super::DataError;
 use super::source::Source;
 use crate::config::DataConfig;
 use crate::disk::{self, Temporary, remove_unused};
+use crate::format::first_line;
 
 /// An unlocked temporary file this old was left by a killed process; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
@@ -18,14 +23,59 @@ const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
 /// The file that a process locks while it cleans up.
 const LOCK: &str = ".lock";
 
-/// Hexadecimal digits in the names of cached files.
+/// Hexadecimal digits in the names of cached files, and of texts from standard input.
 const DIGITS: usize = 32;
+const DIGITS_OF_TEXT: usize = 64;
+
+/// The extension of notes, and the most bytes of one that are read.
+const NOTE: &str = ".note";
+const MAX_NOTE_BYTES: u64 = 1 << 12;
 
 /// A cache folder, which exists.
 #[derive(Debug)]
 pub(super) struct Cache {
     pub folder: PathBuf,
     limit_bytes: u64,
+    /// Says that the default folder cannot be used, and where the files are instead.
+    pub caution: Option<String>,
+}
+
+/// A file of a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CachedFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Its content.
+    pub kind: CachedKind,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The time of its last use, in seconds since 1970.
+    pub used_unix_s: u64,
+    /// What it was made for; `None` if an older version made it.
+    pub made_for: Option<String>,
+}
+
+/// The content of a cached file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CachedKind {
+    /// An encoded text.
+    Tokens,
+    /// A trained tokenizer.
+    Tokenizer,
+    /// A text of standard input, without which its runs cannot be resumed.
+    Text,
+    /// A file that a process is writing, or that a killed one left.
+    Temporary,
+}
+
+/// Files that were removed from a cache, and those that were in use and stay.
+#[derive(Clone, Debug, Default)]
+pub struct Cleared {
+    /// The removed files.
+    pub removed: Vec<CachedFile>,
+    /// Files in use.
+    pub in_use: Vec<CachedFile>,
 }
 
 impl Cache {
@@ -33,14 +83,24 @@ impl Cache {
     pub(super) fn open(data: &DataConfig) -> Result<Self, DataError> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
-        let folder = match &data.cache_dir {
+        let (folder, caution) = match &data.cache_dir {
             Some(folder) => {
                 fs::create_dir_all(folder).map_err(|source| DataError::cache(folder, source))?;
-                folder.clone()
+                (folder.clone(), None)
             }
             None => default_folder()?,
         };
-        Ok(Self { folder, limit_bytes })
+        Ok(Self { folder, limit_bytes, caution })
+    }
+
+    /// Notes what a file is made for, which only people read: an error is ignored.
+    pub(super) fn note(&self, path: &Path, made_for: &str) {
+        let note = note_of(path);
+        let written = temporary(&self.folder).and_then(|mut temporary| {
+            temporary.file.write_all(made_for.as_bytes())?;
+            temporary.rename(&note)
+        });
+        written.ok();
     }
 
     /// Rejects a folder that is part of a text: the next run would read its files.
@@ -85,19 +145,15 @@ impl Cache {
     fn remove_old(&self) -> io::Result<()> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.folder)?.flatten() {
-            let name = entry.file_name();
-            let (number, rest) = name.to_str().and_then(|name| name.split_at_checked(DIGITS)).unwrap_or_default();
-            let is_cached = matches!(rest, ".tokens" | ".tokenizer.json");
-            let is_temporary = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
-            if !number.bytes().all(|byte| byte.is_ascii_hexdigit()) || !(is_cached || is_temporary) {
-                continue; // not a file of this module
-            }
+            let Some(kind) = kind_of(&entry.file_name().to_string_lossy()) else { continue };
             let metadata = entry.metadata()?;
             let modified = metadata.modified()?;
-            if is_cached {
-                kept.push((modified, entry.path(), metadata.len()));
-            } else if modified.elapsed().unwrap_or_default() > LEFT_OVER_AFTER {
-                remove_unused(&entry.path())?;
+            match kind {
+                CachedKind::Tokens | CachedKind::Tokenizer => kept.push((modified, entry.path(), metadata.len())),
+                CachedKind::Temporary if modified.elapsed().unwrap_or_default() > LEFT_OVER_AFTER => {
+                    remove_unused(&entry.path())?;
+                }
+                CachedKind::Temporary | CachedKind::Text => {}
             }
         }
         kept.sort();
@@ -106,12 +162,89 @@ impl Cache {
             if bytes <= self.limit_bytes {
                 break;
             }
-            if remove_unused(&path)? {
+            if remove(&path)? {
                 bytes -= length;
             }
         }
         Ok(())
     }
+}
+
+/// The cache of a config with this `data.cache_dir`, and its files, the most recently used first. Nothing is created.
+///
+/// # Errors
+/// If the folder is there and cannot be read.
+pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>), DataError> {
+    let folder = match cache_dir {
+        Some(folder) => folder.to_owned(),
+        None => home_folder().unwrap_or_else(|| shared_folder_of(&std::env::temp_dir())),
+    };
+    let entries = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((folder, Vec::new())),
+        entries => entries.map_err(|source| DataError::cache(&folder, source))?,
+    };
+    let file = |entry: fs::DirEntry| {
+        let kind = kind_of(&entry.file_name().to_string_lossy())?;
+        let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?; // it may be gone by now
+        let used = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let (path, bytes, used_unix_s) = (entry.path(), metadata.len(), used.as_secs());
+        Some(CachedFile { kind, bytes, used_unix_s, made_for: read_note(&path), path })
+    };
+    let mut files: Vec<CachedFile> = entries.flatten().filter_map(file).collect();
+    files.sort_by(|a, b| b.used_unix_s.cmp(&a.used_unix_s).then(a.path.cmp(&b.path)));
+    Ok((folder, files))
+}
+
+/// Removes the files of a cache that are not in use; the texts of standard input only if `texts`, since they cannot be
+/// made again.
+///
+/// # Errors
+/// If the folder is there and cannot be read, or a file cannot be removed.
+pub fn clear_cache(cache_dir: Option<&Path>, texts: bool) -> Result<(PathBuf, Cleared), DataError> {
+    let (folder, files) = list_cache(cache_dir)?;
+    let mut cleared = Cleared::default();
+    for file in files.into_iter().filter(|file| texts || file.kind != CachedKind::Text) {
+        match remove(&file.path) {
+            Ok(true) => cleared.removed.push(file),
+            Ok(false) => cleared.in_use.push(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // another process was faster
+            Err(source) => return Err(DataError::cache(&file.path, source)),
+        }
+    }
+    Ok((folder, cleared))
+}
+
+/// The kind of a file of this module, by its name; `None` for any other file.
+fn kind_of(name: &str) -> Option<CachedKind> {
+    let n_digits = name.bytes().take_while(u8::is_ascii_hexdigit).count();
+    match (n_digits, &name[n_digits..]) {
+        (DIGITS, ".tokens") => Some(CachedKind::Tokens),
+        (DIGITS, ".tokenizer.json") => Some(CachedKind::Tokenizer),
+        (DIGITS_OF_TEXT, ".text") => Some(CachedKind::Text),
+        (DIGITS, rest) if rest.starts_with('.') && rest.strip_suffix(".tmp").is_some() => Some(CachedKind::Temporary),
+        _ => None,
+    }
+}
+
+fn note_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(NOTE);
+    path.with_file_name(name)
+}
+
+fn read_note(path: &Path) -> Option<String> {
+    let mut note = String::new();
+    disk::open_file(&note_of(path)).ok()?.take(MAX_NOTE_BYTES).read_to_string(&mut note).ok()?;
+    Some(note)
+}
+
+/// Removes a file and its note, unless it is in use; returns whether it was removed.
+fn remove(path: &Path) -> io::Result<bool> {
+    let is_removed = remove_unused(path)?;
+    if is_removed {
+        fs::remove_file(note_of(path)).ok(); // there may be none
+    }
+    Ok(is_removed)
 }
 
 /// A temporary file in a cache folder, readable by its owner alone: the text may be private.
@@ -120,13 +253,29 @@ pub(super) fn temporary(folder: &Path) -> io::Result<Temporary> {
 }
 
 /// Creates the default folder, accessible to this user alone. Another user's folder is rejected: its owner could
-/// replace the files written there.
-fn default_folder() -> Result<PathBuf, DataError> {
-    match dirs::cache_dir() {
-        Some(home) => own_folder(home.join("tinderbox").join("tokens"), true),
-        // A shared folder: another user may have created a symbolic link of that name first.
-        None => own_folder(shared_folder_of(&std::env::temp_dir()), false),
-    }
+/// replace the files written there. If none in the home directory can be used, it is one for temporary files, and a
+/// caution says so.
+fn default_folder() -> Result<(PathBuf, Option<String>), DataError> {
+    // In a shared folder another user may have created a symbolic link of that name first.
+    let temporary_folder = || own_folder(shared_folder_of(&std::env::temp_dir()), false);
+    let Some(home) = home_folder() else { return Ok((temporary_folder()?, None)) };
+    let usable = own_folder(home, true).and_then(|folder| match temporary(&folder) {
+        Ok(_) => Ok(folder),
+        Err(source) => Err(DataError::cache(&folder, source)),
+    });
+    usable.map(|folder| (folder, None)).or_else(|error| {
+        let Ok(instead) = temporary_folder() else { return Err(error) };
+        let caution = format!(
+            "{}; it is kept in `{}` instead, which the system may empty\n  hint: data.cache_dir names another folder",
+            first_line(&error),
+            instead.display()
+        );
+        Ok((instead, Some(caution)))
+    })
+}
+
+fn home_folder() -> Option<PathBuf> {
+    dirs::cache_dir().map(|home| home.join("tinderbox").join("tokens"))
 }
 
 /// The path of this user's folder in a shared temporary folder.
@@ -175,7 +324,7 @@ mod tests {
             fs::write(&path, [0; 100]).unwrap();
             make_older(&File::options().append(true).open(path).unwrap(), 100 - hour);
         }
-        let cache = Cache { folder: folder.path().to_owned(), limit_bytes };
+        let cache = Cache { folder: folder.path().to_owned(), limit_bytes, caution: None };
         (folder, cache)
     }
 
@@ -214,6 +363,32 @@ mod tests {
         drop(file);
         cache.clean_up();
         assert_eq!(names(&cache), [&text, "notes.txt", "\u{e9}.tokens"]);
+    }
+
+    #[test]
+    fn the_files_are_listed_and_removed_with_their_notes() {
+        let [used, unused] = ["a", "b"].map(|digit| digit.repeat(DIGITS) + ".tokens");
+        let text = "c".repeat(DIGITS_OF_TEXT) + ".text";
+        let (folder, cache) = cache(&[&used, &unused, &text, "notes.txt"], 0);
+        cache.note(&folder.path().join(&unused), "tokens of `a.txt`");
+        let (found, files) = list_cache(Some(folder.path())).unwrap();
+        assert_eq!(found, folder.path());
+        let shown = |file: &CachedFile| (file.kind, file.bytes, file.made_for.clone());
+        let made_for = Some("tokens of `a.txt`".to_owned());
+        let expected =
+            [(CachedKind::Text, 100, None), (CachedKind::Tokens, 100, made_for), (CachedKind::Tokens, 100, None)];
+        assert_eq!(files.iter().map(shown).collect::<Vec<_>>(), expected);
+
+        let file = File::open(folder.path().join(&used)).unwrap();
+        file.lock_shared().unwrap();
+        let cleared = clear_cache(Some(folder.path()), false).unwrap().1;
+        assert_eq!((cleared.removed.len(), cleared.in_use.len()), (1, 1));
+        assert_eq!(names(&cache), [&used, &text, "notes.txt"], "and no note");
+        drop(file);
+        clear_cache(Some(folder.path()), true).unwrap();
+        assert_eq!(names(&cache), ["notes.txt"]);
+        let none = folder.path().join("none");
+        assert!(list_cache(Some(&none)).unwrap().1.is_empty() && !none.exists());
     }
 
     #[test]

@@ -9,6 +9,9 @@ use tinderbox_model::section::Problems;
 /// finite.
 const MAX_WEIGHT: f64 = 1e15;
 
+/// Ten times the Bible.
+const DEFAULT_RECORD_LIMIT_MIB: f64 = 64.0;
+
 tinderbox_model::sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
@@ -21,6 +24,9 @@ tinderbox_model::sections! {
         pub format: TextFormat = TextFormat::default(),
         /// The field that holds the text of a JSON Lines record.
         pub text_field: String = "text".to_owned(),
+        /// The most that a line of a JSON Lines file may hold, unpacked, in MiB: a small packed file can hold a line
+        /// that fits in no memory. Reading a line takes up to three times its size. Above 0.
+        pub record_limit_mib: f64 = DEFAULT_RECORD_LIMIT_MIB,
         /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
         /// text file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,8 +38,13 @@ tinderbox_model::sections! {
         /// Patterns of the files in a folder that are left out, such as `*.png`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub exclude: Vec<String> = Vec::new(),
-        /// The fraction of each source, at its end, that is kept for validation. In (0, 1).
+        /// The fraction of each source that is kept for validation. In (0, 1).
         pub val_fraction: f64 = 0.1,
+        /// Which part of a source is kept for validation: `documents` (of several files, whole documents drawn with
+        /// `train.seed`; of a single file its end) or `end` (always the end). Default `documents`; a run from before
+        /// this key keeps the end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub val_split: Option<ValSplit> = None,
         /// The folder of encoded token files, so that a second start is quick. Default: `tinderbox/tokens` in the
         /// user's cache directory.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +70,9 @@ tinderbox_model::sections! {
         /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub text_field: Option<String> = None,
+        /// The most that a line of a JSON Lines file may hold, in MiB. Default `data.record_limit_mib`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub record_limit_mib: Option<f64> = None,
         /// The text at which a document of its text files ends. Default `data.document_separator`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
@@ -68,6 +82,15 @@ tinderbox_model::sections! {
         /// Patterns of its files that are left out. Default `data.exclude`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub exclude: Option<Vec<String>> = None,
+    }
+}
+
+impl SourceConfig {
+    /// The longest line that may hold a record.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
+    pub(super) fn max_record_bytes(&self) -> usize {
+        let mib = self.record_limit_mib.unwrap_or(DEFAULT_RECORD_LIMIT_MIB);
+        ((mib * f64::from(1 << 20)) as usize).min(usize::MAX / 4) // there is more to add to it
     }
 }
 
@@ -84,6 +107,16 @@ pub enum TextFormat {
     Jsonl,
 }
 
+/// The part of a source that is kept for validation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValSplit {
+    /// Of several files, whole documents drawn with the seed; of a single file its end.
+    Documents,
+    /// The end, which of a folder is that of the alphabet.
+    End,
+}
+
 impl DataConfig {
     /// Whether the config names a training text; only the run of an imported model has none.
     pub fn has_text(&self) -> bool {
@@ -95,6 +128,7 @@ impl DataConfig {
         let filled = |source: SourceConfig| SourceConfig {
             format: source.format.or(Some(self.format)),
             text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            record_limit_mib: source.record_limit_mib.or(Some(self.record_limit_mib)),
             document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
             include: source.include.or_else(|| Some(self.include.clone())),
             exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
@@ -111,10 +145,12 @@ impl DataConfig {
             path,
             format: _,
             text_field,
+            record_limit_mib,
             document_separator,
             include,
             exclude,
             val_fraction,
+            val_split: _,
             cache_dir,
             cache_limit_gib,
             sources,
@@ -133,6 +169,7 @@ impl DataConfig {
             _ => {}
         }
         check_text_field(problems, "data.text_field", text_field);
+        problems.above_zero("data.record_limit_mib", *record_limit_mib);
         check_document_separator(problems, "data.document_separator", document_separator.as_deref());
         check_patterns(problems, "data.include", include);
         check_patterns(problems, "data.exclude", exclude);
@@ -158,7 +195,7 @@ impl DataConfig {
 impl SourceConfig {
     /// Checks one source, which messages call `key`.
     fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
+        let Self { path, weight, format: _, text_field, record_limit_mib, document_separator, include, exclude } = self;
         if path.as_os_str().is_empty() {
             problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
@@ -171,6 +208,9 @@ impl SourceConfig {
         problems.must(*weight > 0.0 && *weight <= MAX_WEIGHT, &format!("{key}.weight"), weight, &rule);
         if let Some(text_field) = text_field {
             check_text_field(problems, &format!("{key}.text_field"), text_field);
+        }
+        if let Some(record_limit_mib) = record_limit_mib {
+            problems.above_zero(&format!("{key}.record_limit_mib"), *record_limit_mib);
         }
         check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
         check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());

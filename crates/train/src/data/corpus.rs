@@ -8,21 +8,23 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, temporary};
 use super::encode::encode;
+use super::randomness::seems_random;
 use super::reader::{Half, Needs, OnProgress, Purpose, Reader, Reading, ignore, report};
 use super::scan::Scan;
 use super::source::{Source, is_standard_input};
-use super::split::SplitPoint;
+use super::split::{Division, SplitPoint};
 use super::stdin;
 use super::tokens::{self, Tokens, Width, Writer};
 use super::train_tokenizer::train_bpe;
 use super::{DataError, Split};
-use crate::config::{Config, DataConfig, SourceConfig, TextFormat};
+use crate::config::{Config, DataConfig, SourceConfig, TextFormat, ValSplit};
 use crate::disk::Temporary;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// Both splits of all texts, and the tokenizer that encoded them.
 ///
-/// Each text is split by length. With a token for each character or byte, the first `floor((1 - val_fraction) * n)`
+/// Of a text of several files, whole documents are for validation, unless `data.val_split` is `end`. Any other text is
+/// split by length. With a token for each character or byte, the first `floor((1 - val_fraction) * n)`
 /// tokens are for training and the others for validation. With other tokenizers, training gets that share of the bytes,
 /// extended to the end of the line.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Corpus {
     pub text_sha256: String,
     /// A summary of each text.
     pub sources: Vec<SourceSummary>,
+    /// Warnings about the texts and the cache, each with a hint.
+    pub cautions: Vec<String>,
 }
 
 /// One text of a corpus.
@@ -102,7 +106,11 @@ impl Corpus {
         if !config.data.has_text() {
             return Err(DataError::NoText);
         }
-        let opening = Opening { data: &config.data, cache: Cache::open(&config.data)?, on_progress };
+        // A run from before there was this key has none, and keeps its split.
+        let old_rule = if earlier.is_some() { ValSplit::End } else { ValSplit::Documents };
+        let rule = config.data.val_split.unwrap_or(old_rule);
+        let (data, seed) = (&config.data, config.train.seed);
+        let opening = Opening { data, rule, seed, cache: Cache::open(data)?, on_progress };
         let kind = config.tokenizer.kind;
         let ending = |tokenizer: Tokenizer| match config.tokenizer.end_of_text {
             true => tokenizer.with_end_of_text(),
@@ -134,10 +142,11 @@ impl Corpus {
         let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cautions = Vec::from_iter(opening.cache.caution.clone());
         for text in texts {
             let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
             check_characters(&text, &tokenizer)?;
-            if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point
+            if let Division::At(SplitPoint::Bytes(n) | SplitPoint::Characters(n)) = text.division
                 && !needs.documents
             {
                 check(n, text.scan.n_units - n)?; // before a long text is encoded
@@ -145,13 +154,21 @@ impl Corpus {
             let halves = opening.tokens(&text, &tokenizer, None)?;
             let (train_tokens, val_tokens) = (halves.0.len(), halves.1.len());
             check(train_tokens as u64, val_tokens as u64)?;
+            if earlier.is_none() && seems_random(&halves.0, &tokenizer) {
+                cautions.push(format!(
+                    "`{}` is like random bytes: packing saves nothing, so there is nothing to learn in it but how often \
+                     each byte occurs\n  hint: unpack or decrypt it first; in a folder, data.exclude leaves such files \
+                     out",
+                    text.source.path.display()
+                ));
+            }
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
             let (path, kept, fraction) = (text.source.path, text.kept, text.weight / weights);
             sources.push(SourceSummary { path, kept, train_tokens, val_tokens, fraction });
         }
         opening.cache.clean_up();
-        Ok(Self { train: Split::new(train), val: Split::new(val), tokenizer, text_sha256, sources })
+        Ok(Self { train: Split::new(train), val: Split::new(val), tokenizer, text_sha256, sources, cautions })
     }
 }
 
@@ -164,11 +181,11 @@ impl Corpus {
 pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
     let format = if is_standard_input(path) { data.format } else { TextFormat::default() }; // otherwise by name
     let data = &DataConfig { path: path.to_owned(), sources: Vec::new(), format, val_fraction: 1.0, ..data.clone() };
-    let opening = Opening { data, cache: Cache::open(data)?, on_progress: &ignore };
+    let opening = Opening { data, rule: ValSplit::End, seed: 0, cache: Cache::open(data)?, on_progress: &ignore };
     let mut texts = opening.texts(Needs::of_tokenizer(tokenizer), StandardInput::Once)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
-    text.split_point = SplitPoint::START;
+    text.division = Division::At(SplitPoint::START);
     let (_, tokens) = opening.tokens(text, tokenizer, tokenizer.bos())?;
     opening.cache.clean_up();
     if tokens.len() < 2 {
@@ -182,7 +199,7 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
 pub(super) struct ScannedText {
     pub source: Source,
     pub scan: Scan,
-    pub split_point: SplitPoint,
+    pub division: Division,
     /// The frequency with which windows are drawn from it, relative to the others.
     weight: f64,
     /// The path at which it is kept, if it came from standard input.
@@ -205,6 +222,8 @@ enum StandardInput<'a> {
 /// The context in which texts are opened.
 pub(super) struct Opening<'a> {
     data: &'a DataConfig,
+    rule: ValSplit,
+    seed: u64,
     pub cache: Cache,
     pub on_progress: OnProgress<'a>,
 }
@@ -214,9 +233,9 @@ impl Opening<'_> {
     fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<ScannedText>, DataError> {
         let scanned = |source: Source, config: &SourceConfig| {
             let scan = Scan::read(&source, needs, self.on_progress)?;
-            let split_point = SplitPoint::new(self.data.val_fraction, needs.kind, scan.n_units);
+            let division = scan.division(self.rule, self.data.val_fraction, self.seed, needs.kind);
             let weight = config.weight;
-            Ok(ScannedText { source, scan, split_point, weight, kept: None, _received: None })
+            Ok(ScannedText { source, scan, division, weight, kept: None, _received: None })
         };
         let configs = self.data.all_sources();
         let config = &configs[0];
@@ -259,6 +278,9 @@ impl Opening<'_> {
         for id in [tokenizer.end_of_text(), first] {
             key.update(id.unwrap_or(u32::MAX).to_le_bytes());
         }
+        if let Division::Documents(held_out) = &text.division {
+            key.update(held_out.hash());
+        }
         let key = key.finalize().into();
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = self.cache.path(&key, "tokens");
@@ -273,17 +295,45 @@ impl Opening<'_> {
             temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
         let first: Vec<u32> = first.into_iter().collect();
         writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
-        let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer)).split_at(text.split_point);
-        let reader = reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes));
-        if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
-            return Err(DataError::Changed { path: text.source.path.clone() });
+        let reader = || {
+            let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer));
+            reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes))
+        };
+        let readers = match &text.division {
+            Division::At(split_point) => vec![reader().split_at(*split_point)],
+            // The training split comes first in the file, so the text is read once for each.
+            Division::Documents(held_out) => {
+                [Half::Train, Half::Val].map(|half| reader().of_half(held_out, half)).into()
+            }
+        };
+        for reader in readers {
+            if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
+                return Err(DataError::Changed { path: text.source.path.clone() });
+            }
         }
         writer.finish(&key).map_err(fail)?;
+        self.cache.note(&path, &format!("{} tokens of `{}`", shown_kind(tokenizer.kind()), shown(&text.source.path)));
         tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
             let reason = "the file that was written just now is not as it was written";
             DataError::cache(&path, std::io::Error::other(reason))
         })
     }
+}
+
+/// The name of a kind of tokens, for people.
+fn shown_kind(kind: TokenizerKind) -> &'static str {
+    match kind {
+        TokenizerKind::Char => "character",
+        TokenizerKind::Byte => "byte",
+        TokenizerKind::Bpe => "bpe",
+        TokenizerKind::File => "other",
+    }
+}
+
+/// The path of a text from the root of the file system; `-` is standard input.
+pub(super) fn shown(path: &Path) -> String {
+    let whole = if is_standard_input(path) { None } else { std::path::absolute(path).ok() };
+    whole.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// The hexadecimal hash of a text, or of the hashes of several texts.

@@ -3,10 +3,9 @@
 use std::mem;
 
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::reader::{Chunk, Half, Needs, Reader, as_utf8};
+use super::reader::{Chunk, Half, Reader, as_utf8};
 use super::tokens::{Width, Writer};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError, TokenizerKind};
 
@@ -18,12 +17,12 @@ const MAX_WAITING_BYTES: usize = 1 << 22;
 /// Pieces in memory for each thread: some take longer than others.
 const PIECES_PER_THREAD: usize = 2;
 
-/// Encodes a text, with an end-of-text token after each document, and returns the hash of what was read.
+/// Encodes a text, or one half of it, with an end-of-text token after each document, and returns the hash of all that
+/// was read.
 pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
     let path = &reader.source.path;
-    let mut pieces = Pieces::new(reader, tokenizer);
-    let (needs, width) = (Needs::of_tokenizer(tokenizer), Width::of_vocabulary(tokenizer.vocab_size()));
-    let mut hash = Sha256::new();
+    let mut pieces = Pieces::new(reader.hashing(), tokenizer);
+    let width = Width::of_vocabulary(tokenizer.vocab_size());
     in_order(
         || pieces.next(),
         |chunk| {
@@ -31,12 +30,11 @@ pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Wri
             Ok((chunk, width.encode(&ids)))
         },
         |(chunk, encoded)| {
-            chunk.hash_into(&mut hash, needs);
             let written = writer.write(chunk.half, chunk.text.len(), &encoded);
             written.map_err(|source| DataError::cache(&writer.path, source))
         },
     )?;
-    Ok(hash.finalize().into())
+    Ok(pieces.reader.hash().expect("it was wanted"))
 }
 
 /// The numbers of training and validation tokens that [`encode`] would write.
@@ -163,6 +161,7 @@ mod tests {
 
     use super::super::cache::temporary;
     use super::super::fixtures::{folder, ids, reader, record, source};
+    use super::super::reader::Needs;
     use super::super::split::SplitPoint;
     use super::super::{Tokens, tokens};
     use super::*;

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
-use super::record::record_text;
+use super::record::{find_text, take_text};
 
 /// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -20,6 +21,9 @@ const HEAD_BYTES: usize = 16;
 
 /// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
+
+/// The length up to which the memory for a line grows with it.
+const SHORT_LINE_BYTES: usize = 1 << 21;
 
 /// Magic numbers of files that are often mistaken for text, with the name of the file type and advice.
 const NOT_TEXT: &[(&[u8], &str, &str)] = &[
@@ -60,6 +64,19 @@ pub(super) struct OpenFile {
     /// The current line of a JSON Lines file, and its number.
     line: Vec<u8>,
     line_number: u64,
+    /// The part of the line that holds text not read yet.
+    unread: Range<usize>,
+}
+
+/// The part of a text that [`OpenFile::read_record`] has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordPart {
+    /// The record goes on.
+    Beginning,
+    /// The rest of the record, or all of it.
+    End,
+    /// Nothing: there are no more records.
+    None,
 }
 
 impl OpenFile {
@@ -93,7 +110,7 @@ impl OpenFile {
             }
         }
         let (shown, partial, line) = (shown.to_owned(), Vec::new(), Vec::new());
-        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number: 0 })
+        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number: 0, unread: 0..0 })
     }
 
     /// Appends about `n` bytes, at least 4, to `text`; returns whether there may be more.
@@ -118,33 +135,84 @@ impl OpenFile {
         Ok(!is_end)
     }
 
-    /// Appends the content of a field of the next record; false if there are no more records.
-    pub(super) fn read_record(&mut self, field: &str, text: &mut Vec<u8>) -> Result<bool, DataError> {
-        self.line.clear();
-        while self.line.trim_ascii().is_empty() {
+    /// Appends about `n` bytes of the text of a record: of the current one, or if that was read, of the next. A record
+    /// may have up to `max_bytes`; a packed file of a few megabytes can hold one of many gigabytes.
+    pub(super) fn read_record(
+        &mut self,
+        field: &str,
+        max_bytes: usize,
+        n: usize,
+        text: &mut Vec<u8>,
+    ) -> Result<RecordPart, DataError> {
+        if self.unread.is_empty() {
             self.line.clear();
-            let read = self.bytes.read_until(b'\n', &mut self.line);
-            if read.map_err(|source| self.error(source))? == 0 {
-                return Ok(false);
+            while self.line.trim_ascii().is_empty() {
+                self.line.clear();
+                if !self.read_line(max_bytes)? {
+                    return Ok(RecordPart::None);
+                }
             }
-            self.line_number += 1;
+            self.unread = find_text(&self.line, field).map_err(|problem| self.in_line(problem))?;
         }
-        let record = record_text(&self.line, field).map_err(|problem| {
-            let (path, line) = (self.shown.clone(), self.line_number);
-            DataError::Record { path, line, problem }
-        })?;
-        text.extend_from_slice(record.as_bytes());
-        Ok(true)
+        let taken = take_text(&self.line, &mut self.unread, n, text);
+        taken.map_err(|problem| self.in_line(problem))?;
+        Ok(if self.unread.is_empty() { RecordPart::End } else { RecordPart::Beginning })
+    }
+
+    /// Reads the next line, of at most `max_bytes`; false at the end of the file.
+    fn read_line(&mut self, max_bytes: usize) -> Result<bool, DataError> {
+        self.line_number += 1;
+        loop {
+            let new = match self.bytes.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                new => new.map_err(|source| error_of(source, &self.shown, self.is_gzip))?,
+            };
+            let line_break = new.iter().position(|byte| *byte == b'\n');
+            let n = line_break.map_or(new.len(), |at| at + 1);
+            let length = self.line.len() + n;
+            if length > max_bytes + usize::from(line_break.is_some()) {
+                return Err(self.in_line(format!(
+                    "is longer than {}, the limit of a record\n  hint: data.record_limit_mib raises it; reading takes up \
+                     to three times as much memory",
+                    mebibytes(max_bytes)
+                )));
+            }
+            if length > self.line.capacity() {
+                // Memory that is not written to costs nothing, but a copy into a larger block would.
+                let whole = if length > SHORT_LINE_BYTES { max_bytes + 1 } else { 2 * length };
+                let reserved = self.line.try_reserve_exact(whole.max(length) - self.line.len());
+                reserved.unwrap_or_else(|_| self.line.reserve(n));
+            }
+            self.line.extend_from_slice(&new[..n]);
+            self.bytes.consume(n);
+            if line_break.is_some() || n == 0 {
+                return Ok(!self.line.is_empty());
+            }
+        }
+    }
+
+    fn in_line(&self, problem: String) -> DataError {
+        DataError::Record { path: self.shown.clone(), line: self.line_number, problem }
     }
 
     fn error(&self, source: io::Error) -> DataError {
-        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-        let path = self.shown.clone();
-        match source.kind() {
-            InvalidData | InvalidInput | UnexpectedEof if self.is_gzip => DataError::Gzip { path, source },
-            _ => DataError::Read { path, source },
-        }
+        error_of(source, &self.shown, self.is_gzip)
     }
+}
+
+/// The error of reading a file.
+fn error_of(source: io::Error, path: &Path, is_gzip: bool) -> DataError {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    let path = path.to_owned();
+    match source.kind() {
+        InvalidData | InvalidInput | UnexpectedEof if is_gzip => DataError::Gzip { path, source },
+        _ => DataError::Read { path, source },
+    }
+}
+
+fn mebibytes(bytes: usize) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    format!("{mib} MiB")
 }
 
 /// The first bytes of a reader, and a reader that still begins with them.

@@ -15,6 +15,7 @@ mod file;
 mod fixtures;
 mod format_check;
 mod pattern;
+pub(crate) mod randomness;
 mod reader;
 mod record;
 mod scan;
@@ -26,7 +27,8 @@ mod tokens;
 mod train_tokenizer;
 
 pub use batch::{BatchSource, Draw};
-pub use config::{DataConfig, SourceConfig, TextFormat};
+pub use cache::{CachedFile, CachedKind, Cleared, clear_cache, list_cache};
+pub use config::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;

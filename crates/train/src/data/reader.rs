@@ -7,10 +7,10 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::file::OpenFile;
+use super::file::{OpenFile, RecordPart};
 use super::separator::Separator;
 use super::source::{Source, TextFile};
-use super::split::SplitPoint;
+use super::split::{DocumentLengths, HeldOut, SplitPoint};
 use crate::config::TokenizerConfig;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
@@ -151,6 +151,18 @@ impl Chunk {
     }
 }
 
+/// What a reader does with the documents of a text, apart from their ends.
+enum Documents<'a> {
+    Ignored,
+    Measured(DocumentLengths),
+    /// Leaves out those of the other half.
+    Chosen {
+        held_out: &'a HeldOut,
+        half: Half,
+        n_begun: u64,
+    },
+}
+
 /// Reads a text from beginning to end.
 pub(super) struct Reader<'a> {
     pub source: &'a Source,
@@ -166,6 +178,13 @@ pub(super) struct Reader<'a> {
     line_is_open: bool,
     /// Whether any text of the current document was read.
     document_began: bool,
+    documents: Documents<'a>,
+    /// Whether the next text begins a document, and the positions in the current chunk at which documents begin.
+    /// Other than `document_began`, they count those that a separator ends.
+    next_begins: bool,
+    begins: Vec<usize>,
+    /// The hash of what was read, if that is wanted.
+    hash: Option<Sha256>,
     /// The point at which the training split ends; `None` after it.
     split_point: Option<SplitPoint>,
     /// The part of the last chunk after the split point.
@@ -185,6 +204,10 @@ impl<'a> Reader<'a> {
             open: None,
             line_is_open: false,
             document_began: false,
+            documents: Documents::Ignored,
+            next_begins: true,
+            begins: Vec::new(),
+            hash: None,
             split_point: None,
             rest: None,
             on_progress: &ignore,
@@ -202,14 +225,52 @@ impl<'a> Reader<'a> {
         Self { split_point: Some(split_point), ..self }
     }
 
+    /// Leaves out the documents of the other half. Without marked ends, each of the others begins on a new line as in
+    /// the whole text.
+    pub(super) fn of_half(self, held_out: &'a HeldOut, half: Half) -> Self {
+        let documents = Documents::Chosen { held_out, half, n_begun: 0 };
+        Self { documents, separator: self.source.separator.as_deref().map(Separator::new), ..self }
+    }
+
+    /// Measures the documents: see [`Reader::lengths`].
+    pub(super) fn measuring(self) -> Self {
+        let documents = Documents::Measured(DocumentLengths::default());
+        Self { documents, separator: self.source.separator.as_deref().map(Separator::new), ..self }
+    }
+
+    /// The lengths of the documents read so far, if they are measured.
+    pub(super) fn lengths(self) -> Option<DocumentLengths> {
+        if let Documents::Measured(lengths) = self.documents { Some(lengths) } else { None }
+    }
+
+    /// Hashes what is read, documents of the other half included.
+    pub(super) fn hashing(self) -> Self {
+        Self { hash: Some(Sha256::new()), ..self }
+    }
+
+    /// The hash of the text read so far, and of its document ends if they are marked.
+    pub(super) fn hash(self) -> Option<[u8; 32]> {
+        self.hash.map(|hash| hash.finalize().into())
+    }
+
     /// The next chunk; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
-        let Some(mut chunk) = self.read()? else {
-            return Ok(None);
+        let mut chunk = loop {
+            let Some(chunk) = self.read()? else { return Ok(None) };
+            if let Some(hash) = &mut self.hash {
+                chunk.hash_into(hash, self.needs);
+            }
+            match self.of_documents(chunk) {
+                chunk if chunk.is_empty() => {}
+                chunk => break chunk,
+            }
         };
+        if let Documents::Chosen { half, .. } = self.documents {
+            return Ok(Some(Chunk { half, ..chunk }));
+        }
         let Some(split_point) = &mut self.split_point else {
             return Ok(Some(Chunk { half: Half::Val, ..chunk }));
         };
@@ -231,6 +292,7 @@ impl<'a> Reader<'a> {
 
     fn read(&mut self) -> Result<Option<Chunk>, DataError> {
         report(self.on_progress, &self.reading)?;
+        self.begins.clear();
         let mut chunk = Chunk::default();
         while chunk.text.len() < self.chunk_bytes {
             let (file, is_jsonl) = match &mut self.open {
@@ -242,8 +304,12 @@ impl<'a> Reader<'a> {
             };
             let start = chunk.text.len();
             let (has_more, ends_document) = if *is_jsonl {
-                let is_record = file.read_record(&self.source.text_field, &mut chunk.text)?;
-                (is_record, is_record)
+                let (field, max_bytes) = (&self.source.text_field, self.source.max_record_bytes);
+                match file.read_record(field, max_bytes, self.chunk_bytes - start, &mut chunk.text)? {
+                    RecordPart::Beginning => (true, false),
+                    RecordPart::End => (true, true),
+                    RecordPart::None => (false, false),
+                }
             } else {
                 let has_more = file.read_text(self.chunk_bytes - start, &mut chunk.text)?;
                 (has_more, !has_more)
@@ -252,17 +318,19 @@ impl<'a> Reader<'a> {
             if !has_more {
                 self.open = None;
             }
-            let is_document = match separator {
+            let (found, is_document) = match separator {
                 Some(separator) => {
                     let found = separator.find(&chunk.text[start..]);
-                    chunk.ends.extend(found.into_iter().map(|end| start + end));
-                    ends_document && separator.end()
+                    (found, ends_document && separator.end())
                 }
-                None => ends_document && self.document_began | (chunk.text.len() > start),
+                None => (Vec::new(), ends_document && self.document_began | (chunk.text.len() > start)),
             };
-            self.text_added(&mut chunk, start);
+            if self.needs.documents {
+                chunk.ends.extend(found.iter().map(|end| start + end));
+            }
+            self.text_added(&mut chunk, start, &found);
             if ends_document {
-                self.document_began = false;
+                (self.document_began, self.next_begins) = (false, true);
             }
             if is_document && self.needs.documents && self.source.has_documents {
                 chunk.ends.push(chunk.text.len());
@@ -272,16 +340,58 @@ impl<'a> Reader<'a> {
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
-    /// Inserts a line break at `start` if a document begins there in mid-line and document ends are not marked.
-    fn text_added(&mut self, chunk: &mut Chunk, start: usize) {
-        if chunk.text.len() == start {
+    /// Inserts a line break at `start` if a document begins there in mid-line and document ends are not marked. The
+    /// text from `start` on has `separators` that end there, relative to `start`.
+    fn text_added(&mut self, chunk: &mut Chunk, mut start: usize, separators: &[usize]) {
+        let n_bytes = chunk.text.len() - start;
+        if n_bytes == 0 {
             return;
         }
         let is_first = !mem::replace(&mut self.document_began, true);
         if is_first && self.line_is_open && !self.needs.documents {
             chunk.text.insert(start, b'\n');
+            start += 1; // the line break ends the document before it
         }
         self.line_is_open = chunk.text.last() != Some(&b'\n');
+        if mem::replace(&mut self.next_begins, separators.last() == Some(&n_bytes)) {
+            self.begins.push(start);
+        }
+        self.begins.extend(separators.iter().filter(|end| **end < n_bytes).map(|end| start + end));
+    }
+
+    /// Measures the documents of a chunk, or leaves out those of the other half.
+    fn of_documents(&mut self, chunk: Chunk) -> Chunk {
+        let n_bytes = chunk.text.len();
+        match &mut self.documents {
+            Documents::Ignored => chunk,
+            Documents::Measured(lengths) => {
+                let mut from = 0;
+                for &begin in &self.begins {
+                    lengths.add(begin - from);
+                    lengths.begin();
+                    from = begin;
+                }
+                lengths.add(n_bytes - from);
+                chunk
+            }
+            Documents::Chosen { held_out, half, n_begun } => {
+                let mut chosen = Chunk::default();
+                let (mut from, mut rest) = (0, &chunk.ends[..]);
+                for until in self.begins.iter().copied().chain([n_bytes]) {
+                    let n_ends = rest.partition_point(|end| *end <= until);
+                    let (ends, others) = rest.split_at(n_ends);
+                    let is_held = *n_begun > 0 && held_out.holds(*n_begun - 1);
+                    if is_held == (*half == Half::Val) {
+                        let shift = |end: &usize| chosen.text.len() + end - from;
+                        chosen.ends.extend(ends.iter().map(shift));
+                        chosen.text.extend_from_slice(&chunk.text[from..until]);
+                    }
+                    (from, rest) = (until, others);
+                    *n_begun += u64::from(until < n_bytes);
+                }
+                chosen
+            }
+        }
     }
 }
 
@@ -380,7 +490,66 @@ mod tests {
         assert_eq!(first, chunk(b"ab", &[0, 2, 2]));
     }
 
+    fn whole(mut reader: Reader<'_>) -> (Chunk, Reader<'_>) {
+        let mut whole = Chunk::default();
+        while let Some(chunk) = reader.next().unwrap() {
+            whole.append(chunk);
+        }
+        (whole, reader)
+    }
+
     proptest! {
+        #[test]
+        fn each_document_is_in_the_half_that_it_was_drawn_for(
+            texts in prop::collection::vec("[a-z\n]{0,12}", 2..30),
+            separator in prop::option::of(Just("x".to_owned())),
+            chunk_bytes in 4_usize..40,
+            val_fraction in 0.2_f64..0.8,
+        ) {
+            let names: Vec<String> = (10..).zip(&texts).map(|(i, _)| format!("{i}.txt")).collect();
+            let files: Vec<_> = names.iter().zip(&texts).map(|(name, text)| (&**name, text.as_bytes())).collect();
+            let folder = folder(files);
+            let source = Source { separator, ..source(folder.path()) };
+            for needs in [Needs::CHARACTERS, Needs::BPE] {
+                let new = || reader(&source, needs, chunk_bytes);
+                let (all, measured) = whole(new().measuring().hashing());
+                let (lengths, hash) = (measured.lengths().unwrap(), whole(new().hashing()).1.hash());
+                let Some(held_out) = HeldOut::draw(&lengths, val_fraction, 1) else { continue };
+                let halves = [Half::Train, Half::Val].map(|half| {
+                    let (text, read) = whole(new().of_half(&held_out, half).hashing());
+                    prop_assert!(text.half == half || text.is_empty());
+                    prop_assert_eq!(read.hash(), hash);
+                    Ok(text)
+                });
+                let [train, val] = halves;
+                let (train, val) = (train?, val?);
+                let n_bytes = [&train, &val].map(|half| half.text.len() as u64);
+                prop_assert_eq!(n_bytes, [held_out.train_bytes, held_out.val_bytes]);
+                // Both halves hold the documents of the whole, in its order.
+                let documents = |half: &Chunk| -> Vec<Vec<u8>> {
+                    half.pieces().map(|(text, is_end)| [text, if is_end { b"|" } else { b"" }].concat()).collect()
+                };
+                if needs.documents {
+                    let (mut both, mut expected) = ([documents(&train), documents(&val)].concat(), documents(&all));
+                    both.sort();
+                    expected.sort();
+                    if source.separator.is_none() {
+                        prop_assert_eq!(both, expected);
+                    }
+                } else {
+                    let lines = |text: &[u8]| {
+                        let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+                        lines.retain(|line| !line.is_empty());
+                        lines.sort();
+                        lines
+                    };
+                    if source.separator.is_none() {
+                        prop_assert_eq!(lines(&[&train.text[..], b"\n", &val.text].concat()), lines(&all.text));
+                    }
+                }
+            }
+        }
+
         #[test]
         fn records_are_the_same_texts_as_files(
             texts in prop::collection::vec("\\PC{0,9}|(?s:.{0,9})|[a-z\n]{0,30}", 1..20),

@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::corpus::check_lengths;
 use super::encode::{count, in_order};
-use super::reader::{Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
+use super::reader::{Half, Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
 use super::source::{Source, TextFile};
-use super::split::{SplitPoint, n_train_units};
-use crate::config::{Config, SourceConfig};
+use super::split::{Division, DocumentLengths, HeldOut, SplitPoint, n_train_units};
+use crate::config::{Config, SourceConfig, ValSplit};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// The properties of a text that was read to its end.
@@ -26,11 +26,16 @@ pub(super) struct Scan {
     pub n_units: u64,
     /// The distinct characters in code point order, if they are tokens.
     pub alphabet: String,
+    /// The lengths of its documents, if it has several files.
+    pub documents: Option<DocumentLengths>,
 }
 
 impl Scan {
     pub(super) fn read(source: &Source, needs: Needs, on_progress: OnProgress<'_>) -> Result<Self, DataError> {
         let mut reader = Reader::new(source, needs).with_progress(on_progress, Purpose::Scan, None);
+        if source.files.len() > 1 {
+            reader = reader.measuring();
+        }
         let mut hash = Sha256::new();
         let (mut bytes, mut n_units) = (0, 0);
         let mut seen = Vec::new();
@@ -50,7 +55,17 @@ impl Scan {
             return Err(DataError::Empty { path: source.path.clone() });
         }
         let alphabet = ('\0'..=char::MAX).filter(|c| seen.get(*c as usize) == Some(&true)).collect();
-        Ok(Self { hash: hash.finalize().into(), bytes, n_units, alphabet })
+        Ok(Self { hash: hash.finalize().into(), bytes, n_units, alphabet, documents: reader.lengths() })
+    }
+
+    /// The division of the text into training and validation. A text of a single file is divided at a point, as the
+    /// order of its documents is its author's; that of several files is only the order of their names.
+    pub(super) fn division(&self, rule: ValSplit, val_fraction: f64, seed: u64, kind: TokenizerKind) -> Division {
+        let documents = self.documents.as_ref().filter(|_| rule == ValSplit::Documents);
+        match documents.and_then(|lengths| HeldOut::draw(lengths, val_fraction, seed)) {
+            Some(held_out) => Division::Documents(held_out),
+            None => Division::At(SplitPoint::new(val_fraction, kind, self.n_units)),
+        }
     }
 }
 
@@ -131,6 +146,7 @@ impl Estimate {
     /// If a text cannot be read, is empty, is not what the tokenizer needs, or shares a file with another.
     pub fn read(config: &Config, mut too_short: impl FnMut(DataError)) -> Result<Self, DataError> {
         let (needs, val_fraction) = (Needs::of_config(&config.tokenizer), config.data.val_fraction);
+        let rule = config.data.val_split.unwrap_or(ValSplit::Documents);
         let mut estimate = Self::default();
         let mut characters = BTreeSet::new();
         for source in &Source::find_all(&config.data.all_sources())? {
@@ -143,13 +159,22 @@ impl Estimate {
                 TokenizerKind::Char => Tokenizer::char_from_alphabet(scan.alphabet.chars()).expect("no text is empty"),
                 _ => Tokenizer::byte(),
             };
-            let (train, val) = match needs.kind {
-                TokenizerKind::Bpe | TokenizerKind::File => split(scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN)),
-                TokenizerKind::Byte | TokenizerKind::Char if needs.documents => {
-                    let split_point = SplitPoint::new(val_fraction, needs.kind, scan.n_units);
-                    count(Reader::new(source, needs).split_at(split_point), &table().with_end_of_text())?
+            let table = || if needs.documents { table().with_end_of_text() } else { table() };
+            let reader = || Reader::new(source, needs);
+            let is_table = matches!(needs.kind, TokenizerKind::Byte | TokenizerKind::Char);
+            let (train, val) = match scan.division(rule, val_fraction, config.train.seed, needs.kind) {
+                Division::Documents(held_out) if is_table => {
+                    let of_half = |half| count(reader().of_half(&held_out, half), &table());
+                    (of_half(Half::Train)?.0, of_half(Half::Val)?.1)
                 }
-                TokenizerKind::Byte | TokenizerKind::Char => split(scan.n_units),
+                Division::Documents(HeldOut { train_bytes, val_bytes, .. }) => {
+                    (train_bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN), val_bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN))
+                }
+                Division::At(split_point) if is_table && needs.documents => {
+                    count(reader().split_at(split_point), &table())?
+                }
+                Division::At(_) if is_table => split(scan.n_units),
+                Division::At(_) => split(scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN)),
             };
             if let Err(error) = check_lengths(&source.path, train, val, config) {
                 too_short(error);

@@ -29,6 +29,8 @@ pub(super) struct Source {
     pub has_documents: bool,
     /// The field of a record that holds its text.
     pub text_field: String,
+    /// The longest line that may hold a record.
+    pub max_record_bytes: usize,
     /// The text that ends a document within a text file.
     pub separator: Option<String>,
 }
@@ -75,6 +77,7 @@ impl Source {
                 || config.document_separator.is_some(),
             files,
             text_field: config.text_field.clone().unwrap_or_else(|| "text".to_owned()),
+            max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
         })
     }
@@ -107,6 +110,7 @@ impl Source {
             files: vec![TextFile { path: file.to_owned(), is_jsonl }],
             has_documents: is_jsonl || config.document_separator.is_some(),
             text_field: config.text_field.clone().unwrap_or_default(),
+            max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
         }
     }

@@ -1,6 +1,12 @@
-//! The point at which a text is split into training and validation, and the tokens of one split of a corpus.
+//! The division of a text into training and validation, and the tokens of one split of a corpus.
 //!
-//! The split point is found before there are tokens, so that a tokenizer can be trained on the training split alone.
+//! The division is found before there are tokens, so that a tokenizer can be trained on the training split alone.
+
+use std::sync::Arc;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sha2::{Digest, Sha256};
 
 use super::Tokens;
 use super::reader::Chunk;
@@ -8,6 +14,96 @@ use tinderbox_model::tokenizer::TokenizerKind;
 
 /// The most bytes between the exact split point and the end of the line there.
 const MAX_BYTES_TO_LINE_END: u64 = 4096;
+
+/// The most groups of documents whose lengths are kept.
+const MAX_GROUPS: usize = 1 << 16;
+
+/// How a text is divided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Division {
+    At(SplitPoint),
+    Documents(HeldOut),
+}
+
+/// The lengths of the documents of a text, in bytes. In a text of very many, adjacent documents form groups of 2, 4, 8
+/// and so on, so that the memory is bounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DocumentLengths {
+    n_documents: u64,
+    documents_per_group: u64,
+    groups: Vec<u64>,
+}
+
+impl Default for DocumentLengths {
+    fn default() -> Self {
+        Self { n_documents: 0, documents_per_group: 1, groups: Vec::new() }
+    }
+}
+
+impl DocumentLengths {
+    /// Begins the next document.
+    pub(super) fn begin(&mut self) {
+        if self.n_documents.is_multiple_of(self.documents_per_group) {
+            if self.groups.len() == MAX_GROUPS {
+                self.documents_per_group *= 2;
+                self.groups = self.groups.chunks(2).map(|pair| pair.iter().sum()).collect();
+            }
+            self.groups.push(0);
+        }
+        self.n_documents += 1;
+    }
+
+    /// Adds to the length of the current document.
+    pub(super) fn add(&mut self, n_bytes: usize) {
+        if let Some(group) = self.groups.last_mut() {
+            *group += n_bytes as u64;
+        }
+    }
+}
+
+/// The documents of a text that are held out for validation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HeldOut {
+    documents_per_group: u64,
+    groups: Arc<[bool]>,
+    /// The length of the other documents.
+    pub train_bytes: u64,
+    pub val_bytes: u64,
+}
+
+impl HeldOut {
+    /// Draws documents until they make up `val_fraction` of the text; one that would exceed it is passed over. `None`
+    /// if that gives less than half of it, because the text has a few long documents.
+    pub(super) fn draw(lengths: &DocumentLengths, val_fraction: f64, seed: u64) -> Option<Self> {
+        let n_bytes: u64 = lengths.groups.iter().sum();
+        let wanted = n_bytes - n_train_units(val_fraction, n_bytes);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut order: Vec<(u64, usize)> = (0..lengths.groups.len()).map(|idx| (rng.next_u64(), idx)).collect();
+        order.sort_unstable();
+        let mut groups = vec![false; lengths.groups.len()];
+        let mut val_bytes = 0;
+        for (_, idx) in order {
+            if val_bytes + lengths.groups[idx] <= wanted {
+                groups[idx] = true;
+                val_bytes += lengths.groups[idx];
+            }
+        }
+        let (documents_per_group, train_bytes) = (lengths.documents_per_group, n_bytes - val_bytes);
+        (val_bytes > wanted / 2).then(|| Self { documents_per_group, groups: groups.into(), train_bytes, val_bytes })
+    }
+
+    /// Whether the document with this index, counted from 0, is held out.
+    pub(super) fn holds(&self, document_idx: u64) -> bool {
+        let group = usize::try_from(document_idx / self.documents_per_group).ok();
+        group.and_then(|group| self.groups.get(group)).is_some_and(|is_held| *is_held)
+    }
+
+    /// A hash of which documents are held out.
+    pub(super) fn hash(&self) -> [u8; 32] {
+        let groups: Vec<u8> = self.groups.iter().map(|is_held| u8::from(*is_held)).collect();
+        Sha256::new().chain_update(self.documents_per_group.to_le_bytes()).chain_update(groups).finalize().into()
+    }
+}
 
 /// The point at which the training split ends, counted from the start of the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +248,12 @@ impl Split {
         self.texts().all(Tokens::is_empty)
     }
 
+    /// The number of tokens with this id that have others before them, and so count in a loss.
+    #[must_use]
+    pub fn count(&self, id: u32) -> u64 {
+        self.texts().map(|tokens| tokens.count_after_first(id)).sum()
+    }
+
     /// The bytes of text that the tokens stand for.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -194,6 +296,34 @@ mod tests {
             assert_eq!(SplitPoint::new(0.1, TokenizerKind::Char, n), SplitPoint::Characters(expected));
             assert_eq!(SplitPoint::new(0.1, TokenizerKind::Byte, n), SplitPoint::Bytes(expected));
         }
+    }
+
+    #[test]
+    fn held_out_documents_make_up_the_fraction_and_depend_on_the_seed() {
+        let lengths_of = |lengths: &[usize]| {
+            let mut found = DocumentLengths::default();
+            for length in lengths {
+                found.begin();
+                found.add(length / 2);
+                found.add(length - length / 2);
+            }
+            found
+        };
+        let held = |lengths: &DocumentLengths, seed| HeldOut::draw(lengths, 0.1, seed);
+        for n in [30, MAX_GROUPS, 5 * MAX_GROUPS + 3] {
+            let lengths: Vec<usize> = (0..n).map(|idx| 20 + idx % 7).collect();
+            let n_bytes: usize = lengths.iter().sum();
+            let measured = lengths_of(&lengths);
+            assert!(measured.groups.len() <= MAX_GROUPS);
+            let [one, same, other] = [1, 1, 2].map(|seed| held(&measured, seed).unwrap());
+            assert!(one == same && one != other && one.hash() != other.hash());
+            let val: usize =
+                lengths.iter().enumerate().filter(|(idx, _)| one.holds(*idx as u64)).map(|(_, length)| length).sum();
+            assert_eq!((one.train_bytes, one.val_bytes), ((n_bytes - val) as u64, val as u64));
+            assert!(val <= n_bytes.div_ceil(10) && val > n_bytes / 20, "{n}: {val}");
+        }
+        assert_eq!(held(&lengths_of(&[50, 50, 50]), 1), None, "a document is more than the tenth");
+        assert!((0..9).all(|seed| !held(&lengths_of(&[1000, 60, 60]), seed).unwrap().holds(0)));
     }
 
     #[test]

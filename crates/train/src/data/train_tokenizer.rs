@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::cache::temporary;
-use super::corpus::{Opening, ScannedText};
+use super::corpus::{Opening, ScannedText, shown};
 use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
+use super::split::Division;
 use crate::config::Config;
 use crate::disk;
 use tinderbox_model::tokenizer::{END_OF_TEXT, Tokenizer, WordCounter};
@@ -30,6 +31,9 @@ pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Openin
     key.update(config.data.val_fraction.to_le_bytes());
     for text in texts {
         key.update(text.scan.hash);
+        if let Division::Documents(held_out) = &text.division {
+            key.update(held_out.hash());
+        }
     }
     let path = opening.cache.path(&key.finalize().into(), "tokenizer.json");
     if let Some(tokenizer) = cached(&path) {
@@ -39,7 +43,10 @@ pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Openin
     let stride = n_bytes.div_ceil(MAX_BYTES);
     let mut words = WordCounter::default();
     for text in texts {
-        let reader = Reader::new(&text.source, Needs::BPE).split_at(text.split_point);
+        let reader = match &text.division {
+            Division::At(split_point) => Reader::new(&text.source, Needs::BPE).split_at(*split_point),
+            Division::Documents(held_out) => Reader::new(&text.source, Needs::BPE).of_half(held_out, Half::Train),
+        };
         let mut reader = reader.with_progress(opening.on_progress, Purpose::CountWords, Some(text.scan.bytes));
         let mut idx = 0;
         while let Some(chunk) = reader.next()?.filter(|chunk| chunk.half == Half::Train) {
@@ -60,6 +67,8 @@ pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Openin
     writeln!(temporary.file, "{}", first_line(&json)).map_err(fail)?;
     temporary.file.write_all(json.as_bytes()).map_err(fail)?;
     temporary.rename(&path).map_err(fail)?;
+    let of: Vec<String> = texts.iter().map(|text| format!("`{}`", shown(&text.source.path))).collect();
+    opening.cache.note(&path, &format!("bpe tokenizer of {}", of.join(", ")));
     Ok(tokenizer)
 }
 

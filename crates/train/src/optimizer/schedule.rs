@@ -116,6 +116,9 @@ pub struct BatchSchedule {
     grad_accumulation_steps: usize,
 }
 
+/// The most sizes of batches whose tokens are added up one by one.
+const MAX_SIZES: usize = 1 << 16;
+
 /// The length of rows grows by this many tokens at a time, since lengths in between are no faster to compute.
 const TOKENS: usize = 8;
 
@@ -146,6 +149,11 @@ impl BatchSchedule {
         [grown(first_rows, last_rows), tokens.max(first_tokens)]
     }
 
+    /// Whether the batches grow.
+    pub fn grows(&self) -> bool {
+        self.n_growing > 0
+    }
+
     /// The number of training tokens in step `step`.
     pub fn tokens_at(&self, step: usize) -> u64 {
         self.at(step)
@@ -153,10 +161,22 @@ impl BatchSchedule {
             .fold(self.grad_accumulation_steps as u64, |product, n| product.saturating_mul(n as u64))
     }
 
-    /// The number of training tokens in all steps before `step`.
+    /// The number of training tokens in all steps before `step`; rounded if the batches grow to more than
+    /// [`MAX_SIZES`] sizes, which no machine has the memory for.
     pub fn tokens_before(&self, step: usize) -> u64 {
+        let [[first_rows, first_tokens], [last_rows, last_tokens]] = self.ends;
+        let n_sizes = (last_rows - first_rows).saturating_add((last_tokens - first_tokens) / TOKENS);
+        let n_growing = step.min(self.n_growing);
         let mut tokens: u64 = 0;
         let mut first = 0;
+        if n_sizes.min(n_growing) > MAX_SIZES {
+            let at = |part: usize| multiplied((part, n_growing), MAX_SIZES);
+            for (from, until) in (0..MAX_SIZES).map(|part| (at(part), at(part + 1))) {
+                let mean = self.tokens_at(from).midpoint(self.tokens_at(until - 1));
+                tokens = tokens.saturating_add(mean.saturating_mul((until - from) as u64));
+            }
+            first = n_growing;
+        }
         // Many steps have the same batch size. Since the size never shrinks, bisection finds the next larger one.
         while first < step {
             let size = self.at(first);
@@ -173,9 +193,9 @@ impl BatchSchedule {
     }
 }
 
-/// Computes `a b / c`, rounded down, for `b` below `c`.
+/// Computes `a b / c`, rounded down, for a quotient of at most the larger of `a` and `b`.
 fn multiplied((a, b): (usize, usize), c: usize) -> usize {
-    usize::try_from(a as u128 * b as u128 / c as u128).expect("at most a")
+    usize::try_from(a as u128 * b as u128 / c as u128).expect("at most one of them")
 }
 
 #[cfg(test)]
@@ -253,6 +273,13 @@ mod tests {
                 }
             }
         }
+        // More sizes than are added up one by one: on average half of the last.
+        let mut config = Config::default();
+        (config.train.max_steps, config.train.batch_size, config.model.context_length) = (1 << 30, 1 << 24, 128);
+        (config.schedule.initial_batch_size, config.schedule.ramp_fraction) = (Some(1), 1.0);
+        let tokens = BatchSchedule::new(&config).tokens_before(1 << 30) as f64;
+        let expected = f64::from(1 << 30) * f64::from(1 << 23) * 128.0;
+        assert!((tokens / expected - 1.0).abs() < 1e-6, "{tokens} {expected}");
         let endless = batches(usize::MAX, [Some(1), Some(1)]);
         assert_eq!(endless.tokens_before(usize::MAX), u64::MAX);
     }

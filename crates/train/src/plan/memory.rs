@@ -5,6 +5,7 @@
 
 use serde::{Serialize, Serializer};
 
+use super::tensors::Tensors;
 use super::{Held, Operations, PassMemory, pass_memory};
 use crate::config::Config;
 use crate::format::size;
@@ -54,10 +55,13 @@ impl Memory {
     pub(super) fn new(config: &Config, vocab_size: usize, device: &OpenDevice) -> Self {
         let operations = device.backend.operations();
         let on_cpu = device.backend.is_cpu();
-        let tensors: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
+        let tensors = Tensors::new(&config.model, vocab_size);
         let weights = bytes(&tensors);
-        let optimizer = config.optimizer.saved_tensors(&tensors).into_iter();
-        let optimizer = optimizer.map(|(_, shape)| F32 * shape.iter().product::<usize>() as f64).sum();
+        let saved = |parameter: &Parameter| {
+            let tensors = config.optimizer.saved_tensors(std::slice::from_ref(parameter)).into_values();
+            tensors.map(|shape| F32 * shape.iter().product::<usize>() as f64).sum()
+        };
+        let optimizer = tensors.sum(saved);
         let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
         let n_threads = if on_cpu { rayon::current_num_threads() } else { 1 };
         let (peak_during, held) = fullest(config, &tensors, &pass, operations, n_threads);
@@ -137,27 +141,26 @@ fn as_map<S: Serializer>(parts: &[(&str, u64)], serializer: S) -> Result<S::Ok, 
 /// The largest batch that fits, with more micro-batches to compensate: the same updates in less memory.
 fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit: u64) -> Option<String> {
     let batch_size = config.train.batch_size;
-    let mut divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
-    divisors.find_map(|n| {
+    let divisors: Vec<usize> = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n)).collect();
+    let in_parts = |n: usize| {
+        let (rows, steps) = (batch_size / n, config.train.grad_accumulation_steps.saturating_mul(n));
         let mut smaller = config.clone();
-        let (rows, steps) = (batch_size / n, config.train.grad_accumulation_steps * n);
         (smaller.train.batch_size, smaller.train.grad_accumulation_steps) = (rows, steps);
-        let peak = Memory::new(&smaller, vocab_size, device).peak;
-        (peak <= limit).then(|| {
-            format!(
-                "train.batch_size = {rows} and train.grad_accumulation_steps = {steps} learn the same from the same \
-                 tokens, in {}",
-                size(peak)
-            )
-        })
-    })
+        (rows, steps, Memory::new(&smaller, vocab_size, device).peak)
+    };
+    let n = divisors.get(divisors.partition_point(|n| in_parts(*n).2 > limit))?; // fewer rows never need more
+    let (rows, steps, peak) = in_parts(*n);
+    Some(format!(
+        "train.batch_size = {rows} and train.grad_accumulation_steps = {steps} learn the same from the same tokens, in {}",
+        size(peak)
+    ))
 }
 
 /// The peak of a step, and what is held then besides weights and optimizer state. `n_threads` tensors are updated at
 /// once.
 fn fullest(
     config: &Config,
-    weights: &[Parameter],
+    weights: &Tensors,
     pass: &PassMemory,
     operations: Operations,
     n_threads: usize,
@@ -167,11 +170,8 @@ fn fullest(
         held.gradients += bytes(weights); // the sum of the earlier micro-batches
     }
     let is_fused = operations == Operations::Fused;
-    let mut of_tensors: Vec<f64> =
-        weights.iter().map(|weight| config.optimizer.temporary_bytes(weight, is_fused)).collect();
-    of_tensors.sort_by(f64::total_cmp);
     // The largest tensors may be updated first, before any gradient is freed.
-    let temporaries = of_tensors.iter().rev().take(n_threads).sum();
+    let temporaries = weights.sum_of_largest(n_threads, |weight| config.optimizer.temporary_bytes(weight, is_fused));
     let update = Held { gradients: bytes(weights), temporaries, ..Held::default() };
     match update.total() > held.total() {
         true => ("the update of the weights", update),
@@ -198,8 +198,8 @@ fn sample(config: &Config, weights: f64, held: Held) -> f64 {
     }
 }
 
-fn bytes(tensors: &[Parameter]) -> f64 {
-    F32 * tensors.iter().map(|tensor| tensor.n_numbers() as f64).sum::<f64>()
+fn bytes(tensors: &Tensors) -> f64 {
+    F32 * tensors.sum(|tensor| tensor.n_numbers() as f64)
 }
 
 #[allow(
@@ -222,7 +222,7 @@ mod tests {
         let mut config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &[]).unwrap();
         config.model = ModelConfig { context_length: 1, ..config.model };
         (config.train.batch_size, config.optimizer.kind) = (1, OptimizerKind::Muon);
-        let weights: Vec<_> = Parameter::all(&config.model, 5).collect();
+        let weights = Tensors::new(&config.model, 5);
         let pass = pass_memory(&config.model, 5, 1, Operations::Fused);
         let of = |n_threads| fullest(&config, &weights, &pass, Operations::Fused, n_threads);
         let ((during, one), (_, two), (_, all)) = (of(1), of(2), of(1000));

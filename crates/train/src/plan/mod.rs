@@ -11,6 +11,7 @@ mod pass;
 mod portable;
 mod ranks;
 mod run_counts;
+mod tensors;
 mod text;
 mod time;
 
@@ -32,7 +33,7 @@ pub use tinderbox_kernels::Operations;
 use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};
 use crate::train::precision;
-use tinderbox_model::Parameter;
+use tensors::Tensors;
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::tokenizer::TokenizerError;
 
@@ -115,11 +116,11 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         return Err(PlanError::TooLarge(parameters.total));
     }
     let flops_per_token = compute(&config.model, vocab_size, device.backend.operations());
-    let table: Vec<_> = Parameter::all(&config.model, vocab_size).collect();
-    let update_flops = config.optimizer.update_flops(&table);
+    let tensors = Tensors::new(&config.model, vocab_size);
+    let update_flops = tensors.sum(|parameter| config.optimizer.update_flops(std::slice::from_ref(parameter)));
     let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
-    let disk = Disk::new(config, table, run.checkpoints);
+    let disk = Disk::new(config, vocab_size, run.checkpoints);
     warnings.extend(memory.advice(config, vocab_size, device));
     let precision = config.train.matmul_precision.on(&device.device);
     let unusable = precision::check(config.train.matmul_precision, device).err();

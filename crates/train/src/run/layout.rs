@@ -38,7 +38,7 @@ pub(super) const BEST: &str = "best";
 pub(super) const LAST: &str = "last";
 pub(super) const LOCK: &str = ".lock";
 
-/// Everything that `--overwrite` removes. The lock file stays.
+/// Everything that `--overwrite` removes, the config last. The lock file stays.
 const CONTENTS: [&str; 16] = [
     CONFIG,
     TOKENIZER,
@@ -90,19 +90,41 @@ impl RunDir {
         }
     }
 
+    /// Checks, without changing anything, that [`RunDir::remove`] would remove nothing but a run, or that there is none.
+    pub(crate) fn check_removable(root: &Path) -> Result<(), RunError> {
+        Self::check_new(root, true)?;
+        let entries = match fs::read_dir(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(cannot_read(root))?.flatten(),
+        };
+        let is_other = |entry: &fs::DirEntry| {
+            let is_named = CONTENTS.iter().chain([&LOCK]).any(|name| entry.file_name() == *name);
+            !is_named && !is_partial(&entry.path())
+        };
+        let mut others: Vec<PathBuf> = entries.filter(is_other).map(|entry| entry.file_name().into()).collect();
+        others.sort();
+        match others.is_empty() {
+            true => Ok(()),
+            false => Err(RunError::Others { root: root.to_owned(), others }),
+        }
+    }
+
+    /// Removes a run and its directory, unless that holds something else.
+    pub(crate) fn remove(root: &Path) -> Result<(), RunError> {
+        remove_contents(root, &CONTENTS)?;
+        remove_left_over(root);
+        remove_contents(root, &[LOCK])?;
+        match fs::remove_dir(root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_write(root)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Creates the directory of a new run, replacing an old one if `overwrite`.
     pub fn create(root: &Path, overwrite: bool, config: &Config, tokenizer: &Tokenizer) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
         // The config stays: it marks the directory as a run that may be overwritten, even if this is interrupted.
-        for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
-            let path = root.join(name);
-            match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
-                Ok(_) => fs::remove_file(&path),
-                Err(_) => continue, // there is none
-            }
-            .map_err(cannot_write(&path))?;
-        }
+        remove_contents(root, &CONTENTS[1..])?;
         create_dir_all(root).map_err(cannot_write(root))?;
         remove_left_over(root);
         let run = Self { root: root.to_owned() };
@@ -320,6 +342,18 @@ impl RunDir {
         let path = self.checkpoints();
         if path.is_dir() { fs::remove_dir_all(&path).map_err(cannot_write(&path)) } else { Ok(()) }
     }
+}
+
+fn remove_contents(root: &Path, names: &[&str]) -> Result<(), RunError> {
+    for path in names.iter().rev().map(|name| root.join(name)) {
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+            Ok(_) => fs::remove_file(&path),
+            Err(_) => continue, // there is none
+        }
+        .map_err(cannot_write(&path))?;
+    }
+    Ok(())
 }
 
 /// A checkpoint and its run.

@@ -3,7 +3,8 @@
 
 use toml::{Table, Value};
 
-use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides, steps_within};
+use super::pace::{steps_within, whole_steps};
+use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{comment, comment_start, section_lines, sets};
@@ -25,11 +26,12 @@ pub(super) fn toml(
     base_steps: usize,
     outcome: &Outcome,
 ) -> String {
-    let base_s = base_steps as f64 * base_ms / 1e3;
-    let max_steps = steps_within(base_s, step_ms).max(1);
-    let mut overrides = overrides(request, space, setting);
-    overrides.push(format!("train.max_steps={max_steps}"));
     let load = |text: &str, overrides: &[String]| Config::from_toml(text, &request.config_name, overrides).ok();
+    let mut overrides = overrides(request, space, setting);
+    let [base, best] = [&request.overrides, &overrides].map(|it| load(&request.config, it).expect("it was trained"));
+    let base_s = whole_steps(&base, base_steps) * base_ms / 1e3;
+    let max_steps = steps_within(&best, base_s, step_ms).max(1);
+    overrides.push(format!("train.max_steps={max_steps}"));
     let wanted = load(&request.config, &overrides).expect("it was trained with these settings");
     let mut changes = changes(request, space, setting, &wanted, outcome);
     let why = format!(

@@ -28,6 +28,8 @@ pub enum Entry {
     Reached { trial: usize, seed: usize, rung: usize, step: usize, bits_per_byte: f64 },
     /// A run ended before it reached a rung.
     Failed { trial: usize, seed: usize, rung: usize, reason: String },
+    /// A warning about the sweep.
+    Caution { text: String },
     /// The steps of the base config and of the best setting were measured with nothing else training.
     Alone { trial: usize, base_ms: f64, step_ms: f64 },
 }
@@ -56,10 +58,10 @@ impl Folder {
             // Another program's file of that name.
             Some(None) if overwrite && !has_entries(root) => return Err(SweepError::NotEmpty(root.to_owned())),
             Some(_) if overwrite => {
+                remove_runs(root)?;
                 for name in [REQUEST, LOG, super::PAGE, super::BEST] {
                     remove(fs::remove_file(root.join(name)), &root.join(name))?;
                 }
-                remove_trials(&root.join(super::RUNS))?;
             }
             Some(None) => return Err(SweepError::Damaged(path)),
             Some(Some(earlier)) => {
@@ -104,14 +106,23 @@ fn has_entries(root: &Path) -> bool {
     read_lines::<Entry>(&root.join(LOG)).is_ok_and(|log| !log.lines.is_empty())
 }
 
-/// Removes the runs of a sweep. Other runs in the folder stay.
-fn remove_trials(runs: &Path) -> Result<(), SweepError> {
-    for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(super::TRIAL.as_bytes()) {
-            remove(fs::remove_dir_all(entry.path()), &entry.path())?;
-        }
-    }
-    fs::remove_dir(runs).ok(); // unless there are others
+/// Removes the runs of a sweep: those that its log names, if nothing but a run wrote in them. Others stay.
+fn remove_runs(root: &Path) -> Result<(), SweepError> {
+    let entries = read_lines::<Entry>(&root.join(LOG))?.lines;
+    let n_seeds = entries.iter().find_map(|entry| match entry {
+        Entry::Planned(course) => Some(course.n_seeds),
+        _ => None,
+    });
+    let trials = entries.iter().filter_map(|entry| match entry {
+        Entry::Prepared { trial, .. } => Some(*trial),
+        _ => None,
+    });
+    let seeds = 0..n_seeds.unwrap_or(1);
+    let runs: Vec<_> =
+        trials.flat_map(|trial| seeds.clone().map(move |seed| root.join(super::run_name(trial, seed)))).collect();
+    runs.iter().try_for_each(|run| RunDir::check_removable(run))?;
+    runs.iter().try_for_each(|run| RunDir::remove(run))?;
+    fs::remove_dir(root.join(super::RUNS)).ok(); // unless there are others
     Ok(())
 }
 
@@ -161,12 +172,27 @@ mod tests {
         let other = Request { n_seeds: 3, ..request.clone() };
         let error = Folder::open(&root, &other, false).unwrap_err().to_string();
         assert!(error.contains("--seeds"), "{error}");
-        let runs = ["trial-000", "trial-001-seed-1", "mine"].map(|run| root.join(super::super::RUNS).join(run));
+        let course = Course { base_s: 1.0, full_s: 1.0, n_settings: 2, n_rungs: 1, n_seeds: 2, jobs: 1 };
+        let prepared = Entry::Prepared { trial: 1, parameters: 1, step_ms: 1.0, max_steps: 1 };
+        let mut folder = Folder::open(&root, &request, false).unwrap().0;
+        folder.append(&Entry::Planned(course)).unwrap();
+        folder.append(&prepared).unwrap();
+        drop(folder);
+        let names = ["trial-001", "trial-001-seed-1", "trial-000", "trial-001-seed-2", "trial-notes", "mine"];
+        let runs = names.map(|run| root.join(super::super::RUNS).join(run));
         for run in &runs {
-            fs::create_dir_all(run).unwrap();
+            fs::create_dir_all(run.join("checkpoints")).unwrap();
+            fs::write(run.join("config.toml"), "[model]\n[train]\n").unwrap();
         }
+        let notes = runs[0].join("notes.txt");
+        fs::write(&notes, "of the user").unwrap();
+        let refused = Folder::open(&root, &other, true).unwrap_err().to_string();
+        assert!(refused.contains("no run wrote them:\n  - notes.txt"), "{refused}");
+        assert!(runs.iter().all(|run| run.join("config.toml").is_file()), "nothing is changed");
+        assert_eq!(super::request(&root).as_ref(), Some(&request));
+        fs::remove_file(notes).unwrap();
         assert_eq!(Folder::open(&root, &other, true).unwrap().1, []);
-        assert_eq!(runs.map(|run| run.exists()), [false, false, true], "only its own runs are removed");
+        assert_eq!(runs.map(|run| run.exists()), [false, false, true, true, true, true], "only its own are removed");
         fs::write(root.join(REQUEST), "{\"of\": \"another program\"}").unwrap();
         assert!(matches!(Folder::open(&root, &request, true), Err(SweepError::NotEmpty(_))));
         fs::write(dir.path().join("a file"), "").unwrap();

@@ -8,6 +8,7 @@ mod best;
 mod course;
 mod log;
 mod outcome;
+mod pace;
 mod results;
 mod space;
 mod trial;
@@ -28,12 +29,14 @@ pub use outcome::{Group, Importance, Outcome, Row};
 pub use space::{Dimension, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use crate::format::{duration, first_line, grouped, size};
+use crate::format::{counted, duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
 use crate::run::RunError;
+use crate::run::files::remove_left_over;
 use crate::train::{Interrupter, TrainError};
 use course::CourseInputs;
 use log::Folder;
+use pace::{step_of_rung, steps_within, whole_steps};
 use results::{IsolatedStepTimes, Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use trial::Reached;
@@ -44,11 +47,12 @@ pub const PAGE: &str = "sweep.html";
 pub const BEST: &str = "best.toml";
 /// The run directories, in the same folder.
 const RUNS: &str = "runs";
-/// How the names of the run directories begin.
-const TRIAL: &str = "trial-";
 
 /// The number of evaluations of a run that is compared only at its end.
 const EVALUATIONS: usize = 8;
+
+/// Fewer steps than this before the first comparison are worth a warning.
+const FEW_STEPS: usize = 20;
 
 /// The speedup that two parallel runs need over one run after the other; a smaller one is noise.
 const GAIN: f64 = 1.05;
@@ -171,6 +175,12 @@ pub fn run(
     let mut outcome = Outcome::new(root, &space, &settings, &course, &sweep.state().results);
     outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
     outcome.write(root)?;
+    // What was half written when the process was killed, also in runs that did not go on.
+    remove_left_over(root);
+    let runs = (0..settings.len()).flat_map(|trial| (0..course.n_seeds).map(move |seed| run_name(trial, seed)));
+    for run in runs {
+        remove_left_over(&root.join(run));
+    }
     Ok(outcome)
 }
 
@@ -191,16 +201,10 @@ fn overrides(request: &Request, space: &[Dimension], setting: &[Value]) -> Vec<S
     request.overrides.iter().cloned().chain(values).collect()
 }
 
-/// The number of whole steps of `step_ms` that fit into `s` seconds.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
-fn steps_within(s: f64, step_ms: f64) -> usize {
-    (s * 1e3 / step_ms * (1.0 + 1e-9)) as usize
-}
-
 /// The directory of a run, relative to the sweep's.
 fn run_name(trial: usize, seed: usize) -> PathBuf {
     let seed = if seed == 0 { String::new() } else { format!("-seed-{seed}") };
-    Path::new(RUNS).join(format!("{TRIAL}{trial:03}{seed}"))
+    Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
 }
 
 struct State {
@@ -271,7 +275,7 @@ impl Sweep<'_> {
         let course = Course::plan(CourseInputs {
             method: self.request.method,
             budget_s: self.request.budget_s,
-            base_s: base_steps as f64 * step_ms / 1e3,
+            base_s: whole_steps(self.base, base_steps) * step_ms / 1e3,
             base_steps,
             n_possible,
             n_seeds: self.request.n_seeds.max(1),
@@ -293,12 +297,19 @@ impl Sweep<'_> {
     /// Checks every setting, and measures those that differ in keys that affect the step time.
     fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
         let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
-        speeds.insert(speed_key(self.base), course.base_s * 1e3 / self.base.train.max_steps as f64);
+        speeds.insert(speed_key(self.base), course.base_s * 1e3 / whole_steps(self.base, self.base.train.max_steps));
+        let mut runs: BTreeMap<String, usize> = BTreeMap::new();
         for (trial, setting) in settings.iter().enumerate() {
             if self.interrupter.should_stop() {
                 return Err(SweepError::Interrupted);
             }
-            let config = self.config_of(trial, setting);
+            let config = self.config_of(trial, setting).and_then(|config| {
+                let first = *runs.entry(pace::effective(&config).to_toml()).or_insert(trial);
+                match first == trial {
+                    true => Ok(config),
+                    false => Err(format!("it makes the same run as trial {first}")),
+                }
+            });
             if !self.state().results.trials.contains_key(&trial) {
                 let entry = match &config {
                     Err(reason) => Err(reason.clone()),
@@ -310,11 +321,33 @@ impl Sweep<'_> {
                 speeds.insert(speed_key(config), prepared.step_ms);
             }
         }
-        let results = &self.state().results;
-        match results.in_rung(0).is_empty() {
-            true => Err(SweepError::NothingLeft(results.trials[&0].clone().err().unwrap_or_default())),
-            false => Ok(()),
+        if self.state().results.in_rung(0).is_empty() {
+            let base = self.state().results.trials[&0].clone();
+            return Err(SweepError::NothingLeft(base.err().unwrap_or_default()));
         }
+        self.warn_of_few_steps(course, settings)
+    }
+
+    /// Warns if the first comparison comes after so few steps that it says little about the end.
+    fn warn_of_few_steps(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
+        let steps = |trial: usize| {
+            let max_steps = self.state().results.trials[&trial].as_ref().ok()?.max_steps;
+            let mut config = self.config_of(trial, &settings[trial]).ok()?;
+            config.train.max_steps = max_steps;
+            Some(step_of_rung(course, &config, 0))
+        };
+        let trials = self.state().results.in_rung(0);
+        let fewest = trials.iter().filter_map(|trial| steps(*trial)).min().unwrap_or(usize::MAX);
+        if course.n_rungs == 1 || fewest >= FEW_STEPS || self.state().results.is_cautioned {
+            return Ok(());
+        }
+        self.note(Entry::Caution {
+            text: format!(
+                "the first rung compares settings after {}, which says little about the end of a run\n  hint: a \
+                 larger --budget, fewer keys in --space, or --method random",
+                counted(fewest as u64, "step")
+            ),
+        })
     }
 
     fn config_of(&self, trial: usize, setting: &[Value]) -> Result<Config, String> {
@@ -344,8 +377,9 @@ impl Sweep<'_> {
             return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
         }
         let (needed, machine) = (plan.memory.peak * course.jobs as u64, plan.memory.machine);
-        if let Some(machine) = machine.filter(|machine| needed > machine.total) {
-            return Ok(Err(format!("it needs {} of memory, and there are {}", size(needed), size(machine.total))));
+        if let Some(machine) = machine.filter(|machine| needed > machine.available) {
+            let available = size(machine.available);
+            return Ok(Err(format!("it needs {} of memory, and {available} are available", size(needed))));
         }
         let step_ms = match known_ms {
             Some(step_ms) => Some(step_ms),
@@ -354,8 +388,10 @@ impl Sweep<'_> {
         let Some(step_ms) = step_ms else {
             return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
         };
-        let max_steps = steps_within(course.full_s, step_ms);
-        if course.steps_of(0, max_steps) == 0 {
+        let max_steps = steps_within(config, course.full_s, step_ms);
+        let mut whole = config.clone();
+        whole.train.max_steps = max_steps;
+        if step_of_rung(course, &whole, 0) == 0 {
             let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
             return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));
         }
@@ -422,7 +458,7 @@ impl Sweep<'_> {
         };
         let config = self.config_of(trial, &settings[trial]).expect("it was checked when it was prepared");
         let config = compared(config, self.base, course, max_steps, seed);
-        let step = course.steps_of(rung, max_steps);
+        let step = step_of_rung(course, &config, rung);
         let root = self.root.join(run_name(trial, seed));
         Ok(match trial::train_to(step, &root, config, &self.device, self.interrupter)? {
             Reached::Rung { bits_per_byte } => Entry::Reached { trial, seed, rung, step, bits_per_byte },
@@ -433,11 +469,12 @@ impl Sweep<'_> {
 
 /// The config of a run for comparison: as long as its time allows, and evaluated on as many tokens as the base config
 /// at every rung.
-fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
+fn compared(mut config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
     let tokens = |config: &Config| config.train.batch_size * config.model.context_length;
+    config.train.max_steps = max_steps;
     let eval_interval = match course.n_rungs {
         1 => (max_steps / EVALUATIONS).max(1),
-        _ => course.steps_of(0, max_steps),
+        _ => pace::evaluation_interval(course, &config),
     };
     let train = TrainConfig {
         seed: base.train.seed + seed as u64,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use toml::Value;
 
+use super::pace::whole_steps;
 use super::{BEST, Course, Dimension, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
 use crate::format::short;
 use crate::run::{Curves, RunDir, write_atomically};
@@ -158,11 +159,13 @@ impl Outcome {
     /// The validation loss of each trial over its training time in seconds.
     pub fn curves(&self, root: &Path) -> Vec<Vec<(f64, f64)>> {
         let curve = |row: &Row| {
-            let curves = RunDir::open(&root.join(&row.run)).and_then(|run| Curves::read(&run));
-            let points = curves.map(|curves| curves.column("val_bits_per_byte_estimate")).unwrap_or_default();
+            let read = |run: RunDir| Ok((run.config()?, Curves::read(&run)?));
+            let Ok((config, curves)) = RunDir::open(&root.join(&row.run)).and_then(read) else { return Vec::new() };
+            let points = curves.column("val_bits_per_byte_estimate");
             // Runs are aligned by training time.
             let step_ms = row.step_ms.unwrap_or_default();
-            points.into_iter().map(|(step, loss)| (step as f64 * step_ms / 1e3, loss)).collect()
+            let s = |step: u64| whole_steps(&config, usize::try_from(step).unwrap_or(usize::MAX)) * step_ms / 1e3;
+            points.into_iter().map(|(step, loss)| (s(step), loss)).collect()
         };
         self.trials.iter().map(curve).collect()
     }
@@ -180,14 +183,14 @@ fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> R
     match prepared {
         None => return row,
         Some(Err(reason)) => return Row { reason: Some(reason), ..row },
-        Some(Ok(Prepared { parameters, step_ms, max_steps })) => {
+        Some(Ok(Prepared { parameters, step_ms, max_steps: _ })) => {
             (row.parameters, row.step_ms) = (Some(parameters), Some(step_ms));
             for rung in 0..course.n_rungs {
                 match results.losses(trial, rung) {
                     None => break,
                     Some(Err(reason)) => row.reason = Some(reason),
                     Some(Ok(runs)) => {
-                        (row.rung, row.step) = (Some(rung), Some(course.steps_of(rung, max_steps)));
+                        (row.rung, row.step) = (Some(rung), results.steps.get(&(trial, rung)).copied());
                         row.bits_per_byte = Some(mean(&runs));
                         let ends = [f64::INFINITY, f64::NEG_INFINITY];
                         let ends = runs.iter().fold(ends, |[low, high], run| [low.min(*run), high.max(*run)]);

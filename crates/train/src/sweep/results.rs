@@ -13,6 +13,9 @@ pub(super) struct Results {
     pub(super) reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
     /// Step times with nothing else running, by trial.
     pub(super) alone: BTreeMap<usize, IsolatedStepTimes>,
+    /// The steps that runs had made at their rungs, by trial and rung.
+    pub(super) steps: BTreeMap<(usize, usize), usize>,
+    pub(super) is_cautioned: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,9 @@ impl Results {
                 self.trials.insert(trial, Ok(Prepared { parameters, step_ms, max_steps }));
             }
             Entry::LeftOut { trial, reason } => _ = self.trials.insert(trial, Err(reason)),
-            Entry::Reached { trial, seed, rung, bits_per_byte, .. } => {
+            Entry::Caution { .. } => self.is_cautioned = true,
+            Entry::Reached { trial, seed, rung, step, bits_per_byte } => {
+                self.steps.insert((trial, rung), step);
                 self.reached.insert((trial, rung, seed), Ok(bits_per_byte));
             }
             Entry::Failed { trial, seed, rung, reason } => {

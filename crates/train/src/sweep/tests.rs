@@ -61,6 +61,8 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
         });
         of_trial.next().unwrap()
     };
+    let log = fs::read_to_string(root.join("log.jsonl")).unwrap();
+    assert_eq!(log.matches("the first rung compares settings after 12 steps").count(), 1, "{log}");
     assert!((0..4).all(|trial| of_first(best.trial) <= of_first(trial)), "the best of the first rung goes on");
 
     // The same config, trained without interruption.
@@ -85,6 +87,26 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
     assert_eq!(loaded.train.max_steps, 36);
     assert!(toml.contains("# Chosen by the sweep.") && toml.contains("0.01:"), "{toml}");
     assert_eq!(sweep(&request, &root), outcome, "a sweep that is done is only shown again");
+}
+
+#[test]
+fn a_key_that_changes_nothing_makes_no_second_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = ["schedule.ramp_fraction=0.3,0.6", "schedule.initial_batch_size=4,2"];
+    let request = Request { method: Method::Grid, ..request(&dir, &space) };
+    let outcome = sweep(&request, &dir.path().join("sweep"));
+    let steps = |values: [&str; 2]| {
+        let row = outcome.trials.iter().find(|row| row.values == values).unwrap();
+        row.step.ok_or_else(|| row.reason.clone().unwrap_or_default())
+    };
+    // A batch of 4 is the whole one from the first step on.
+    assert_eq!(outcome.trials.len(), 5);
+    for ramp in ["0.3", "0.6"] {
+        assert_eq!(steps([ramp, "4"]), Err("it makes the same run as trial 0".to_owned()), "{outcome:?}");
+    }
+    // The shorter steps of the ramp leave time for more, in which as many tokens are read.
+    let [short, long] = ["0.3", "0.6"].map(|ramp| steps([ramp, "2"]).unwrap());
+    assert!(36 < short && short < long, "{short} {long}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! One run of a sweep, trained up to a rung. A rung is an interruption: the run has the length and the schedule of a
 //! full run, stops after the evaluation of the rung's last step as with Ctrl-C, and resumes if promoted.
 
-use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
@@ -56,11 +55,7 @@ pub(super) fn train_to(
     let start = match RunDir::open(root) {
         Ok(run) if run.last().is_ok() => Start::Resume,
         Ok(_) => Start::Overwrite,
-        Err(_) => {
-            // A process killed while creating the folder left something that is not a run.
-            fs::remove_dir_all(root).ok();
-            Start::New
-        }
+        Err(_) => Start::New, // there may be a lock, of a process killed as it began
     };
     let own = Interrupter::new();
     let is_last = step == config.train.max_steps;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig, OptimizerConfig, PrecisionChoice, TrainConfig};
+use crate::config::{Config, ConfigError, DataConfig, OptimizerConfig, PrecisionChoice, TrainConfig, ValSplit};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::run::{self, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
@@ -89,6 +89,7 @@ fn create(
     interrupter: &Interrupter,
 ) -> Result<Prepared, TrainError> {
     let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
+    config.data.val_split.get_or_insert(ValSplit::Documents); // a config without the key is one of an older version
     let options = OpenOptions { tokenizer, earlier: None, on_progress };
     let mut corpus = open_corpus(&mut config, options).map_err(|error| match (error, &parent) {
         (
@@ -189,7 +190,12 @@ fn resume(
     if state.is_imported() {
         return Err(TrainError::Imported(root()));
     }
-    let [refused, changed] = differences(&run.config()?, &config);
+    let earlier = run.config()?;
+    config.data.val_split = match (earlier.data.val_split, config.data.val_split) {
+        (None, Some(ValSplit::End)) => None, // by another name
+        (earlier, given) => given.or(earlier),
+    };
+    let [refused, changed] = differences(&earlier, &config);
     refuse(refused)?;
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
     let max_steps = config.train.max_steps;
@@ -270,6 +276,7 @@ fn is_fixed(key: (&str, &str)) -> bool {
     let of_section = ["tokenizer", "model"].contains(&key.0) && ![DROPOUT, ("tokenizer", "path")].contains(&key);
     let others = [
         ("data", "val_fraction"),
+        ("data", "val_split"),
         ("train", "seed"),
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),

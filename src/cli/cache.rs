@@ -1,0 +1,101 @@
+//! `tinderbox cache`: shows and clears the folder of encoded texts.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{note, print_json, print_table};
+use crate::data::{CachedFile, CachedKind, clear_cache, list_cache};
+use crate::format::{counted, size};
+use crate::run::unix_s;
+use crate::view;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox cache
+  tinderbox cache size --json
+  tinderbox cache clear")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// The folder, as data.cache_dir names it [default: tinderbox/tokens in your cache directory]
+    #[arg(long, value_name = "DIR", global = true)]
+    cache_dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Action {
+    /// List the files with their sizes and what each is for: the default
+    #[command(after_help = "\
+Example:
+  tinderbox cache list --json")]
+    List,
+    /// Print the size of all files
+    #[command(after_help = "\
+Example:
+  tinderbox cache size --cache-dir tokens")]
+    Size,
+    /// Remove the files that are not in use; a later run makes them again
+    #[command(after_help = "\
+Example:
+  tinderbox cache clear --texts")]
+    Clear {
+        /// Remove the texts of standard input, too, without which their runs cannot be resumed
+        #[arg(long)]
+        texts: bool,
+    },
+}
+
+/// Lists, measures or clears the cache.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let cache_dir = args.cache_dir.as_deref();
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            let (folder, files) = list_cache(cache_dir)?;
+            if args.json {
+                return print_json(&json!({ "folder": folder, "bytes": bytes(&files), "files": files }));
+            }
+            if !files.is_empty() {
+                print_table(&view::cache_table(&files, unix_s()))?;
+            }
+            note(format!("{} in `{}`", summary(&files), folder.display()));
+        }
+        Action::Size => {
+            let (folder, files) = list_cache(cache_dir)?;
+            match args.json {
+                true => print_json(&json!({ "folder": folder, "bytes": bytes(&files) }))?,
+                false => print_table(&format!("{}\n", size(bytes(&files))))?,
+            }
+        }
+        Action::Clear { texts } => {
+            let (folder, cleared) = clear_cache(cache_dir, texts)?;
+            let (removed, in_use) = (&cleared.removed, &cleared.in_use);
+            if args.json {
+                return print_json(&json!({ "folder": folder, "removed_bytes": bytes(removed), "removed": removed,
+                                           "in_use": in_use }));
+            }
+            note(format!("removed {} from `{}`", summary(removed), folder.display()));
+            if !in_use.is_empty() {
+                note(format!("kept {}, which a process is using", summary(in_use)));
+            }
+            let kept: Vec<_> = list_cache(cache_dir)?.1.into_iter().filter(|it| it.kind == CachedKind::Text).collect();
+            if !texts && !kept.is_empty() {
+                note(format!("kept {} of standard input; --texts removes them, too", summary(&kept)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn bytes(files: &[CachedFile]) -> u64 {
+    files.iter().map(|file| file.bytes).sum()
+}
+
+fn summary(files: &[CachedFile]) -> String {
+    format!("{} of {}", counted(files.len() as u64, "file"), size(bytes(files)))
+}
