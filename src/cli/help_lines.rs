@@ -29,7 +29,8 @@ fn problems(command: &Command, called: &str) -> Vec<String> {
         problems.extend(missing.map(|problem| format!("`{called} {arg}` {problem}")));
     }
     let subcommands = command.get_subcommands();
-    for subcommand in subcommands.filter(|command| command.get_name() != "help") {
+    // Hidden ones are called by the program itself.
+    for subcommand in subcommands.filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
         let called = format!("{called} {}", subcommand.get_name());
         problems.extend(self::problems(subcommand, &called));
     }

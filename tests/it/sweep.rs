@@ -20,7 +20,7 @@ const SWEEP: [&str; 11] = [
     "--seeds",
     "2",
     "--set",
-    "train.max_steps=120",
+    "train.max_steps=300",
     "--json",
 ];
 
