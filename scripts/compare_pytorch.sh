@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tinderbox and PyTorch in turn on this machine's CPU: medians and ratios of several rounds, as a table.
+# Tinderbox, PyTorch and, with LLM_C, llm.c in turn on this machine's CPU: medians and ratios of several rounds.
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
@@ -14,12 +14,14 @@
 #     PRECISION  what Tinderbox trains in: f32, or bf16 (train.matmul_precision); f32
 #     TORCH_DTYPE what PyTorch trains in: float32, or bfloat16 (its autocast); float32
 #     COMPILE    1: PyTorch trains with torch.compile, too, and the faster of the two counts; 0
+#     LLM_C      a clone of https://github.com/karpathy/llm.c: `train` measures its train_gpt2.c, too, in f32, built
+#                with gcc in a temporary folder; not set
 #     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py, with its arguments and its JSON object
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
 #
-# A training round of Tinderbox is `tinderbox bench train`: steps of the real trainer on the same text, and nothing else,
-# as in the script. Peak memory is that of the whole process on both sides.
+# A training round of Tinderbox is `tinderbox bench train`: steps of the real trainer on the same text, and nothing
+# else, as in the scripts. Peak memory is that of the whole process on every side.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,6 +33,7 @@ python=${PYTHON:-python3}
 tinderbox=${TINDERBOX:-target/release/tinderbox}
 torch_gpt=${TORCH_GPT:-scripts/torch_gpt.py}
 compile=${COMPILE:-0}
+llm_c=${LLM_C:-}
 corpus=data/tinyshakespeare.txt
 
 fail() {
@@ -52,14 +55,25 @@ median() {
     sort -g "$1" | awk '{ x[NR] = $1 } END { print x[int(NR / 2) + 1] }'
 }
 
-# row NAME WHAT: what both sides of a measurement came to, and how many times theirs ours is.
+# row NAME WHAT: what the sides of a measurement came to, and how many times that of each other side ours is.
 row() {
-    awk -v name="$1" -v what="$2" -v ours="$(median "$work/ours.$2")" -v theirs="$(median "$work/theirs.$2")" \
-        'BEGIN { printf "%-28s %-16s %12.1f %12.1f %7.2f\n", name, what, ours, theirs, ours / theirs }'
+    local ours side
+    ours=$(median "$work/ours.$2")
+    awk -v name="$1" -v what="$2" -v ours="$ours" 'BEGIN { printf "%-28s %-16s %12.1f", name, what, ours }'
+    for side in theirs llm_c; do
+        [ -f "$work/$side.$2" ] || continue
+        awk -v ours="$ours" -v theirs="$(median "$work/$side.$2")" \
+            'BEGIN { printf " %12.1f %7.2f", theirs, ours / theirs }'
+    done
+    echo
 }
 
+# heading WHAT SIDE...: the first line of a table, with the sides other than ours.
 heading() {
-    printf '%-28s %-16s %12s %12s %7s\n' "$1" "median of $rounds" tinderbox pytorch ratio
+    printf '%-28s %-16s %12s' "$1" "median of $rounds" tinderbox
+    shift
+    printf ' %12s   ratio' "$@"
+    echo
 }
 
 # keep SIDE JSON KEY...: adds a round's numbers to those of the rounds before.
@@ -70,7 +84,7 @@ keep() {
 }
 
 forget() {
-    rm -f "$work"/ours.* "$work"/theirs.* "$work"/compiled.*
+    rm -f "$work"/ours.* "$work"/theirs.* "$work"/compiled.* "$work"/llm_c.*
 }
 
 # faster: makes the compiled side theirs, if it was measured and makes more tokens per second; prints which it is.
@@ -86,10 +100,28 @@ faster() {
     fi
 }
 
-# train_row PRESET STEPS "SCRIPT'S ARGUMENTS" CONFIG SETTING...
+build_llm_c() {
+    [ -f "$llm_c/train_gpt2.c" ] ||
+        fail "there is no \`$llm_c/train_gpt2.c\`" "git clone https://github.com/karpathy/llm.c, and LLM_C=PATH"
+    # The flags of its Makefile, with OpenMP.
+    gcc -Ofast -march=native -fopenmp -DOMP -w -I "$llm_c" scripts/llm_c_train.c -o "$work/llm_c_train" -lm \
+        2>>"$work/log" || fail "gcc cannot build llm.c: $(grep -m 1 'error\|not found' "$work/log")" \
+        "install gcc, and see in scripts/llm_c_train.c which commit it is written for"
+}
+
+# llm_c_round STEPS "SIZES": a round of llm.c, whose sizes are batch size, context, layers, heads and d_model.
+llm_c_round() {
+    local json
+    # shellcheck disable=SC2086 # several sizes
+    json=$("$work/llm_c_train" "$corpus" "$1" $2 2>>"$work/log") ||
+        fail "llm.c failed: $(tail -n 1 "$work/log")" "see in scripts/llm_c_train.c which commit it is written for"
+    keep llm_c "$json" median_step_ms tokens_per_s peak_rss_mib
+}
+
+# train_row PRESET STEPS "SCRIPT'S ARGUMENTS" "LLM.C'S SIZES" CONFIG SETTING...
 train_row() {
-    local preset=$1 n=$2 arguments=$3 config=$4 setting json i
-    shift 4
+    local preset=$1 n=$2 arguments=$3 sizes=$4 config=$5 setting json i
+    shift 5
     local set=(--set 'model.bias=false' --set 'model.dropout=0.0' --set 'tokenizer.kind="char"')
     set+=(--set "train.matmul_precision=$precision")
     set+=(--set "data.path=\"$corpus\"" --set "data.cache_dir=\"$work/tokens\"")
@@ -106,6 +138,7 @@ train_row() {
                 $arguments --compile)
             keep compiled "$json" median_step_ms tokens_per_s peak_rss_mib
         fi
+        if [ -n "$llm_c" ]; then llm_c_round "$n" "$sizes"; fi
         json=$("$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps "$n" --json \
             2>>"$work/log") || fail "tinderbox failed: $(tail -n 1 "$work/log")" "try: tinderbox bench train $config"
         keep ours "${json//median_ms/median_step_ms}" median_step_ms tokens_per_s peak_rss_mib
@@ -119,16 +152,21 @@ train() {
     [ -f "$torch_gpt" ] || fail "there is no \`$torch_gpt\`" "TORCH_GPT names another PyTorch training script"
     [ -f "$corpus" ] || fail "there is no \`$corpus\`" "run scripts/fetch_data.sh"
     "$python" -c 'import torch' 2>/dev/null || fail "\`$python\` has no torch" "$python -m pip install torch numpy"
-    heading "training, $precision / $torch_dtype"
+    if [ -n "$llm_c" ]; then build_llm_c; fi
+    heading "training, $precision / $torch_dtype" pytorch ${llm_c:+"llm.c, f32"}
     local few=$((steps / 4 > 6 ? steps / 4 : 6)) preset
     [ $# -gt 0 ] || set -- nano-cpu baby-gpu gpt2-124m
     for preset in "$@"; do
         case $preset in
-            nano-cpu) train_row nano-cpu "$steps" "" configs/shakespeare-nanogpt.toml ;;
-            baby-gpu) train_row baby-gpu "$few" "--batch-size 4" configs/shakespeare-gpu.toml train.batch_size=4 ;;
+            nano-cpu) train_row nano-cpu "$steps" "" "12 64 4 4 128" configs/shakespeare-nanogpt.toml ;;
+            baby-gpu)
+                train_row baby-gpu "$few" "--batch-size 4" "4 256 6 6 384" configs/shakespeare-gpu.toml \
+                    train.batch_size=4
+                ;;
             gpt2-124m)
                 # Characters too, so that the sizes go on top of a config for characters.
-                train_row gpt2-124m "$few" "--context 256 --batch-size 1" configs/shakespeare-gpu.toml \
+                train_row gpt2-124m "$few" "--context 256 --batch-size 1" "1 256 12 12 768" \
+                    configs/shakespeare-gpu.toml \
                     model.n_layers=12 model.n_heads=12 model.n_kv_heads=12 model.d_model=768 model.d_ff=3072 \
                     train.batch_size=1
                 ;;
@@ -159,7 +197,7 @@ generate_row() {
 generate() {
     "$python" -c 'import torch, transformers' 2>/dev/null ||
         fail "\`$python\` has no torch and transformers" "$python -m pip install torch transformers"
-    heading writing
+    heading writing pytorch
     generate_row "shakespeare-gpu" 1 128 100 65 configs/shakespeare-gpu.toml model.bias=true
     generate_row "shakespeare-gpu, 16 texts" 16 128 100 65 configs/shakespeare-gpu.toml model.bias=true
     generate_row "gpt2-124m" 1 128 64 50257 configs/gpt2-124m.toml
