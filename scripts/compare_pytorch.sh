@@ -17,6 +17,8 @@
 #     LLM_C      a clone of https://github.com/karpathy/llm.c: `train` measures its train_gpt2.c, too, in f32, built
 #                with gcc in a temporary folder; not set
 #     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py, with its arguments and its JSON object
+#     TINDERBOX_SIMD avx2 or avx512: holds both sides to these instructions, PyTorch by ATEN_CPU_CAPABILITY,
+#                MKL_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
 #
@@ -35,6 +37,10 @@ torch_gpt=${TORCH_GPT:-scripts/torch_gpt.py}
 compile=${COMPILE:-0}
 llm_c=${LLM_C:-}
 corpus=data/tinyshakespeare.txt
+case ${TINDERBOX_SIMD:-} in
+    avx2) export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ;;
+    avx512) export ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 ;;
+esac
 
 fail() {
     echo "compare_pytorch.sh: $1" >&2
