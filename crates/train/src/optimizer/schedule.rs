@@ -162,7 +162,7 @@ impl BatchSchedule {
     }
 
     /// The number of training tokens in all steps before `step`; rounded if the batches grow to more than
-    /// [`MAX_SIZES`] sizes, which no machine has the memory for.
+    /// `MAX_SIZES` sizes, which no machine has the memory for.
     pub fn tokens_before(&self, step: usize) -> u64 {
         let [[first_rows, first_tokens], [last_rows, last_tokens]] = self.ends;
         let n_sizes = (last_rows - first_rows).saturating_add((last_tokens - first_tokens) / TOKENS);
