@@ -68,7 +68,7 @@ pub(super) unsafe fn add<A: Arithmetic, const R: usize, const V: usize>(
 #[inline(never)]
 fn avx512_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
     // SAFETY: the CPU has the instructions, and the caller has counted sums and columns.
-    unsafe { add_by::<Avx512<true>, R, V>(product, sums) }
+    unsafe { add_by::<Avx512, true, R, V>(product, sums) }
 }
 
 /// AVX-512 without VNNI: two products at once, of numbers in 16 bits.
@@ -76,7 +76,7 @@ fn avx512_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut 
 #[inline(never)]
 fn avx512<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
-    unsafe { add_by::<Avx512<false>, R, V>(product, sums) }
+    unsafe { add_by::<Avx512, false, R, V>(product, sums) }
 }
 
 /// AVX-VNNI: four products at once.
@@ -84,7 +84,7 @@ fn avx512<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]
 #[inline(never)]
 fn avx_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
-    unsafe { add_by::<Avx2<true>, R, V>(product, sums) }
+    unsafe { add_by::<Avx2, true, R, V>(product, sums) }
 }
 
 /// AVX2: two products at once, of numbers in 16 bits.
@@ -92,37 +92,180 @@ fn avx_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f3
 #[inline(never)]
 fn avx2<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
-    unsafe { add_by::<Avx2<false>, R, V>(product, sums) }
+    unsafe { add_by::<Avx2, false, R, V>(product, sums) }
 }
 
-/// Registers of integers.
+/// Registers of 32 bits, and what an instruction set does with them.
 trait Registers {
     const LANES: usize;
 
-    /// A register of sums.
-    type Sums: Copy;
+    type Words: Copy;
 
-    /// A register of words of weights.
-    type Weights: Copy;
+    unsafe fn splat(value: i32) -> Self::Words;
 
-    unsafe fn splat(value: i32) -> Self::Sums;
+    unsafe fn load(words: *const i32) -> Self::Words;
 
-    unsafe fn load(words: *const i32) -> Self::Weights;
+    /// The first and the third byte of each word, in 16 bits.
+    unsafe fn even_bytes(words: Self::Words) -> Self::Words;
 
-    /// Word `i` of a row, for all columns.
-    unsafe fn quad(row: &Quantized, i: usize) -> Self::Weights;
+    /// The second and the fourth byte of each word, in 16 bits.
+    unsafe fn odd_bytes(words: Self::Words) -> Self::Words;
 
-    /// Adds the products of a word with these weights.
-    unsafe fn dot(sums: Self::Sums, weights: Self::Weights, quad: Self::Weights) -> Self::Sums;
+    unsafe fn add(left: Self::Words, right: Self::Words) -> Self::Words;
+
+    /// The sums of two products of numbers in 16 bits.
+    unsafe fn multiply_pairs(left: Self::Words, right: Self::Words) -> Self::Words;
+
+    /// Adds the sums of four products, of bytes without a sign and bytes with one; an instruction of VNNI.
+    unsafe fn add_products(sums: Self::Words, left: Self::Words, right: Self::Words) -> Self::Words;
 
     /// Adds the sums, scaled, to those in f32.
-    unsafe fn add(sums: Self::Sums, scales: *const f32, scale: f32, out: *mut f32);
+    unsafe fn add_scaled(sums: Self::Words, scales: *const f32, scale: f32, out: *mut f32);
+}
+
+/// Implements [`Registers`] by the intrinsics of an instruction set.
+macro_rules! registers {
+    (
+        $name:ident, $lanes:literal, $words:ty, $splat:ident, $load:ident, $and:ident, $shift:ident, $add:ident,
+        $multiply_pairs:ident, $add_products:ident, $load_f32:ident, $splat_f32:ident, $multiply:ident, $convert:ident,
+        $multiply_add:ident, $store_f32:ident
+    ) => {
+        struct $name;
+
+        // SAFETY of each block: the caller has the instructions, and registers of what pointers point to.
+        impl Registers for $name {
+            const LANES: usize = $lanes;
+
+            type Words = $words;
+
+            #[inline(always)]
+            unsafe fn splat(value: i32) -> $words {
+                unsafe { $splat(value) }
+            }
+
+            #[inline(always)]
+            unsafe fn load(words: *const i32) -> $words {
+                unsafe { $load(words.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn even_bytes(words: $words) -> $words {
+                unsafe { $and(words, $splat(0x00FF_00FF)) }
+            }
+
+            #[inline(always)]
+            unsafe fn odd_bytes(words: $words) -> $words {
+                unsafe { $shift::<8>(words) }
+            }
+
+            #[inline(always)]
+            unsafe fn add(left: $words, right: $words) -> $words {
+                unsafe { $add(left, right) }
+            }
+
+            #[inline(always)]
+            unsafe fn multiply_pairs(left: $words, right: $words) -> $words {
+                unsafe { $multiply_pairs(left, right) }
+            }
+
+            #[inline(always)]
+            unsafe fn add_products(sums: $words, left: $words, right: $words) -> $words {
+                unsafe { $add_products(sums, left, right) }
+            }
+
+            #[inline(always)]
+            unsafe fn add_scaled(sums: $words, scales: *const f32, scale: f32, out: *mut f32) {
+                unsafe {
+                    let scales = $multiply($load_f32(scales), $splat_f32(scale));
+                    $store_f32(out, $multiply_add($convert(sums), scales, $load_f32(out)));
+                }
+            }
+        }
+    };
+}
+
+registers!(
+    Avx512,
+    16,
+    __m512i,
+    _mm512_set1_epi32,
+    _mm512_loadu_si512,
+    _mm512_and_si512,
+    _mm512_srli_epi16,
+    _mm512_add_epi32,
+    _mm512_madd_epi16,
+    _mm512_dpbusd_epi32,
+    _mm512_loadu_ps,
+    _mm512_set1_ps,
+    _mm512_mul_ps,
+    _mm512_cvtepi32_ps,
+    _mm512_fmadd_ps,
+    _mm512_storeu_ps
+);
+registers!(
+    Avx2,
+    8,
+    __m256i,
+    _mm256_set1_epi32,
+    _mm256_loadu_si256,
+    _mm256_and_si256,
+    _mm256_srli_epi16,
+    _mm256_add_epi32,
+    _mm256_madd_epi16,
+    _mm256_dpbusd_avx_epi32,
+    _mm256_loadu_ps,
+    _mm256_set1_ps,
+    _mm256_mul_ps,
+    _mm256_cvtepi32_ps,
+    _mm256_fmadd_ps,
+    _mm256_storeu_ps
+);
+
+/// Words to be multiplied: with VNNI the same twice; else their bytes in 16 bits, even and odd ones.
+type Factors<K> = [<K as Registers>::Words; 2];
+
+#[inline(always)]
+unsafe fn weights<K: Registers, const VNNI: bool>(words: *const i32) -> Factors<K> {
+    // SAFETY: the caller has the instructions and a register of words.
+    unsafe {
+        let words = K::load(words);
+        if VNNI { [words; 2] } else { [K::even_bytes(words), K::odd_bytes(words)] }
+    }
+}
+
+/// Word `i` of a row, for all columns.
+#[inline(always)]
+unsafe fn quad<K: Registers, const VNNI: bool>(row: &Quantized, i: usize) -> Factors<K> {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        if VNNI {
+            return [K::splat(row.words[i].cast_signed()); 2];
+        }
+        let [even, odd] = row.pairs[i].map(u32::cast_signed);
+        [K::splat(even), K::splat(odd)]
+    }
+}
+
+/// Adds the products of a row's word with weights.
+#[inline(always)]
+unsafe fn dot<K: Registers, const VNNI: bool>(sums: K::Words, weights: Factors<K>, quad: Factors<K>) -> K::Words {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        if VNNI {
+            return K::add_products(sums, weights[0], quad[0]);
+        }
+        let [even, odd] = [K::multiply_pairs(weights[0], quad[0]), K::multiply_pairs(weights[1], quad[1])];
+        K::add(sums, K::add(even, odd))
+    }
 }
 
 /// The sums stay in registers for a block, and in memory from one block to the next.
-#[allow(clippy::needless_range_loop, reason = "loops over numbers of registers are unrolled for certain")]
 #[inline(always)]
-unsafe fn add_by<K: Registers, const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
+#[allow(clippy::needless_range_loop, reason = "loops over numbers of registers are unrolled for certain")]
+unsafe fn add_by<K: Registers, const VNNI: bool, const R: usize, const V: usize>(
+    product: Product<'_>,
+    sums: &mut [f32],
+) {
     for i in 0..product.blocks.len() {
         let (block, rows) = product.block::<R>(i);
         // SAFETY: the caller has the instructions, and R rows of V registers of columns.
@@ -132,15 +275,15 @@ unsafe fn add_by<K: Registers, const R: usize, const V: usize>(product: Product<
                 dots[r] = [K::splat(rows[r].start); V];
             }
             for word in 0..WORDS {
-                let weights: *const i32 = block[word].as_ptr().add(product.column).cast();
-                let mut registers = [K::load(weights); V];
+                let words: *const i32 = block[word].as_ptr().add(product.column).cast();
+                let mut factors = [weights::<K, VNNI>(words); V];
                 for v in 1..V {
-                    registers[v] = K::load(weights.add(v * K::LANES));
+                    factors[v] = weights::<K, VNNI>(words.add(v * K::LANES));
                 }
                 for r in 0..R {
-                    let quad = K::quad(&rows[r], word);
+                    let quad = quad::<K, VNNI>(&rows[r], word);
                     for v in 0..V {
-                        dots[r][v] = K::dot(dots[r][v], registers[v], quad);
+                        dots[r][v] = dot::<K, VNNI>(dots[r][v], factors[v], quad);
                     }
                 }
             }
@@ -148,136 +291,9 @@ unsafe fn add_by<K: Registers, const R: usize, const V: usize>(product: Product<
             for r in 0..R {
                 for v in 0..V {
                     let out = sums.as_mut_ptr().add((r * V + v) * K::LANES);
-                    K::add(dots[r][v], scales.add(v * K::LANES), rows[r].scale, out);
+                    K::add_scaled(dots[r][v], scales.add(v * K::LANES), rows[r].scale, out);
                 }
             }
-        }
-    }
-}
-
-/// The lowest byte of each number in 16 bits.
-const LOW: i32 = 0x00FF_00FF;
-
-struct Avx512<const VNNI: bool>;
-
-impl<const VNNI: bool> Registers for Avx512<VNNI> {
-    const LANES: usize = 16;
-
-    type Sums = __m512i;
-    /// With VNNI the words twice; else the first and third, and the second and fourth numbers in 16 bits.
-    type Weights = [__m512i; 2];
-
-    #[inline(always)]
-    unsafe fn splat(value: i32) -> __m512i {
-        // SAFETY: the caller has the instructions.
-        unsafe { _mm512_set1_epi32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(words: *const i32) -> [__m512i; 2] {
-        // SAFETY: the caller has the instructions and a register of words.
-        unsafe {
-            let words = _mm512_loadu_si512(words.cast());
-            if VNNI {
-                return [words; 2];
-            }
-            [_mm512_and_si512(words, _mm512_set1_epi32(LOW)), _mm512_srli_epi16::<8>(words)]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quad(row: &Quantized, i: usize) -> [__m512i; 2] {
-        // SAFETY: the caller has the instructions.
-        unsafe {
-            if VNNI {
-                return [_mm512_set1_epi32(row.words[i].cast_signed()); 2];
-            }
-            let [even, odd] = row.pairs[i].map(u32::cast_signed);
-            [_mm512_set1_epi32(even), _mm512_set1_epi32(odd)]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn dot(sums: __m512i, weights: [__m512i; 2], quad: [__m512i; 2]) -> __m512i {
-        // SAFETY: the caller has the instructions.
-        unsafe {
-            if VNNI {
-                return _mm512_dpbusd_epi32(sums, weights[0], quad[0]);
-            }
-            let even = _mm512_madd_epi16(weights[0], quad[0]);
-            let odd = _mm512_madd_epi16(weights[1], quad[1]);
-            _mm512_add_epi32(sums, _mm512_add_epi32(even, odd))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add(sums: __m512i, scales: *const f32, scale: f32, out: *mut f32) {
-        // SAFETY: the caller has the instructions and registers of scales and sums.
-        unsafe {
-            let scales = _mm512_mul_ps(_mm512_loadu_ps(scales), _mm512_set1_ps(scale));
-            _mm512_storeu_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, _mm512_loadu_ps(out)));
-        }
-    }
-}
-
-struct Avx2<const VNNI: bool>;
-
-impl<const VNNI: bool> Registers for Avx2<VNNI> {
-    const LANES: usize = 8;
-
-    type Sums = __m256i;
-    /// As those of [`Avx512`].
-    type Weights = [__m256i; 2];
-
-    #[inline(always)]
-    unsafe fn splat(value: i32) -> __m256i {
-        // SAFETY: the caller has the instructions.
-        unsafe { _mm256_set1_epi32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(words: *const i32) -> [__m256i; 2] {
-        // SAFETY: the caller has the instructions and a register of words.
-        unsafe {
-            let words = _mm256_loadu_si256(words.cast());
-            if VNNI {
-                return [words; 2];
-            }
-            [_mm256_and_si256(words, _mm256_set1_epi32(LOW)), _mm256_srli_epi16::<8>(words)]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quad(row: &Quantized, i: usize) -> [__m256i; 2] {
-        // SAFETY: the caller has the instructions.
-        unsafe {
-            if VNNI {
-                return [_mm256_set1_epi32(row.words[i].cast_signed()); 2];
-            }
-            let [even, odd] = row.pairs[i].map(u32::cast_signed);
-            [_mm256_set1_epi32(even), _mm256_set1_epi32(odd)]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn dot(sums: __m256i, weights: [__m256i; 2], quad: [__m256i; 2]) -> __m256i {
-        // SAFETY: the caller has the instructions.
-        unsafe {
-            if VNNI {
-                return _mm256_dpbusd_avx_epi32(sums, weights[0], quad[0]);
-            }
-            let even = _mm256_madd_epi16(weights[0], quad[0]);
-            let odd = _mm256_madd_epi16(weights[1], quad[1]);
-            _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add(sums: __m256i, scales: *const f32, scale: f32, out: *mut f32) {
-        // SAFETY: the caller has the instructions and registers of scales and sums.
-        unsafe {
-            let scales = _mm256_mul_ps(_mm256_loadu_ps(scales), _mm256_set1_ps(scale));
-            _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, _mm256_loadu_ps(out)));
         }
     }
 }
