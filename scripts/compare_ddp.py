@@ -3,8 +3,8 @@
     python3 compare_ddp.py --processes 2 --steps 100 ../configs/shakespeare-nanogpt.toml
 
 Trains a GPT of the config's shape (learned positions, layer norm, GELU, tied embeddings) on the characters of its text
-with AdamW and gradient clipping. Each process has its share of the config's batch. Prints one JSON object with the median time
-of a step after the first five, as `tinderbox train --json` has it.
+with AdamW and gradient clipping. Each process has its share of the config's batch. Prints one JSON object with the
+median time of a step after the first five, as `tinderbox train --json` has it.
 """
 
 import argparse
@@ -18,49 +18,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_gpt import Gpt
+
 WARM_UP = 5
-
-
-class Block(nn.Module):
-    def __init__(self, width, n_heads, d_ff):
-        super().__init__()
-        self.n_heads = n_heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.up = nn.Linear(width, d_ff, bias=False)
-        self.down = nn.Linear(d_ff, width, bias=False)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        heads = self.qkv(self.norms[0](x)).view(b, t, 3, self.n_heads, c // self.n_heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(b, t, c))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))
-
-
-class Gpt(nn.Module):
-    def __init__(self, model, vocab_size):
-        super().__init__()
-        width = model["d_model"]
-        self.tokens = nn.Embedding(vocab_size, width)
-        self.positions = nn.Embedding(model["context_length"], width)
-        d_ff = model.get("d_ff", 4 * width)
-        self.blocks = nn.ModuleList(Block(width, model["n_heads"], d_ff) for _ in range(model["n_layers"]))
-        self.norm = nn.LayerNorm(width, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
-
-    def forward(self, inputs, targets):
-        x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def worker(rank, args, config):
@@ -72,7 +34,9 @@ def worker(rank, args, config):
         text = file.read()
     ids = {character: i for i, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([ids[character] for character in text])
-    model = DistributedDataParallel(Gpt(config["model"], len(ids)))
+    sizes = config["model"]
+    model = Gpt(len(ids), *(sizes[key] for key in ("d_model", "n_layers", "n_heads", "context_length")), sizes.get("d_ff"))
+    model = DistributedDataParallel(model)
     settings = config["optimizer"]
     optimizer = torch.optim.AdamW(
         model.parameters(), settings["learning_rate"], tuple(settings["betas"]), weight_decay=settings["weight_decay"]

@@ -33,15 +33,15 @@ PRESETS = {
 
 
 class Block(nn.Module):
-    def __init__(self, d_model, n_heads):
+    def __init__(self, d_model, n_heads, d_ff):
         super().__init__()
         self.n_heads = n_heads
         self.attention_norm = nn.LayerNorm(d_model, bias=False)
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.mlp_norm = nn.LayerNorm(d_model, bias=False)
-        self.up = nn.Linear(d_model, 4 * d_model, bias=False)
-        self.down = nn.Linear(4 * d_model, d_model, bias=False)
+        self.up = nn.Linear(d_model, d_ff, bias=False)
+        self.down = nn.Linear(d_ff, d_model, bias=False)
 
     def forward(self, x):
         b, t, c = x.shape
@@ -53,11 +53,11 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, vocab_size, d_model, n_layers, n_heads, context):
+    def __init__(self, vocab_size, d_model, n_layers, n_heads, context, d_ff=None):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
         self.positions = nn.Embedding(context, d_model)
-        self.blocks = nn.ModuleList(Block(d_model, n_heads) for _ in range(n_layers))
+        self.blocks = nn.ModuleList(Block(d_model, n_heads, d_ff or 4 * d_model) for _ in range(n_layers))
         self.norm = nn.LayerNorm(d_model, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
