@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{note, print_json, print_table};
-use crate::data::{CachedFile, CachedKind, clear_cache, list_cache};
+use crate::data::{CachedFile, clear_cache, list_cache};
 use crate::format::{counted, size};
 use crate::run::unix_s;
 use crate::view;
@@ -83,9 +83,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             if !in_use.is_empty() {
                 note(format!("kept {}, which a process is using", summary(in_use)));
             }
-            let kept: Vec<_> = list_cache(cache_dir)?.1.into_iter().filter(|it| it.kind == CachedKind::Text).collect();
-            if !texts && !kept.is_empty() {
-                note(format!("kept {} of standard input; --texts removes them, too", summary(&kept)));
+            if !cleared.texts.is_empty() {
+                note(format!("kept {} of standard input; --texts removes them, too", summary(&cleared.texts)));
             }
         }
     }

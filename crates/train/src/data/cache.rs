@@ -69,13 +69,15 @@ pub enum CachedKind {
     Temporary,
 }
 
-/// Files that were removed from a cache, and those that were in use and stay.
+/// Files that were removed from a cache, and those that stay.
 #[derive(Clone, Debug, Default)]
 pub struct Cleared {
     /// The removed files.
     pub removed: Vec<CachedFile>,
     /// Files in use.
     pub in_use: Vec<CachedFile>,
+    /// Texts of standard input that were to stay.
+    pub texts: Vec<CachedFile>,
 }
 
 impl Cache {
@@ -203,7 +205,11 @@ pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>)
 pub fn clear_cache(cache_dir: Option<&Path>, texts: bool) -> Result<(PathBuf, Cleared), DataError> {
     let (folder, files) = list_cache(cache_dir)?;
     let mut cleared = Cleared::default();
-    for file in files.into_iter().filter(|file| texts || file.kind != CachedKind::Text) {
+    for file in files {
+        if file.kind == CachedKind::Text && !texts {
+            cleared.texts.push(file);
+            continue;
+        }
         match remove(&file.path) {
             Ok(true) => cleared.removed.push(file),
             Ok(false) => cleared.in_use.push(file),
@@ -382,7 +388,7 @@ mod tests {
         let file = File::open(folder.path().join(&used)).unwrap();
         file.lock_shared().unwrap();
         let cleared = clear_cache(Some(folder.path()), false).unwrap().1;
-        assert_eq!((cleared.removed.len(), cleared.in_use.len()), (1, 1));
+        assert_eq!((cleared.removed.len(), cleared.in_use.len(), cleared.texts.len()), (1, 1, 1));
         assert_eq!(names(&cache), [&used, &text, "notes.txt"], "and no note");
         drop(file);
         clear_cache(Some(folder.path()), true).unwrap();
