@@ -112,21 +112,28 @@ fn weights_of_fewer_bits_write_and_are_measured() {
         let always = ["generate", "runs/tiny", "--prompt", "The", "--max-new-tokens"];
         folder.succeed(&[&always, args].concat())
     };
-    let loss = |weights: &str| {
-        let args = ["eval", "runs/tiny", "--json", "--weights", weights];
-        let measured = folder.json(&args);
+    let loss = |formats: &[&str]| {
+        let measured = folder.json(&[&["eval", "runs/tiny", "--json"], formats].concat());
         (measured["loss"].as_f64().expect("a number"), measured["tokens"].clone())
     };
-    let (exact, n_tokens) = loss("f32");
+    let (exact, n_tokens) = loss(&["--weights", "f32"]);
     for (weights, tolerance) in [("f32", 1e-5), ("bf16", 0.01), ("int8", 0.02)] {
         let text = write(&["50", "--weights", weights]);
         assert_eq!(text.chars().count(), 54, "{text}");
-        let (loss, n) = loss(weights);
+        let (loss, n) = loss(&["--weights", weights]);
         assert!((loss - exact).abs() < tolerance, "{weights}: {loss}, not {exact}");
         assert_eq!(n, n_tokens);
         assert!(weights == "f32" || (loss - exact).abs() > 0.0, "nothing was rounded");
     }
     assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
+    let int8 = ["--weights", "int8", "--activations"];
+    let of = |activations| loss(&[&int8[..], &[activations]].concat()).0;
+    let [of_int8, of_exact] = ["int8", "exact"].map(of);
+    assert!((of_int8 - of_exact).abs() < 0.02 && (of_int8 - of_exact).abs() > 0.0, "{of_int8}, {of_exact}");
+    insta::assert_snapshot!(folder.fail(&["eval", "runs/tiny", "--activations", "int8"]), @r"
+    error: --activations int8 is for weights in int8
+      hint: add --weights int8
+    ");
     let elsewhere = |command: &str| folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"]);
     insta::assert_snapshot!(elsewhere("generate"), @r"
     error: `ndarray` supports only f32 weights

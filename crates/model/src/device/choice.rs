@@ -144,8 +144,8 @@ pub(super) fn hint(backend: Backend) -> &'static str {
 }
 
 /// Numbers the adapters of one API, best first. `found` is in the driver's order, the order in which burn numbers each
-/// kind. OpenGL in software is none of them: a step of a tiny model takes it tens of seconds, and most
-/// Linux machines have it.
+/// kind. OpenGL in software is none of them: a step of a tiny model takes it tens of seconds, and most Linux machines
+/// have it.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();
