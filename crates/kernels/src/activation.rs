@@ -4,10 +4,14 @@
 
 use std::mem::MaybeUninit;
 
+use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, activation};
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
 use crate::elementary::{fma, phi, phi_by_tanh, sigmoid};
+use crate::flex::{self, from_vec, values, values_mut};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
+use crate::tasks::{CHUNK, assume_init, run, uninit};
 
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
@@ -109,11 +113,121 @@ impl Activation {
     }
 }
 
+/// The activation of `x`, gated by `gate` if it is gated, as an operation of its own: [`crate::mlp`] computes it along
+/// with the projections.
+///
+/// # Shapes
+/// `x, gate: [..]` -> `[..]`
+///
+/// # Panics
+/// If a gated activation has no gate, or an activation without gates has one.
+#[must_use]
+pub fn activate<const D: usize>(kind: Activation, x: Tensor<D>, gate: Option<Tensor<D>>) -> Tensor<D> {
+    assert_eq!(gate.is_some(), kind.is_gated(), "a gate for {kind:?}");
+    if flex::is_for(&x) {
+        let inputs = std::iter::once(x).chain(gate).map(Tensor::into_dispatch).collect();
+        return Tensor::from_dispatch(apply_on_flex(inputs, Activate(kind)));
+    }
+    composed(kind, x, gate)
+}
+
+/// [`activate`] composed of burn's operations.
+pub(crate) fn composed<const D: usize>(kind: Activation, x: Tensor<D>, gate: Option<Tensor<D>>) -> Tensor<D> {
+    match kind {
+        Activation::Gelu => gelu(x),
+        Activation::GeluTanh => gelu_tanh(x),
+        Activation::ReluSquared => relu_squared(x),
+        Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * x,
+    }
+}
+
+/// Inputs: x, and the gate if there is one.
+#[derive(Debug)]
+struct Activate(Activation);
+
+impl FlexOperation for Activate {
+    /// Saves the derivatives with respect to the inputs, in place of these if nobody else has them.
+    fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let shape = inputs[0].layout().shape().clone();
+        let mut out = uninit(shape.num_elements());
+        let (x, gate) = inputs.split_at_mut(1);
+        let x = values_mut(&mut x[0]).chunks_mut(CHUNK);
+        let gate = gate.first_mut().map_or(&mut [][..], values_mut);
+        let mut gates = gate.chunks_mut(CHUNK);
+        let chunks = x.zip(out.chunks_mut(CHUNK));
+        let tasks = chunks.map(|(x, out)| Chunk { kind: self.0, x, gate: gates.next().unwrap_or_default(), out });
+        run(shape.num_elements(), tasks);
+        // SAFETY: the tasks have written every chunk.
+        let out = unsafe { assume_init(out) };
+        (from_vec(out, shape), if wanted.any() { inputs } else { Vec::new() })
+    }
+
+    fn backward(&self, mut saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
+        let gradient = values(&gradient);
+        for slopes in &mut saved {
+            let slopes = values_mut(slopes);
+            let chunks = slopes.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));
+            run(gradient.len(), chunks.map(|(slopes, gradient)| Multiply { slopes, gradient }));
+        }
+        saved.into_iter().map(Some).collect()
+    }
+}
+
+/// A piece of a tensor.
+struct Chunk<'a> {
+    kind: Activation,
+    x: &'a mut [f32],
+    gate: &'a mut [f32],
+    out: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Chunk<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.kind.forward::<S>(self.x, self.gate, self.out);
+    }
+}
+
+struct Multiply<'a> {
+    slopes: &'a mut [f32],
+    gradient: &'a [f32],
+}
+
+impl WithSimd for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.slopes.iter_mut().zip(self.gradient).for_each(|(slope, gradient)| *slope *= gradient);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::numbers;
+    use crate::testing::{assert_close, constant, numbers, output_and_gradients};
     use burn::tensor::Device;
+
+    #[test]
+    fn activations_have_the_gradients_of_their_formulas() {
+        for kind in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
+            let run = |f: fn(Activation, Tensor<2>, Option<Tensor<2>>) -> Tensor<2>| {
+                output_and_gradients(3, |leaves| {
+                    let x = leaves.next([70, 300], 1);
+                    let gate = kind.is_gated().then(|| leaves.next([70, 300], 2));
+                    f(kind, x * 1.0, gate)
+                })
+            };
+            assert_close(&run(activate), &run(composed), &format!("{kind:?}"));
+        }
+        let x = constant::<1>([5], 1);
+        let kept = x.clone();
+        let before = numbers(x.clone());
+        assert_ne!(numbers(activate(Activation::Gelu, x, None)), before);
+        assert_eq!(numbers(kept), before, "the input is another's, too");
+    }
 
     #[test]
     fn activations_take_their_known_values() {

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, module};
 
 use crate::elementary::add_to;
 use crate::flex::{self, from_vec, matrix, tensor, values};
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
 /// Learned position embeddings, and the position of the first token.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Embedding {
 }
 
 impl FlexOperation for Embedding {
-    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let c = matrix(&inputs[0]).n_columns();
         let (weight, positions) = (values(&inputs[0]), inputs.get(1).map(values));
         let mut out = Vec::with_capacity(self.tokens.len() * c);
@@ -87,7 +87,7 @@ impl FlexOperation for Embedding {
     }
 
     /// Scatter-adds the rows of the gradient, one after another.
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let c = matrix(&gradient).n_columns();
         let sums = saved.iter().enumerate().map(|(input, weight)| {
             let mut sums = vec![0.0; values(weight).len()];

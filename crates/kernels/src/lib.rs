@@ -18,6 +18,7 @@ mod flex;
 mod gemm;
 pub mod linear;
 pub mod loss;
+pub mod low_rank;
 mod memory;
 pub mod mix;
 pub mod mlp;
@@ -32,7 +33,7 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 
-pub use activation::{Activation, gelu, gelu_tanh, relu_squared};
+pub use activation::{Activation, activate, gelu, gelu_tanh, relu_squared};
 pub use attention::{
     CausalAttention, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention,
     causal_attention_in_blocks, merge_heads, repeat_kv, rotate, self_attention, split_heads, unseen,
@@ -42,6 +43,7 @@ pub use embedding::{Positions, embed};
 pub use flex::with_values;
 pub use linear::linear;
 pub use loss::{IGNORE_INDEX, Output, Targets, cross_entropy, cross_entropy_of_logits, softcap};
+pub use low_rank::low_rank;
 pub use memory::{Operations, TrainingMemory};
 pub use mix::mix;
 pub use mlp::mlp;

@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 use crate::flex::{self, from_vec, matrix, tensor, values};
 use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product};
 use crate::memory::bytes;
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::run;
 use crate::{MatmulPrecision, Operations, TrainingMemory};
 
@@ -55,45 +55,65 @@ pub(crate) fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
 /// Not generic, so that the matrix products are compiled in this crate, in the codegen unit of the functions that they
 /// inline.
 fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> DispatchTensor {
+    let has_bias = inputs.len() > BIAS;
     match precision {
-        MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32>(PhantomData)),
-        MatmulPrecision::Bf16 => apply_on_flex(inputs, Linear::<Bf16x2>(PhantomData)),
+        MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32> { has_bias, elements: PhantomData }),
+        MatmulPrecision::Bf16 => apply_on_flex(inputs, Linear::<Bf16x2> { has_bias, elements: PhantomData }),
     }
 }
 
 /// Inputs: x, weight, and bias if there is one. `E` is the element type of the products.
 #[derive(Debug)]
-struct Linear<E>(PhantomData<E>);
+struct Linear<E> {
+    has_bias: bool,
+    elements: PhantomData<E>,
+}
+
+/// The indices of the inputs.
+const X: usize = 0;
+const WEIGHT: usize = 1;
+const BIAS: usize = 2;
 
 impl<E: Element> FlexOperation for Linear<E> {
-    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    /// Saves the weight, and x if the weight is not frozen.
+    fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let weight = matrix(&inputs[1]);
         let bias = inputs.get(2).map_or(&[][..], values);
         let mut shape = inputs[0].layout().shape().clone();
         let last = shape.num_dims() - 1;
         shape[last] = weight.n_columns();
         let [x, weight] = Packed::<E>::all([(matrix(&inputs[0]), Role::Left), (weight, Role::Right)]);
-        let out = product(Plain(x.left()), weight.right(), bias);
-        (from_vec(out, shape), inputs)
+        let out = from_vec(product(Plain(x.left()), weight.right(), bias), shape);
+        drop([x, weight]);
+        let x = inputs.remove(0);
+        inputs.truncate(1);
+        inputs.extend(wanted.of(WEIGHT).then_some(x));
+        (out, inputs)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let [grad_out, x, weight] = Packed::<E>::all([
-            (matrix(&gradient), Role::Both),
-            (matrix(&saved[0]), Role::Right),
-            (matrix(&saved[1]).transposed(), Role::Right),
-        ]);
-        let (grad_x, (grad_weight, grad_bias)) = rayon::join(
-            || product(Plain(grad_out.left()), weight.right(), &[]),
-            || {
-                rayon::join(
-                    || product(Transposed(x.right()), grad_out.right(), &[]),
-                    || saved.get(2).map(|_| column_sums(grad_out.right())),
-                )
-            },
-        );
-        let parts = [Some(grad_x), Some(grad_weight), grad_bias].into_iter().flatten();
-        parts.zip(&saved).map(|(part, like)| Some(tensor(part, like))).collect()
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
+        let weight = matrix(&saved[0]);
+        let role = if wanted.of(WEIGHT) || wanted.of(BIAS) { Role::Both } else { Role::Left };
+        let x = saved.get(1).map(|x| (matrix(x), Role::Right));
+        let matrices = [(matrix(&gradient), role), (weight.transposed(), Role::Right)];
+        let packed = Packed::<E>::all_of(&matrices.into_iter().chain(x).collect::<Vec<_>>());
+        let [grad_out, weight, x @ ..] = &packed[..] else { unreachable!("two matrices, or three") };
+        let grad_x = || wanted.of(X).then(|| product(Plain(grad_out.left()), weight.right(), &[]));
+        let grad_weight = || x.first().map(|x| product(Transposed(x.right()), grad_out.right(), &[]));
+        let grad_bias = || wanted.of(BIAS).then(|| column_sums(grad_out.right()));
+        let (grad_x, (grad_weight, grad_bias)) = rayon::join(grad_x, || rayon::join(grad_weight, grad_bias));
+        let mut shape = gradient.layout().shape().clone();
+        let last = shape.num_dims() - 1;
+        let n_columns = shape[last];
+        shape[last] = matrix(&saved[0]).n_rows();
+        let mut gradients = vec![
+            grad_x.map(|grad_x| from_vec(grad_x, shape)),
+            grad_weight.map(|grad_weight| tensor(grad_weight, &saved[0])),
+        ];
+        if self.has_bias {
+            gradients.push(grad_bias.map(|grad_bias| from_vec(grad_bias, [n_columns])));
+        }
+        gradients
     }
 }
 

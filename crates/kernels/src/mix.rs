@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 use crate::elementary::sum;
 use crate::flex::{self, from_vec, values, values_mut};
 use crate::memory::bytes;
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
 /// `factors[0] x + factors[1] y` in the last D columns of `x`. The columns before these are copied unchanged.
@@ -63,8 +63,8 @@ impl Mix {
 
 /// Inputs: x, y, factors.
 impl FlexOperation for Mix {
-    fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
-        let saved = if save { inputs.clone() } else { Vec::new() };
+    fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let saved = if wanted.any() { inputs.clone() } else { Vec::new() };
         let [y, factors] = [1, 2].map(|i| inputs[i].clone());
         let mut out = inputs.swap_remove(0);
         let factors = [values(&factors)[0], values(&factors)[1]];
@@ -75,7 +75,7 @@ impl FlexOperation for Mix {
         (out, saved)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let [x, y, factors] = [0, 1, 2].map(|i| values(&saved[i]));
         let factors = [factors[0], factors[1]];
         let mut grad_y = vec![0.0; y.len()];

@@ -8,7 +8,7 @@ use crate::Operations;
 use crate::elementary::{LANES, add_to, sum, sum_in_lanes};
 use crate::flex::{self, in_f32, tensor, values, values_mut};
 use crate::memory::bytes;
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
@@ -140,7 +140,7 @@ fn chunk(c: usize) -> usize {
 
 /// Inputs: x, weight, and bias if there is one.
 impl FlexOperation for Norm {
-    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let weight = values(&inputs[1]);
         let bias = inputs.get(2).map_or(&[][..], values);
         let x = values(&inputs[0]);
@@ -151,7 +151,7 @@ impl FlexOperation for Norm {
         (tensor(out, &inputs[0]), inputs)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let c = weight.len();
         let width = (saved.len() - 1) * c; // the gradients of the weight and of the bias

@@ -19,24 +19,61 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
 
+/// Which inputs of an operation a gradient is wanted for: not for constants, such as frozen weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted([bool; MAX_INPUTS]);
+
+/// The most inputs of an operation.
+const MAX_INPUTS: usize = 7;
+
+impl Wanted {
+    /// No gradient will be computed.
+    pub(crate) const NONE: Self = Self([false; MAX_INPUTS]);
+
+    /// Gradients of all inputs are wanted.
+    #[cfg(test)]
+    pub(crate) const ALL: Self = Self([true; MAX_INPUTS]);
+
+    fn new(inputs: &[bool]) -> Self {
+        let mut wanted = Self::NONE;
+        wanted.0[..inputs.len()].copy_from_slice(inputs);
+        wanted
+    }
+
+    /// Whether there will be a backward pass, for which something is saved.
+    pub(crate) fn any(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// Whether the gradient of this input is wanted.
+    pub(crate) fn of(self, input: usize) -> bool {
+        self.0[input]
+    }
+}
+
 /// A differentiable function of a few tensors on any device, implemented on tensors without autodiff.
 pub(crate) trait Operation: Debug + Send + Sync + 'static {
     /// Returns the output, and the tensors that the backward pass needs. Inputs are passed by value, so `forward` may
-    /// overwrite those that are not shared. `save` is false if no gradient will be computed.
-    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>);
+    /// overwrite those that are not shared.
+    fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>);
 
     /// Returns the gradient of each input, given the gradient of the output; `None` for an input that is always a
-    /// constant.
-    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>>;
+    /// constant. Gradients that are not wanted may be left out, too.
+    fn backward(
+        &self,
+        saved: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+        wanted: Wanted,
+    ) -> Vec<Option<DispatchTensor>>;
 }
 
 /// An [`Operation`] on f32 tensors on flex. Inputs and gradients are contiguous.
 pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
     /// See [`Operation::forward`].
-    fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>);
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>);
 
     /// See [`Operation::backward`].
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>>;
 }
 
 /// Applies an operation to one to seven inputs.
@@ -53,15 +90,20 @@ pub(crate) fn apply_on_flex(inputs: Vec<DispatchTensor>, operation: impl FlexOpe
 struct OnFlex<O>(O);
 
 impl<O: FlexOperation> Operation for OnFlex<O> {
-    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
+    fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
         let inputs = inputs.into_iter().map(contiguous).collect();
-        let (output, saved) = self.0.forward(inputs, save);
+        let (output, saved) = self.0.forward(inputs, wanted);
         (Flex::wrap(output), saved.into_iter().map(Flex::wrap).collect())
     }
 
-    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
+    fn backward(
+        &self,
+        saved: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+        wanted: Wanted,
+    ) -> Vec<Option<DispatchTensor>> {
         let saved = saved.into_iter().map(Flex::unwrap).collect();
-        let gradients = self.0.backward(saved, contiguous(gradient));
+        let gradients = self.0.backward(saved, contiguous(gradient), wanted);
         gradients.into_iter().map(|gradient| gradient.map(Flex::wrap)).collect()
     }
 }
@@ -156,7 +198,7 @@ fn untracked<B: Concrete, const N: usize>(
     operation: Arc<dyn Operation>,
 ) -> FloatTensor<B> {
     let inputs = inputs.into_iter().map(B::wrap).collect();
-    B::unwrap(operation.forward(inputs, false).0)
+    B::unwrap(operation.forward(inputs, Wanted::NONE).0)
 }
 
 fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
@@ -167,12 +209,12 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
     struct Node;
 
     impl<B: Concrete, const N: usize> Backward<B, N> for Node {
-        type State = (Arc<dyn Operation>, Vec<DispatchTensor>);
+        type State = (Arc<dyn Operation>, Vec<DispatchTensor>, Wanted);
 
         fn backward(self, ops: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let (operation, saved) = ops.state;
+            let (operation, saved, wanted) = ops.state;
             let gradient = B::wrap(gradients.consume::<B>(&ops.node));
-            let parts = operation.backward(saved, gradient);
+            let parts = operation.backward(saved, gradient, wanted);
             assert_eq!(parts.len(), N, "{operation:?}: a gradient for each input");
             for (parent, part) in ops.parents.into_iter().zip(parts) {
                 if let Some((parent, part)) = parent.zip(part) {
@@ -182,16 +224,17 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
         }
     }
 
+    let wanted = Wanted::new(&inputs.each_ref().map(<FloatTensor<Autodiff<B, C>>>::is_tracked));
     let nodes = inputs.each_ref().map(<FloatTensor<Autodiff<B, C>>>::node);
     let inputs = inputs.into_iter().map(|input| B::wrap(input.into_primitive())).collect();
     let node = Backward::<B, N>::prepare::<C>(Node, nodes).compute_bound().stateful();
     match node {
         OpsKind::Tracked(prep) => {
-            let (output, saved) = operation.forward(inputs, true);
-            prep.finish((operation, saved), B::unwrap(output))
+            let (output, saved) = operation.forward(inputs, wanted);
+            prep.finish((operation, saved, wanted), B::unwrap(output))
         }
         OpsKind::UnTracked(prep) => {
-            let (output, _) = operation.forward(inputs, false);
+            let (output, _) = operation.forward(inputs, Wanted::NONE);
             prep.finish(B::unwrap(output))
         }
     }
@@ -208,17 +251,31 @@ mod tests {
     struct WeightedSum;
 
     impl Operation for WeightedSum {
-        fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
+        fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
             let terms = inputs.clone().into_iter().map(Tensor::<1>::from_dispatch);
             let sum = (1..).zip(terms).map(|(i, x)| x * i).reduce(|sum, x| sum + x);
-            (sum.expect("an input").into_dispatch(), if save { inputs } else { Vec::new() })
+            (sum.expect("an input").into_dispatch(), if wanted.any() { inputs } else { Vec::new() })
         }
 
-        fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
+        fn backward(
+            &self,
+            saved: Vec<DispatchTensor>,
+            gradient: DispatchTensor,
+            wanted: Wanted,
+        ) -> Vec<Option<DispatchTensor>> {
             let gradient = Tensor::<1>::from_dispatch(gradient);
-            let gradients = (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
-            gradients.collect()
+            let of = |i: usize| wanted.of(i).then(|| (gradient.clone() * (i + 1) as i64).into_dispatch());
+            (0..saved.len()).map(of).collect()
         }
+    }
+
+    #[test]
+    fn constants_have_no_gradients() {
+        let leaf = constant::<1>([3], 1).require_grad();
+        let inputs = [constant([3], 2), leaf.clone(), constant([3], 3)].map(Tensor::into_dispatch).into();
+        let sum = Tensor::<1>::from_dispatch(apply(inputs, WeightedSum));
+        let gradients = sum.sum().backward();
+        assert_eq!(numbers(leaf.grad(&gradients).expect("it has one")), [2.0; 3]);
     }
 
     #[test]

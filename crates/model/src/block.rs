@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use super::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
 use super::placeholders::Placeholders;
 use super::probe::{Pass, Point, Probe};
-use super::{Mlp, Norm};
+use super::{Linear, Mlp, Norm};
 use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
@@ -47,6 +47,14 @@ impl Block {
             parallel_residual: config.parallel_residual,
             dropout: config.dropout,
         }
+    }
+
+    /// Its linear layers, by name.
+    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
+        let Self { attention, mlp, .. } = self;
+        let layers = [("attention.qkv", &mut attention.qkv), ("attention.output", &mut attention.output)];
+        let of_mlp = [("mlp.expand", &mut mlp.expand), ("mlp.contract", &mut mlp.contract)];
+        layers.into_iter().chain(of_mlp).chain(mlp.gate.as_mut().map(|gate| ("mlp.gate", gate)))
     }
 
     /// The block's input: the residual stream, mixed with the embedding if the block has an embedding skip.

@@ -1,12 +1,14 @@
 //! The language model: tokens in, logits for the next token out.
 
+use std::collections::BTreeMap;
+
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::{KvCache, Rotation};
 use super::placeholders::Placeholders;
 use super::probe::{NoProbe, Pass, Point, Probe};
-use super::{Block, Embedding, Linear, Norm, Parameter, init};
+use super::{Adapter, Block, Embedding, Linear, Lora, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions, Targets};
@@ -29,6 +31,9 @@ pub struct Gpt {
     pub output: Option<Linear>,
     #[module(skip)]
     config: ModelConfig,
+    /// The adapters in its blocks, if there are any.
+    #[module(skip)]
+    lora: Option<Lora>,
 }
 
 impl Gpt {
@@ -47,7 +52,27 @@ impl Gpt {
             norm: Norm::of_residual(config, &model.of("norm")),
             output: Linear::placeholder(model, "output"),
             config: config.clone(),
+            lora: None,
         })
+    }
+
+    /// The model with new adapters, initialized from `seed`, beside its weights, which are frozen.
+    #[must_use]
+    pub fn adapted(self, lora: &Lora, seed: u64) -> Self {
+        let (table, device) = (self.parameters().collect::<Vec<_>>(), self.device());
+        let mut model = Self { lora: Some(lora.clone()), ..self.no_grad() };
+        let mut adapters: BTreeMap<String, Vec<Adapter>> = BTreeMap::new();
+        for rows in lora.adapters(&table) {
+            let adapter = Adapter::new(&rows, lora, seed, &device);
+            adapters.entry(rows.weight).or_default().push(adapter);
+        }
+        for (block_idx, block) in model.blocks.iter_mut().enumerate() {
+            for (name, layer) in block.layers_mut() {
+                layer.adapt(adapters.remove(&format!("blocks.{block_idx}.{name}.weight")).unwrap_or_default());
+            }
+        }
+        debug_assert!(adapters.is_empty(), "the blocks have all the layers");
+        model
     }
 
     /// The model's config.
@@ -55,9 +80,15 @@ impl Gpt {
         &self.config
     }
 
-    /// The table of the model's parameters, in the order of its fields.
+    /// The table of the model's parameters, in the order of its fields, with adapters at its end.
     pub fn parameters(&self) -> impl Iterator<Item = Parameter> {
-        Parameter::all(&self.config, self.vocab_size())
+        let mut table: Vec<Parameter> = Parameter::all(&self.config, self.vocab_size()).collect();
+        if let Some(lora) = &self.lora {
+            let adapters = lora.adapters(&table);
+            table.iter_mut().for_each(|row| row.is_trained = false);
+            table.extend(adapters.into_iter().flat_map(|rows| [rows.a, rows.b]));
+        }
+        table.into_iter()
     }
 
     /// Number of tokens in the vocabulary.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use rand_distr::{Distribution, StandardNormal};
+use rand_distr::{Distribution, StandardNormal, StandardUniform};
 
 use super::parameters::{self, HostTensor};
 use super::{Gpt, Initial, Parameter};
@@ -23,11 +23,16 @@ pub fn initialize(model: Gpt, seed: u64) -> Gpt {
 }
 
 /// Draws the initial values of a parameter.
-fn draw(parameter: &Parameter, seed: u64) -> Vec<f32> {
+pub(crate) fn draw(parameter: &Parameter, seed: u64) -> Vec<f32> {
     let n = parameter.shape.iter().product();
     match parameter.initial {
         Initial::Constant(value) => vec![value; n],
         Initial::Pair(values) => values.to_vec(),
+        Initial::Uniform(bound) => {
+            let uniform = StandardUniform.sample_iter(generator(&parameter.path, seed));
+            #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
+            uniform.take(n).map(|x: f64| ((2.0 * x - 1.0) * bound) as f32).collect()
+        }
         Initial::Normal(0.0) => vec![0.0; n],
         Initial::Normal(std) => {
             let normal = StandardNormal.sample_iter(generator(&parameter.path, seed));

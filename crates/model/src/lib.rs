@@ -10,6 +10,7 @@
     allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
 
+mod adapter;
 pub mod attention;
 mod batch;
 mod block;
@@ -30,6 +31,7 @@ mod table;
 pub mod tensor_file;
 pub mod tokenizer;
 
+pub use adapter::{Adapter, AdapterRows, Lora, Target};
 pub use batch::Batch;
 pub use block::Block;
 pub use gpt::Gpt;

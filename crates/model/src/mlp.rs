@@ -40,6 +40,14 @@ impl Mlp {
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
+        let mut layers = [&self.expand, &self.contract].into_iter().chain(&self.gate);
+        if layers.any(Linear::has_adapters) {
+            let gate = self.gate.as_ref().map(|gate| gate.forward_fused(x.clone(), pass)); // [B, T, F]
+            let up = self.expand.forward_fused(x, pass); // [B, T, F]
+            let hidden = kernels::activate(self.activation, up, gate); // [B, T, F]
+            let output = self.contract.forward_fused(hidden, pass); // [B, T, C]
+            return pass.visit(Point::Mlp, output);
+        }
         let layer = |linear: &Linear| Layer { weight: linear.weight(), bias: linear.bias() };
         let mlp = kernels::mlp::Mlp {
             up: layer(&self.expand),

@@ -36,7 +36,7 @@ impl Placeholders<'_> {
         let shape: [usize; D] = row.shape[..].try_into().expect("as many dimensions as the module has");
         Some(Param::from_tensor(match row.initial {
             Initial::Constant(value) => Tensor::full(shape, value, self.device),
-            Initial::Normal(_) | Initial::Pair(_) => zeros(shape, self.device),
+            Initial::Normal(_) | Initial::Uniform(_) | Initial::Pair(_) => zeros(shape, self.device),
         }))
     }
 }

@@ -127,9 +127,20 @@ impl<'a, P: Probe> Pass<'a, P> {
 
     /// The dropout at `point`; `None` in evaluation.
     pub fn dropout(&self, point: Point, probability: f64) -> Option<Dropout> {
+        self.dropout_at(name_id(&self.site(point).to_string()), probability)
+    }
+
+    fn dropout_at(&self, site: u64, probability: f64) -> Option<Dropout> {
         let key = self.dropout.filter(|_| probability > 0.0)?;
-        let site = name_id(&self.site(point).to_string());
         Some(Dropout { probability, key, site })
+    }
+
+    /// Applies dropout to `value`, with a mask that depends on the number of the site.
+    pub(crate) fn drop_at<const D: usize>(&self, site: u64, value: Tensor<D>, probability: f64) -> Tensor<D> {
+        match self.dropout_at(site, probability) {
+            Some(dropout) => kernels::dropout(value, dropout),
+            None => value,
+        }
     }
 
     /// Applies dropout to `value`, with a mask that depends on `point`.

@@ -56,6 +56,8 @@ pub enum Role {
     FinalNorm,
     /// The output layer, if it is not tied to the token embedding.
     Output,
+    /// One of the two matrices of an [adapter](crate::Adapter).
+    Adapter,
 }
 
 /// The values of a parameter before training.
@@ -63,6 +65,8 @@ pub enum Role {
 pub enum Initial {
     /// Drawn from a normal distribution around 0 with this standard deviation; if that is 0, zeros.
     Normal(f64),
+    /// Drawn uniformly between the negative of this number and the number.
+    Uniform(f64),
     /// All the same.
     Constant(f32),
     /// These two.

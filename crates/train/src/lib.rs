@@ -16,6 +16,7 @@ pub mod config;
 pub mod data;
 pub mod disk;
 pub mod distributed;
+pub mod finetune;
 pub mod format;
 pub mod measure;
 pub mod optimizer;

@@ -14,7 +14,7 @@ use burn::tensor::{Tensor, assert_shape};
 
 use super::{BLOCKED, unseen, visible};
 use crate::dropout::{Dropout, Mask};
-use crate::op::{Operation, apply};
+use crate::op::{Operation, Wanted, apply};
 
 /// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
 pub(super) const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
@@ -86,7 +86,7 @@ struct InBlocks {
 }
 
 impl Operation for InBlocks {
-    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
+    fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
         let [q, k, v] = tensors(inputs);
         let sizes = sizes(&q, &k);
         let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
@@ -99,13 +99,13 @@ impl Operation for InBlocks {
                 weights = mask.apply(weights);
             }
             out.push(product(weights, block.seen(&v)) / sum.clone()); // [B, H, R, D]
-            if save {
+            if wanted.any() {
                 maxima.push(max);
                 sums.push(sum);
             }
         }
         let out = joined(out); // [B, H, T, D]
-        let saved = match save {
+        let saved = match wanted.any() {
             true => vec![q, k, v, out.clone(), joined(maxima), joined(sums)],
             false => Vec::new(),
         };
@@ -113,7 +113,7 @@ impl Operation for InBlocks {
         (out.into_dispatch(), saved)
     }
 
-    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
+    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor, _: Wanted) -> Vec<Option<DispatchTensor>> {
         let [q, k, v, out, maxima, sums] = tensors(saved);
         let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
         let delta = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
@@ -369,7 +369,7 @@ mod tests {
             let inputs = [constant([b, h, t, d], 1), constant([b, h_kv, s, d], 2), constant([b, h_kv, s, d], 3)];
             let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
             let operation = InBlocks { attention: attention(None, Some(DROPOUT)), max_bytes: usize::MAX };
-            let (_, saved) = operation.forward(inputs.into(), true);
+            let (_, saved) = operation.forward(inputs.into(), Wanted::ALL);
             let sizes = saved.into_iter().map(|saved| {
                 let saved = Tensor::<4>::from_dispatch(saved);
                 saved.dims().iter().product::<usize>()

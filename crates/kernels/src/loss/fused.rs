@@ -15,7 +15,7 @@ use crate::MatmulPrecision;
 use crate::elementary::{softmax, tanh};
 use crate::flex::{from_vec, in_f32, matrix, tensor, values, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store};
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{CHUNK, run};
 
 /// The sizes of the chunks in which the loss is computed.
@@ -114,7 +114,9 @@ struct CrossEntropy<E> {
 }
 
 impl<E: Element> FlexOperation for CrossEntropy<E> {
-    fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    /// Saves the gradients, each empty if it is not wanted.
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let [of_hidden, of_weight] = [0, 1].map(|input| wanted.of(input));
         let (hidden, weight) = (matrix(&inputs[0]), matrix(&inputs[1]));
         let projection = if self.by_token { weight.transposed() } else { weight }; // [C, V]
         let [c, vocab_size] = [projection.n_rows(), projection.n_columns()];
@@ -123,8 +125,8 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
         let n = targets.len();
         let selected = self.targets.selected(hidden);
         let hidden = selected.as_deref().map_or(hidden, |selected| Matrix::new(selected, [n, c]));
-        let mut grad_hidden = vec![0.0; if save { n * c } else { 0 }];
-        let mut grad_weight = vec![0.0; if save { c * vocab_size } else { 0 }];
+        let mut grad_hidden = vec![0.0; if of_hidden { n * c } else { 0 }];
+        let mut grad_weight = vec![0.0; if of_weight { c * vocab_size } else { 0 }];
         let mut losses = vec![0.0; n];
         let share = in_f32(1.0 / n as f64);
         let rows = (self.limits.logits / vocab_size).max(1);
@@ -152,20 +154,25 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 rows * vocab_size,
                 tasks.map(|((logits, losses), targets)| RowLosses { logits, losses, targets, cap: self.cap, share }),
             );
-            if !save {
+            if !wanted.any() {
                 continue;
             }
             // Packed again, because the products for gradients may use pairs of bfloat16.
             let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
             let grad_logits = Matrix::new(logits, [rows, vocab_size]);
-            let grad_hidden = &mut grad_hidden[first * c..][..rows * c];
+            let grad_hidden = if of_hidden { &mut grad_hidden[first * c..][..rows * c] } else { &mut [] };
             // Each block of tokens adds its part to the gradients, and so does each chunk of rows, in order.
             for tokens in blocks() {
                 let weights = projection.columns(tokens.clone()).transposed();
                 let [grad_logits, weights] =
                     Packed::all([(grad_logits.columns(tokens.clone()), Role::Both), (weights, Role::Right)]);
-                let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
-                store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
+                if of_hidden {
+                    let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
+                    store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
+                }
+                if !of_weight {
+                    continue;
+                }
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, [weight.n_rows(), weight.n_columns()]);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
@@ -176,20 +183,24 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 }
             }
         }
-        if save && selected.is_some() {
+        if of_hidden && selected.is_some() {
             grad_hidden = self.targets.scattered(&grad_hidden, c);
         }
         let loss = from_vec(vec![mean(&losses)], [1]);
-        let saved = match save {
-            true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
-            false => Vec::new(),
-        };
-        (loss, saved)
+        let gradients = [grad_hidden, grad_weight].into_iter().zip(&inputs).zip([of_hidden, of_weight]);
+        let saved = gradients.map(|((gradient, like), is_wanted)| match is_wanted {
+            true => tensor(gradient, like),
+            false => from_vec(Vec::new(), [0]),
+        });
+        (loss, saved.collect())
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
         let factor = values(&gradient)[0];
-        let scaled = saved.into_iter().map(|mut part| {
+        let scaled = saved.into_iter().enumerate().map(|(input, mut part)| {
+            if !wanted.of(input) {
+                return None;
+            }
             // The gradient of the loss is 1 if the backward pass starts at it.
             if factor.to_bits() != 1.0_f32.to_bits() {
                 let part = values_mut(&mut part);

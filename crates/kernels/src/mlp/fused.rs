@@ -20,7 +20,7 @@ use crate::gemm::{
     WIDTH, as_elements, multiply_all, n_panels, product, store,
 };
 use crate::linear::column_sums;
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{assume_init, uninit};
 
 /// [`crate::mlp`] for f32 on flex.
@@ -61,6 +61,12 @@ impl<E: Element> FeedForward<E> {
         if self.activation.is_gated() { 3 } else { 2 }
     }
 
+    /// Whether no gradient but that of x is wanted.
+    fn is_frozen(&self, wanted: Wanted) -> bool {
+        let n_inputs = 1 + self.n_weights() * if self.has_bias { 2 } else { 1 };
+        (1..n_inputs).all(|input| !wanted.of(input))
+    }
+
     /// The bias that belongs to a weight, given by its index; empty if there are no biases.
     fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
         match self.has_bias {
@@ -76,8 +82,10 @@ const DOWN: usize = 1;
 const GATE: usize = 2;
 
 impl<E: Element> FlexOperation for FeedForward<E> {
-    /// Saves the inputs, and, packed in panels, the activations and the derivatives of the activation function.
-    fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    /// Saves the inputs, and, packed in panels, the activations and the derivatives of the activation function. With
+    /// frozen weights the activations are not needed, nor is x.
+    fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let save = wanted.any();
         let weights = inputs[1..=self.n_weights()].iter().map(|weight| (matrix(weight), Role::Right));
         let matrices: Vec<_> = std::iter::once((matrix(&inputs[0]), Role::Left)).chain(weights).collect();
         let packed = Packed::<E>::all_of(&matrices);
@@ -114,6 +122,11 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         if !save {
             return (out, Vec::new());
         }
+        let is_frozen = self.is_frozen(wanted);
+        if is_frozen {
+            inputs[0] = from_vec(Vec::new(), [0]);
+        }
+        let active = if is_frozen { Vec::new() } else { active };
         let saved = [Some(active), Some(slope), is_gated.then_some(gate)].into_iter().flatten();
         inputs.extend(saved.map(|saved| {
             let n = saved.len();
@@ -122,16 +135,18 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         (out, inputs)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
+        let is_frozen = self.is_frozen(wanted);
         let is_gated = self.activation.is_gated();
         let (inputs, saved) = saved.split_at(saved.len() - if is_gated { 3 } else { 2 });
         let weights = inputs[1..=self.n_weights()].iter();
         let weights = weights.map(|weight| (matrix(weight).transposed(), Role::Right));
-        let rows = [(matrix(&inputs[0]), Role::Right), (matrix(&gradient), Role::Both)];
-        let matrices: Vec<_> = rows.into_iter().chain(weights).collect();
+        let grad_out = (matrix(&gradient), if is_frozen { Role::Left } else { Role::Both });
+        let x = (!is_frozen).then(|| (matrix(&inputs[0]), Role::Right));
+        let matrices: Vec<_> = std::iter::once(grad_out).chain(weights).chain(x).collect();
         let packed = Packed::<E>::all_of(&matrices);
-        let [x, grad_out] = [&packed[0], &packed[1]];
-        let weight = |i: usize| packed[2 + i].right();
+        let grad_out = &packed[0];
+        let weight = |i: usize| packed[1 + i].right();
         let [n, c] = [matrix(&gradient).n_rows(), matrix(&gradient).n_columns()];
         let shape @ [_, f] = [n, matrix(&inputs[1]).n_columns()];
         let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
@@ -143,15 +158,18 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = is_gated.then(|| Operand::new(left(&grad_gate), f));
-        let active = Operand::new(left(as_elements(values(&saved[0]))), f);
         let grad_x = || {
             let mut grad_x = product(Plain(grad_hidden.left()), weight(UP), &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
                 store(Mode::Add, grad_x, Plain(grad_gate.left()), weight(GATE), &[]);
             }
-            grad_x
+            tensor(grad_x, &gradient)
         };
+        let Some(x) = packed.get(1 + self.n_weights()) else {
+            return std::iter::once(Some(grad_x())).chain(inputs[1..].iter().map(|_| None)).collect();
+        };
+        let active = Operand::new(left(as_elements(values(&saved[0]))), f);
         let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
         // The gradients of a weight and of its bias.
         let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
@@ -173,8 +191,9 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         });
         let layers = [up, down].into_iter().chain(gate);
         let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
-        let parts = [grad_x].into_iter().chain(weights).chain(biases.into_iter().flatten());
-        parts.zip(inputs).map(|(part, like)| Some(tensor(part, like))).collect()
+        let parts = weights.into_iter().chain(biases.into_iter().flatten());
+        let parts = parts.zip(&inputs[1..]).map(|(part, like)| Some(tensor(part, like)));
+        std::iter::once(Some(grad_x)).chain(parts).collect()
     }
 }
 

@@ -2,9 +2,9 @@
 
 mod fused;
 
-use burn::tensor::{Tensor, activation, module};
+use burn::tensor::{Tensor, module};
 
-use crate::activation::{Activation, gelu, gelu_tanh, relu_squared};
+use crate::activation::{self, Activation};
 use crate::linear::n_composed_gradients;
 use crate::memory::bytes;
 use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
@@ -88,11 +88,5 @@ fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
     let gate = gate.map(|gate| apply(gate, x.clone())); // [B, T, F]
     let hidden = apply(up, x); // [B, T, F]
-    let hidden = match kind {
-        Activation::Gelu => gelu(hidden),
-        Activation::GeluTanh => gelu_tanh(hidden),
-        Activation::ReluSquared => relu_squared(hidden),
-        Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * hidden,
-    };
-    apply(down, hidden) // [B, T, C]
+    apply(down, activation::composed(kind, hidden, gate)) // [B, T, C]
 }

@@ -3,6 +3,7 @@
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use super::MultiHeadAttention;
+use crate::probe::{NoProbe, Pass};
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// Scaled dot-product attention of T queries over S keys. Returns the weighted sums of the values, and the weights.
@@ -78,7 +79,9 @@ impl MultiHeadAttention {
         let [_, t, _] = x.dims();
         let is_causal = self.config.causal && context.is_none();
         let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
-        let project = |x| self.split(self.qkv.forward_fused(x, MatmulPrecision::F32));
+        let mut probe = NoProbe;
+        let pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
+        let project = |x| self.split(self.qkv.forward_fused(x, &pass));
         let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(context) = context {
             [_, k, v] = project(context); // twice [B, Hkv, S, D]
@@ -86,6 +89,6 @@ impl MultiHeadAttention {
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
         let (heads, weights) = attention_with_scale(q, k, v, mask, self.config.scale); // [B, H, T, D]
         let context = kernels::merge_heads(heads); // [B, T, H D]
-        (self.output.forward_fused(context, MatmulPrecision::F32), weights) // [B, T, C]
+        (self.output.forward_fused(context, &pass), weights) // [B, T, C]
     }
 }

@@ -155,7 +155,7 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let qkv = self.qkv.forward_fused(x, pass.precision()); // [B, T, (H + 2 Hkv) D]
+        let qkv = self.qkv.forward_fused(x, pass); // [B, T, (H + 2 Hkv) D]
         let qkv = self.with_first_values(qkv, pass);
         let context = if self.config.causal && cache.is_none() && !P::ACTIVE {
             let attention = self.fused(rotation, pass, &qkv.device());
@@ -163,7 +163,7 @@ impl MultiHeadAttention {
         } else {
             kernels::merge_heads(self.attend_stepwise(qkv, rotation, cache, pass)) // [B, T, H D]
         };
-        let output = self.output.forward_fused(context, pass.precision()); // [B, T, C]
+        let output = self.output.forward_fused(context, pass); // [B, T, C]
         pass.visit(Point::Attention, output)
     }
 

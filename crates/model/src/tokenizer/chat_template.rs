@@ -99,9 +99,23 @@ impl ChatTemplate {
     /// # Errors
     /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
+        self.render_values(messages, None::<&()>, true)
+    }
+
+    /// The text of a conversation whose messages, and the tools that they may call, are any values, up to where the
+    /// model's reply begins, if `add_generation_prompt`, or up to where the last message ends.
+    ///
+    /// # Errors
+    /// If the template does not take these messages.
+    pub fn render_values(
+        &self,
+        messages: &[impl Serialize],
+        tools: Option<&impl Serialize>,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatTemplateError> {
         let Self { environment, bos_token, eos_token } = self;
-        let messages = Value::from(Serde(messages));
-        let context = minijinja::context! { messages, add_generation_prompt => true, bos_token, eos_token };
+        let (messages, tools) = (Value::from(Serde(messages)), tools.map_or(Value::UNDEFINED, |it| Value::from(Serde(it))));
+        let context = minijinja::context! { messages, tools, add_generation_prompt, bos_token, eos_token };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
         rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))
     }

@@ -8,11 +8,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use tinderbox_model::Target;
 use tinderbox_model::section::{BrokenRules, listed};
 
 use super::inherit::{self, Base};
 use super::{
-    Config, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, ValSplit, overrides, unknown_keys,
+    Config, FinetuneConfig, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, ValSplit, overrides, unknown_keys,
 };
 
 /// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.
@@ -124,6 +125,7 @@ impl Config {
             train: section(&mut table, "train", &mut mistyped),
             optimizer: section(&mut table, "optimizer", &mut mistyped),
             schedule: section(&mut table, "schedule", &mut mistyped),
+            finetune: section(&mut table, "finetune", &mut mistyped),
             generate: section(&mut table, "generate", &mut mistyped),
             distributed: section(&mut table, "distributed", &mut mistyped),
         };
@@ -226,6 +228,12 @@ pub(super) fn known_keys() -> Table {
     config.schedule.initial_context_length = Some(1);
     config.schedule.initial_batch_size = Some(1);
     config.distributed.sync = SyncKind::Local; // a section of defaults would be left out
+    config.finetune = FinetuneConfig {
+        base: Some(PathBuf::from("runs/base")),
+        targets: Target::ALL.to_vec(),
+        last_blocks: Some(1),
+        ..FinetuneConfig::default()
+    };
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::data::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use crate::distributed::{DistributedConfig, ExchangeDtype, SyncKind};
+pub use crate::finetune::{FinetuneConfig, FinetuneMethod, TrainOn};
 pub use crate::optimizer::{NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind};
 pub use crate::train::precision::{PrecisionChoice, precision_remark};
 pub use crate::train::{KeptCheckpoints, TrainConfig};
@@ -44,6 +45,9 @@ pub struct Config {
     pub optimizer: OptimizerConfig,
     /// How the learning rate changes during the run.
     pub schedule: ScheduleConfig,
+    /// The run that is adapted, and how; omitted from a saved config if all keys have their defaults.
+    #[serde(skip_serializing_if = "FinetuneConfig::is_default")]
+    pub finetune: FinetuneConfig,
     /// How text is generated from the trained model.
     pub generate: GenerateConfig,
     /// How several processes train together; omitted from a saved config if all keys have their defaults.

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::commented::{comment, comment_start, literal, section_lines, sets};
 use super::load::known_keys;
 use super::{
-    Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, ModelConfig, OptimizerConfig, ScheduleConfig,
+    Config, ConfigError, DataConfig, DistributedConfig, FinetuneConfig, GenerateConfig, ModelConfig, OptimizerConfig, ScheduleConfig,
     SourceConfig, TokenizerConfig, TrainConfig,
 };
 
@@ -27,7 +27,7 @@ fn documented<S: Section>(name: &'static str) -> Documented {
     Documented { name, about, keys: S::keys().into_iter().map(|(key, docs)| (key, paragraphs(docs))).collect() }
 }
 
-fn sections() -> [Documented; 8] {
+fn sections() -> [Documented; 9] {
     [
         documented::<DataConfig>("data"),
         documented::<TokenizerConfig>("tokenizer"),
@@ -35,6 +35,7 @@ fn sections() -> [Documented; 8] {
         documented::<TrainConfig>("train"),
         documented::<OptimizerConfig>("optimizer"),
         documented::<ScheduleConfig>("schedule"),
+        documented::<FinetuneConfig>("finetune"),
         documented::<GenerateConfig>("generate"),
         documented::<DistributedConfig>("distributed"),
     ]
@@ -62,9 +63,10 @@ impl Defaults {
 
 fn table_of(config: &Config) -> Table {
     let mut table = Table::try_from(config).expect("a config can be written as TOML");
-    // Left out of a saved config if it has its defaults.
-    let distributed = Table::try_from(&config.distributed).expect("a section can be written as TOML");
-    table.insert("distributed".to_owned(), distributed.into());
+    // Left out of a saved config if they have their defaults.
+    let can_be = "a section can be written as TOML";
+    table.insert("distributed".to_owned(), Table::try_from(&config.distributed).expect(can_be).into());
+    table.insert("finetune".to_owned(), Table::try_from(&config.finetune).expect(can_be).into());
     table
 }
 

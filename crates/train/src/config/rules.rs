@@ -13,7 +13,7 @@ const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
 impl Config {
     /// All problems of this config; empty if it can be used. An imported model has no training text.
     pub(super) fn problems(&self, needs_text: bool) -> Vec<String> {
-        let Self { data, tokenizer, model, train, optimizer, schedule, generate, distributed } = self;
+        let Self { data, tokenizer, model, train, optimizer, schedule, finetune, generate, distributed } = self;
         let mut problems = Problems::default();
         data.check_into(needs_text, &mut problems);
         tokenizer.check_into(&mut problems);
@@ -21,6 +21,14 @@ impl Config {
         train.check_into(&mut problems);
         optimizer.check_into(&mut problems);
         schedule.check_into(&mut problems);
+        finetune.check_into(&mut problems);
+        if finetune.base.is_some() {
+            let (initial, train_with) = (schedule.initial_context_length, train.with_replacement);
+            let rule = "be left out with finetune.base, whose rows are records of any length";
+            problems.must(initial.is_none(), "schedule.initial_context_length", initial.unwrap_or(0), rule);
+            let rule = "be false with finetune.base: a pass has each record once";
+            problems.must(!train_with, "train.with_replacement", train_with, rule);
+        }
         generate.check_into(&mut problems);
         distributed.check_into(&mut problems);
         if distributed.sync == SyncKind::Local && optimizer.ema_decay > 0.0 {

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -62,6 +63,24 @@ pub struct Draw {
     pub context_length: usize,
     /// Whether rows are drawn independently of each other, and not epoch by epoch.
     pub with_replacement: bool,
+}
+
+impl BatchSource for Arc<dyn BatchSource> {
+    fn draw(&self, draw: Draw) -> Batch {
+        (**self).draw(draw)
+    }
+
+    fn n_targets(&self, draw: Draw) -> usize {
+        (**self).n_targets(draw)
+    }
+
+    fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
+        (**self).spread(context_length, batch_size, n_batches)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        (**self).check()
+    }
 }
 
 /// Windows of weighted texts, none of which crosses from one text into another.

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -16,7 +17,7 @@ use super::split::{Division, SplitPoint};
 use super::stdin;
 use super::tokens::{self, Tokens, Width, Writer};
 use super::train_tokenizer::train_bpe;
-use super::{DataError, Split};
+use super::{BatchSource, DataError, Examples, Records, Split, conversations};
 use crate::config::{Config, DataConfig, SourceConfig, TextFormat, ValSplit};
 use crate::disk::Temporary;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
@@ -41,6 +42,19 @@ pub struct Corpus {
     pub sources: Vec<SourceSummary>,
     /// Warnings about the texts and the cache, each with a hint.
     pub cautions: Vec<String>,
+    /// The records of a fine-tuning, whose tokens the splits have one after another.
+    pub records: Option<SplitRecords>,
+}
+
+/// The records of both splits.
+#[derive(Debug, Clone)]
+pub struct SplitRecords {
+    /// Those that are trained on.
+    pub train: Examples,
+    /// Those that are kept for validation.
+    pub val: Examples,
+    /// What was read.
+    pub summary: Records,
 }
 
 /// One text of a corpus.
@@ -106,6 +120,9 @@ impl Corpus {
         if !config.data.has_text() {
             return Err(DataError::NoText);
         }
+        if let (Some(tokenizer), Some(_)) = (&tokenizer, &config.finetune.base) {
+            return Self::of_records(config, tokenizer, earlier);
+        }
         // A run from before there was this key has none, and keeps its split.
         let old_rule = if earlier.is_some() { ValSplit::End } else { ValSplit::Documents };
         let rule = config.data.val_split.unwrap_or(old_rule);
@@ -168,7 +185,66 @@ impl Corpus {
             sources.push(SourceSummary { path, kept, train_tokens, val_tokens, fraction });
         }
         opening.cache.clean_up();
-        Ok(Self { train: Split::new(train), val: Split::new(val), tokenizer, text_sha256, sources, cautions })
+        let (train, val, records) = (Split::new(train), Split::new(val), None);
+        Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
+    }
+
+    /// Reads the records of a fine-tuning.
+    fn of_records(config: &Config, tokenizer: &Tokenizer, earlier: Option<&str>) -> Result<Self, DataError> {
+        let tokenizer = tokenizer.clone().padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
+        let opened = conversations::open(config, &tokenizer)?;
+        let text_sha256 = hexadecimal(&opened.sha256);
+        if earlier.is_some_and(|earlier| earlier != text_sha256) {
+            return Err(DataError::OtherText { paths: vec![opened.path] });
+        }
+        let records = SplitRecords { train: opened.train, val: opened.val, summary: opened.summary };
+        let [train, val] = [&records.train, &records.val].map(|split| conversations::as_text(split, &tokenizer));
+        let sources = vec![SourceSummary {
+            path: opened.path,
+            kept: None,
+            train_tokens: train.len(),
+            val_tokens: val.len(),
+            fraction: 1.0,
+        }];
+        let (train, val, cautions, records) = (train.into(), val.into(), Vec::new(), Some(records));
+        Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
+    }
+
+    /// What training draws batches from.
+    #[must_use]
+    pub fn train_batches(&self) -> Arc<dyn BatchSource> {
+        match &self.records {
+            Some(records) => Arc::new(records.train.clone()),
+            None => Arc::new(self.train.clone()),
+        }
+    }
+
+    /// What the validation loss is measured on.
+    #[must_use]
+    pub fn val_batches(&self) -> Arc<dyn BatchSource> {
+        match &self.records {
+            Some(records) => Arc::new(records.val.clone()),
+            None => Arc::new(self.val.clone()),
+        }
+    }
+
+    /// The mean number of tokens in a row of records; `None` without records.
+    #[must_use]
+    pub fn tokens_per_row(&self) -> Option<f64> {
+        self.records.as_ref().map(|records| records.train.tokens_per_row())
+    }
+
+    /// The tokens of the validation split that count, for each byte that they stand for.
+    #[must_use]
+    pub fn val_tokens_per_byte(&self) -> f64 {
+        let [tokens, bytes] = match &self.records {
+            Some(records) => {
+                let counted: Vec<u32> = records.val.counted().collect();
+                [counted.len(), self.tokenizer.decode(&counted).len()].map(|n| n as f64)
+            }
+            None => [self.val.len() as f64, self.val.bytes() as f64],
+        };
+        tokens / bytes.max(1.0)
     }
 }
 
@@ -348,6 +424,10 @@ fn text_sha256(texts: &[ScannedText]) -> String {
             hash.finalize().into()
         }
     };
+    hexadecimal(&hash)
+}
+
+pub(crate) fn hexadecimal(hash: &[u8; 32]) -> String {
     let mut digits = String::with_capacity(2 * hash.len());
     for byte in hash {
         write!(digits, "{byte:02x}").expect("writing to a string cannot fail");

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use tinderbox_model::tokenizer::TokenizerError;
+use tinderbox_model::tokenizer::{ChatTemplateError, TokenizerError};
 
 /// The reason why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,18 @@ pub enum DataError {
     /// A line of a JSON Lines file, counted from 1, has no text.
     #[error("line {line} of `{path}` {problem}")]
     Record { path: PathBuf, line: u64, problem: String },
+    /// The chat template of a model.
+    #[error("the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja")]
+    ChatTemplate(#[source] ChatTemplateError),
+    /// Too few records to train on some and evaluate with others.
+    #[error("`{path}` has {n} records that can be used, and at least 2 are needed\n  hint: one is kept for validation")]
+    TooFewRecords { path: PathBuf, n: usize },
+    /// Records without a token that counts.
+    #[error(
+        "{skipped} of the {n} records of `{path}` have no answer within the first {max_tokens} tokens, or an empty \
+         one\n  hint: raise finetune.max_tokens, or remove these records"
+    )]
+    RecordsSkipped { path: PathBuf, skipped: usize, n: usize, max_tokens: usize },
     #[error(
         "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in `cat *.txt | \
          tinderbox train ...`, or name a file instead of \"-\""

@@ -159,6 +159,19 @@ impl OpenFile {
         Ok(if self.unread.is_empty() { RecordPart::End } else { RecordPart::Beginning })
     }
 
+    /// The next line that is not blank, of at most `max_bytes`.
+    pub(super) fn next_record(&mut self, max_bytes: usize) -> Result<Option<&[u8]>, DataError> {
+        loop {
+            self.line.clear();
+            if !self.read_line(max_bytes)? {
+                return Ok(None);
+            }
+            if !self.line.trim_ascii().is_empty() {
+                return Ok(Some(&self.line));
+            }
+        }
+    }
+
     /// Reads the next line, of at most `max_bytes`; false at the end of the file.
     fn read_line(&mut self, max_bytes: usize) -> Result<bool, DataError> {
         self.line_number += 1;
@@ -191,7 +204,7 @@ impl OpenFile {
         }
     }
 
-    fn in_line(&self, problem: String) -> DataError {
+    pub(super) fn in_line(&self, problem: String) -> DataError {
         DataError::Record { path: self.shown.clone(), line: self.line_number, problem }
     }
 

@@ -7,6 +7,7 @@
 pub mod batch;
 mod cache;
 mod config;
+pub mod conversations;
 mod corpus;
 mod encode;
 mod error;
@@ -28,8 +29,10 @@ mod train_tokenizer;
 
 pub use batch::{BatchSource, Draw};
 pub use cache::{CachedFile, CachedKind, Cleared, clear_cache, list_cache};
+pub use conversations::{Examples, Records};
 pub use config::{DataConfig, SourceConfig, TextFormat, ValSplit};
-pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
+pub(crate) use corpus::hexadecimal;
+pub use corpus::{Corpus, OpenOptions, SourceSummary, SplitRecords, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;
 pub use error::{in_quotes, missing_hint};

@@ -114,6 +114,8 @@ pub struct BatchSchedule {
     /// The number of steps in the warm-up of batch size and length.
     n_growing: usize,
     grad_accumulation_steps: usize,
+    /// The mean number of tokens in a row, if rows are records of any length.
+    tokens_per_row: Option<f64>,
 }
 
 /// The most sizes of batches whose tokens are added up one by one.
@@ -132,7 +134,13 @@ impl BatchSchedule {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a number of steps")]
         let share = (schedule.ramp_fraction * train.max_steps as f64).ceil() as usize;
         let n_growing = if first == last { 0 } else { share };
-        Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps }
+        Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps, tokens_per_row: None }
+    }
+
+    /// The same batches with rows of records, which have so many tokens in the mean.
+    #[must_use]
+    pub fn of_records(self, tokens_per_row: Option<f64>) -> Self {
+        Self { tokens_per_row, ..self }
     }
 
     /// The rows of each micro-batch in step `step`, counted from 0, and the tokens per row. Both grow linearly.
@@ -156,6 +164,9 @@ impl BatchSchedule {
 
     /// The number of training tokens in step `step`.
     pub fn tokens_at(&self, step: usize) -> u64 {
+        if self.tokens_per_row.is_some() {
+            return self.tokens_before(step + 1) - self.tokens_before(step);
+        }
         self.at(step)
             .into_iter()
             .fold(self.grad_accumulation_steps as u64, |product, n| product.saturating_mul(n as u64))
@@ -164,6 +175,11 @@ impl BatchSchedule {
     /// The number of training tokens in all steps before `step`; rounded if the batches grow to more than
     /// `MAX_SIZES` sizes, which no machine has the memory for.
     pub fn tokens_before(&self, step: usize) -> u64 {
+        if let Some(tokens_per_row) = self.tokens_per_row {
+            let rows = step.saturating_mul(self.grad_accumulation_steps * self.ends[1][0]);
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive number of tokens")]
+            return (rows as f64 * tokens_per_row).round() as u64;
+        }
         let [[first_rows, first_tokens], [last_rows, last_tokens]] = self.ends;
         let n_sizes = (last_rows - first_rows).saturating_add((last_tokens - first_tokens) / TOKENS);
         let n_growing = step.min(self.n_growing);

@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{write_atomically, write_dir, write_synced};
 use super::layout::{step_of, steps_in};
+use super::adapter::{AdapterOf, is_adapter};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
 use crate::disk;
 use tinderbox_model::parameters::AssignError;
 use tinderbox_model::{Gpt, LazyTensor, Parameter, Role, parameters};
 
-const MODEL: &str = "model.safetensors";
+pub(super) const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 /// Every file of a checkpoint.
@@ -45,6 +46,9 @@ pub struct TrainState {
     /// `None` if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
+    /// What the weights in the checkpoint change, if they are those of adapters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterOf>,
     /// The best evaluation so far.
     pub best: Option<Best>,
     /// Evaluations since the best one.
@@ -125,7 +129,7 @@ struct Checksums {
 /// The contents of a checkpoint. Its tensors stay on the device or in the file until written or loaded.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The weights, by parameter name.
+    /// The weights, by parameter name. Of a model with adapters, only theirs are written.
     pub model: BTreeMap<String, LazyTensor>,
     /// The optimizer's running means.
     pub optimizer: BTreeMap<String, LazyTensor>,
@@ -140,7 +144,9 @@ impl Checkpoint {
             dir,
             |path, error| cannot_write(path)(error),
             |dir| {
-                let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
+                let mut model = self.model.clone();
+                model.retain(|name, _| self.state.adapter.is_none() || is_adapter(name));
+                let model = hexadecimal(tensors::write(&dir.join(MODEL), &model)?);
                 let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
                 let crc32c = Checksums { model, optimizer, state: String::new() };
                 let state = StateFile { version: VERSION, state: self.state.clone(), crc32c }.to_text();
@@ -161,18 +167,28 @@ impl Checkpoint {
     }
 
     /// Reads the checkpoint in `dir`, except for the values of its tensors, after verifying the checksums of its files.
+    /// Weights are merged with their adapters.
     pub fn read(dir: &Path) -> Result<Self, RunError> {
-        Self::read_whole(dir).map_err(naming_whole(dir))
+        let read = Self::read_whole(dir).and_then(|checkpoint| {
+            let Some(adapter) = &checkpoint.state.adapter else { return Ok(checkpoint) };
+            let (adapters, base) = checkpoint.model.into_iter().partition(|(name, _)| is_adapter(name));
+            Ok(Self { model: adapter.merged(dir, adapters, base)?, ..checkpoint })
+        });
+        read.map_err(naming_whole(dir))
     }
 
-    /// Like [`Checkpoint::read`], but an error names no other checkpoint.
+    /// Like [`Checkpoint::read`], but with adapters beside the weights, as in training, and an error names no other
+    /// checkpoint.
     pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
         let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
-        let (model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
+        let (mut model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
         let (state, crc32c) = read_state_file(dir)?;
         if let Some(Checksums { model, optimizer, .. }) = crc32c {
             compare(&paths[0], &model)?;
             compare(&paths[1], &optimizer)?;
+        }
+        if let Some(adapter) = &state.adapter {
+            model.extend(adapter.open_base(dir)?);
         }
         Ok(Self { model, optimizer, state })
     }
@@ -190,14 +206,17 @@ impl Checkpoint {
 
     /// The size of the weights in `dir` in bytes; 0 if there are none.
     pub fn weights_bytes(dir: &Path) -> u64 {
-        fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len())
+        match adapter(dir) {
+            Some(adapter) => Self::weights_bytes(&adapter.base_of(dir)),
+            None => fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len()),
+        }
     }
 
     /// Compares the shapes of the tensors in `dir` with those of a model before anything is allocated for it: a config
     /// may require more memory than there is.
     pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
         let path = dir.join(MODEL);
-        let weights = tensors::open(&path).map_err(naming_whole(dir))?;
+        let weights = Self::unverified_weights(dir).map_err(naming_whole(dir))?;
         for Parameter { path: name, shape: expected, role, .. } in Parameter::all(config, vocab_size) {
             let source = match weights.get(&name).map(LazyTensor::shape) {
                 None => AssignError::Missing(name),
@@ -233,15 +252,28 @@ impl Checkpoint {
     pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path)?;
-        if let (_, Some(Checksums { model, .. })) = read_state_file(dir)? {
+        let (state, crc32c) = read_state_file(dir)?;
+        if let Some(Checksums { model, .. }) = crc32c {
             compare(&path, &model)?;
         }
-        Ok(weights)
+        match state.adapter {
+            Some(adapter) => adapter.merged(dir, weights, adapter.open_base(dir)?),
+            None => Ok(weights),
+        }
+    }
+
+    /// The same without a look at the values.
+    fn unverified_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let weights = tensors::open(&dir.join(MODEL))?;
+        match adapter(dir) {
+            Some(adapter) => adapter.merged(dir, weights, Self::unverified_weights(&adapter.base_of(dir))?),
+            None => Ok(weights),
+        }
     }
 
     /// The number of parameters in the checkpoint in `dir`; their values are not read.
     pub(super) fn n_parameters(dir: &Path) -> Result<u64, RunError> {
-        let weights = tensors::open(&dir.join(MODEL))?;
+        let weights = Self::unverified_weights(dir)?;
         Ok(weights.values().map(|tensor| tensor.n_numbers() as u64).sum())
     }
 
@@ -282,6 +314,11 @@ fn load(
         (Ok(_), Some((name, _))) => Err(RunError::damaged(&path, format!("the model has no `{name}`"))),
         (Ok(model), None) => Ok(model),
     }
+}
+
+/// What the weights in `dir` change, if they are those of adapters.
+fn adapter(dir: &Path) -> Option<AdapterOf> {
+    read_state_file(dir).ok()?.0.adapter
 }
 
 /// Verifies the checksum of a file before its bytes are used. They are read again then, from the page cache.

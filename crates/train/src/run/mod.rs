@@ -5,6 +5,7 @@
 
 #![allow(clippy::missing_errors_doc, reason = "every error is a `RunError`, whose messages say when it happens")]
 
+mod adapter;
 mod checkpoint;
 mod curves;
 pub mod files;
@@ -24,6 +25,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+pub use adapter::AdapterOf;
 pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
 pub use curves::{Curves, LogRow};
 pub use files::write_atomically;
@@ -114,6 +116,16 @@ pub enum RunError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source, *has_checkpoint))]
     Write { path: PathBuf, source: io::Error, has_checkpoint: bool },
+    #[error(
+        "`{adapter}` has only an adapter, and its base `{base}` is not there\n  hint: put the base run back, or move both \
+         runs together"
+    )]
+    NoBase { adapter: PathBuf, base: PathBuf },
+    #[error(
+        "`{adapter}` has an adapter for other weights: its base had the SHA-256 {expected}, and `{base}` has \
+         {found}\n  hint: put the base run back as it was, or fine-tune the new one"
+    )]
+    OtherBase { adapter: PathBuf, base: PathBuf, expected: String, found: String },
     /// `whole` is another, intact checkpoint of the run.
     #[error("`{path}` is damaged: {reason}\n  hint: {}", damaged_hint(whole.as_deref()))]
     Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },

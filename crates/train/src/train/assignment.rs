@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::prepare::Prepared;
+use super::prepare::{Prepared, with_adapters};
 use super::training::Training;
 use super::{Event, Interrupter, Observer, Skipped, TrainError, Trainer, to_the_end};
 use crate::config::Config;
@@ -119,8 +119,9 @@ impl Assignment {
             other => other.into(),
         })?;
         let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device.device.clone().autodiff());
+        let model = with_adapters(model, &config);
         let state = checkpoint.state.clone();
-        let mut trainer = Trainer::new(model, &config, corpus.train.clone());
+        let mut trainer = Trainer::new(model, &config, corpus.train_batches());
         trainer.restore(checkpoint, Path::new(ORIGIN))?;
         trainer.join(ranks);
         start_together(ranks, &config);

@@ -32,13 +32,12 @@ impl Loss {
 
     /// The loss in bits per byte of `text`, which is comparable between tokenizers.
     pub fn bits_per_byte(&self, text: &Split) -> f64 {
-        bits_per_byte(self.nats_per_token, text)
+        bits_per_byte(self.nats_per_token, text.len() as f64 / text.bytes().max(1) as f64)
     }
 }
 
-/// Converts a loss in nats per token of `text` to bits per byte of `text`.
-pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
-    let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
+/// Converts a loss in nats per token to bits per byte of the text.
+pub(super) fn bits_per_byte(nats_per_token: f64, tokens_per_byte: f64) -> f64 {
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
 }
 

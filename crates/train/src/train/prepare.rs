@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::config::{Config, ConfigError, DataConfig, OptimizerConfig, PrecisionChoice, TrainConfig, ValSplit};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
-use crate::run::{self, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
+use crate::run::{self, AdapterOf, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
 use tinderbox_model::section::BrokenRules;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
@@ -62,6 +62,7 @@ pub(super) fn prepare(
 
 fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Result<Prepared, TrainError> {
     let Job { mut config, run_dir, start, from, device } = job;
+    let from = from.or_else(|| config.finetune.base.clone());
     config.train.matmul_precision = precision::check(config.train.matmul_precision, &device)?.into();
     let device = &device.device.clone().autodiff();
     let overwrite = match start {
@@ -110,20 +111,31 @@ fn create(
         Some(parent) => {
             Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
             let model = Gpt::zeros(&config.model, vocab_size, device);
-            Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?
+            with_adapters(Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?, &config)
         }
     };
-    let trainer = Trainer::new(model, &config, corpus.train.clone());
+    let lora = config.finetune.lora().zip(parent.as_ref());
+    let adapter = lora.map(|(lora, parent)| AdapterOf::new(&parent.located.checkpoint, root, lora)).transpose()?;
+    let trainer = Trainer::new(model, &config, corpus.train_batches());
     go_on(interrupter)?;
     let lock = RunDir::lock(root)?;
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
     let state = TrainState {
         text_sha256: corpus.text_sha256.clone(),
+        adapter,
         started_from: parent.map(|parent| parent.located.checkpoint.display().to_string()),
         tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
     Ok(Prepared { dir: Some((run, lock)), ..Prepared::new(config, corpus, trainer, state) })
+}
+
+/// The model that a run trains: with new adapters if its config asks for them.
+pub(super) fn with_adapters(model: Gpt, config: &Config) -> Gpt {
+    match config.finetune.lora() {
+        Some(lora) => model.adapted(&lora, config.train.seed),
+        None => model,
+    }
 }
 
 /// Opens the text of `config`, and replaces the default sample prompt if its characters do not occur in the text. Also
@@ -221,8 +233,8 @@ fn resume(
         other => other,
     })?;
     Checkpoint::check_shapes(&dir, &config.model, corpus.tokenizer.vocab_size())?;
-    let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device);
-    let mut trainer = Trainer::new(model, &config, corpus.train.clone());
+    let model = with_adapters(Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device), &config);
+    let mut trainer = Trainer::new(model, &config, corpus.train_batches());
     trainer.restore(checkpoint, &dir)?;
     go_on(interrupter)?;
     damaged.extend(run.cut_back_to(&mut state)?);
@@ -273,7 +285,8 @@ const DROPOUT: (&str, &str) = ("model", "dropout");
 
 /// Whether a key cannot change while a run goes on: its weights, its batches or its optimizer's state depend on it.
 fn is_fixed(key: (&str, &str)) -> bool {
-    let of_section = ["tokenizer", "model"].contains(&key.0) && ![DROPOUT, ("tokenizer", "path")].contains(&key);
+    let of_section = ["tokenizer", "model", "finetune"].contains(&key.0)
+        && ![DROPOUT, ("tokenizer", "path"), ("finetune", "base")].contains(&key);
     let others = [
         ("data", "val_fraction"),
         ("data", "val_split"),
@@ -296,7 +309,7 @@ fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, Stri
             Some((section, name, format!("{key} was {} and is now {}", text(&values[0]), text(&values[1]))))
         })
     };
-    ["data", "tokenizer", "model", "train", "optimizer", "schedule"].into_iter().flat_map(of_section).collect()
+    ["data", "tokenizer", "model", "train", "optimizer", "schedule", "finetune"].into_iter().flat_map(of_section).collect()
 }
 
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of

@@ -149,7 +149,7 @@ impl<'a> Training<'a> {
             vocab_size: corpus.tokenizer.vocab_size(),
             step: state.step,
             max_steps: config.train.max_steps,
-            batches: BatchSchedule::new(config),
+            batches: self.batches(),
             ranks: self.trainer.ranks().size(),
             resumed,
             damaged,
@@ -223,7 +223,7 @@ impl<'a> Training<'a> {
             (Err(error), _) | (_, Err(error)) => return Err(self.device_failed(&error)),
         };
         self.clock.done();
-        self.corpus.train.check()?;
+        self.corpus.train_batches().check()?;
         // If gradients are summed, all ranks have the same numbers, and rank 0 reports them.
         let reports = self.trainer.ranks().is_first() || self.config.distributed.sync == SyncKind::Local;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
@@ -294,8 +294,8 @@ impl<'a> Training<'a> {
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
-            self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, precision))?;
-            self.corpus.val.check()?;
+            self.finite(evaluate::estimate(&model, &self.corpus.val_batches(), batch_size, 1, precision))?;
+            self.corpus.val_batches().check()?;
         }
         let checkpoint = self.trainer.checkpoint(self.state.clone());
         let files = self.files.as_mut().expect("rank 0 writes them");
@@ -328,7 +328,7 @@ impl<'a> Training<'a> {
             val_loss,
             best_val_loss: best.map(|best| best.val_loss),
             best_step: best.or(self.state.best).map(|best| best.step),
-            val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, &self.corpus.val)),
+            val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, self.corpus.val_tokens_per_byte())),
             interrupted: val_loss.is_none(),
         };
         self.write(|logs| {
@@ -367,11 +367,15 @@ impl<'a> Training<'a> {
         Elapsed { train_s: self.clock.total().as_secs_f64(), wall_s: self.began.elapsed().as_secs_f64() }
     }
 
+    fn batches(&self) -> BatchSchedule {
+        BatchSchedule::new(&self.config).of_records(self.corpus.tokens_per_row())
+    }
+
     fn tokens(&self) -> u64 {
-        BatchSchedule::new(&self.config).tokens_before(self.state.step)
+        self.batches().tokens_before(self.state.step)
     }
 
     fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {
-        if step_ms > 0.0 { BatchSchedule::new(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
+        if step_ms > 0.0 { self.batches().tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
     }
 }

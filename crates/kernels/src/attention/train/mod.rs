@@ -23,7 +23,7 @@ use crate::dropout::Dropout;
 use crate::elementary::{LANES, add_to};
 use crate::flex::{from_vec, in_f32, tensor, values};
 use crate::gemm::{Exact, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Store, multiply, n_panels};
-use crate::op::{FlexOperation, apply_on_flex};
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{assume_init, run, uninit};
 
 /// [`crate::self_attention`] for f32 on flex.
@@ -96,7 +96,7 @@ impl Attention {
 }
 
 impl FlexOperation for Attention {
-    fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let heads = self.heads(&inputs);
         let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
@@ -117,7 +117,7 @@ impl FlexOperation for Attention {
         }
         // SAFETY: each task wrote the outputs of its heads at every position.
         let out = from_vec(unsafe { assume_init(out) }, [batch_size, t, width]);
-        if !save {
+        if !wanted.any() {
             return (out, Vec::new());
         }
         let mut saved = vec![out.clone(), from_vec(lse, [batch_size, n_heads, t])];
@@ -125,7 +125,7 @@ impl FlexOperation for Attention {
         (out, saved)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let (outputs, inputs) = saved.split_at(2);
         let heads = self.heads(inputs);
         let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;

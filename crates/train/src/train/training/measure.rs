@@ -80,14 +80,15 @@ impl Training<'_> {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
         let precision = matmul_precision.on(&self.device.device);
-        let splits = [&self.corpus.val, &self.corpus.train];
+        let splits = [self.corpus.val_batches(), self.corpus.train_batches()];
         let context_length = self.config.model.context_length;
         let losses = splits
+            .each_ref()
             .map(|split| self.mean_loss(&model, split.spread(context_length, batch_size, eval_batches), precision));
-        splits.into_iter().try_for_each(BatchSource::check)?;
+        splits.iter().try_for_each(BatchSource::check)?;
         let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
         let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
-        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
+        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, self.corpus.val_tokens_per_byte());
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
@@ -193,9 +194,9 @@ impl Training<'_> {
     fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
         self.trainer.ranks().go_on()?;
         let Config { model: shape, train, .. } = &self.config;
-        let batches = self.corpus.val.windows(shape.context_length, train.batch_size);
+        let batches = self.corpus.val_batches().windows(shape.context_length, train.batch_size);
         let loss = self.mean_loss(model, batches, MatmulPrecision::F32);
-        self.corpus.val.check()?;
+        self.corpus.val_batches().check()?;
         loss.map(|loss| self.finite(loss)).transpose()
     }
 }

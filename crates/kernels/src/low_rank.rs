@@ -1,0 +1,212 @@
+//! Low-rank updates of a linear layer's output (LoRA).
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use burn::backend::DispatchTensor;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+use crate::flex::{self, from_vec, in_f32, matrix, tensor, values_mut};
+use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, product, store};
+use crate::linear::n_composed_gradients;
+use crate::memory::bytes;
+use crate::op::{FlexOperation, Wanted, apply_on_flex};
+use crate::{MatmulPrecision, Operations, TrainingMemory};
+
+/// `out`, with `scale (x a) b` added to some of its columns: the output of a layer whose weight has changed by
+/// `scale a b` there. Only the two narrow matrices need gradients, and no gradient of a full matrix is computed.
+///
+/// Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1, eq. 3.
+///
+/// # Shapes
+/// `out: [.., M]`, `x: [.., K]`, `a: [K, R]`, `b: [R, columns]` -> `[.., M]`
+///
+/// # Panics
+/// If `out` does not have the columns, or there are more or fewer than `b` has.
+#[must_use]
+pub fn low_rank<const D: usize>(
+    out: Tensor<D>,
+    x: Tensor<D>,
+    [a, b]: [Tensor<2>; 2],
+    scale: f64,
+    columns: Range<usize>,
+    precision: MatmulPrecision,
+) -> Tensor<D> {
+    let n_columns = out.dims()[D - 1];
+    assert!(columns.end <= n_columns && columns.len() == b.dims()[1], "columns {columns:?} of {n_columns}");
+    if !flex::is_for(&x) {
+        return add_to_columns(out, x.matmul(a.unsqueeze()).matmul(b.unsqueeze()) * scale, columns);
+    }
+    let inputs = vec![out.into_dispatch(), x.into_dispatch(), a.into_dispatch(), b.into_dispatch()];
+    Tensor::from_dispatch(fused(inputs, in_f32(scale), columns, precision))
+}
+
+/// The weight `[K, M]` of a layer whose output [`low_rank`] updates: `weight + scale a b` in these columns.
+#[must_use]
+pub fn merged(weight: Tensor<2>, [a, b]: [Tensor<2>; 2], scale: f64, columns: Range<usize>) -> Tensor<2> {
+    add_to_columns(weight, a.matmul(b) * scale, columns)
+}
+
+fn add_to_columns<const D: usize>(out: Tensor<D>, update: Tensor<D>, columns: Range<usize>) -> Tensor<D> {
+    let n_columns = out.dims()[D - 1];
+    let part = |range: Range<usize>| (!range.is_empty()).then(|| out.clone().narrow(D - 1, range.start, range.len()));
+    let [before, after] = [0..columns.start, columns.end..n_columns].map(part);
+    let updated = part(columns).map(|part| part + update);
+    Tensor::cat([before, updated, after].into_iter().flatten().collect(), D - 1)
+}
+
+/// The memory of [`low_rank`] in training, for `rows` `[B, T]` and an update of rank R of a weight `[K, M]`: `x` is
+/// saved, unless that is counted already.
+#[must_use]
+pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, r, m]: [usize; 3]) -> TrainingMemory {
+    let (x, inner, update) = (bytes([b, t, k]), bytes([b, t, r]), bytes([b, t, m]));
+    match operations {
+        Operations::Fused => TrainingMemory { saved: inner, temporary: x + update },
+        Operations::Composed => {
+            let gradients = n_composed_gradients(rows) * bytes([k + m, r]);
+            TrainingMemory { saved: inner + update, temporary: x + 2.0 * update + gradients }
+        }
+    }
+}
+
+/// Not generic, like that of the linear layer.
+fn fused(inputs: Vec<DispatchTensor>, scale: f32, columns: Range<usize>, precision: MatmulPrecision) -> DispatchTensor {
+    match precision {
+        MatmulPrecision::F32 => apply_on_flex(inputs, LowRank::<f32> { scale, columns, elements: PhantomData }),
+        MatmulPrecision::Bf16 => apply_on_flex(inputs, LowRank::<Bf16x2> { scale, columns, elements: PhantomData }),
+    }
+}
+
+/// Inputs: the layer's output, x, a and b. `E` is the element type of the products.
+#[derive(Debug)]
+struct LowRank<E> {
+    scale: f32,
+    columns: Range<usize>,
+    elements: PhantomData<E>,
+}
+
+impl<E: Element> LowRank<E> {
+    /// `scale left right`: `[N, R]`, small enough that a pass over it costs nothing.
+    fn scaled_product(&self, left: &Packed<E>, right: &Packed<E>) -> Vec<f32> {
+        let mut inner = product(Plain(left.left()), right.right(), &[]);
+        inner.iter_mut().for_each(|x| *x *= self.scale);
+        inner
+    }
+}
+
+impl<E: Element> FlexOperation for LowRank<E> {
+    /// Saves x, a, b and `scale (x a)`.
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let [mut out, x, a, b] = <[FlexTensor; 4]>::try_from(inputs).expect("four inputs");
+        let inner = {
+            let [x, a] = Packed::<E>::all([(matrix(&x), Role::Left), (matrix(&a), Role::Right)]);
+            self.scaled_product(&x, &a)
+        };
+        let [n, r] = [matrix(&x).n_rows(), matrix(&a).n_columns()];
+        {
+            let [inner, b] = Packed::<E>::all([(Matrix::new(&inner, [n, r]), Role::Left), (matrix(&b), Role::Right)]);
+            let n_columns = matrix(&out).n_columns();
+            let out = MatrixMut::new(values_mut(&mut out), [n, n_columns]).columns(self.columns.clone());
+            store(Mode::Add, out, Plain(inner.left()), b.right(), &[]);
+        }
+        let saved = if wanted.any() { vec![x, a, b, from_vec(inner, [n, r])] } else { Vec::new() };
+        (out, saved)
+    }
+
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
+        let [x, a, b, inner] = [0, 1, 2, 3].map(|i| matrix(&saved[i]));
+        let [grad_out, b, inner] = Packed::<E>::all([
+            (matrix(&gradient).columns(self.columns.clone()), Role::Both),
+            (b.transposed(), Role::Right),
+            (inner, Role::Right),
+        ]);
+        let grad_inner = self.scaled_product(&grad_out, &b);
+        let [grad_inner, x, a] = Packed::<E>::all([
+            (Matrix::new(&grad_inner, [x.n_rows(), a.n_columns()]), Role::Both),
+            (x, Role::Right),
+            (a.transposed(), Role::Right),
+        ]);
+        let (grad_x, (grad_a, grad_b)) = rayon::join(
+            || product(Plain(grad_inner.left()), a.right(), &[]),
+            || {
+                rayon::join(
+                    || product(Transposed(x.right()), grad_inner.right(), &[]),
+                    || product(Transposed(inner.right()), grad_out.right(), &[]),
+                )
+            },
+        );
+        let parts = [grad_x, grad_a, grad_b].into_iter().zip(&saved);
+        let parts = parts.map(|(part, like)| tensor(part, like)).collect::<Vec<_>>();
+        std::iter::once(gradient).chain(parts).map(Some).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        Leaves, assert_close, assert_threads_change_nothing, assert_within, constant, numbers, output_and_gradients,
+    };
+
+    /// `[B, T, K, R, M]`, and the columns that are updated.
+    const CASES: [([usize; 5], Range<usize>); 4] =
+        [([1, 1, 1, 1, 1], 0..1), ([2, 3, 5, 2, 7], 0..7), ([2, 64, 96, 16, 192], 96..128), ([1, 33, 70, 8, 65], 3..65)];
+
+    /// The output of the layer, and its input.
+    fn layer(leaves: &mut Leaves, [b, t, k, _, m]: [usize; 5]) -> [Tensor<3>; 2] {
+        [([b, t, m], 1), ([b, t, k], 2)].map(|(shape, seed)| leaves.next(shape, seed))
+    }
+
+    fn run_with(shape: [usize; 5], columns: &Range<usize>, precision: MatmulPrecision) -> Vec<Vec<f32>> {
+        let [.., k, r, _] = shape;
+        output_and_gradients(9, |of| {
+            let [out, x] = layer(of, shape);
+            let narrow = [of.next([k, r], 3), of.next([r, columns.len()], 4)];
+            low_rank(out * 1.0, x, narrow, 0.5, columns.clone(), precision)
+        })
+    }
+
+    /// The same with a matrix of the whole layer, which is zero in all other columns.
+    fn reference(shape: [usize; 5], columns: &Range<usize>) -> Vec<Vec<f32>> {
+        let [b, t, k, r, m] = shape;
+        output_and_gradients(9, |of| {
+            let [out, x] = layer(of, shape);
+            let update = of.next::<2>([k, r], 3).matmul(of.next::<2>([r, columns.len()], 4)) * 0.5;
+            let side = |n: usize| Tensor::<2>::zeros([k, n], &update.device());
+            let [before, after] = [columns.start, m - columns.end].map(side);
+            let parts = [before, update, after].into_iter().filter(|part| part.dims()[1] > 0);
+            let weight = Tensor::cat(parts.collect(), 1);
+            out + x.reshape([b * t, k]).matmul(weight).reshape([b, t, m])
+        })
+    }
+
+    #[test]
+    fn equals_a_change_of_the_weight() {
+        for (shape, columns) in CASES {
+            let want = reference(shape, &columns);
+            let exact = run_with(shape, &columns, MatmulPrecision::F32);
+            assert_close(&exact, &want, &format!("{shape:?}, {columns:?}"));
+            let rounded = run_with(shape, &columns, MatmulPrecision::Bf16);
+            assert_within(&rounded, &want, 1.0 / 64.0, &format!("{shape:?}, {columns:?}, in bfloat16"));
+        }
+    }
+
+    #[test]
+    fn the_output_of_the_layer_stays_as_it_was() {
+        let out = constant::<2>([3, 4], 1);
+        let kept = out.clone();
+        let before = numbers(out.clone());
+        let narrow = [constant([5, 2], 2), constant([2, 4], 3)];
+        let updated = low_rank(out, constant([3, 5], 4), narrow, 1.0, 0..4, MatmulPrecision::F32);
+        assert_ne!(numbers(updated), before);
+        assert_eq!(numbers(kept), before);
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        for precision in [MatmulPrecision::F32, MatmulPrecision::Bf16] {
+            assert_threads_change_nothing(|| run_with([3, 91, 131, 16, 200], &(7..150), precision));
+        }
+    }
+}

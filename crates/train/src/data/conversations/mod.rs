@@ -1,0 +1,183 @@
+//! Records for fine-tuning: conversations and the like, as tokens of which some count in the loss.
+//!
+//! `record` reads what a line says, `render` makes tokens of it, and `examples` draws batches.
+
+mod examples;
+mod record;
+mod render;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sha2::{Digest, Sha256};
+
+pub use self::examples::Examples;
+use self::record::Record;
+use self::render::Renderer;
+use super::source::Source;
+use super::{DataError, Tokens};
+use crate::config::{Config, DataConfig, FinetuneConfig};
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// A record as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Example {
+    pub ids: Vec<u32>,
+    /// Whether each token counts in the loss.
+    pub counts: Vec<bool>,
+}
+
+impl Example {
+    /// The number of tokens that count and have others before them.
+    pub(crate) fn n_counted(&self) -> usize {
+        self.counts.iter().skip(1).filter(|counts| **counts).count()
+    }
+}
+
+/// The largest fraction of records that may be skipped.
+const MAX_SKIPPED: f64 = 0.1;
+
+/// What was read, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Records {
+    /// Records that are trained on or evaluated.
+    pub used: usize,
+    /// Records without a token that counts: with an empty answer, or one behind the longest length.
+    pub skipped: usize,
+    /// Records that were cut at the longest length.
+    pub cut: usize,
+    /// Tokens of the used records.
+    pub tokens: u64,
+    /// Those that count in the loss.
+    pub counted_tokens: u64,
+    /// The tokens of the longest record, before it was cut.
+    pub longest: usize,
+}
+
+/// The records of a config, divided into training and validation.
+pub(super) struct Conversations {
+    pub train: Examples,
+    pub val: Examples,
+    pub summary: Records,
+    /// Of all lines.
+    pub sha256: [u8; 32],
+    /// The first of the paths in the config.
+    pub path: PathBuf,
+}
+
+/// Reads the records of a config. Its seed decides which are for validation.
+pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversations, DataError> {
+    let Config { data, finetune, train, model, .. } = config;
+    let mut reading = ReadRecords::new(finetune, tokenizer, finetune.max_tokens.min(model.context_length + 1))?;
+    let configs = data.all_sources();
+    for source in &Source::find_all(&configs)? {
+        reading.read(source)?;
+    }
+    let path = configs[0].path.clone();
+    let (mut examples, summary, sha256) = reading.finish(&path)?;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a number of records")]
+    let n_val = ((data.val_fraction * examples.len() as f64).round() as usize).max(1);
+    if examples.len() < 2 {
+        return Err(DataError::TooFewRecords { path, n: examples.len() });
+    }
+    // The records that are drawn for validation stay in their order, and so do the others.
+    let mut random = ChaCha8Rng::seed_from_u64(train.seed);
+    let mut order: Vec<(u64, usize)> = (0..examples.len()).map(|idx| (random.next_u64(), idx)).collect();
+    order.sort_unstable();
+    let held: BTreeSet<usize> = order.iter().take(n_val).map(|(_, idx)| *idx).collect();
+    let mut idx = 0;
+    let val = examples.extract_if(.., |_| {
+        idx += 1;
+        held.contains(&(idx - 1))
+    });
+    let val: Vec<Example> = val.collect();
+    let [train, val] = [examples, val].map(|examples| Examples::new(examples, train.batch_size));
+    Ok(Conversations { train, val, summary, sha256, path })
+}
+
+/// The records of a file or folder, all of them, as `eval` measures them.
+///
+/// # Errors
+/// If a file cannot be read, or a record cannot be used.
+pub fn open_records(
+    path: &Path,
+    config: &Config,
+    tokenizer: &Tokenizer,
+) -> Result<(Examples, Records), DataError> {
+    let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
+    let mut reading = ReadRecords::new(&config.finetune, tokenizer, config.model.context_length + 1)?;
+    reading.read(&Source::find(&data.all_sources()[0])?)?;
+    let (examples, records, _) = reading.finish(path)?;
+    Ok((Examples::new(examples, 1), records))
+}
+
+/// The reading of records, one after another.
+struct ReadRecords<'a> {
+    renderer: Renderer<'a>,
+    max_tokens: usize,
+    examples: Vec<Example>,
+    records: Records,
+    hash: Sha256,
+}
+
+impl<'a> ReadRecords<'a> {
+    fn new(finetune: &FinetuneConfig, tokenizer: &'a Tokenizer, max_tokens: usize) -> Result<Self, DataError> {
+        let renderer = Renderer::new(tokenizer, finetune.train_on).map_err(DataError::ChatTemplate)?;
+        let (examples, records, hash) = (Vec::new(), Records::default(), Sha256::new());
+        Ok(Self { renderer, max_tokens, examples, records, hash })
+    }
+
+    fn read(&mut self, source: &Source) -> Result<(), DataError> {
+        for file in &source.files {
+            let mut file = source.open(file, true)?;
+            while let Some(line) = file.next_record(source.max_record_bytes)? {
+                self.hash.update(line);
+                let example = Record::parse(line).and_then(|record| self.renderer.render(&record));
+                match example {
+                    Ok(example) => self.add(example),
+                    Err(problem) => return Err(file.in_line(problem)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut example: Example) {
+        let records = &mut self.records;
+        records.longest = records.longest.max(example.ids.len());
+        records.cut += usize::from(example.ids.len() > self.max_tokens);
+        example.ids.truncate(self.max_tokens);
+        example.counts.truncate(self.max_tokens);
+        match example.n_counted() {
+            0 => records.skipped += 1,
+            n => {
+                records.used += 1;
+                records.tokens += example.ids.len() as u64;
+                records.counted_tokens += n as u64;
+                self.examples.push(example);
+            }
+        }
+    }
+
+    fn finish(self, path: &Path) -> Result<(Vec<Example>, Records, [u8; 32]), DataError> {
+        let Self { max_tokens, examples, records, hash, .. } = self;
+        let path: PathBuf = path.to_owned();
+        let n = records.used + records.skipped;
+        if n == 0 {
+            return Err(DataError::Empty { path });
+        }
+        if records.skipped as f64 > MAX_SKIPPED * n as f64 {
+            return Err(DataError::RecordsSkipped { path, skipped: records.skipped, n, max_tokens });
+        }
+        Ok((examples, records, hash.finalize().into()))
+    }
+}
+
+/// The tokens of records one after another, as one text.
+pub(super) fn as_text(examples: &Examples, tokenizer: &Tokenizer) -> Tokens {
+    let ids: Vec<u32> = examples.iter().flat_map(|example| example.ids.iter().copied()).collect();
+    let bytes = tokenizer.decode(&ids).len() as u64;
+    Tokens::from_ids(&ids, bytes)
+}
