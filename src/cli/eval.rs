@@ -1,6 +1,6 @@
 //! `tinderbox eval`: measures how well a trained model predicts a text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::weights::Formats;
 use super::{Subject, print, print_json};
-use crate::data::{self, BatchSource, DataError};
+use crate::data::{self, BatchSource, DataError, Records, conversations};
 use crate::generate::LanguageModel;
 use crate::generate::engine::Precision;
-use crate::run::OpenError;
+use crate::run::{OpenError, Trained};
 use crate::train::evaluate;
 
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,7 @@ use crate::train::evaluate;
 Examples:
   tinderbox eval runs/quickstart
   tinderbox eval runs/quickstart/last --text other.txt --json
+  tinderbox eval runs/smol-my --data held-out.jsonl
   tinderbox eval runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
     /// The split of the run's text to measure
@@ -27,6 +28,9 @@ pub(super) struct Args {
     /// Measure another text: a file, a folder, or - for standard input [default: the run's, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
+    /// Measure the answers in records, as `finetune` reads them: a file of JSON Lines, or a folder of them
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
+    data: Option<PathBuf>,
     #[command(flatten)]
     formats: Formats,
     #[command(flatten)]
@@ -46,6 +50,9 @@ enum Split {
 /// Evaluates the model on the whole text and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
+    if let Some(path) = &args.data {
+        return on_records(args, path, &opened);
+    }
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
@@ -111,5 +118,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
          perplexity      {perplexity:.4}\n\
          bits per token  {bits:.4}\n\
          bits per byte   {bits_per_byte:.4}\n"
+    ))
+}
+
+/// Evaluates the model on the tokens of records that count.
+fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> {
+    let (examples, records) = conversations::open_records(path, &opened.config, &opened.tokenizer)?;
+    let loss = evaluate::full(&opened.model, &examples, opened.config.train.batch_size).context("the device failed")?;
+    let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
+    let Records { used, skipped, .. } = records;
+    if args.json {
+        return print_json(&json!({
+            "loss": nats, "tokens": n, "records": used, "skipped": skipped, "perplexity": perplexity,
+        }));
+    }
+    print(&format!(
+        "records         {used}, and {skipped} skipped\n\
+         tokens          {n} that count\n\
+         loss            {nats:.4} nats per token\n\
+         perplexity      {perplexity:.4}\n"
     ))
 }

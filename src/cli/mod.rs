@@ -9,11 +9,13 @@
 
 mod bench;
 mod cache;
+mod chat;
 mod completions;
 mod dashboard;
 mod devices;
 mod eval;
 mod export;
+mod finetune;
 mod generate;
 #[cfg(test)]
 mod help_lines;
@@ -88,10 +90,14 @@ enum Command {
     Plan(plan::Args),
     /// Train a model from a config file
     Train(train::Args),
+    /// Adapt a trained model to your own records, such as conversations
+    Finetune(finetune::Args),
     /// Search the settings that suit a text, by training many short runs
     Sweep(sweep::Args),
     /// Write text with a trained model
     Generate(generate::Args),
+    /// Talk with a trained model
+    Chat(chat::Args),
     /// Answer over HTTP with trained models, as OpenAI's API does
     #[cfg(feature = "serve")]
     Serve(serve::Args),
@@ -160,7 +166,7 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     let matches = numbers::with_negative_numbers(Cli::command()).get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let searches = matches!(&command, Command::Init(args) if args.trains());
-    if searches || matches!(command, Command::Train(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)) {
+    if searches || matches!(command, Command::Train(_) | Command::Finetune(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)) {
         keep_freed_memory();
     }
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
@@ -185,8 +191,10 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
+        Command::Finetune(args) => finetune::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
+        Command::Chat(args) => chat::run(&args).map(|()| DONE),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args).map(|()| DONE),
         #[cfg(feature = "serve")]
@@ -334,7 +342,8 @@ fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
 
 /// The config of a new run, which may omit the model's keys if it starts `from` the weights of another run.
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
-    let base = from.map(|from| run::locate(from)?.run.config()).transpose()?;
+    let named = Config::finetune_base(path, overrides)?;
+    let base = from.or(named.as_deref()).map(|from| run::locate(from)?.run.config()).transpose()?;
     let config = Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?;
     check_texts(path, &config)?;
     Ok(config)

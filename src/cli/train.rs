@@ -118,9 +118,6 @@ fn note_skipped(ranks: &Ranks, step: usize, skipped: &Skipped) {
 
 /// Trains as rank 0, which writes the run.
 fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
-    if args.tui {
-        dashboard::check()?;
-    }
     let overrides = overrides(&args.overrides, args.device);
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let config = if args.resume {
@@ -129,25 +126,66 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     } else {
         load_config(&args.config, &overrides, args.from.as_deref())?
     };
-    let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
-    let (device, others) = devices.split_first().expect("at least one");
-    note_each("warning", config.cautions());
-    if !args.force {
-        plan::check_training(&config, device)?;
-        if !args.resume {
-            data::check_format(&config)?;
-        }
-    }
-    let start = match (args.resume, args.overwrite) {
+    let start = start_of(args.resume, args.overwrite);
+    let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force, tui: args.tui };
+    session.run(ranks, |trained| {
+        let (summary, progress, report) = (&trained.summary, &trained.progress, &trained.report);
+        progress.finish(summary, report, &next_command(args, summary));
+        if args.json { print_json(summary) } else { Ok(()) }
+    })
+}
+
+/// The way in which a run starts by these arguments.
+pub(super) fn start_of(resume: bool, overwrite: bool) -> Start {
+    match (resume, overwrite) {
         (true, _) => Start::Resume,
         (_, true) => Start::Overwrite,
         _ => Start::New,
-    };
+    }
+}
+
+/// A run to be trained in the terminal, with progress on standard error.
+pub(super) struct Session {
+    pub(super) config: Config,
+    pub(super) run_dir: PathBuf,
+    pub(super) start: Start,
+    pub(super) from: Option<PathBuf>,
+    pub(super) force: bool,
+    pub(super) tui: bool,
+}
+
+/// A run that was trained to its end, or interrupted.
+pub(super) struct Finished {
+    pub(super) summary: Summary,
+    pub(super) progress: Progress,
+    pub(super) report: String,
+}
+
+impl Session {
+    /// Trains, calls `at_end` with the outcome, and returns the exit code.
+    pub(super) fn run(
+        self,
+        ranks: &Ranks,
+        at_end: impl FnOnce(&Finished) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
+    let Self { config, run_dir, start, from, force, tui } = self;
+    if tui {
+        dashboard::check()?;
+    }
+    let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
+    let (device, others) = devices.split_first().expect("at least one");
+    note_each("warning", config.cautions());
+    if !force && config.finetune.base.is_none() {
+        plan::check_training(&config, device)?;
+        if start != Start::Resume {
+            data::check_format(&config)?;
+        }
+    }
     let interrupter = Interrupter::new();
-    let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
+    let dashboard = tui.then(|| Dashboard::new(interrupter.clone()));
     let progress = Progress::new(dashboard);
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
-    let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device: device.clone() };
+    let job = Job { config, run_dir: run_dir.clone(), start, from, device: device.clone() };
     let observer = Box::new(progress.clone());
     let trained = match others {
         [] => train::lead(job, ranks, observer, &interrupter),
@@ -173,11 +211,10 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
         }
     };
     let report = report::at_end(&run_dir);
-    progress.finish(&summary, &report, &next_command(args, &summary));
-    if args.json {
-        print_json(&summary)?;
+    let finished = Finished { summary, progress, report };
+    at_end(&finished)?;
+    Ok(if finished.summary.interrupted { INTERRUPTED } else { DONE })
     }
-    Ok(if summary.interrupted { INTERRUPTED } else { DONE })
 }
 
 /// A command that the user can paste: to continue an interrupted run, or to generate text from a finished one.

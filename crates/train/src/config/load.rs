@@ -57,6 +57,17 @@ impl Config {
         Self::load_inheriting(path, overrides, None)
     }
 
+    /// The `finetune.base` of a config file, whose model the config inherits.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn finetune_base(path: &Path, overrides: &[String]) -> Result<Option<PathBuf>, ConfigError> {
+        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+        let mut table: Table = toml::from_str(&text).unwrap_or_default(); // what is wrong with it is said later
+        overrides::apply(&mut table, overrides, &known_keys());
+        Ok(table.get("finetune").and_then(|section| section.get("base")?.as_str()).map(PathBuf::from))
+    }
+
     /// Loads the config of a run, which has no text if its model was imported.
     ///
     /// # Errors

@@ -23,11 +23,9 @@ impl Config {
         schedule.check_into(&mut problems);
         finetune.check_into(&mut problems);
         if finetune.base.is_some() {
-            let (initial, train_with) = (schedule.initial_context_length, train.with_replacement);
+            let initial = schedule.initial_context_length;
             let rule = "be left out with finetune.base, whose rows are records of any length";
             problems.must(initial.is_none(), "schedule.initial_context_length", initial.unwrap_or(0), rule);
-            let rule = "be false with finetune.base: a pass has each record once";
-            problems.must(!train_with, "train.with_replacement", train_with, rule);
         }
         generate.check_into(&mut problems);
         distributed.check_into(&mut problems);

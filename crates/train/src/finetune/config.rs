@@ -10,8 +10,8 @@ tinderbox_model::sections! {
     /// `[finetune]`: how a trained model is adapted to records such as conversations; only with a `base`.
     pub struct FinetuneConfig {
         /// The run whose model is adapted, or one of its checkpoints. The training data are records then: JSON Lines with
-        /// `messages`, `prompt` and `completion`, `instruction` and `output`, or `text`. Default none: the run is not a
-        /// fine-tuning.
+        /// `messages`, `prompt` and `completion`, `instruction` and `output`, or `text`. Each pass over them has every
+        /// record once, whatever `train.with_replacement` says. Default none: the run is not a fine-tuning.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub base: Option<PathBuf> = None,
         /// What is trained: `lora` (two narrow matrices beside each of the `targets`, a hundredth of the parameters) or

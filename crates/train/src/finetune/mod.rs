@@ -5,5 +5,7 @@
 //! `run::adapter`.
 
 mod config;
+mod starting_config;
 
 pub use config::{FinetuneConfig, FinetuneMethod, TrainOn};
+pub use starting_config::{BATCH_SIZE, starting_config};

@@ -43,14 +43,12 @@ impl<'a> Renderer<'a> {
                 .to_owned()),
             (Record::Completion { prompt, completion }, None) => {
                 let mut example = Example::default();
-                example.ids.extend(self.tokenizer.bos());
                 self.extend(&mut example, prompt, false)?;
                 self.extend(&mut example, completion, !completion.is_empty())?;
                 Ok(self.ended(example, !completion.is_empty()))
             }
             (Record::Text(text), _) => {
                 let mut example = Example::default();
-                example.ids.extend(self.tokenizer.bos());
                 self.extend(&mut example, text, true)?;
                 Ok(self.ended(example, true))
             }
@@ -108,7 +106,11 @@ impl<'a> Renderer<'a> {
 
     /// Appends the tokens of a piece of text.
     fn extend(&self, example: &mut Example, text: &str, counts: bool) -> Result<(), String> {
-        let ids = self.tokenizer.encode(text).map_err(|error: TokenizerError| format!("cannot be encoded: {error}"))?;
+        let encoded = match example.ids.is_empty() {
+            true => self.tokenizer.encode_prompt(text), // with a BOS token, as when the model is asked
+            false => self.tokenizer.encode(text),
+        };
+        let ids = encoded.map_err(|error: TokenizerError| format!("cannot be encoded: {error}"))?;
         example.ids.extend(ids);
         example.counts.resize(example.ids.len(), counts);
         Ok(())

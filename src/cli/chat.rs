@@ -1,0 +1,253 @@
+//! `tinderbox chat`: a conversation with a trained model, in the terminal or through a pipe.
+
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Config as EditorConfig, Editor};
+
+use super::numbers::{count, number, seed};
+use super::weights::Formats;
+use super::{Subject, note, on_ctrl_c};
+use crate::config::GenerateConfig;
+use crate::format::without_control;
+use crate::generate::{LanguageModel, Writer};
+use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox chat runs/smol
+  tinderbox chat runs/smol --system \"Answer in one word.\" --temperature 0
+  echo \"What is the capital of France?\" | tinderbox chat runs/smol
+
+In the conversation:
+  /system TEXT      set the instructions, and begin anew
+  /reset            forget what was said
+  /retry            write the last answer again
+  /temperature X    change the temperature
+  /save FILE        write the conversation as a record of JSON Lines
+  /quit             end, as Ctrl-D does; Ctrl-C stops an answer")]
+pub(super) struct Args {
+    /// Instructions that come before the conversation [default: the template's own, if it has any]
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The most tokens of an answer
+    #[arg(long, value_name = "N", value_parser = count, default_value_t = 512)]
+    max_new_tokens: usize,
+    /// A factor: below 1 favours likely tokens, 0 always takes the likeliest [default: the run's generate.temperature]
+    #[arg(long, value_name = "X", value_parser = number)]
+    temperature: Option<f64>,
+    /// The same seed and the same conversation give the same answers [default: the run's generate.seed]
+    #[arg(long, value_name = "N", value_parser = seed)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    formats: Formats,
+    #[command(flatten)]
+    subject: Subject,
+}
+
+/// Answers line after line until the input ends.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = args.subject.open()?;
+    let Some(source) = ChatTemplateSource::of(&opened.tokenizer) else {
+        bail!(
+            "`{}` has no chat template, which turns a conversation into text\n  hint: `generate` continues a text with any \
+             model; instruct models have a template",
+            args.subject.run.display()
+        );
+    };
+    let template = source.parse().context("the chat template cannot be used")?;
+    let mut settings = GenerateConfig { max_new_tokens: args.max_new_tokens, ..opened.config.generate.clone() };
+    settings.temperature = args.temperature.unwrap_or(settings.temperature);
+    settings.seed = args.seed.unwrap_or(settings.seed);
+    settings.check()?;
+    let model = args.formats.convert(opened.model, &opened.device.name)?;
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let stop = is_stopped.clone();
+    on_ctrl_c(move || stop.store(true, Ordering::Relaxed))?;
+    let mut chat = Chat { model, tokenizer: opened.tokenizer, template, settings, messages: Vec::new(), is_stopped };
+    chat.begin(args.system.clone());
+    let mut input = Input::new()?;
+    while let Some(line) = input.read()? {
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let done = match line.strip_prefix('/') {
+            Some(command) => chat.command(command),
+            None => chat.ask(line).map(|()| true),
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => break,
+            // What cannot be answered does not end the conversation.
+            Err(error) if input.is_terminal() => note(super::describe(&error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A conversation, and the model that answers.
+struct Chat {
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    settings: GenerateConfig,
+    messages: Vec<Message>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+fn message(role: &str, content: impl Into<String>) -> Message {
+    Message { role: role.to_owned(), content: content.into(), name: None }
+}
+
+impl Chat {
+    /// Forgets what was said, and sets the instructions.
+    fn begin(&mut self, system: Option<String>) {
+        self.messages = system.map(|text| message("system", text)).into_iter().collect();
+    }
+
+    /// Follows a command; false if it ends the conversation.
+    fn command(&mut self, command: &str) -> anyhow::Result<bool> {
+        let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let rest = rest.trim();
+        match name {
+            "quit" | "exit" => return Ok(false),
+            "system" => self.begin((!rest.is_empty()).then(|| rest.to_owned())),
+            "reset" => {
+                let system = self.messages.first().filter(|first| first.role == "system");
+                self.begin(system.map(|first| first.content.clone()));
+            }
+            "retry" => {
+                let last = self.messages.iter().rposition(|message| message.role == "user");
+                let last = last.context("there is no answer yet\n  hint: ask something first")?;
+                let question = self.messages.remove(last).content;
+                self.messages.truncate(last);
+                self.settings.seed = self.settings.seed.wrapping_add(1); // another answer than the last
+                self.ask(&question)?;
+            }
+            "temperature" => {
+                let settings = GenerateConfig { temperature: number(rest).map_err(anyhow::Error::msg)?, ..self.settings.clone() };
+                settings.check()?;
+                self.settings = settings;
+            }
+            "save" => self.save(Path::new(rest))?,
+            _ => bail!(
+                "there is no command /{name}\n  hint: /system TEXT, /reset, /retry, /temperature X, /save FILE, /quit"
+            ),
+        }
+        Ok(true)
+    }
+
+    /// Answers a question, and keeps both; nothing is kept if there is no answer.
+    fn ask(&mut self, question: &str) -> anyhow::Result<()> {
+        self.messages.push(message("user", question));
+        match self.answer() {
+            Ok(answer) => {
+                self.messages.push(message("assistant", answer));
+                Ok(())
+            }
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes an answer to the conversation, piece by piece.
+    fn answer(&self) -> anyhow::Result<String> {
+        let prompt = self.template.render(&self.messages).context("the chat template does not take this")?;
+        let (n_tokens, n_context) =
+            (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
+        if n_tokens >= n_context {
+            bail!(
+                "the conversation has {n_tokens} tokens, and the context of the model holds {n_context}\n  hint: /reset \
+                 begins anew"
+            );
+        }
+        let max_new_tokens = self.settings.max_new_tokens.min(n_context - n_tokens);
+        let settings = GenerateConfig { max_new_tokens, ..self.settings.clone() };
+        self.is_stopped.store(false, Ordering::Relaxed);
+        let mut stdout = io::stdout().lock();
+        let is_terminal = stdout.is_terminal();
+        let mut answer = String::new();
+        for piece in Writer::new(self.model.clone(), &self.tokenizer, &settings, &prompt, 0)? {
+            let piece = piece?;
+            match is_terminal {
+                true => stdout.write_all(without_control(&piece).as_bytes())?,
+                false => stdout.write_all(piece.as_bytes())?,
+            }
+            stdout.flush()?;
+            answer.push_str(&piece);
+            if self.is_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        writeln!(stdout)?;
+        if is_terminal {
+            let n_used = n_tokens + self.tokenizer.encode(&answer)?.len();
+            note(format!("[{} of {n_context} tokens left]", n_context.saturating_sub(n_used)));
+        }
+        Ok(answer.trim().to_owned())
+    }
+
+    /// Writes the conversation as a record, as fine-tuning reads it.
+    fn save(&self, path: &Path) -> anyhow::Result<()> {
+        if path.as_os_str().is_empty() {
+            bail!("/save needs the name of a file\n  hint: /save talk.jsonl");
+        }
+        let record = serde_json::json!({ "messages": self.messages });
+        let mut options = fs::OpenOptions::new();
+        let file = options.append(true).create(true).open(path);
+        let written = file.and_then(|mut file| writeln!(file, "{record}"));
+        written.with_context(|| format!("cannot write `{}`", path.display()))?;
+        note(format!("added to `{}`", path.display()));
+        Ok(())
+    }
+}
+
+/// Where lines come from.
+enum Input {
+    /// With editing and a history.
+    Terminal(Box<Editor<(), DefaultHistory>>),
+    Pipe(io::StdinLock<'static>),
+}
+
+impl Input {
+    fn new() -> anyhow::Result<Self> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return Ok(Self::Pipe(io::stdin().lock()));
+        }
+        let config = EditorConfig::builder().auto_add_history(true).build();
+        Ok(Self::Terminal(Box::new(Editor::with_config(config)?)))
+    }
+
+    fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal(_))
+    }
+
+    /// The next line; `None` at the end of the input.
+    fn read(&mut self) -> anyhow::Result<Option<String>> {
+        match self {
+            Self::Terminal(editor) => loop {
+                match editor.readline("> ") {
+                    Ok(line) => return Ok(Some(line)),
+                    Err(ReadlineError::Interrupted) => note("Ctrl-D or /quit ends the conversation"),
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                }
+            },
+            Self::Pipe(input) => {
+                let mut line = String::new();
+                Ok((input.read_line(&mut line)? > 0).then_some(line))
+            }
+        }
+    }
+}
