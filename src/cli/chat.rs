@@ -134,7 +134,8 @@ impl Chat {
                 self.ask(&question)?;
             }
             "temperature" => {
-                let settings = GenerateConfig { temperature: number(rest).map_err(anyhow::Error::msg)?, ..self.settings.clone() };
+                let settings =
+                    GenerateConfig { temperature: number(rest).map_err(anyhow::Error::msg)?, ..self.settings.clone() };
                 settings.check()?;
                 self.settings = settings;
             }
@@ -164,8 +165,7 @@ impl Chat {
     /// Writes an answer to the conversation, piece by piece.
     fn answer(&self) -> anyhow::Result<String> {
         let prompt = self.template.render(&self.messages).context("the chat template does not take this")?;
-        let (n_tokens, n_context) =
-            (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
+        let (n_tokens, n_context) = (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
         if n_tokens >= n_context {
             bail!(
                 "the conversation has {n_tokens} tokens, and the context of the model holds {n_context}\n  hint: /reset \

@@ -166,7 +166,12 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     let matches = numbers::with_negative_numbers(Cli::command()).get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let searches = matches!(&command, Command::Init(args) if args.trains());
-    if searches || matches!(command, Command::Train(_) | Command::Finetune(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)) {
+    if searches
+        || matches!(
+            command,
+            Command::Train(_) | Command::Finetune(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)
+        )
+    {
         keep_freed_memory();
     }
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {

@@ -163,57 +163,53 @@ pub(super) struct Finished {
 
 impl Session {
     /// Trains, calls `at_end` with the outcome, and returns the exit code.
-    pub(super) fn run(
-        self,
-        ranks: &Ranks,
-        at_end: impl FnOnce(&Finished) -> anyhow::Result<()>,
-    ) -> anyhow::Result<u8> {
-    let Self { config, run_dir, start, from, force, tui } = self;
-    if tui {
-        dashboard::check()?;
-    }
-    let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
-    let (device, others) = devices.split_first().expect("at least one");
-    note_each("warning", config.cautions());
-    if !force && config.finetune.base.is_none() {
-        plan::check_training(&config, device)?;
-        if start != Start::Resume {
-            data::check_format(&config)?;
+    pub(super) fn run(self, ranks: &Ranks, at_end: impl FnOnce(&Finished) -> anyhow::Result<()>) -> anyhow::Result<u8> {
+        let Self { config, run_dir, start, from, force, tui } = self;
+        if tui {
+            dashboard::check()?;
         }
-    }
-    let interrupter = Interrupter::new();
-    let dashboard = tui.then(|| Dashboard::new(interrupter.clone()));
-    let progress = Progress::new(dashboard);
-    stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
-    let job = Job { config, run_dir: run_dir.clone(), start, from, device: device.clone() };
-    let observer = Box::new(progress.clone());
-    let trained = match others {
-        [] => train::lead(job, ranks, observer, &interrupter),
-        others => train::train_on(job, others, observer, &interrupter, note_skipped),
-    };
-    let summary = match trained {
-        Ok(summary) => summary,
-        Err(error) => {
-            let is_interrupted = matches!(error, TrainError::InterruptedEarly);
-            let has_curves = matches!(error, TrainError::NotFinite { .. });
-            let error = anyhow::Error::from(error);
-            progress.failed(&describe(&error));
-            if is_interrupted {
-                note(error);
-                return Ok(INTERRUPTED);
+        let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
+        let (device, others) = devices.split_first().expect("at least one");
+        note_each("warning", config.cautions());
+        if !force && config.finetune.base.is_none() {
+            plan::check_training(&config, device)?;
+            if start != Start::Resume {
+                data::check_format(&config)?;
             }
-            if !has_curves {
-                return Err(error);
-            }
-            note(describe(&error));
-            progress.say(&report::at_end(&run_dir));
-            return Ok(FAILED);
         }
-    };
-    let report = report::at_end(&run_dir);
-    let finished = Finished { summary, progress, report };
-    at_end(&finished)?;
-    Ok(if finished.summary.interrupted { INTERRUPTED } else { DONE })
+        let interrupter = Interrupter::new();
+        let dashboard = tui.then(|| Dashboard::new(interrupter.clone()));
+        let progress = Progress::new(dashboard);
+        stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
+        let job = Job { config, run_dir: run_dir.clone(), start, from, device: device.clone() };
+        let observer = Box::new(progress.clone());
+        let trained = match others {
+            [] => train::lead(job, ranks, observer, &interrupter),
+            others => train::train_on(job, others, observer, &interrupter, note_skipped),
+        };
+        let summary = match trained {
+            Ok(summary) => summary,
+            Err(error) => {
+                let is_interrupted = matches!(error, TrainError::InterruptedEarly);
+                let has_curves = matches!(error, TrainError::NotFinite { .. });
+                let error = anyhow::Error::from(error);
+                progress.failed(&describe(&error));
+                if is_interrupted {
+                    note(error);
+                    return Ok(INTERRUPTED);
+                }
+                if !has_curves {
+                    return Err(error);
+                }
+                note(describe(&error));
+                progress.say(&report::at_end(&run_dir));
+                return Ok(FAILED);
+            }
+        };
+        let report = report::at_end(&run_dir);
+        let finished = Finished { summary, progress, report };
+        at_end(&finished)?;
+        Ok(if finished.summary.interrupted { INTERRUPTED } else { DONE })
     }
 }
 

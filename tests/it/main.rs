@@ -34,6 +34,7 @@ mod examples;
 mod export;
 mod families;
 mod faults;
+mod finetune;
 mod first_contact;
 mod fixtures;
 mod further;

@@ -150,8 +150,12 @@ mod tests {
     };
 
     /// `[B, T, K, R, M]`, and the columns that are updated.
-    const CASES: [([usize; 5], Range<usize>); 4] =
-        [([1, 1, 1, 1, 1], 0..1), ([2, 3, 5, 2, 7], 0..7), ([2, 64, 96, 16, 192], 96..128), ([1, 33, 70, 8, 65], 3..65)];
+    const CASES: [([usize; 5], Range<usize>); 4] = [
+        ([1, 1, 1, 1, 1], 0..1),
+        ([2, 3, 5, 2, 7], 0..7),
+        ([2, 64, 96, 16, 192], 96..128),
+        ([1, 33, 70, 8, 65], 3..65),
+    ];
 
     /// The output of the layer, and its input.
     fn layer(leaves: &mut Leaves, [b, t, k, _, m]: [usize; 5]) -> [Tensor<3>; 2] {

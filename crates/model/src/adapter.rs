@@ -36,8 +36,7 @@ pub enum Target {
 
 impl Target {
     /// All linear layers of a block.
-    pub const ALL: [Self; 7] =
-        [Self::Q, Self::K, Self::V, Self::AttentionOutput, Self::Gate, Self::Up, Self::Down];
+    pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::AttentionOutput, Self::Gate, Self::Up, Self::Down];
 
     /// The targets in a weight with this role, from left to right, with their widths.
     fn of(weight: &Parameter) -> Vec<(Self, usize)> {
@@ -173,7 +172,14 @@ impl Adapter {
             let shape: [usize; 2] = row.shape[..].try_into().expect("a matrix");
             Param::from_tensor(Tensor::from_data(TensorData::new(init::draw(row, seed), shape), device))
         });
-        Self { a, b, scale: lora.scale(), columns: rows.columns.clone(), dropout: lora.dropout, site: init::name_id(&rows.a.path) }
+        Self {
+            a,
+            b,
+            scale: lora.scale(),
+            columns: rows.columns.clone(),
+            dropout: lora.dropout,
+            site: init::name_id(&rows.a.path),
+        }
     }
 
     /// `out`, the output of the layer for `x`, with the adapter's part added.

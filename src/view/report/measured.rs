@@ -20,6 +20,9 @@ const MOST_MIB: usize = 2;
 /// The number of tokens of the validation split that are searched for the start of a line.
 const SEARCHED_TOKENS: usize = 4096;
 
+/// The longest window on which heads are measured in a run that was trained on records.
+const RECORD_TOKENS: usize = 256;
+
 /// The measurements of one checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
@@ -44,7 +47,9 @@ pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn
     let heads = if let Some(heads) = logged {
         heads
     } else {
-        let windows = batch::spread_tokens(&corpus.val, config.model.context_length, N_WINDOWS)?;
+        // Records are short beside the context of a model that was made for long texts.
+        let most = if corpus.records.is_some() { RECORD_TOKENS } else { usize::MAX };
+        let windows = batch::spread_tokens(&corpus.val, config.model.context_length.min(most), N_WINDOWS)?;
         ScoredHeads::measure(&model, &windows)?
     };
     Ok(Measured { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })

@@ -114,7 +114,8 @@ impl ChatTemplate {
         add_generation_prompt: bool,
     ) -> Result<String, ChatTemplateError> {
         let Self { environment, bos_token, eos_token } = self;
-        let (messages, tools) = (Value::from(Serde(messages)), tools.map_or(Value::UNDEFINED, |it| Value::from(Serde(it))));
+        let (messages, tools) =
+            (Value::from(Serde(messages)), tools.map_or(Value::UNDEFINED, |it| Value::from(Serde(it))));
         let context = minijinja::context! { messages, tools, add_generation_prompt, bos_token, eos_token };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
         rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))

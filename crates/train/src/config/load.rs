@@ -13,7 +13,8 @@ use tinderbox_model::section::{BrokenRules, listed};
 
 use super::inherit::{self, Base};
 use super::{
-    Config, FinetuneConfig, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, ValSplit, overrides, unknown_keys,
+    Config, FinetuneConfig, ModelConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, ValSplit, overrides,
+    unknown_keys,
 };
 
 /// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.

@@ -9,8 +9,8 @@ use toml::{Table, Value};
 use super::commented::{comment, comment_start, literal, section_lines, sets};
 use super::load::known_keys;
 use super::{
-    Config, ConfigError, DataConfig, DistributedConfig, FinetuneConfig, GenerateConfig, ModelConfig, OptimizerConfig, ScheduleConfig,
-    SourceConfig, TokenizerConfig, TrainConfig,
+    Config, ConfigError, DataConfig, DistributedConfig, FinetuneConfig, GenerateConfig, ModelConfig, OptimizerConfig,
+    ScheduleConfig, SourceConfig, TokenizerConfig, TrainConfig,
 };
 
 /// A section of the config file, with the paragraphs about each of its keys.

@@ -76,7 +76,9 @@ pub enum DataError {
     #[error("line {line} of `{path}` {problem}")]
     Record { path: PathBuf, line: u64, problem: String },
     /// The chat template of a model.
-    #[error("the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja")]
+    #[error(
+        "the chat template of the model cannot be read: {0}\n  hint: import the model again, with a template that is valid Jinja"
+    )]
     ChatTemplate(#[source] ChatTemplateError),
     /// Too few records to train on some and evaluate with others.
     #[error("`{path}` has {n} records that can be used, and at least 2 are needed\n  hint: one is kept for validation")]

@@ -29,8 +29,8 @@ mod train_tokenizer;
 
 pub use batch::{BatchSource, Draw};
 pub use cache::{CachedFile, CachedKind, Cleared, clear_cache, list_cache};
-pub use conversations::{Examples, Records};
 pub use config::{DataConfig, SourceConfig, TextFormat, ValSplit};
+pub use conversations::{Examples, Records};
 pub(crate) use corpus::hexadecimal;
 pub use corpus::{Corpus, OpenOptions, SourceSummary, SplitRecords, open_text};
 pub use error::DataError;

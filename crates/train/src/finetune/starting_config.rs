@@ -22,7 +22,7 @@ pub fn starting_config(base: &Path, data: &Path, method: FinetuneMethod, records
     let n_train = records.used.saturating_sub((records.used / 10).max(1));
     let steps = ((n_train as f64 / BATCH_SIZE as f64).ceil() * epochs).round().max(1.0);
     let (max_steps, warmup) = (steps as usize, (WARMUP * steps).ceil() as usize);
-    let often = max_steps.div_ceil(10);
+    let often = max_steps.div_ceil(4);
     let (method, learning_rate, why) = match method {
         FinetuneMethod::Lora => ("lora", "2e-4", "new matrices take larger steps than trained ones"),
         FinetuneMethod::Full => ("full", "2e-5", "small, since all weights move and have much to lose"),
@@ -31,16 +31,16 @@ pub fn starting_config(base: &Path, data: &Path, method: FinetuneMethod, records
         "# Fine-tuning: {n_train} records for training, {} for validation, {epochs} passes.\n\
          [data]\npath = {}\n\n\
          [finetune]\nbase = {}\nmethod = \"{method}\"\n\n\
-         [train]\nbatch_size = {BATCH_SIZE}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\n\
+         [train]\nbatch_size = {BATCH_SIZE}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\neval_batches = 4\n\
          checkpoint_interval = {often}\n\
          sample_tokens = 0     # the answers of before and after come at the end\n\
          head_metrics = false\n\n\
-         [optimizer]\nlearning_rate = {learning_rate}  # {why}\nweight_decay = 0.0    # the base is what the weights \
+         [optimizer]\nlearning_rate = {learning_rate}  # {why}\nbetas = [0.9, 0.999]\nweight_decay = 0.0    # the base is what the weights \
          should stay near\n\n\
          [schedule]\nwarmup_steps = {warmup}\nmin_learning_rate = 0.0\n",
         records.used - n_train,
         quoted(data),
         quoted(base),
-        often.div_ceil(10),
+        max_steps.div_ceil(100),
     )
 }

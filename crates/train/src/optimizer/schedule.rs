@@ -134,7 +134,12 @@ impl BatchSchedule {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a number of steps")]
         let share = (schedule.ramp_fraction * train.max_steps as f64).ceil() as usize;
         let n_growing = if first == last { 0 } else { share };
-        Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps, tokens_per_row: None }
+        Self {
+            ends: [first, last],
+            n_growing,
+            grad_accumulation_steps: train.grad_accumulation_steps,
+            tokens_per_row: None,
+        }
     }
 
     /// The same batches with rows of records, which have so many tokens in the mean.

@@ -43,20 +43,20 @@ impl AdapterOf {
     }
 
     /// The base's checkpoint, for adapters in the checkpoint `dir`.
-    pub(super) fn base_of(&self, dir: &Path) -> PathBuf {
+    pub(super) fn base_of(&self, dir: &Path) -> Result<PathBuf, RunError> {
         // `RUN/checkpoints/step-N`
         let root = dir.parent().and_then(Path::parent).unwrap_or(Path::new(""));
-        root.join(&self.base)
+        let base = root.join(&self.base);
+        match base.join(MODEL).is_file() {
+            true => Ok(base),
+            false => Err(RunError::NoBase { adapter: dir.to_owned(), base }),
+        }
     }
 
     /// The weights of the base, for adapters in the checkpoint `dir`.
     pub(super) fn open_base(&self, dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let base = self.base_of(dir);
-        let path = base.join(MODEL);
-        if !path.is_file() {
-            return Err(RunError::NoBase { adapter: dir.to_owned(), base });
-        }
-        let found = sha256_of(&path)?;
+        let base = self.base_of(dir)?;
+        let found = sha256_of(&base.join(MODEL))?;
         if found != self.base_sha256 {
             let expected = self.base_sha256.clone();
             return Err(RunError::OtherBase { adapter: dir.to_owned(), base, expected, found });
@@ -66,7 +66,7 @@ impl AdapterOf {
 
     /// The rows of the adapters in the table of parameters.
     fn rows(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<AdapterRows>, RunError> {
-        let config = locate(&self.base_of(dir))?.run.config()?;
+        let config = locate(&self.base_of(dir)?)?.run.config()?;
         let vocab_size = weights.get("token_embedding.weight").map_or(0, |tensor| tensor.shape()[0]);
         let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
         Ok(self.lora.adapters(&table))
@@ -108,13 +108,7 @@ impl AdapterOf {
 
 /// Adds `scale a b` to some columns of the rows in `values`, each of `n_columns` numbers.
 #[allow(clippy::cast_possible_truncation, reason = "weights are f32")]
-fn add_product(
-    values: &mut [f32],
-    n_columns: usize,
-    columns: Range<usize>,
-    [a, b]: [&[f32]; 2],
-    scale: f64,
-) {
+fn add_product(values: &mut [f32], n_columns: usize, columns: Range<usize>, [a, b]: [&[f32]; 2], scale: f64) {
     let rank = b.len() / columns.len();
     for (row, a) in values.chunks_exact_mut(n_columns).zip(a.chunks_exact(rank)) {
         let row = &mut row[columns.clone()];

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::adapter::{AdapterOf, is_adapter};
 use super::files::{write_atomically, write_dir, write_synced};
 use super::layout::{step_of, steps_in};
-use super::adapter::{AdapterOf, is_adapter};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
 use crate::disk;
@@ -207,7 +207,7 @@ impl Checkpoint {
     /// The size of the weights in `dir` in bytes; 0 if there are none.
     pub fn weights_bytes(dir: &Path) -> u64 {
         match adapter(dir) {
-            Some(adapter) => Self::weights_bytes(&adapter.base_of(dir)),
+            Some(adapter) => adapter.base_of(dir).map_or(0, |base| Self::weights_bytes(&base)),
             None => fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len()),
         }
     }
@@ -266,7 +266,7 @@ impl Checkpoint {
     fn unverified_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let weights = tensors::open(&dir.join(MODEL))?;
         match adapter(dir) {
-            Some(adapter) => adapter.merged(dir, weights, Self::unverified_weights(&adapter.base_of(dir))?),
+            Some(adapter) => adapter.merged(dir, weights, Self::unverified_weights(&adapter.base_of(dir)?)?),
             None => Ok(weights),
         }
     }

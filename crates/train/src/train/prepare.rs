@@ -309,7 +309,10 @@ fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, Stri
             Some((section, name, format!("{key} was {} and is now {}", text(&values[0]), text(&values[1]))))
         })
     };
-    ["data", "tokenizer", "model", "train", "optimizer", "schedule", "finetune"].into_iter().flat_map(of_section).collect()
+    ["data", "tokenizer", "model", "train", "optimizer", "schedule", "finetune"]
+        .into_iter()
+        .flat_map(of_section)
+        .collect()
 }
 
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of

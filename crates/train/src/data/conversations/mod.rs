@@ -101,11 +101,7 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
 ///
 /// # Errors
 /// If a file cannot be read, or a record cannot be used.
-pub fn open_records(
-    path: &Path,
-    config: &Config,
-    tokenizer: &Tokenizer,
-) -> Result<(Examples, Records), DataError> {
+pub fn open_records(path: &Path, config: &Config, tokenizer: &Tokenizer) -> Result<(Examples, Records), DataError> {
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
     let mut reading = ReadRecords::new(&config.finetune, tokenizer, config.model.context_length + 1)?;
     reading.read(&Source::find(&data.all_sources()[0])?)?;

@@ -38,9 +38,11 @@ impl<'a> Renderer<'a> {
             (Record::Completion { prompt, completion }, Some(template)) => {
                 self.conversation(template, &Record::question_and_answer(prompt, completion), None)
             }
-            (Record::Messages { .. }, None) => Err("has messages, and the model has no chat template\n  hint: use records \
+            (Record::Messages { .. }, None) => {
+                Err("has messages, and the model has no chat template\n  hint: use records \
                  with \"prompt\" and \"completion\", or fine-tune a model for conversations"
-                .to_owned()),
+                    .to_owned())
+            }
             (Record::Completion { prompt, completion }, None) => {
                 let mut example = Example::default();
                 self.extend(&mut example, prompt, false)?;
@@ -63,8 +65,10 @@ impl<'a> Renderer<'a> {
     ) -> Result<Example, String> {
         let render = |n: usize, begins_answer: bool| {
             template.render_values(&messages[..n], tools, begins_answer).map_err(|error| {
-                format!("does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
-                         may follow each other")
+                format!(
+                    "does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
+                         may follow each other"
+                )
             })
         };
         let is_answer = |message: &Value| message["role"] == "assistant";
