@@ -148,7 +148,7 @@ fn describe(records: &Records) {
 /// Compares the new model with its base: the loss on the records that were held out, and some answers.
 fn at_end(args: &Args, base: &Located, finished: &Finished) -> anyhow::Result<()> {
     let Finished { summary, progress, report } = finished;
-    progress.finish(summary, report, &next_command(args, summary));
+    progress.finish(summary, report, ["talk with it", &next_command(args, summary)]);
     if summary.interrupted {
         return Ok(());
     }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
+
 use super::numbers::within;
 use super::{load_config, note_each, open_device, overrides, print, print_json};
 use crate::device::DeviceSpec;
@@ -48,6 +50,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = load_config(&args.config, &overrides(&args.overrides, args.device), args.from.as_deref())?;
+    if config.finetune.base.is_some() {
+        bail!(
+            "a plan of a fine-tuning is not possible: what it takes depends on the lengths of the records\n  hint: \
+             train a few steps with --set train.max_steps=5; the report says what they took"
+        );
+    }
     let device = open_device(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;

@@ -103,11 +103,12 @@ impl Progress {
         })))
     }
 
-    /// Reports how the run ended. `report` is the line about its report page, and `next` a command to continue with.
-    pub(super) fn finish(&self, summary: &Summary, report: &str, next: &str) {
+    /// Reports how the run ended. `report` is the line about its report page, and `next` a command to
+    /// continue with, after what it is for.
+    pub(super) fn finish(&self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
         let mut screen = self.screen();
         screen.is_over = true;
-        screen.finish(summary, report, next);
+        screen.finish(summary, report, [what, next]);
     }
 
     /// Removes the bar or the dashboard and writes the error to the log.
@@ -356,7 +357,7 @@ impl Screen {
         ));
     }
 
-    fn finish(&mut self, summary: &Summary, report: &str, next: &str) {
+    fn finish(&mut self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
         self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
@@ -385,7 +386,7 @@ impl Screen {
             ));
         }
         self.line(report);
-        self.line(&format!("generate text with it:\n    {next}"));
+        self.line(&format!("{what}:\n    {next}"));
     }
 
     /// Prints a line and writes it to the log.

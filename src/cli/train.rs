@@ -130,7 +130,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force, tui: args.tui };
     session.run(ranks, |trained| {
         let (summary, progress, report) = (&trained.summary, &trained.progress, &trained.report);
-        progress.finish(summary, report, &next_command(args, summary));
+        progress.finish(summary, report, ["generate text with it", &next_command(args, summary)]);
         if args.json { print_json(summary) } else { Ok(()) }
     })
 }
