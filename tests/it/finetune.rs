@@ -35,8 +35,9 @@ fn records() -> String {
 /// A place with the run `base`, of ten steps, and records.
 fn place() -> Place {
     let place = Place::new();
+    let llama = ["model.position=\"rope\"", "model.norm=\"rms_norm\"", "model.mlp=\"swiglu\"", "model.bias=false"];
     let settings = ["tokenizer.kind=\"byte\"", "tokenizer.end_of_text=true", "model.context_length=64"];
-    place.trained("base", &settings);
+    place.trained("base", &[&llama[..], &settings].concat());
     let companion = serde_json::json!({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"});
     fs::write(place.path("base/tokenizer_config.json"), companion.to_string()).expect("written");
     fs::write(place.path("records.jsonl"), records()).expect("written");
@@ -234,6 +235,11 @@ fn the_command_trains_a_run_that_every_command_takes() {
     assert!(number(&measured["loss"]) < number(&done["base_val_loss"]));
     folder.succeed(&["generate", "runs/base-my", "--prompt", "u:is it 3?\na:", "--max-new-tokens", "5"]);
     folder.succeed(&["export", "runs/base-my", "--to", "hf", "--output", "out"]);
+    folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "hf", "--output", "adapter"]);
+    let config: Value = serde_json::from_str(&folder.read("adapter/adapter_config.json")).expect("JSON");
+    assert_eq!((&config["r"], &config["peft_type"]), (&16.into(), &"LORA".into()));
+    let whole = folder.fail(&["export", "runs/base", "--adapter", "--to", "hf"]);
+    assert!(whole.contains("has no adapter"), "{whole}");
     // Both runs can be moved together; without its base a tuned run is nothing.
     fs::rename(folder.path("runs"), folder.path("moved")).expect("moved");
     folder.succeed(&["eval", "moved/base-my", "--data", "my.jsonl"]);

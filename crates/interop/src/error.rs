@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::Family;
+use tinderbox_model::Target;
 use tinderbox_model::tokenizer::TokenizerError;
 use tinderbox_train::run::RunError;
 
@@ -46,6 +47,16 @@ pub enum InteropError {
         listed(obstacles)
     )]
     OtherFamily { path: PathBuf, family: &'static Family, obstacles: Vec<String> },
+    #[error(
+        "the run `{0}` has no adapter: all of its weights were trained\n  hint: leave out --adapter; the export has the whole \
+         model"
+    )]
+    NoAdapter(PathBuf),
+    #[error(
+        "transformers has no layer of its own for `{target}` in a model of the family {family}\n  hint: leave out \
+         --adapter, which merges the adapters with the weights"
+    )]
+    NoLayerOfAdapter { family: &'static Family, target: Target },
     #[error("the text has no tokens\n  hint: give another one with --prompt")]
     EmptyText,
     #[error("this model cannot be a GGUF file: {reason}\n  hint: export it as a Hugging Face folder, with --to hf")]

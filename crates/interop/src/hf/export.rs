@@ -21,9 +21,26 @@ use tinderbox_train::run::tensors::write_as;
 /// # Errors
 /// If the path is taken, or the folder cannot be written.
 pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
+    write_folder(output, overwrite, |folder, text| write_files(model, dtype, folder, text))
+}
+
+/// Writes a file of text, by its name.
+type WriteText<'a> = &'a dyn Fn(&str, &str) -> Result<(), InteropError>;
+
+/// Writes a folder and its manifest, atomically.
+pub(super) fn write_folder(
+    output: &Path,
+    overwrite: bool,
+    write_files: impl FnOnce(&Path, WriteText<'_>) -> Result<(), InteropError>,
+) -> Result<(), InteropError> {
     check_new(output, overwrite)?;
     let folder = PartialDir::create(output).map_err(cannot_write(output))?;
-    write_files(model, dtype, folder.path())?;
+    let text = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        write_synced(&path, |file| file.write_all(text.as_bytes())).map_err(cannot_write(&path))
+    };
+    write_files(folder.path(), &text)?;
+    manifest::write(folder.path()).map_err(cannot_write(folder.path()))?;
     // Again: something may have been put there in the meantime.
     folder.replace(cannot_write(output), || check_new(output, overwrite))
 }
@@ -55,12 +72,8 @@ fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
     }
 }
 
-fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), InteropError> {
+fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path, text: WriteText<'_>) -> Result<(), InteropError> {
     let ends = Ends { bos: model.tokenizer.bos_token(), eos: model.tokenizer.end_of_text() };
-    let text = |name: &str, text: &str| {
-        let path = folder.join(name);
-        write_synced(&path, |file| file.write_all(text.as_bytes())).map_err(cannot_write(&path))
-    };
     text(CONFIG, &pretty(&config::write(model, dtype, ends)))?;
     text("generation_config.json", &pretty(&config::generation(&model.config.generate, ends)))?;
     text("tokenizer.json", &model.tokenizer.to_json())?;
@@ -71,8 +84,7 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
     }
     text("README.md", &card::card(model, curve.is_some().then_some(LOSS_SVG))?)?;
     let path = folder.join(WEIGHTS);
-    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map_err(cannot_write(&path))?;
-    manifest::write(folder).map_err(cannot_write(folder))
+    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
 }
 
 /// The run's `tokenizer_config.json`, if it has one, with the settings that make `AutoTokenizer` produce our ids.

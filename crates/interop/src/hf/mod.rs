@@ -1,6 +1,7 @@
 //! Models in the format of the Hugging Face hub and the transformers library: a folder with a `config.json`,
 //! safetensors files and a `tokenizer.json`.
 
+mod adapter;
 mod card;
 mod config;
 mod config_json;
@@ -14,6 +15,7 @@ mod weights;
 
 use std::path::Path;
 
+pub use adapter::export_adapter;
 pub(crate) use config_json::ConfigJson;
 pub use export::export;
 use folder::Folder;

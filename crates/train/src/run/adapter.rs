@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::checkpoint::MODEL;
-use super::{Checkpoint, RunError, cannot_read, locate};
+use super::{Checkpoint, RunError, cannot_read, locate, tensors};
 use crate::data::hexadecimal;
 use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter};
 
@@ -64,6 +64,20 @@ impl AdapterOf {
         Checkpoint::whole_weights(&base)
     }
 
+    /// The adapters in the checkpoint `dir`: where they belong, and the matrices `[in, R]` and `[R, out]`.
+    ///
+    /// # Errors
+    /// If the base is not there, or a matrix is missing.
+    pub fn tensors(&self, dir: &Path) -> Result<Vec<(AdapterRows, [LazyTensor; 2])>, RunError> {
+        let mut adapters = tensors::open(&dir.join(MODEL))?;
+        let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
+        let take = |rows: AdapterRows| {
+            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
+            Ok((rows, [a?, b?]))
+        };
+        self.rows(dir, &base)?.into_iter().map(take).collect()
+    }
+
     /// The rows of the adapters in the table of parameters.
     fn rows(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<AdapterRows>, RunError> {
         let config = locate(&self.base_of(dir)?)?.run.config()?;
@@ -81,14 +95,8 @@ impl AdapterOf {
     ) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let scale = self.lora.scale();
         for rows in self.rows(dir, &base)? {
-            let mut take = |row: &Parameter| {
-                let tensor = adapters.remove(&row.path).filter(|tensor| tensor.shape() == row.shape);
-                tensor.ok_or_else(|| {
-                    let reason = format!("it has no `{}` of the shape {:?}", row.path, row.shape);
-                    RunError::damaged(&dir.join(MODEL), reason)
-                })
-            };
-            let (a, b) = (take(&rows.a)?, take(&rows.b)?);
+            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
+            let (a, b) = (a?, b?);
             let Some(weight) = base.remove(&rows.weight) else { continue }; // found later, by its name
             let shape = weight.shape().to_vec();
             let columns = rows.columns.clone();
@@ -104,6 +112,15 @@ impl AdapterOf {
             None => Ok(base),
         }
     }
+}
+
+/// Takes a matrix of an adapter, of the checkpoint `dir`.
+fn take(adapters: &mut BTreeMap<String, LazyTensor>, row: &Parameter, dir: &Path) -> Result<LazyTensor, RunError> {
+    let tensor = adapters.remove(&row.path).filter(|tensor| tensor.shape() == row.shape);
+    tensor.ok_or_else(|| {
+        let reason = format!("it has no `{}` of the shape {:?}", row.path, row.shape);
+        RunError::damaged(&dir.join(MODEL), reason)
+    })
 }
 
 /// Adds `scale a b` to some columns of the rows in `values`, each of `n_columns` numbers.

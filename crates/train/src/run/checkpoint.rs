@@ -263,7 +263,7 @@ impl Checkpoint {
     }
 
     /// The same without a look at the values.
-    fn unverified_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+    pub(super) fn unverified_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let weights = tensors::open(&dir.join(MODEL))?;
         match adapter(dir) {
             Some(adapter) => adapter.merged(dir, weights, Self::unverified_weights(&adapter.base_of(dir)?)?),

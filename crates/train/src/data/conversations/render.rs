@@ -138,3 +138,89 @@ impl<'a> Renderer<'a> {
         example
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Roles by their first letters; an answer begins with an empty thought, and ends with a token.
+    const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
+        {{ m.role[0] }}:{% if m.role == 'assistant' %}()\n{% endif %}{{ m.content }}\
+        {% if m.role == 'assistant' %}<|endoftext|>{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}a:()\n{% endif %}";
+
+    fn tokenizer(template: &str) -> Tokenizer {
+        let companion = json!({"chat_template": template, "eos_token": "<|endoftext|>"}).to_string();
+        Tokenizer::byte().with_end_of_text().with_config(companion, "c.json".as_ref()).expect("a companion")
+    }
+
+    /// The text of a record, with what counts in brackets.
+    fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
+        let record = Record::parse(line.as_bytes())?;
+        let Example { ids, counts } = Renderer::new(tokenizer, train_on).expect("it parses").render(&record)?;
+        assert_eq!(ids.len(), counts.len());
+        let mut text = String::new();
+        let mut was_counted = false;
+        for (id, counted) in ids.iter().zip(counts) {
+            text += if counted && !was_counted { "[" } else { "" };
+            text += if was_counted && !counted { "]" } else { "" };
+            text += &tokenizer.decode(&[*id]);
+            was_counted = counted;
+        }
+        Ok(text + if was_counted { "]" } else { "" })
+    }
+
+    const TWO_TURNS: &str = r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "so"}, {"role": "assistant", "content": "no"}]}"#;
+
+    #[test]
+    fn answers_count_with_their_ends_and_nothing_that_comes_before_them() {
+        let tokenizer = tokenizer(TEMPLATE);
+        let line = TWO_TURNS.replace('\n', " ");
+        for (train_on, expected) in [
+            (TrainOn::Assistant, "u:hi\na:()\n[yes<|endoftext|>]\nu:so\na:()\n[no<|endoftext|>]\n"),
+            (TrainOn::Last, "u:hi\na:()\nyes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"),
+            (TrainOn::All, "[u:hi\na:()\nyes<|endoftext|>\nu:so\na:()\nno<|endoftext|>\n]"),
+        ] {
+            assert_eq!(marked(&tokenizer, train_on, &line).expect("it divides"), expected);
+        }
+        let question = r#"{"prompt": "hi", "completion": "yes"}"#;
+        let expected = "u:hi\na:()\n[yes<|endoftext|>]\n";
+        assert_eq!(marked(&tokenizer, TrainOn::Assistant, question).expect("a conversation"), expected);
+        let empty = r#"{"prompt": "hi", "completion": " "}"#;
+        assert_eq!(marked(&tokenizer, TrainOn::Assistant, empty).expect("nothing counts").matches('[').count(), 0);
+    }
+
+    #[test]
+    fn without_a_template_the_completion_counts_and_a_text_as_a_whole() {
+        let tokenizer = Tokenizer::byte().with_end_of_text();
+        for (line, expected) in [
+            (r#"{"prompt": "hi ", "completion": "yes"}"#, "hi [yes<|endoftext|>]"),
+            (r#"{"text": "once"}"#, "[once<|endoftext|>]"),
+        ] {
+            assert_eq!(marked(&tokenizer, TrainOn::Assistant, line).expect("text"), expected);
+        }
+        let error = marked(&tokenizer, TrainOn::Assistant, &TWO_TURNS.replace('\n', " ")).expect_err("no template");
+        assert!(error.starts_with("has messages, and the model has no chat template"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_refused_with_the_message() {
+        let line = TWO_TURNS.replace('\n', " ");
+        // A thought only in the last answer, as some templates write it.
+        let only_last = TEMPLATE.replace("m.role == 'assistant' %}()", "m.role == 'assistant' and loop.last %}()");
+        let error = marked(&tokenizer(&only_last), TrainOn::Assistant, &line).expect_err("it changes");
+        assert!(error.contains("before message 2 ") && error.contains("hint: "), "{error}");
+        assert_eq!(
+            marked(&tokenizer(&only_last), TrainOn::Last, &line).expect("the last answer stays"),
+            "u:hi\na:yes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"
+        );
+        let tool = r#"{"messages": [{"role": "tool", "content": "1"}, {"role": "assistant", "content": "2"}]}"#;
+        let error = marked(&tokenizer(TEMPLATE), TrainOn::Assistant, tool).expect_err("it raises");
+        assert!(error.contains("does not suit the chat template: ") && error.contains("no tools here"), "{error}");
+        let silent = r#"{"messages": [{"role": "user", "content": "1"}]}"#;
+        let error = marked(&tokenizer(TEMPLATE), TrainOn::Assistant, silent).expect_err("no answer");
+        assert!(error.starts_with("has no message of the role"), "{error}");
+    }
+}
