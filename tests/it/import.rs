@@ -11,7 +11,7 @@ use tinderbox::interop::layout::ForeignTensor;
 use tinderbox::interop::{Family, Source};
 use tinderbox::tokenizer::Tokenizer;
 
-use crate::fixtures::{Folder, Held, Model, bits, families};
+use crate::fixtures::{Folder, Held, Model, bits, characters, families};
 
 /// The problems of a model with these keys in its `config.json`.
 fn problems(family: &str, keys: Value) -> Vec<String> {
@@ -48,6 +48,39 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
         });
         assert!(bits(&model.open()) == expected, "{family}");
     }
+}
+
+#[test]
+fn an_imported_model_ends_and_writes_as_its_files_say() {
+    let folder = Folder::new();
+    let model = Model::for_gguf("llama");
+    let written = |generation: Value| {
+        model.write("generation_config.json", generation.to_string());
+        folder.succeed(&["import", model.path().to_str().expect("UTF-8"), "--run-dir", "runs/it", "--overwrite"]);
+        (folder.succeed(&["generate", "runs/it", "--prompt", "b"]), folder.read("runs/it/config.toml"))
+    };
+    let (free, config) = written(json!({ "eos_token_id": 63, "do_sample": false, "max_new_tokens": 8 }));
+    let free = free.trim_end_matches('\n');
+    assert_eq!(free.chars().count(), 1 + 8, "{free:?}");
+    assert!(config.contains("temperature = 0.0") && config.contains("stop_token_ids = [63]"), "{config}");
+    let letter = free.chars().nth(4).expect("it writes");
+    let id = characters().encode(&letter.to_string()).expect("a character")[0];
+    let (stopped, _) = written(json!({ "eos_token_id": [id, 63], "do_sample": false, "max_new_tokens": 8 }));
+    let end = 1 + free[1..].find(letter).expect("it is there");
+    assert_eq!(stopped.strip_suffix('\n'), Some(&free[..end]), "{free:?}");
+}
+
+#[test]
+fn a_pickle_is_named_and_converted_by_one_command() {
+    let model = Model::of("llama");
+    model.remove("model.safetensors");
+    model.write("pytorch_model.bin", "PK");
+    let said = model.error();
+    assert!(said.contains("its weights are in pytorch_model.bin, a format that can run any code"), "{said}");
+    assert!(
+        said.contains("python -c \"import sys, transformers as t;") && said.ends_with("MODEL NEW_FOLDER"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod read;
 mod reader;
 mod rope_freqs;
 mod settings;
+pub(crate) mod split;
 mod tensors;
 mod value;
 mod vocab;

@@ -6,10 +6,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::TensorType;
 use super::metadata::Metadata;
 use super::reader::Reader;
 use super::value::Value;
+use super::{TensorType, split};
 use crate::InteropError;
 use crate::error::damaged;
 use tinderbox_model::{LazyTensor, Sink};
@@ -40,12 +40,26 @@ pub struct StoredTensor {
     pub numbers: LazyTensor,
 }
 
+/// A file as it is, which may be one of several of a model.
+pub(super) struct Part {
+    pub(super) values: BTreeMap<String, Value>,
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
+}
+
 impl Gguf {
-    /// Reads the header of the file at `path`.
+    /// Reads the header of the file at `path`, and those of the other files of a model that is split into several.
     ///
     /// # Errors
-    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
+    /// If one of them cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor
+    /// types.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
+        split::whole(path, Part::open(path)?)
+    }
+}
+
+impl Part {
+    /// Reads the header of the file at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;
         let found = file.metadata().map_err(cannot_read)?;
@@ -69,7 +83,7 @@ impl Gguf {
             (name, StoredTensor { kind, numbers })
         };
         let tensors = infos.into_iter().map(stored).collect();
-        Ok(Self { metadata: Metadata::new(path, values), tensors })
+        Ok(Self { values, tensors })
     }
 }
 
@@ -155,11 +169,6 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
             .ok_or_else(|| format!("`general.alignment` is {alignment}, not a power of 2"))?
             .into(),
     };
-    if let Some(n @ 2..) = count("split.count") {
-        let reason = format!("it is one of {n} parts of a model");
-        let hint = "join them with `llama-gguf-split --merge` of llama.cpp".to_owned();
-        return Err(Problem::NotAModel { reason, hint });
-    }
     let mut infos = BTreeMap::new();
     for _ in 0..n_tensors {
         let name = reader.name("the name of a tensor")?;
@@ -419,15 +428,6 @@ mod tests {
             assert!(message.contains(expected), "{expected:?} is not in {message}");
             assert!(message.contains("model.gguf"), "{message}");
         }
-    }
-
-    #[test]
-    fn parts_of_a_model_are_not_taken_for_one() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("model.gguf");
-        write_file(&path, &[("split.count".to_owned(), Value::u32(3))], &[]);
-        let message = Gguf::open(&path).expect_err("a part").to_string();
-        assert!(message.contains("one of 3 parts") && message.contains("--merge"), "{message}");
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
@@ -99,9 +100,22 @@ impl ChatTemplate {
     /// # Errors
     /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
+        self.render_with(messages, &Map::new())
+    }
+
+    /// The same, with more variables of the template's own, such as `enable_thinking`. They replace none of the others.
+    ///
+    /// # Errors
+    /// If the template does not take these messages.
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Json>,
+    ) -> Result<String, ChatTemplateError> {
         let Self { environment, bos_token, eos_token } = self;
-        let messages = Value::from(Serde(messages));
-        let context = minijinja::context! { messages, add_generation_prompt => true, bos_token, eos_token };
+        let (messages, variables) = (Value::from(Serde(messages)), Value::from(Serde(variables)));
+        let context =
+            minijinja::context! { messages, add_generation_prompt => true, bos_token, eos_token, ..variables };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
         rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))
     }
