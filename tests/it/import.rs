@@ -27,7 +27,7 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
         let expected = bits(&source);
         let layout = source.layout();
         let named = |path: &str| {
-            let is_whole = |tensor: &&ForeignTensor| tensor.columns.as_ref().is_some_and(|it| it.path == path);
+            let is_whole = |tensor: &&ForeignTensor| tensor.columns.iter().any(|it| it.path == path);
             layout.iter().find(is_whole).map(|tensor| &tensor.name)
         };
         let (embedding, output) =
@@ -172,18 +172,29 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
         "vocab_size is missing",
     ];
     assert_eq!(problems("llama", keys), expected);
-    let keys = json!({ "sliding_window": 8, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
+    let keys = json!({ "sliding_window": 0, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
     let expected = [
-        "sliding_window = 8: null is supported, or at least max_position_embeddings = 16",
+        "sliding_window = 0: a whole number above 0 is expected",
         r#"rope_scaling.type = "dynamic": "default", "linear", "llama3" are supported"#,
     ];
     assert_eq!(problems("mistral", keys), expected);
-    let keys = json!({ "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"] });
+    let keys = json!({ "use_sliding_window": false, "layer_types": ["full_attention", "sliding_attention"] });
     let expected = [
-        "use_sliding_window = true: false is supported",
-        r#"layer_types = ["full_attention","sliding_attention"]: "full_attention" is supported"#,
+        r#"layer_types = ["full_attention","sliding_attention"]: a list of "full_attention", as many as num_hidden_layers, is supported"#,
     ];
     assert_eq!(problems("qwen2", keys), expected);
+    let problem = problems("smollm3", json!({ "no_rope_layers": [1, 0] }));
+    assert_eq!(problem, ["no_rope_layers = [1,0]: a list of 0 and 1, as many as num_hidden_layers, is supported"]);
+    let windows = |family: &str, keys: Value| Model::of(family).set(keys).open().config.attention_window;
+    assert_eq!(windows("mistral_windows", json!({})), [5]);
+    assert_eq!(
+        windows("mistral_windows", json!({ "sliding_window": 16 })),
+        Vec::<usize>::new(),
+        "it restricts nothing"
+    );
+    assert_eq!(windows("qwen2_windows", json!({})), [0, 4, 4]);
+    let by_number = json!({ "layer_types": null, "max_window_layers": 2 });
+    assert_eq!(windows("qwen2_windows", by_number), [0, 0, 4], "as older versions wrote it");
     let keys = json!({
         "scale_attn_by_inverse_layer_idx": true, "scale_attn_weights": false, "n_head": 3, "add_cross_attention": true,
         "activation_function": "relu",
@@ -250,9 +261,8 @@ fn a_tied_output_layer_that_differs_is_refused() {
     for family in tied {
         let model = Model::of(&family);
         let layout = model.open().layout();
-        let is_embedding = |tensor: &&ForeignTensor| {
-            tensor.columns.as_ref().is_some_and(|columns| columns.path == "token_embedding.weight")
-        };
+        let is_embedding =
+            |tensor: &&ForeignTensor| tensor.columns.iter().any(|columns| columns.path == "token_embedding.weight");
         let embedding = layout.iter().find(is_embedding).expect("every model has one").name.clone();
         let output = if family == "gpt_neox" { "embed_out.weight" } else { "lm_head.weight" };
         model.change(|tensors| {

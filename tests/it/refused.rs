@@ -56,15 +56,18 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
         refused(&path)
     };
     let number = |n: u32| [4_u32.to_le_bytes(), n.to_le_bytes()].concat();
-    folder.write("same.gguf", with_value(&file, "llama.expert_count", &number(0)));
-    folder.succeed(&["import", "same.gguf", "--run-dir", "runs/same"]);
+    // No experts, and windows as long as the context, are none.
+    for (key, value) in [("llama.expert_count", 0), ("llama.attention.sliding_window", 4096)] {
+        folder.write("same.gguf", with_value(&file, key, &number(value)));
+        folder.succeed(&["import", "same.gguf", "--run-dir", "runs/same", "--overwrite"]);
+    }
     assert_snapshot!(says("llama.expert_count", &number(8)), @r"
     error: the model in `MODEL` is not supported:
       - llama.expert_count = 8: supported are models without experts
     ");
-    assert_snapshot!(says("llama.attention.sliding_window", &number(4096)), @r"
+    assert_snapshot!(says("llama.attention.sliding_window", &number(4)), @r"
     error: the model in `MODEL` is not supported:
-      - llama.attention.sliding_window = 4096: supported are models whose positions see all before them
+      - llama.attention.sliding_window = 4: supported are models whose positions see all before them
     ");
     assert_snapshot!(says("llama.rope.scaling.type", &gguf_text("yarn")), @r#"
     error: the model in `MODEL` is not supported:

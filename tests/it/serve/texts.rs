@@ -324,6 +324,7 @@ fn a_stream_that_waits_shows_that_it_is_alive() {
     });
     let long = json!({"prompt": "abc", "max_tokens": 30_000}).to_string();
     let _busy = host.send(&super::http("POST", "/v1/completions", "", long.as_bytes()));
+    while host.metric("tinderbox_busy_places{model=\"letters\"}") == 0 {}
     let streamed = json!({"prompt": "abc", "stream": true, "max_tokens": 3}).to_string();
     let mut waiting = host.send(&super::http("POST", "/v1/completions", "", streamed.as_bytes()));
     let mut read = String::new();
