@@ -10,6 +10,7 @@ mod chat;
 mod choice;
 mod connections;
 mod document;
+mod embeddings;
 mod error;
 mod fields;
 mod guard;

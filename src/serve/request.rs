@@ -231,7 +231,7 @@ pub(super) struct TextRequest {
 impl TextRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let prompts = prompts(&mut fields, model)?;
+        let prompts = prompts("prompt", &mut fields, model)?;
         let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
         let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
         sampling.request(model, Shape::Completion, prompts, max_tokens, echo, logprobs)
@@ -372,21 +372,21 @@ fn include_usage(value: Value, stream: bool) -> Result<bool, ApiError> {
     }
 }
 
-/// The prompts of a request: a string, a list of token ids, or a list of either.
-fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<EncodedPrompt>, ApiError> {
+/// The prompts in a field: a string, a list of token ids, or a list of either.
+pub(super) fn prompts(name: &str, fields: &mut Fields, model: &Hosted) -> Result<Vec<EncodedPrompt>, ApiError> {
     let rule = "a string, a list of strings, a list of token ids, or a list of such lists";
-    let Some(value) = fields.take("prompt") else {
-        return Err(ApiError::field("prompt", format!("there is no `prompt`: it must be {rule}")));
+    let Some(value) = fields.take(name) else {
+        return Err(ApiError::field(name, format!("there is no `{name}`: it must be {rule}")));
     };
     let prompts: Vec<EncodedPrompt> = match &value {
         Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
             if list.len() > MAX_CHOICES {
-                let message = format!("`prompt` has {} prompts; a request may have {MAX_CHOICES}", list.len());
-                return Err(ApiError::field("prompt", message));
+                let message = format!("`{name}` has {} texts; a request may have {MAX_CHOICES}", list.len());
+                return Err(ApiError::field(name, message));
             }
-            list.iter().map(|value| prompt("prompt", value, model, rule)).collect::<Result<_, _>>()?
+            list.iter().map(|value| prompt(name, value, model, rule)).collect::<Result<_, _>>()?
         }
-        value => vec![prompt("prompt", value, model, rule)?],
+        value => vec![prompt(name, value, model, rule)?],
     };
     Ok(prompts)
 }

@@ -21,6 +21,7 @@ use super::answer::Answer;
 use super::app;
 use super::connections::Connection;
 use super::document;
+use super::embeddings::EmbeddingRequest;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard;
@@ -54,6 +55,7 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/inspect", post(inspect))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
@@ -241,6 +243,12 @@ async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) ->
     service.answers.spawn(texts.send(sender, service.keep_alive));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
+}
+
+async fn embeddings(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let Read { model, request, busy: _busy } = read(&service, request, EmbeddingRequest::read).await?;
+    let inspectable = model.inspectable.clone();
+    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model.name, tensors)).await?))
 }
 
 async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {

@@ -44,7 +44,7 @@ struct Address<'a> {
 impl<'a> Address<'a> {
     /// Reads an address; `None` if it is none.
     fn read(address: &'a str) -> Option<Self> {
-        let is_file = address.to_lowercase().ends_with(".gguf");
+        let is_file = is_gguf(address);
         let (name, revision, file) = match address.split_once('@') {
             Some((name, rest)) if is_file => {
                 rest.split_once('/').map(|(revision, file)| (name, revision, Some(file)))?
@@ -185,9 +185,13 @@ fn is_part(part: &str) -> bool {
     !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
 }
 
+fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
 /// The names of the .gguf files among those of a model, for an error; `None` if there are none.
 fn listed_ggufs(there: &[String]) -> Option<String> {
-    let files: Vec<&str> = there.iter().map(String::as_str).filter(|file| file.ends_with(".gguf")).collect();
+    let files: Vec<&str> = there.iter().map(String::as_str).filter(|file| is_gguf(file)).collect();
     let more = files.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!files.is_empty()).then(|| format!("there are {}{more}", files[..files.len().min(MAX_LISTED)].join(", ")))

@@ -104,7 +104,7 @@ crate::sections! {
         /// Whether `rope` rotates in a layer, one truth per layer, repeated from the first when there are more layers.
         /// Empty: in all layers.
         ///
-        /// Source: Yang et al. 2025, "RoPE to NoPE and Back Again: A New Hybrid Attention Strategy".
+        /// Source: Yang et al. 2025, "`RoPE` to `NoPE` and Back Again: A New Hybrid Attention Strategy".
         pub rope_layers: Vec<bool> = Vec::new(),
         /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, or
         /// as in Llama 3.1. Default: they were not.

@@ -154,6 +154,15 @@ impl Gpt {
     /// The normalized residual stream after the last block, from which the output layer computes the logits.
     ///
     /// # Shapes
+    /// `tokens: [B, T]`, T at most `context_length` -> `[B, T, C]`
+    ///
+    /// # Panics
+    /// If T is longer than the context.
+    pub fn stream(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.hidden(tokens, None, &mut Pass::new(&mut NoProbe, MatmulPrecision::F32, None))
+    }
+
+    /// # Shapes
     /// `tokens: [B, T]` -> `[B, T, C]`
     fn hidden<P: Probe>(
         &self,

@@ -1,6 +1,6 @@
-//! StarCoder 2: rotary positions, layer norm, GELU, biases everywhere, grouped keys and values, sliding windows.
+//! `StarCoder` 2: rotary positions, layer norm, GELU, biases everywhere, grouped keys and values, sliding windows.
 //!
-//! Source: Lozhkov et al. 2024, "StarCoder 2 and The Stack v2: The Next Generation".
+//! Source: Lozhkov et al. 2024, "`StarCoder` 2 and The Stack v2: The Next Generation".
 
 use super::{Family, LlamaCpp, Transformers, gpt2, llama, no_dropout, windows};
 use crate::gguf;

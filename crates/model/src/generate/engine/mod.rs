@@ -136,7 +136,9 @@ impl Engine {
             None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, token)),
         }
         let scale = in_f32(self.config.embedding_scale);
-        out.iter_mut().for_each(|x| *x *= scale);
+        for x in out.iter_mut() {
+            *x *= scale;
+        }
         if let Some(positions) = &self.position_embedding {
             let position = &positions[position * width..][..width];
             out.iter_mut().zip(position).for_each(|(x, position)| *x += position);
