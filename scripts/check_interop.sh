@@ -2,9 +2,10 @@
 # Tinderbox against other engines: transformers, llama.cpp, gguf-py, mistral.rs, on a real model and on runs of its own.
 #
 #     scripts/check_interop.sh                 # everything, in about half an hour on two cores
-#     scripts/check_interop.sh model runs      # only these parts: model, runs, engines, speed
+#     scripts/check_interop.sh model runs      # only these parts: model, quantized, runs, engines, speed
 #
 # model:   SmolLM2-135M-Instruct, as GGUF and as a folder: logits, ids, and there and back again
+# quantized: the same model in every quantised type of GGUF: tensors, and next tokens against llama.cpp
 # runs:    runs of characters, bytes and BPE in each portable family, exported to transformers and llama.cpp
 # engines: exported GGUF files in gguf-py and mistral.rs
 # speed:   of import and export, and of writing against llama.cpp; nothing else should run meanwhile

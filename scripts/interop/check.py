@@ -12,11 +12,12 @@ import transformers
 
 import engines
 import own_runs
+import quantized
 import real_model
 import speed
 from common import THREADS, Bars
 
-PARTS = ("model", "runs", "engines", "speed")
+PARTS = ("model", "quantized", "runs", "engines", "speed")
 
 
 def main():
@@ -32,6 +33,8 @@ def main():
     run = work / "runs" / "smollm2-gguf"
     if "model" in parts or not (run / "best").exists() and set(parts) & {"engines", "speed"}:
         bars.attempt("SmolLM2", "opened", real_model.check, bars, work)
+    if "quantized" in parts:
+        bars.attempt("quantised GGUF files", "as gguf-py and llama.cpp", quantized.check, bars, work)
     if "runs" in parts:
         own_runs.check(bars, work)
     if "engines" in parts:

@@ -20,7 +20,18 @@ FAMILIES = {
         "model.position=learned", "model.norm=layer_norm", "model.bias=true", "model.mlp=gelu_tanh",
         "model.qk_norm=false", "model.n_kv_heads=4",
     ],
+    "starcoder2": [
+        "model.position=rope", "model.norm=layer_norm", "model.bias=true", "model.mlp=gelu_tanh", "model.qk_norm=false",
+    ],
+    "phi3": [*ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.rotary_fraction=0.5"],
+    "smollm3": [*ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.rope_layers=[true,true,true,false]", "model.n_layers=4"],
+    "granite": [
+        *ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.embedding_scale=12", "model.residual_scale=0.22",
+        "model.logit_scale=0.125", "model.attention_scale=0.0625",
+    ],
 }
+# Whose GELU is a table in llama.cpp, of numbers in f16.
+GELU = ("gpt2", "starcoder2")
 # Small, and trained for long enough that the likeliest token is no matter of chance.
 SETTINGS = [
     "data.path=data/stories.txt", "model.context_length=384", "model.d_model=64", "model.n_layers=2", "model.n_heads=4",
@@ -89,7 +100,7 @@ def to_llama_cpp(bars, name, run, file, tokenizer, family):
             expected = log_softmax(ours(tokens)[-1])
             found = theirs.log_probabilities(tokens, len(expected))
             worst = max(worst, float(np.abs(expected - found).max()))
-        bars.at_most(f"{name}: max |log probability - llama.cpp|", 1e-2 if family == "gpt2" else 1e-4, worst)
+        bars.at_most(f"{name}: max |log probability - llama.cpp|", 1e-2 if family in GELU else 1e-4, worst)
 
         text = (ROOT / "data" / "stories.txt").read_text(encoding="utf-8")[1000:1080]
         prompt = ids(run, text)
@@ -97,7 +108,7 @@ def to_llama_cpp(bars, name, run, file, tokenizer, family):
         written = answer["tokens"]
         logits = ours([*prompt, *written])[len(prompt) - 1 : -1]
         top = np.sort(np.partition(logits, -2, axis=-1)[:, -2:], axis=-1)
-        is_tie = top[:, 1] - top[:, 0] <= (2e-2 if family == "gpt2" else 2e-3)
+        is_tie = top[:, 1] - top[:, 0] <= (2e-2 if family in GELU else 2e-3)
         wrong = np.flatnonzero((logits.argmax(-1) != np.array(written)) & ~is_tie)
         bars.none(f"{name}: greedy tokens as llama.cpp's, but at near-ties", N_GREEDY, wrong.tolist() if len(written) == N_GREEDY else [f"only {len(written)}"])
         # The program's own writing, whose engine is another than that of the logits: equal up to the first near-tie.

@@ -226,6 +226,10 @@ impl Args {
             repetition_penalty: self.repetition_penalty.unwrap_or(run.repetition_penalty),
             stop: if self.stop.is_empty() { run.stop.clone() } else { self.stop.clone() },
             seed: self.seed.unwrap_or(run.seed),
+            presence_penalty: run.presence_penalty,
+            frequency_penalty: run.frequency_penalty,
+            stop_token_ids: run.stop_token_ids.clone(),
+            min_new_tokens: run.min_new_tokens,
         }
     }
 }

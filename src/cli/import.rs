@@ -10,7 +10,7 @@ use crate::interop::{self, Family, Source};
 #[command(after_help = after_help())]
 pub(super) struct Args {
     /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), a .gguf file, or
-    /// hf:OWNER/NAME, which is downloaded from the Hugging Face hub
+    /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf, which is downloaded from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
     /// The run directory to make
     #[arg(long, value_name = "DIR")]
@@ -29,6 +29,7 @@ Examples:
   tinderbox import ~/models/SmolLM2-135M --run-dir runs/smollm2
   tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
   tinderbox import hf:HuggingFaceTB/SmolLM2-135M --run-dir runs/smollm2
+  tinderbox import hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf --run-dir runs/qwen3
 
 It takes models of the families {first} and {last}."
     )

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
@@ -14,7 +15,10 @@ use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint, RunError, Trained};
-use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, unix_s};
+use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, is_origin, unix_s};
+
+/// How long a stream may be silent: proxies and clients close connections after 30 seconds and more.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -48,6 +52,10 @@ pub(super) struct Args {
     /// Require no key, even from other machines
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
+    /// A site whose pages may use the server from a browser, such as http://localhost:3000; may be repeated
+    /// [default: none but the server's own page]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    allow_origin: Vec<String>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -82,8 +90,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let options =
-        Options { address, n_slots: args.parallel, keys, folder, open: args.later(), program: this_program()? };
+    let options = Options {
+        address,
+        n_slots: args.parallel,
+        keys,
+        origins: args.allow_origin.clone(),
+        keep_alive: KEEP_ALIVE,
+        folder,
+        open: args.later(),
+        program: this_program()?,
+    };
     let server = Server::bind(models, options)?;
     let stop = server.stop();
     on_ctrl_c(move || {
@@ -104,6 +120,12 @@ fn this_program() -> anyhow::Result<PathBuf> {
         return Ok(PathBuf::from("/proc/self/exe"));
     }
     std::env::current_exe().context("cannot find the program itself")
+}
+
+fn origin(typed: &str) -> Result<String, String> {
+    let origin = typed.trim_end_matches('/');
+    let hint = "write it as browsers do, such as http://localhost:3000: without a path";
+    is_origin(origin).then(|| origin.to_owned()).ok_or_else(|| hint.to_owned())
 }
 
 fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
@@ -142,6 +164,7 @@ impl Args {
         let device = self.device;
         let opened = Subject { run: path.to_owned(), device }.open()?;
         let (checkpoint, checksum, config) = (opened.checkpoint, opened.checksum, opened.config.model);
+        let stop_token_ids = opened.config.generate.stop_token_ids;
         let created_unix_s = unix_s(fs::metadata(&checkpoint)?.modified()?);
         let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
             Ok(again) if again.checksum == checksum && again.config.model == config => Ok(again.model),
@@ -157,7 +180,8 @@ impl Args {
         let (root, named) = (root?, named?);
         let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
-        Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s, run: Some(located.run) })
+        let (tokenizer, run) = (opened.tokenizer, Some(located.run));
+        Ok(Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run })
     }
 }
 

@@ -297,7 +297,9 @@ impl Answer {
             logprob,
             bytes: self.model.tokenizer.token_bytes(token).map(<[u8]>::to_vec),
         };
-        let logprob = score.logprob.filter(|_| self.model.tokenizer.end_of_text() != Some(score.token))?;
+        let is_end = self.model.tokenizer.end_of_text() == Some(score.token)
+            || self.request.config.stop_token_ids.contains(&score.token);
+        let logprob = score.logprob.filter(|_| !is_end)?;
         let top_logprobs = score.top.iter().map(|(id, logprob)| token(*id, *logprob)).collect();
         Some(ChatScore { token: token(score.token, logprob), top_logprobs })
     }

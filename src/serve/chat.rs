@@ -2,17 +2,27 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, wrong};
 use super::limits::MAX_CHATS;
-use super::renderer::{RenderError, Renderer};
+use super::renderer::{Conversation, RenderError, Renderer};
 use crate::tokenizer::Message;
 
 /// The prompt for a conversation with the model `name`.
-pub(super) fn prompt(renderer: &Renderer, messages: Option<&Json>, name: &str) -> Result<String, ApiError> {
-    renderer.render(&self::messages(messages)?).map_err(|error| match error {
+pub(super) fn prompt(
+    renderer: &Renderer,
+    messages: Option<&Json>,
+    variables: Option<Json>,
+    name: &str,
+) -> Result<String, ApiError> {
+    let variables = match variables {
+        None => Map::new(),
+        Some(Json::Object(variables)) => variables,
+        Some(other) => return Err(wrong("chat_template_kwargs", &other, "an object")),
+    };
+    renderer.render(&Conversation { messages: self::messages(messages)?, variables }).map_err(|error| match error {
         RenderError::NoTemplate => {
             ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))
         }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{ChatCompletion, Completion, Usage};
 use super::chat::MessageFields;
+use super::embeddings::{EmbeddingFields, Embeddings};
 use super::error::ErrorBody;
 use super::inspect::{InspectFields, Inspection};
 use super::request::{ChatRequest, CompletionRequest, StreamOptions};
@@ -22,6 +23,7 @@ static REQUESTS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
         request::<ChatRequest>(),
         request::<CompletionRequest>(),
         request::<DetokenizeRequest>(),
+        request::<EmbeddingFields>(),
         request::<InspectFields>(),
         request::<MessageFields>(),
         request::<StreamOptions>(),
@@ -127,6 +129,9 @@ fn paths() -> Value {
         "/v1/chat/completions": post(
             "Answer a conversation, with a model that has a chat template", "ChatRequest", texts("ChatCompletion"),
         ),
+        "/v1/embeddings": post(
+            "The vectors of texts: the mean of the last residual stream", "EmbeddingRequest", of(response::<Embeddings>()),
+        ),
         "/v1/inspect": path(
             "What the model does with a text: attention, lens, patterns of heads, and the text without some heads",
             Some("InspectRequest"), of(reference("Inspection")), "409 (the checkpoint was removed), ",
@@ -147,7 +152,14 @@ pub(super) fn json() -> String {
     for own in ["StreamOptions", "ViewFields"] {
         schemas.remove(own); // part of another request, and the page's
     }
-    for request in ["ChatRequest", "CompletionRequest", "DetokenizeRequest", "InspectRequest", "TokenizeRequest"] {
+    for request in [
+        "ChatRequest",
+        "CompletionRequest",
+        "DetokenizeRequest",
+        "EmbeddingRequest",
+        "InspectRequest",
+        "TokenizeRequest",
+    ] {
         schemas[request]["properties"]["model"] = json!({
             "type": "string",
             "description": "A model that /v1/models lists; the first one if there is none.",

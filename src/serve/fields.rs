@@ -65,20 +65,22 @@ impl Fields {
 /// Checks a value against the schema of its field. A list or an object is checked by whoever reads it.
 fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result<(), ApiError> {
     if let Some(neutral) = schema["enum"].get(0).or((schema["type"] == "null").then_some(&Value::Null)) {
-        // An unsupported parameter of OpenAI's, whose only valid value has no effect.
-        let is_same = value == neutral || value.as_f64().is_some_and(|x| neutral.as_f64() == Some(x));
+        // An unsupported parameter of OpenAI's, whose only valid values have no effect.
+        let is_one = schema["enum"].as_array().is_some_and(|values| values.contains(value));
+        let is_same = is_one || value == neutral || value.as_f64().is_some_and(|x| neutral.as_f64() == Some(x));
         let message = || format!("`{name}` is not supported; leave it out, or set it to {neutral}");
         return if is_same { Ok(()) } else { Err(ApiError::field(name, message())) };
     }
     let bound = |key: &str| schema[key].as_f64();
     let (is_good, rule) = match schema["type"].as_str() {
+        Some("object") => (value.is_object(), "an object".to_owned()),
         Some("boolean") => (value.is_boolean(), "true or false".to_owned()),
         Some("string") => (value.is_string(), "a string".to_owned()),
         Some("integer") => {
-            let [least, highest] = ["minimum", "maximum"].map(|key| schema[key].as_u64());
-            let range = least.unwrap_or(0)..=most.or(highest).unwrap_or(u64::MAX);
+            let [least, highest] = ["minimum", "maximum"].map(|key| integer(&schema[key]));
+            let range = least.unwrap_or(0)..=most.map(i128::from).or(highest).unwrap_or(u64::MAX.into());
             let rule = format!("a whole number from {} to {}", range.start(), range.end());
-            (value.as_u64().is_some_and(|n| range.contains(&n)), rule)
+            (integer(value).is_some_and(|n| range.contains(&n)), rule)
         }
         Some("number") => {
             let highest = bound("maximum").unwrap_or(f64::MAX);
@@ -93,6 +95,10 @@ fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result
         _ => return Ok(()),
     };
     if is_good { Ok(()) } else { Err(wrong(name, value, &rule)) }
+}
+
+fn integer(value: &Value) -> Option<i128> {
+    value.as_i64().map(i128::from).or(value.as_u64().map(i128::from))
 }
 
 /// The error for an invalid value.

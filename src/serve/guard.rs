@@ -1,7 +1,7 @@
 //! Access control: checks API keys, and keeps pages of other sites from using a server on the same machine.
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
@@ -41,8 +41,9 @@ impl std::fmt::Debug for ApiKeys {
 /// Rejects requests that a page of another site may have sent.
 ///
 /// Browsers send a page's site in `Origin`. A name that its owner points at this machine counts as the same site, so
-/// without a key `Host` must be an IP address or `localhost`, which no other site can own.
-pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), ApiError> {
+/// without a key `Host` must be an IP address or `localhost`, which no other site can own. The site itself may be one that
+/// [is allowed](allowed_origin).
+pub(super) fn check_site(headers: &HeaderMap, needs_key: bool, is_allowed: bool) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host: Option<Authority> = host.and_then(|host| host.parse().ok());
     let host = host.ok_or_else(|| ApiError::bad_request("the request has no `Host` that is one"))?;
@@ -54,10 +55,34 @@ pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), Api
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or_default();
     let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    if site.is_none_or(|site| !site.eq_ignore_ascii_case(host.as_str())) {
+    if !is_allowed && site.is_none_or(|site| !site.eq_ignore_ascii_case(host.as_str())) {
         return Err(ApiError::elsewhere("the request comes from a page of another site"));
     }
     Ok(())
+}
+
+/// The site of the page that sent a request, if it is one of `origins`.
+pub(super) fn allowed_origin(headers: &HeaderMap, origins: &[String]) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes())).then(|| origin.clone())
+}
+
+/// The answer to a browser that asks, before a page's request, whether the page may send it.
+pub(super) fn preflight(headers: &HeaderMap) -> (StatusCode, HeaderMap) {
+    let mut allowed = HeaderMap::new();
+    allowed.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+    allowed.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    if let Some(names) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        allowed.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    (StatusCode::NO_CONTENT, allowed)
+}
+
+/// A site as browsers name it: `http://` or `https://`, a host and perhaps a port, and nothing else.
+#[must_use]
+pub fn is_origin(text: &str) -> bool {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    host.is_some_and(|host| !host.contains('@') && host.parse::<Authority>().is_ok())
 }
 
 /// Whether this name cannot belong to another site.
@@ -110,10 +135,27 @@ mod tests {
             ("a b", None, false, false),
         ] {
             let headers = headers(host, origin);
-            assert_eq!(check_site(&headers, false).is_ok(), by_number, "{host} {origin:?}");
-            assert_eq!(check_site(&headers, true).is_ok(), with_key, "{host} {origin:?}");
+            assert_eq!(check_site(&headers, false, false).is_ok(), by_number, "{host} {origin:?}");
+            assert_eq!(check_site(&headers, true, false).is_ok(), with_key, "{host} {origin:?}");
         }
-        assert!(check_site(&HeaderMap::new(), true).is_err(), "no host at all");
+        assert!(check_site(&HeaderMap::new(), true, false).is_err(), "no host at all");
+        let elsewhere = headers("evil.example", Some("https://friend.example"));
+        assert!(check_site(&elsewhere, false, true).is_err(), "an allowed site does not make a name trustworthy");
+    }
+
+    #[test]
+    fn only_whole_sites_are_allowed() {
+        let origins = ["https://friend.example".to_owned()];
+        let is_allowed = |origin| allowed_origin(&headers("127.0.0.1", origin), &origins).is_some();
+        assert!(is_allowed(Some("https://friend.example")) && is_allowed(Some("https://Friend.example")));
+        for origin in ["http://friend.example", "https://friend.example:81", "https://friend.example.evil", "null"] {
+            assert!(!is_allowed(Some(origin)), "{origin}");
+        }
+        assert!(!is_allowed(None));
+        assert!(is_origin("http://localhost:3000") && is_origin("https://a.example"));
+        for other in ["localhost:3000", "http://", "http://a/b", "http://u@a", "*", "file://x"] {
+            assert!(!is_origin(other), "{other}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Model {
     pub tensors: OpenTensors,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
+    /// Tokens that end its texts, besides the tokenizer's end-of-text token.
+    pub stop_token_ids: Vec<u32>,
     /// The time of its creation, in seconds since 1970.
     pub created_unix_s: u64,
     /// Its run, for the page; `None` for a model without one.
@@ -37,6 +39,7 @@ pub(super) struct Hosted {
     pub(super) name: String,
     pub(super) created_unix_s: u64,
     pub(super) tokenizer: Tokenizer,
+    pub(super) stop_token_ids: Vec<u32>,
     pub(super) config: ModelConfig,
     pub(super) inspectable: Arc<Inspectable>,
     pub(super) run: Option<RunDir>,
@@ -50,7 +53,7 @@ impl Hosted {
     /// Starts the thread of a model, which ends once this is dropped and all sequences are finished. Processes of
     /// `program` render its chat template.
     pub(super) fn start(model: Model, n_slots: usize, program: &Path) -> std::io::Result<Self> {
-        let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
+        let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run } = model;
         let config = model.config().clone();
         let inspectable = Arc::new(Inspectable::new(tensors));
         let metrics = Arc::<Metrics>::default();
@@ -58,7 +61,19 @@ impl Hosted {
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let renderer = Renderer::new(program.to_owned(), &tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inspectable, run, renderer, n_slots, metrics, queue })
+        Ok(Self {
+            name,
+            created_unix_s,
+            tokenizer,
+            stop_token_ids,
+            config,
+            inspectable,
+            run,
+            renderer,
+            n_slots,
+            metrics,
+            queue,
+        })
     }
 
     /// The number of tokens in its context.

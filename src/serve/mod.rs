@@ -10,6 +10,7 @@ mod chat;
 mod choice;
 mod connections;
 mod document;
+mod embeddings;
 mod error;
 mod fields;
 mod guard;
@@ -36,7 +37,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use tokio::net::TcpListener;
@@ -44,7 +45,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, watch};
 
 use self::error::ApiError;
-pub use self::guard::ApiKeys;
+pub use self::guard::{ApiKeys, is_origin};
 use self::hosted::Hosted;
 pub use self::hosted::Model;
 pub use self::inspectable::{OpenTensors, TensorsError};
@@ -61,6 +62,10 @@ pub struct Options {
     pub n_slots: usize,
     /// The accepted API keys; `None` for no authentication.
     pub keys: Option<ApiKeys>,
+    /// Sites of which any page may use the server, such as `http://localhost:3000`.
+    pub origins: Vec<String>,
+    /// The time after which a stream without news gets a comment, so that nothing on the way closes it.
+    pub keep_alive: Duration,
     /// A folder whose runs are served as well; `None` for only the given models.
     pub folder: Option<PathBuf>,
     /// Opens a run of the folder, or a checkpoint that a run keeps, on first use.
@@ -130,7 +135,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_slots, keys, folder, open, program } = options;
+        let Options { address, n_slots, keys, origins, keep_alive, folder, open, program } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -138,7 +143,7 @@ impl Server {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut answers = tokio::runtime::Builder::new_multi_thread();
-        let answers = answers.worker_threads(1).thread_name("answers").build()?;
+        let answers = answers.worker_threads(1).thread_name("answers").enable_time().build()?;
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
@@ -148,6 +153,8 @@ impl Server {
         let service = Service {
             library: Library::new(models, folder, open, n_slots, program),
             keys,
+            origins,
+            keep_alive,
             responses: Mutex::default(),
             stopping: stop.subscribe(),
             n_busy: watch::Sender::new(0),
@@ -184,6 +191,8 @@ impl Server {
 struct Service {
     library: Library,
     keys: Option<ApiKeys>,
+    origins: Vec<String>,
+    keep_alive: Duration,
     /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
     stopping: watch::Receiver<bool>,

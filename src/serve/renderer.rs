@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::limits::{MAX_CHATS, MAX_TEXT, RENDER_MEMORY_MIB, RENDER_STACK, RENDER_TIME};
@@ -45,6 +46,14 @@ pub(super) enum RenderError {
     Busy,
 }
 
+/// What a template makes a prompt of.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Conversation {
+    pub(super) messages: Vec<Message>,
+    /// Variables of the template's own.
+    pub(super) variables: Map<String, Value>,
+}
+
 /// The chat template of a model, and the process that renders it: started by the first conversation, and anew after one
 /// that ended it.
 #[derive(Debug)]
@@ -63,7 +72,7 @@ impl Renderer {
     }
 
     /// The prompt for a conversation; waits for earlier ones.
-    pub(super) fn render(&self, messages: &[Message]) -> Result<String, RenderError> {
+    pub(super) fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
         let source = self.source.as_ref().ok_or(RenderError::NoTemplate)?;
         let _permit = self.permits.try_acquire().map_err(|_| RenderError::Busy)?;
         let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +80,7 @@ impl Renderer {
             Some(process) => process,
             None => Process::start(&self.program, source)?,
         };
-        let rendered = process.ask(messages).map_err(RenderError::Unusable)?;
+        let rendered = process.ask(conversation).map_err(RenderError::Unusable)?;
         *slot = Some(process);
         rendered.map_err(RenderError::Refused)
     }
@@ -159,8 +168,8 @@ fn reply(line: &str, template: &mut Option<ChatTemplate>) -> Option<Result<Strin
         let parsed = source.parse().map(|parsed| *template = Some(parsed));
         return Some(parsed.map(|()| String::new()).map_err(|error| error.to_string()));
     };
-    let messages: Vec<Message> = serde_json::from_str(line).ok()?;
-    Some(match template.render(&messages) {
+    let Conversation { messages, variables } = serde_json::from_str(line).ok()?;
+    Some(match template.render_with(&messages, true, &variables) {
         Ok(text) if text.len() > MAX_TEXT => Err(format!("it makes more than {MAX_TEXT} bytes of them")),
         rendered => rendered.map_err(|error| error.to_string()),
     })

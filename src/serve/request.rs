@@ -53,7 +53,7 @@ pub(super) struct CompletionRequest {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["messages"]))]
-#[allow(dead_code, reason = "`messages` are read first, and some fields have only one valid value")]
+#[allow(dead_code, reason = "some fields are read first, and some have only values that change nothing")]
 pub(super) struct ChatRequest {
     #[schemars(extend("type" = "array", "minItems" = 1, "items" = {"$ref": "#/components/schemas/Message"}))]
     messages: Value,
@@ -71,6 +71,15 @@ pub(super) struct ChatRequest {
     /// Nothing but text is supported.
     #[schemars(extend("type" = "object", "enum" = [{"type": "text"}]))]
     response_format: Value,
+    /// Not supported, but for an empty list.
+    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    tools: Value,
+    /// Not supported, but for those that choose no tool.
+    #[schemars(extend("type" = "string", "enum" = ["none", "auto"]))]
+    tool_choice: Value,
+    /// Variables of the model's chat template, such as `enable_thinking`.
+    #[schemars(extend("type" = "object"))]
+    chat_template_kwargs: Value,
     #[serde(flatten)]
     sampling: Sampling,
 }
@@ -103,9 +112,17 @@ struct Sampling {
         {"type": "array", "maxItems": MAX_STOPS, "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP}},
     ]))]
     stop: Value,
-    /// The same seed writes the same text; by default another one each time.
-    #[schemars(range(max = i64::MAX))]
-    seed: Option<u64>,
+    /// Tokens that end the text, besides the model's own; they are not part of it.
+    #[schemars(extend("type" = "array", "maxItems" = MAX_STOPS, "items" = {"type": "integer", "minimum": 0}))]
+    stop_token_ids: Value,
+    /// The tokens that end a text are not drawn before so many others.
+    #[schemars(range(max = MAX_TOKENS))]
+    min_tokens: usize,
+    /// Whether the tokens that end a text are never drawn.
+    ignore_eos: bool,
+    /// The same seed writes the same text; by default, and with -1, another one each time.
+    #[schemars(range(min = -1, max = i64::MAX))]
+    seed: i64,
     /// Added to the logits of tokens, by token id.
     #[schemars(extend(
         "type" = "object",
@@ -119,11 +136,14 @@ struct Sampling {
     stream_options: Value,
     /// Changes nothing.
     user: Option<String>,
-    /// Not supported.
-    #[schemars(extend("enum" = [0]))]
+    /// Changes nothing.
+    #[schemars(extend("type" = "object"))]
+    metadata: Value,
+    /// Subtracted from the logits of the tokens that were already written.
+    #[schemars(range(min = -2, max = 2))]
     presence_penalty: f64,
-    /// Not supported.
-    #[schemars(extend("enum" = [0]))]
+    /// Subtracted from the logit of a token as often as it was already written.
+    #[schemars(range(min = -2, max = 2))]
     frequency_penalty: f64,
 }
 
@@ -157,11 +177,15 @@ impl Default for Sampling {
             min_p: 0.0,
             repetition_penalty: 1.0,
             stop: Value::Null,
-            seed: None,
+            stop_token_ids: Value::Null,
+            min_tokens: 0,
+            ignore_eos: false,
+            seed: -1,
             logit_bias: Value::Null,
             stream: false,
             stream_options: Value::Null,
             user: None,
+            metadata: Value::Null,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
         }
@@ -207,7 +231,7 @@ pub(super) struct TextRequest {
 impl TextRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let prompts = prompts(&mut fields, model)?;
+        let prompts = prompts("prompt", &mut fields, model)?;
         let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
         let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
         sampling.request(model, Shape::Completion, prompts, max_tokens, echo, logprobs)
@@ -215,8 +239,8 @@ impl TextRequest {
 
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let messages = fields.take("messages");
-        let text = chat::prompt(&model.renderer, messages.as_ref(), &model.name)?;
+        let (messages, variables) = (fields.take("messages"), fields.take("chat_template_kwargs"));
+        let text = chat::prompt(&model.renderer, messages.as_ref(), variables, &model.name)?;
         let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
         check_prompt("messages", &tokens, model)?;
         let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
@@ -270,6 +294,9 @@ impl Sampling {
         n_top: Option<usize>,
     ) -> Result<TextRequest, ApiError> {
         let Self { n, temperature, top_p, top_k, min_p, repetition_penalty, stream, .. } = self;
+        let (presence_penalty, frequency_penalty) = (self.presence_penalty, self.frequency_penalty);
+        let mut stop_token_ids = model.stop_token_ids.clone();
+        stop_token_ids.extend(stop_tokens(&self.stop_token_ids, &model.tokenizer)?);
         let config = Arc::new(GenerateConfig {
             max_new_tokens,
             num_samples: n,
@@ -278,8 +305,12 @@ impl Sampling {
             top_p,
             min_p,
             repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
             stop: stops(&self.stop)?,
-            seed: self.seed.unwrap_or_else(super::random),
+            stop_token_ids,
+            min_new_tokens: if self.ignore_eos { max_new_tokens } else { self.min_tokens },
+            seed: self.seed.try_into().unwrap_or_else(|_| super::random()),
         });
         let bias = bias(&self.logit_bias, &model.tokenizer)?;
         let include_usage = include_usage(self.stream_options, stream)?;
@@ -308,6 +339,14 @@ fn stops(value: &Value) -> Result<Vec<String>, ApiError> {
     stops.filter(is_good).ok_or_else(|| wrong("stop", value, &rule))
 }
 
+fn stop_tokens(value: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(list) if list.len() <= MAX_STOPS => tokens("stop_token_ids", list, tokenizer),
+        other => Err(wrong("stop_token_ids", other, &format!("a list of at most {MAX_STOPS} token ids"))),
+    }
+}
+
 fn bias(value: &Value, tokenizer: &Tokenizer) -> Result<Arc<[(u32, f32)]>, ApiError> {
     if value.is_null() {
         return Ok(Arc::default());
@@ -333,21 +372,21 @@ fn include_usage(value: Value, stream: bool) -> Result<bool, ApiError> {
     }
 }
 
-/// The prompts of a request: a string, a list of token ids, or a list of either.
-fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<EncodedPrompt>, ApiError> {
+/// The prompts in a field: a string, a list of token ids, or a list of either.
+pub(super) fn prompts(name: &str, fields: &mut Fields, model: &Hosted) -> Result<Vec<EncodedPrompt>, ApiError> {
     let rule = "a string, a list of strings, a list of token ids, or a list of such lists";
-    let Some(value) = fields.take("prompt") else {
-        return Err(ApiError::field("prompt", format!("there is no `prompt`: it must be {rule}")));
+    let Some(value) = fields.take(name) else {
+        return Err(ApiError::field(name, format!("there is no `{name}`: it must be {rule}")));
     };
     let prompts: Vec<EncodedPrompt> = match &value {
         Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
             if list.len() > MAX_CHOICES {
-                let message = format!("`prompt` has {} prompts; a request may have {MAX_CHOICES}", list.len());
-                return Err(ApiError::field("prompt", message));
+                let message = format!("`{name}` has {} texts; a request may have {MAX_CHOICES}", list.len());
+                return Err(ApiError::field(name, message));
             }
-            list.iter().map(|value| prompt("prompt", value, model, rule)).collect::<Result<_, _>>()?
+            list.iter().map(|value| prompt(name, value, model, rule)).collect::<Result<_, _>>()?
         }
-        value => vec![prompt("prompt", value, model, rule)?],
+        value => vec![prompt(name, value, model, rule)?],
     };
     Ok(prompts)
 }

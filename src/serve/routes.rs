@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -21,6 +21,7 @@ use super::answer::Answer;
 use super::app;
 use super::connections::Connection;
 use super::document;
+use super::embeddings::EmbeddingRequest;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard;
@@ -54,6 +55,7 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/inspect", post(inspect))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
@@ -80,15 +82,23 @@ pub(super) fn router(service: Shared) -> Router {
 /// Rejects unauthorized requests, and counts the responses.
 async fn check(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let headers = request.headers();
+    let origin = guard::allowed_origin(headers, &service.origins);
     let is_open = request.uri().path() == "/health" || app::is_file(request.uri().path());
-    let let_in = guard::check_site(headers, service.keys.is_some()).and_then(|()| match &service.keys {
-        Some(keys) if !is_open => guard::check_key(headers, keys),
+    let let_in = guard::check_site(headers, service.keys.is_some(), origin.is_some());
+    let preflight = origin.as_ref().filter(|_| request.method() == Method::OPTIONS).map(|_| guard::preflight(headers));
+    let let_in = let_in.and_then(|()| match &service.keys {
+        Some(keys) if !is_open && preflight.is_none() => guard::check_key(headers, keys),
         _ => Ok(()),
     });
-    let response = match let_in {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+    let mut response = match (let_in, preflight) {
+        (Err(error), _) => error.into_response(),
+        (Ok(()), Some(preflight)) => preflight.into_response(),
+        (Ok(()), None) => next.run(request).await,
     };
+    if let Some(origin) = origin {
+        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        response.headers_mut().insert(header::VARY, HeaderValue::from_static("Origin"));
+    }
     service.count(response.status());
     response
 }
@@ -230,9 +240,15 @@ async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) ->
         return Ok(json_text(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
     }
     let (sender, chunks) = channel(1);
-    service.answers.spawn(texts.send(sender));
+    service.answers.spawn(texts.send(sender, service.keep_alive));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
+}
+
+async fn embeddings(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let Read { model, request, busy: _busy } = read(&service, request, EmbeddingRequest::read).await?;
+    let inspectable = model.inspectable.clone();
+    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model.name, tensors)).await?))
 }
 
 async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {

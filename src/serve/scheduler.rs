@@ -259,7 +259,7 @@ impl Active {
     fn new(request: SequenceRequest, tokenizer: &Tokenizer) -> Self {
         let SequenceRequest { prompt, config, choice_idx, bias, .. } = &request;
         let mut sequence = Sequence::new(tokenizer, config, prompt, *choice_idx);
-        let sampler = Sampler::new(config, *choice_idx).without(tokenizer.gaps()).with_bias(bias.clone());
+        let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *choice_idx).with_bias(bias.clone());
         sequence.set_sampler(Box::new(sampler));
         Self { request, sequence, scores: Vec::new(), was_read: false }
     }

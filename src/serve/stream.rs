@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use futures_core::Stream;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
+use tokio::time::sleep;
 
 use super::Busy;
 use super::answer::Answer;
@@ -58,13 +59,18 @@ impl Texts {
         whole.await.map(Bytes::from).map_err(|_| ApiError::bug())
     }
 
-    /// Sends server-sent events of the texts, up to the last, or until nobody receives them.
-    pub(super) async fn send(mut self, to: Sender<Bytes>) {
+    /// Sends server-sent events of the texts, up to the last, or until nobody receives them. When there is nothing to send
+    /// for the time of `keep_alive`, as while the texts wait for a slot, it sends a comment, which clients skip.
+    pub(super) async fn send(mut self, to: Sender<Bytes>, keep_alive: Duration) {
         let mut flow = Flow::More;
         while flow == Flow::More {
             let first = tokio::select! {
                 () = to.closed() => return,
                 event = self.events.recv() => event.ok_or_else(scheduler::stopped),
+                () = sleep(keep_alive) => match to.send(Bytes::from_static(b": waiting\n\n")).await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
             };
             let mut out = String::new();
             flow = self.write(first, &mut out);

@@ -28,7 +28,13 @@ fn every_family_goes_out_and_comes_back_as_it_was() {
         if !before.family.is_in_llama_cpp() {
             continue;
         }
-        let file = export(&run, TensorType::F32, &folder.path("one.gguf")).unwrap_or_else(|error| panic!("{error}"));
+        let file = export(&run, TensorType::F32, &folder.path("one.gguf"));
+        if before.config.attention_window.iter().any(|window| *window > 0) {
+            let error = file.expect_err("llama.cpp has no windows there").to_string();
+            assert!(error.contains("its layers have attention windows"), "{family}: {error}");
+            continue;
+        }
+        let file = file.unwrap_or_else(|error| panic!("{error}"));
         let after = open(&file);
         assert_eq!(bits(&after), bits(&before), "{family}");
         let config = ModelConfig { dropout: 0.0, ..before.config };

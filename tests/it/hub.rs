@@ -10,7 +10,10 @@ use std::thread;
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::fixtures::{Folder, Ran, files, fixture};
+use tinderbox::interop::Outgoing;
+use tinderbox::interop::gguf::{self, TensorType};
+
+use crate::fixtures::{Folder, Model, Ran, files, fixture};
 
 const MODEL: &str = "someone/small-1.5";
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -115,7 +118,8 @@ impl Hub {
         if self.is(Habit::IsPrivate) && request.authorization != Some(format!("Bearer {TOKEN}")) {
             return stream.write_all(text("401 Unauthorized", "").as_bytes());
         }
-        if request.path == format!("/api/models/{MODEL}/revision/main") {
+        let revision = request.path.strip_prefix(&format!("/api/models/{MODEL}/revision/"));
+        if revision.is_some_and(|revision| ["main", "v1.0"].contains(&revision)) {
             let siblings: Vec<_> = self.files.keys().map(|file| json!({ "rfilename": file })).collect();
             let info = json!({ "id": MODEL, "sha": REVISION, "siblings": siblings }).to_string();
             return stream.write_all(text("200 OK", &info).as_bytes());
@@ -187,7 +191,13 @@ impl Hub {
 
 /// Imports the model with these environment variables into `runs/it`; the cache is in the folder's home directory.
 fn import(folder: &Folder, address: &str, variables: &[(&str, &str)]) -> Ran {
-    let mut command = folder.command(&["import", &format!("hf:{MODEL}"), "--run-dir", "runs/it", "--overwrite"]);
+    import_model(folder, address, "", variables)
+}
+
+/// The same, with more after the name of the model.
+fn import_model(folder: &Folder, address: &str, more: &str, variables: &[(&str, &str)]) -> Ran {
+    let name = format!("hf:{MODEL}{more}");
+    let mut command = folder.command(&["import", &name, "--run-dir", "runs/it", "--overwrite"]);
     command.env("HF_ENDPOINT", address).envs(variables.iter().copied());
     Ran::of(command)
 }
@@ -268,6 +278,47 @@ fn the_files_of_an_index_are_downloaded_and_no_others() {
     let error = error(&import(&outside, &address, &[]), &outside, &address);
     assert!(error.contains("names `../../outside.safetensors`, which is outside of the folder"), "{error}");
     assert!(!cached(&outside).iter().any(|name| name.contains("outside")), "{:?}", cached(&outside));
+}
+
+#[test]
+fn a_revision_and_a_file_can_be_named() {
+    let within = folder();
+    let run = crate::fixtures::import(&Model::for_gguf("llama"), &within);
+    let outgoing = Outgoing::open(&run).expect("a run");
+    let file = gguf::export(&outgoing, TensorType::Q8_0, &within.path("m.gguf"), false).expect("written");
+    let mut hub = Hub::with("llama");
+    hub.files.insert("quantized/m.gguf".to_owned(), fs::read(file).expect("read"));
+    let (hub, address) = hub.serve();
+    for more in ["/quantized/m.gguf", "@v1.0/quantized/m.gguf"] {
+        let ran = import_model(&within, &address, more, &[]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        within.succeed(&["verify", "runs/it", "--against", "m.gguf"]);
+    }
+    let taken: BTreeSet<String> = hub.taken().into_iter().map(|(file, _)| file).collect();
+    assert!(taken.iter().eq(["m.gguf"]), "nothing else, and once: {taken:?}");
+    let offline = [("HF_HUB_OFFLINE", "1")];
+    assert_eq!(import_model(&within, &address, "@v1.0/quantized/m.gguf", &offline).code, Some(0));
+    assert_eq!(hub.take(), []);
+    let missing = import_model(&within, &address, "/m.gguf", &[]);
+    assert!(missing.stderr.contains("it has no file m.gguf\n  hint: there are quantized/m.gguf"), "{}", missing.stderr);
+    let parts = import_model(&within, &address, "/m-00001-of-00002.gguf", &[]);
+    assert!(parts.stderr.contains("it has no file m-00001-of-00002.gguf"), "{}", parts.stderr);
+
+    assert_imported(&import_model(&within, &address, "@v1.0", &[]), &within, &hub);
+    let unknown = import_model(&within, &address, "@v2.0", &[]);
+    assert!(unknown.stderr.contains("the hub answers 404"), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_pickle_is_refused_with_the_command_that_converts_it() {
+    let mut hub = Hub::with("llama");
+    hub.files.remove("model.safetensors");
+    let folder = folder();
+    let (_, address) = hub.serve();
+    assert_snapshot!(error(&import(&folder, &address, &[]), &folder, &address), @r#"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: it has no safetensors files
+      hint: its weights are in pytorch_model.bin, which can run any code: if you trust it, convert it with transformers, and import the new folder: python -c "import sys, transformers as t; [c.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for c in (t.AutoModelForCausalLM, t.AutoTokenizer)]" someone/small-1.5 NEW_FOLDER
+    "#);
 }
 
 #[test]
@@ -369,7 +420,7 @@ fn a_model_that_cannot_be_had_says_why() {
     other.files.insert("small.Q8_0.gguf".to_owned(), vec![0; 10]);
     assert_snapshot!(says(other, &[]), @r"
     error: cannot get the model `someone/small-1.5` from the Hugging Face hub: it has no safetensors files
-      hint: a model with .gguf files only can be downloaded by hand, and its file imported
+      hint: name a file, as in hf:someone/small-1.5/FILE.gguf: there are small.Q8_0.gguf
     ");
     assert_snapshot!(says(Hub::default().which(Habit::Says("<html>Log in</html>")), &[]), @r"
     error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the answer is not the hub's: json: expected value at line 1 column 1
@@ -401,7 +452,7 @@ fn a_model_that_cannot_be_had_says_why() {
     ");
     assert_snapshot!(import("hf:someone/../../else"), @r"
     error: cannot get the model `someone/../../else` from the Hugging Face hub: this is not the name of a model
-      hint: write hf:OWNER/NAME, as the hub's pages show it
+      hint: write hf:OWNER/NAME, as the hub's pages show it, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf
     ");
     assert_eq!(cached(&folder), BTreeSet::new(), "nothing is left");
 }

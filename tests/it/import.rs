@@ -11,7 +11,7 @@ use tinderbox::interop::layout::ForeignTensor;
 use tinderbox::interop::{Family, Source};
 use tinderbox::tokenizer::Tokenizer;
 
-use crate::fixtures::{Folder, Held, Model, bits, families};
+use crate::fixtures::{Folder, Held, Model, bits, characters, families};
 
 /// The problems of a model with these keys in its `config.json`.
 fn problems(family: &str, keys: Value) -> Vec<String> {
@@ -27,7 +27,7 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
         let expected = bits(&source);
         let layout = source.layout();
         let named = |path: &str| {
-            let is_whole = |tensor: &&ForeignTensor| tensor.columns.as_ref().is_some_and(|it| it.path == path);
+            let is_whole = |tensor: &&ForeignTensor| tensor.columns.iter().any(|it| it.path == path);
             layout.iter().find(is_whole).map(|tensor| &tensor.name)
         };
         let (embedding, output) =
@@ -48,6 +48,39 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
         });
         assert!(bits(&model.open()) == expected, "{family}");
     }
+}
+
+#[test]
+fn an_imported_model_ends_and_writes_as_its_files_say() {
+    let folder = Folder::new();
+    let model = Model::for_gguf("llama");
+    let written = |generation: Value| {
+        model.write("generation_config.json", generation.to_string());
+        folder.succeed(&["import", model.path().to_str().expect("UTF-8"), "--run-dir", "runs/it", "--overwrite"]);
+        (folder.succeed(&["generate", "runs/it", "--prompt", "b"]), folder.read("runs/it/config.toml"))
+    };
+    let (free, config) = written(json!({ "eos_token_id": 63, "do_sample": false, "max_new_tokens": 8 }));
+    let free = free.trim_end_matches('\n');
+    assert_eq!(free.chars().count(), 1 + 8, "{free:?}");
+    assert!(config.contains("temperature = 0.0") && config.contains("stop_token_ids = [63]"), "{config}");
+    let letter = free.chars().nth(4).expect("it writes");
+    let id = characters().encode(&letter.to_string()).expect("a character")[0];
+    let (stopped, _) = written(json!({ "eos_token_id": [id, 63], "do_sample": false, "max_new_tokens": 8 }));
+    let end = 1 + free[1..].find(letter).expect("it is there");
+    assert_eq!(stopped.strip_suffix('\n'), Some(&free[..end]), "{free:?}");
+}
+
+#[test]
+fn a_pickle_is_named_and_converted_by_one_command() {
+    let model = Model::of("llama");
+    model.remove("model.safetensors");
+    model.write("pytorch_model.bin", "PK");
+    let said = model.error();
+    assert!(said.contains("its weights are in pytorch_model.bin, a format that can run any code"), "{said}");
+    assert!(
+        said.contains("python -c \"import sys, transformers as t;") && said.ends_with("MODEL NEW_FOLDER"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -139,18 +172,29 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
         "vocab_size is missing",
     ];
     assert_eq!(problems("llama", keys), expected);
-    let keys = json!({ "sliding_window": 8, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
+    let keys = json!({ "sliding_window": 0, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
     let expected = [
-        "sliding_window = 8: null is supported, or at least max_position_embeddings = 16",
+        "sliding_window = 0: a whole number above 0 is expected",
         r#"rope_scaling.type = "dynamic": "default", "linear", "llama3" are supported"#,
     ];
     assert_eq!(problems("mistral", keys), expected);
-    let keys = json!({ "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"] });
+    let keys = json!({ "use_sliding_window": false, "layer_types": ["full_attention", "sliding_attention"] });
     let expected = [
-        "use_sliding_window = true: false is supported",
-        r#"layer_types = ["full_attention","sliding_attention"]: "full_attention" is supported"#,
+        r#"layer_types = ["full_attention","sliding_attention"]: a list of "full_attention", as many as num_hidden_layers, is supported"#,
     ];
     assert_eq!(problems("qwen2", keys), expected);
+    let problem = problems("smollm3", json!({ "no_rope_layers": [1, 0] }));
+    assert_eq!(problem, ["no_rope_layers = [1,0]: a list of 0 and 1, as many as num_hidden_layers, is supported"]);
+    let windows = |family: &str, keys: Value| Model::of(family).set(keys).open().config.attention_window;
+    assert_eq!(windows("mistral_windows", json!({})), [5]);
+    assert_eq!(
+        windows("mistral_windows", json!({ "sliding_window": 16 })),
+        Vec::<usize>::new(),
+        "it restricts nothing"
+    );
+    assert_eq!(windows("qwen2_windows", json!({})), [0, 4, 4]);
+    let by_number = json!({ "layer_types": null, "max_window_layers": 2 });
+    assert_eq!(windows("qwen2_windows", by_number), [0, 0, 4], "as older versions wrote it");
     let keys = json!({
         "scale_attn_by_inverse_layer_idx": true, "scale_attn_weights": false, "n_head": 3, "add_cross_attention": true,
         "activation_function": "relu",
@@ -217,9 +261,8 @@ fn a_tied_output_layer_that_differs_is_refused() {
     for family in tied {
         let model = Model::of(&family);
         let layout = model.open().layout();
-        let is_embedding = |tensor: &&ForeignTensor| {
-            tensor.columns.as_ref().is_some_and(|columns| columns.path == "token_embedding.weight")
-        };
+        let is_embedding =
+            |tensor: &&ForeignTensor| tensor.columns.iter().any(|columns| columns.path == "token_embedding.weight");
         let embedding = layout.iter().find(is_embedding).expect("every model has one").name.clone();
         let output = if family == "gpt_neox" { "embed_out.weight" } else { "lm_head.weight" };
         model.change(|tensors| {

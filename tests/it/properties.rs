@@ -78,7 +78,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
 /// The keys for imported models, most of them at their defaults.
 #[derive(Clone, Debug)]
 struct Foreign {
-    changes: [bool; 5],
+    changes: [bool; 6],
     window: Vec<usize>,
     scale: Option<f64>,
     scaling: Option<RopeScaling>,
@@ -86,7 +86,7 @@ struct Foreign {
 
 fn any_foreign() -> impl Strategy<Value = Foreign> {
     let seldom = || prop::bool::weighted(0.25);
-    let changes = [seldom(), seldom(), seldom(), seldom(), seldom()];
+    let changes = [seldom(), seldom(), seldom(), seldom(), seldom(), seldom()];
     let window = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(0..5_usize, 1..3)];
     let scale = prop_oneof![3 => Just(None), 1 => (0.3..1.5_f64).prop_map(Some)];
     let llama3 =
@@ -103,11 +103,21 @@ fn any_foreign() -> impl Strategy<Value = Foreign> {
 
 impl Foreign {
     fn add_to(self, plain: ModelConfig) -> ModelConfig {
-        let Self { changes: [is_wider, is_turned, is_biased, is_parallel, is_rough], window, scale, scaling } = self;
+        let Self {
+            changes: [is_wider, is_turned, is_biased, is_parallel, is_rough, is_scaled],
+            window,
+            scale,
+            scaling,
+        } = self;
+        let by = |scale: f64| if is_scaled { scale } else { 1.0 };
         let rotates = plain.position == PositionKind::Rope;
         ModelConfig {
             d_model: plain.d_model + usize::from(is_wider),
             rope_theta: if is_turned { 50.0 } else { plain.rope_theta },
+            rope_layers: if is_scaled { vec![true, false] } else { Vec::new() },
+            embedding_scale: by(1.5),
+            residual_scale: by(0.5),
+            logit_scale: by(0.75),
             rotary_fraction: if is_turned && plain.head_dim == 4 { 0.5 } else { 1.0 },
             rope_scaling: scaling.filter(|_| rotates),
             qkv_bias: plain.bias ^ is_biased,

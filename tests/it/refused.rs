@@ -56,23 +56,26 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
         refused(&path)
     };
     let number = |n: u32| [4_u32.to_le_bytes(), n.to_le_bytes()].concat();
-    folder.write("same.gguf", with_value(&file, "llama.expert_count", &number(0)));
-    folder.succeed(&["import", "same.gguf", "--run-dir", "runs/same"]);
+    // No experts, and windows as long as the context, are none.
+    for (key, value) in [("llama.expert_count", 0), ("llama.attention.sliding_window", 4096)] {
+        folder.write("same.gguf", with_value(&file, key, &number(value)));
+        folder.succeed(&["import", "same.gguf", "--run-dir", "runs/same", "--overwrite"]);
+    }
     assert_snapshot!(says("llama.expert_count", &number(8)), @r"
     error: the model in `MODEL` is not supported:
       - llama.expert_count = 8: supported are models without experts
     ");
-    assert_snapshot!(says("llama.attention.sliding_window", &number(4096)), @r"
+    assert_snapshot!(says("llama.attention.sliding_window", &number(4)), @r"
     error: the model in `MODEL` is not supported:
-      - llama.attention.sliding_window = 4096: supported are models whose positions see all before them
+      - llama.attention.sliding_window = 4: supported are models whose positions see all before them
     ");
     assert_snapshot!(says("llama.rope.scaling.type", &gguf_text("yarn")), @r#"
     error: the model in `MODEL` is not supported:
       - llama.rope.scaling.type = "yarn": supported are "none" and "linear", and Llama 3's, which is a tensor
     "#);
     assert_snapshot!(says("split.count", &number(3)), @r"
-    error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model
-      hint: join them with `llama-gguf-split --merge` of llama.cpp
+    error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model, and its name does not say which
+      hint: name the parts NAME-00001-of-00003.gguf and so on, as published
     ");
     assert_snapshot!(says("general.alignment", &number(33)), @r"
     error: `MODEL` is damaged: `general.alignment` is 33, not a power of 2
@@ -124,12 +127,12 @@ fn files_that_are_missing_or_damaged_are_named() {
     ");
     assert_snapshot!(says(&|model| model.remove("model.safetensors")), @r"
     error: `MODEL` is not a model that can be imported: it has neither model.safetensors nor model.safetensors.index.json
-      hint: older models have pytorch_model.bin: open them with transformers, and save them with save_pretrained
+      hint: name a folder that transformers' save_pretrained wrote
     ");
-    assert_snapshot!(says(&|model| model.remove("tokenizer.json")), @r"
+    assert_snapshot!(says(&|model| model.remove("tokenizer.json")), @r#"
     error: `MODEL` is not a model that can be imported: it has no tokenizer.json
-      hint: models with a tokenizer.model only have to be opened with transformers' AutoTokenizer, and saved with save_pretrained
-    ");
+      hint: convert it with transformers, and import the new folder: python -c "import sys, transformers as t; [c.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for c in (t.AutoModelForCausalLM, t.AutoTokenizer)]" MODEL NEW_FOLDER
+    "#);
     assert_snapshot!(says(&|model| model.write("tokenizer.json", "{}")), @r"
     error: `MODEL/tokenizer.json` is not a tokenizer.json: it is JSON, but without a `model`, which holds the vocabulary
       hint: it is the file of that name beside a model of the Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, tokenizer_config.json and tokenizer.model are others

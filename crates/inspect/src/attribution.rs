@@ -149,7 +149,7 @@ fn terms(
         kept[..layer].iter_mut().for_each(|kept| *kept *= a);
     }
     let id = prompt.ids[position] as usize;
-    let token = host(model.token_embedding.weight().narrow(0, id, 1))?; // [C]
+    let token = host(model.token_embedding.weight().narrow(0, id, 1) * config.embedding_scale)?; // [C]
     add(Component::Token, of_embedding * dot(&token, &direction));
     if model.position_embedding.is_some() {
         let embedding = recording.get(None, Point::Embedding).vector(0, position);
@@ -157,17 +157,18 @@ fn terms(
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
+        let kept = kept[layer] * config.residual_scale;
         let projection = host(output.weight())?; // [H D, C], row by row
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
-            add(Component::Head { layer, head }, kept[layer] * dot(gathered, of_head));
+            add(Component::Head { layer, head }, kept * dot(gathered, of_head));
         }
         if let Some(bias) = output.bias() {
-            add(Component::AttentionBias { layer }, kept[layer] * dot(&host(bias)?, &direction));
+            add(Component::AttentionBias { layer }, kept * dot(&host(bias)?, &direction));
         }
         let of_mlp = dot(recording.get(layer, Point::Mlp).vector(0, position), &direction);
-        add(Component::Mlp { layer }, kept[layer] * of_mlp);
+        add(Component::Mlp { layer }, kept * of_mlp);
     }
     if let Some(logit) = norm_bias {
         add(Component::NormBias, logit);
@@ -226,6 +227,9 @@ mod tests {
             let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
             let logit_softcap = tie_embeddings.then_some(0.5);
             let config = ModelConfig { logit_softcap, embedding_skip: bias, norm_weights: !tie_embeddings, ..config };
+            let scale = if tie_embeddings { 1.5 } else { 1.0 };
+            let config =
+                ModelConfig { embedding_scale: scale, residual_scale: 0.5 * scale, logit_scale: scale, ..config };
             // Biases and scales unlike those of a new model, and numbers large enough to matter.
             let model = edited(testing::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;

@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::capture::{capture, host_tensor};
 use super::vectors::{dot, mean};
 use super::{InspectError, Prompt};
-use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::probe::Point;
@@ -163,7 +162,7 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
     let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();
-    let of_tokens = kernels::embed(prompt.tokens(&device), model.token_embedding.weight(), None);
+    let of_tokens = model.embed_tokens(prompt.tokens(&device));
     let mut vectors = vec![(Stage::Token, host_tensor(of_tokens)?)];
     if model.position_embedding.is_some() {
         vectors.push((Stage::Embedding, recording.residual(None).clone()));

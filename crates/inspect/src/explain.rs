@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::capture::{capture, host};
 use super::vectors::{dot, softmax};
 use super::{HeadSelection, InspectError, Prompt};
-use tinderbox_model::config::PositionKind;
 use tinderbox_model::probe::Point;
 use tinderbox_model::{Gpt, Norm};
 
@@ -185,10 +184,10 @@ fn project(
         let mut projection =
             Projection { projected: host(projected)?, normed: normed.map(host).transpose()?, rotated: None };
         // For the last step, take what the model itself used, to the bit.
-        match (config.position, &mut projection.normed) {
-            (PositionKind::Rope, _) => projection.rotated = Some(used),
-            (PositionKind::Learned, Some(normed)) => *normed = used,
-            (PositionKind::Learned, None) => projection.projected = used,
+        match &mut projection.normed {
+            _ if config.rotates(layer) => projection.rotated = Some(used),
+            Some(normed) => *normed = used,
+            None => projection.projected = used,
         }
         Ok(projection)
     };
@@ -233,6 +232,7 @@ mod tests {
     use crate::testing::{self, prompt, small_config};
     use tinderbox_model::attention::Rotation;
     use tinderbox_model::config::ModelConfig;
+    use tinderbox_model::config::PositionKind;
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -28,10 +29,14 @@ const BLOCK: usize = 16;
 pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
     let theirs = layout.iter().map(|ForeignTensor { name, shape, columns }| {
-        let tensor = match columns {
-            None => zeros(shape),
-            Some(columns) if columns.are_whole() => ours[&columns.path].clone(),
-            Some(columns) => take(columns.clone(), shape, ours[&columns.path].clone()),
+        let part = |columns: &Columns, shape: &[usize]| match columns.are_whole() {
+            true => ours[&columns.path].clone(),
+            false => take(columns.clone(), shape, ours[&columns.path].clone()),
+        };
+        let tensor = match &columns[..] {
+            [] => zeros(shape),
+            [columns] => part(columns, shape),
+            several => stacked(shape, several.iter().map(|columns| part(columns, &[columns.n_numbers()])).collect()),
         };
         (name.clone(), tensor)
     });
@@ -45,8 +50,14 @@ pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Ve
 pub fn to_ours(layout: &[ForeignTensor], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&layout.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect(), theirs)?;
     let mut pieces: BTreeMap<&str, Vec<(Columns, LazyTensor)>> = BTreeMap::new();
-    for (name, columns) in layout.iter().filter_map(|tensor| Some((&tensor.name, tensor.columns.as_ref()?))) {
-        pieces.entry(&columns.path).or_default().push((columns.clone(), theirs[name].clone()));
+    for ForeignTensor { name, columns: all, .. } in layout {
+        let mut first = 0;
+        for columns in all {
+            let (theirs, n) = (theirs[name].clone(), columns.n_numbers());
+            let piece = if all.len() == 1 { theirs } else { slice(theirs, first..first + n) };
+            pieces.entry(&columns.path).or_default().push((columns.clone(), piece));
+            first += n;
+        }
     }
     let ours = pieces.into_iter().map(|(path, pieces)| {
         let tensor = match pieces.iter().find(|(columns, _)| columns.are_whole()) {
@@ -81,7 +92,24 @@ fn zeros(shape: &[usize]) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| sink(&vec![0.0; n]))
 }
 
-/// One of their tensors: columns of our parameter.
+/// Tensors one after another.
+fn stacked(shape: &[usize], parts: Vec<LazyTensor>) -> LazyTensor {
+    LazyTensor::computed(shape.to_vec(), move |sink| parts.iter().try_for_each(|part| part.stream(&mut *sink)))
+}
+
+/// Some consecutive values of a tensor.
+fn slice(of: LazyTensor, range: Range<usize>) -> LazyTensor {
+    LazyTensor::computed(vec![range.len()], move |sink| {
+        let mut first = 0;
+        of.stream(&mut |values| {
+            let [start, end] = [range.start, range.end].map(|at| at.clamp(first, first + values.len()) - first);
+            first += values.len();
+            if start < end { sink(&values[start..end]) } else { Ok(()) }
+        })
+    })
+}
+
+/// One of their tensors, or a part of one: columns of our parameter.
 fn take(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     let n = shape.iter().product();
     LazyTensor::computed(shape.to_vec(), move |sink| {
@@ -273,7 +301,7 @@ mod tests {
         let (n_rows, n_columns) = (3 * BAND + 5, VALUES_AT_ONCE / 150 + 11); // several pieces, the last one smaller
         let ranges = vec![0..n_columns];
         let columns = Columns { path: "x".into(), shape: vec![n_rows, n_columns], ranges, transposed: true };
-        let tensor = ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: Some(columns) };
+        let tensor = ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: vec![columns] };
         let value = move |row: usize, column: usize| (row * n_columns + column) as f32;
         let x = LazyTensor::computed(vec![n_rows, n_columns], move |sink| {
             (0..n_rows).try_for_each(|row| sink(&(0..n_columns).map(|i| value(row, i)).collect::<Vec<_>>()))

@@ -16,17 +16,12 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::InteropError;
-use super::hf::{CONFIG, INDEX, WEIGHTS};
+use super::gguf::split;
+use super::hf::{CONFIG, GENERATION, INDEX, PICKLES, WEIGHTS, conversion};
 
 /// Files that are downloaded if they exist.
-const FILES: [&str; 6] = [
-    CONFIG,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-];
+const FILES: [&str; 6] =
+    [CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", GENERATION];
 
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 2] = ["vocab.json", "merges.txt"];
@@ -38,26 +33,76 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The progress of a file's download: its name, the bytes so far, and all of them.
 pub type OnDownload<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// Downloads the missing files of the model `OWNER/NAME` into the cache, and returns its folder there.
+/// A model of the hub: `OWNER/NAME`, of a revision if `@REVISION` follows, and one of its files if `/FILE.gguf` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address<'a> {
+    name: &'a str,
+    revision: &'a str,
+    file: Option<&'a str>,
+}
+
+impl<'a> Address<'a> {
+    /// Reads an address; `None` if it is none.
+    fn read(address: &'a str) -> Option<Self> {
+        let is_file = is_gguf(address);
+        let (name, revision, file) = match address.split_once('@') {
+            Some((name, rest)) if is_file => {
+                rest.split_once('/').map(|(revision, file)| (name, revision, Some(file)))?
+            }
+            Some((name, revision)) => (name, revision, None),
+            None if is_file => {
+                let (at, _) = address.match_indices('/').nth(1)?;
+                (&address[..at], MAIN, Some(&address[at + 1..]))
+            }
+            None => (address, MAIN, None),
+        };
+        let is_good = is_name(name) && revision.split('/').all(is_part) && file.is_none_or(is_plain);
+        is_good.then_some(Self { name, revision, file })
+    }
+}
+
+/// The revision if none is named.
+const MAIN: &str = "main";
+/// The most .gguf files that an error lists.
+const MAX_LISTED: usize = 30;
+
+/// Downloads the missing files of a model into the cache: `OWNER/NAME`, or `OWNER/NAME@REVISION`, where a revision is a
+/// branch, a tag or a commit. Returns its folder there; or, for `OWNER/NAME/FILE.gguf` or
+/// `OWNER/NAME@REVISION/FILE.gguf`, that file.
 ///
 /// # Errors
 /// If there is no such model, the hub cannot be reached, or nothing can be written.
-pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, InteropError> {
-    let fail = |reason: String, hint: &str| InteropError::Hub { name: name.to_owned(), reason, hint: hint.to_owned() };
-    if !is_name(name) {
+pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, InteropError> {
+    let fail =
+        |reason: String, hint: &str| InteropError::Hub { name: address.to_owned(), reason, hint: hint.to_owned() };
+    let Some(Address { name, revision, file }) = Address::read(address) else {
         return Err(fail(
             "this is not the name of a model".to_owned(),
-            "write hf:OWNER/NAME, as the hub's pages show it",
+            "write hf:OWNER/NAME, as the hub's pages show it, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf",
         ));
-    }
+    };
     let Some(cache) = cache() else {
         return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
     };
-    let repo = Repo::model(name.to_owned());
+    let repo = Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned());
+    // All files of a split model, of which one is named.
+    let parts = file.map(|file| {
+        let (folder, base) = file.rsplit_once('/').map_or((None, file), |(folder, base)| (Some(folder), base));
+        let parts = split::names(base).unwrap_or_else(|| vec![base.to_owned()]);
+        parts.into_iter().map(|part| folder.map_or(part.clone(), |folder| format!("{folder}/{part}"))).collect()
+    });
+    let parts: Option<Vec<String>> = parts;
     if is_set("HF_HUB_OFFLINE") {
         let reason = |what: &str| format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
         let fail = |what: &str| fail(reason(what), "unset HF_HUB_OFFLINE to download it");
-        let config = cache.repo(repo).get(CONFIG).ok_or_else(|| fail("the model"))?;
+        let cached = cache.repo(repo);
+        if let (Some(file), Some(parts)) = (file, parts) {
+            return match parts.iter().find(|part| cached.get(part).is_none()) {
+                None => cached.get(file).ok_or_else(|| fail(file)),
+                Some(missing) => Err(fail(&format!("its file {missing}"))),
+            };
+        }
+        let config = cached.get(CONFIG).ok_or_else(|| fail("the model"))?;
         let folder = config.parent().expect("a file in a folder").to_owned();
         return match missing(&folder) {
             None => Ok(folder),
@@ -89,10 +134,30 @@ pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, Inte
         path if path.exists() => Ok(path),
         _ => get(&api, &cache, &pinned, file, on_download).map_err(said),
     };
+    // Offline use looks there.
+    let done = || cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| said(error.into()));
 
+    let ggufs = listed_ggufs(&there);
+    if let (Some(file), Some(parts)) = (file, parts) {
+        if let Some(missing) = parts.iter().find(|part| !has(part)) {
+            let hint = ggufs.unwrap_or_else(|| "it has no .gguf files at all".to_owned());
+            return Err(fail(format!("it has no file {missing}"), &hint));
+        }
+        for part in &parts {
+            get(part)?;
+        }
+        done()?;
+        return Ok(cached.join(file));
+    }
     if !has(WEIGHTS) && !has(INDEX) {
-        let hint = "a model with .gguf files only can be downloaded by hand, and its file imported";
-        return Err(fail("it has no safetensors files".to_owned(), hint));
+        let hint = match (ggufs, PICKLES.into_iter().find(|pickle| has(pickle))) {
+            (Some(ggufs), _) => format!("name a file, as in hf:{address}/FILE.gguf: {ggufs}"),
+            (None, Some(pickle)) => {
+                format!("its weights are in {pickle}, which can run any code: if you trust it, {}", conversion(name))
+            }
+            (None, None) => "name another model".to_owned(),
+        };
+        return Err(fail("it has no safetensors files".to_owned(), &hint));
     }
     let is_older = !has("tokenizer.json");
     for file in FILES.into_iter().chain(OLDER_FILES.into_iter().filter(|_| is_older)).filter(|file| has(file)) {
@@ -106,17 +171,30 @@ pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, Inte
             get(file)?;
         }
     }
-    cache.repo(repo).create_ref(&info.sha).map_err(|error| said(error.into()))?; // offline use looks there
+    done()?;
     Ok(cached)
 }
 
 /// Whether it is `NAME` or `OWNER/NAME`, in characters that the hub allows.
 fn is_name(name: &str) -> bool {
-    let is_part = |part: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
-    };
     name.split('/').count() <= 2 && name.split('/').all(is_part)
+}
+
+fn is_part(part: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+}
+
+fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// The names of the .gguf files among those of a model, for an error; `None` if there are none.
+fn listed_ggufs(there: &[String]) -> Option<String> {
+    let files: Vec<&str> = there.iter().map(String::as_str).filter(|file| is_gguf(file)).collect();
+    let more = files.len().saturating_sub(MAX_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!files.is_empty()).then(|| format!("there are {}{more}", files[..files.len().min(MAX_LISTED)].join(", ")))
 }
 
 /// The cache; `None` if its location is unknown.
@@ -283,4 +361,28 @@ impl Progress for Counter<'_> {
     }
 
     fn finish(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_name_a_revision_and_a_file() {
+        for (address, name, revision, file) in [
+            ("gpt2", "gpt2", MAIN, None),
+            ("a/b-1.5", "a/b-1.5", MAIN, None),
+            ("a/b@v1.0", "a/b", "v1.0", None),
+            ("gpt2@refs/pr/2", "gpt2", "refs/pr/2", None),
+            ("a/b/c.Q4_K_M.gguf", "a/b", MAIN, Some("c.Q4_K_M.gguf")),
+            ("a/b/d/c.GGUF", "a/b", MAIN, Some("d/c.GGUF")),
+            ("a/b@0123/d/c.gguf", "a/b", "0123", Some("d/c.gguf")),
+        ] {
+            assert_eq!(Address::read(address), Some(Address { name, revision, file }), "{address}");
+        }
+        for address in ["", "a/b/c", "a/../b", "a/b@", "a/b@../c", "a/b@c@d", "a/b/../c.gguf", "a.gguf", "a/b@c.gguf"] {
+            let read = Address::read(address);
+            assert!(read.is_none(), "{address}: {read:?}");
+        }
+    }
 }

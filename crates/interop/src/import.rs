@@ -75,6 +75,8 @@ fn config(source: &Source, tokenizer: &Tokenizer, root: &Path) -> Result<Config,
     let path = root.join(layout::TOKENIZER);
     let path = if path.to_str().is_some() { path } else { PathBuf::from(layout::TOKENIZER) };
     let default = TrainConfig::default();
+    let mut generate = source.generate.clone();
+    generate.stop_token_ids.retain(|id| Some(*id) != tokenizer.end_of_text());
     let batch_size = (EVALUATED_TOKENS / source.config.context_length).clamp(1, default.batch_size);
     let config = Config {
         // A text is read as the model's was, so that a loss can be compared with that of the run it came from.
@@ -87,6 +89,7 @@ fn config(source: &Source, tokenizer: &Tokenizer, root: &Path) -> Result<Config,
         },
         model: ModelConfig { vocab_size: padded, ..source.config.clone() },
         train: TrainConfig { batch_size, ..default },
+        generate,
         ..Config::default()
     };
     config.check_saved().map_err(|problems| InteropError::Unsupported { path: source.path.clone(), problems })?;

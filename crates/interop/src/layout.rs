@@ -28,8 +28,9 @@ pub struct ForeignTensor {
     pub name: String,
     /// The sizes of its dimensions, in PyTorch's order: the last is contiguous. GGUF lists them in reverse.
     pub shape: Vec<usize>,
-    /// The columns of ours that it holds; `None` for zeros, a bias that they need and we do not have.
-    pub columns: Option<Columns>,
+    /// The columns of ours that it holds, those of several parameters one after another along its first dimension. Empty
+    /// for zeros, a bias that they need and we do not have.
+    pub columns: Vec<Columns>,
 }
 
 /// Columns of one of our parameters, a matrix `[in, out]`, or elements of a vector.
@@ -46,6 +47,12 @@ pub struct Columns {
 }
 
 impl Columns {
+    /// The number of values.
+    pub fn n_numbers(&self) -> usize {
+        let n_rows: usize = self.shape[..self.shape.len() - 1].iter().product();
+        n_rows * self.ranges.iter().map(ExactSizeIterator::len).sum::<usize>()
+    }
+
     /// Whether they are the whole parameter, unchanged.
     pub fn are_whole(&self) -> bool {
         !self.transposed && self.ranges == [0..*self.shape.last().expect("a vector or a matrix")]
@@ -81,8 +88,17 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
                 _ => vec![n_columns],
             };
             let Parameter { path, shape: of, .. } = parameter.clone();
-            let columns = ours.contains(&path).then_some(Columns { path, shape: of, ranges, transposed });
-            tensors.push(ForeignTensor { name: format!("{}.{suffix}", name.replace("{}", &layer)), shape, columns });
+            let columns: Vec<Columns> =
+                ours.contains(&path).then_some(Columns { path, shape: of, ranges, transposed }).into_iter().collect();
+            let name = format!("{}.{suffix}", name.replace("{}", &layer));
+            match tensors.last_mut().filter(|last: &&mut ForeignTensor| last.name == name) {
+                // One tensor for both projections of a gated MLP: the gate comes first, while it follows in ours.
+                Some(last) => {
+                    last.shape[0] += shape[0];
+                    last.columns.splice(0..0, columns);
+                }
+                None => tensors.push(ForeignTensor { name, shape, columns }),
+            }
         };
         let all = || vec![0..*parameter.shape.last().expect("a vector or a matrix")];
         match parameter.role {
@@ -100,7 +116,7 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
 
 /// The parameters that `layout` covers, with their shapes.
 pub fn parameters(layout: &[ForeignTensor]) -> BTreeMap<String, Vec<usize>> {
-    let columns = layout.iter().filter_map(|tensor| tensor.columns.as_ref());
+    let columns = layout.iter().flat_map(|tensor| &tensor.columns);
     columns.map(|columns| (columns.path.clone(), columns.shape.clone())).collect()
 }
 
@@ -170,7 +186,7 @@ mod tests {
         let (family, config) = configs().into_iter().find(has_name).expect("a config");
         let tensors = layout(family, Naming::Gguf, &config, 37);
         let lines = tensors.iter().filter(|tensor| !tensor.name.contains(".0.")).map(|tensor| {
-            let zeros = if tensor.columns.is_none() { " zeros" } else { "" };
+            let zeros = if tensor.columns.is_empty() { " zeros" } else { "" };
             format!("{} {:?}{zeros}\n", tensor.name, tensor.shape)
         });
         lines.collect()

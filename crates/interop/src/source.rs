@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::convert::{self, Tensors};
 use super::layout::{ForeignTensor, Naming, layout};
 use super::{Family, InteropError, gguf, hf};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_train::config::{GenerateConfig, ModelConfig};
 
 /// A model of another project. Its tensors are read on demand.
 #[derive(Clone, Debug)]
@@ -22,6 +22,9 @@ pub struct Source {
     pub tokenizer: TokenizerFiles,
     /// The text at which the documents of its training text ended; only models of Tinderbox name one.
     pub document_separator: Option<String>,
+    /// How it writes, as far as its files say; the defaults otherwise. The tokenizer's end-of-text token may be one of
+    /// its `stop_token_ids`.
+    pub generate: GenerateConfig,
     /// Its tensors, by name, with shapes as in PyTorch. Buffers that are not parameters are left out.
     pub tensors: Tensors,
 }

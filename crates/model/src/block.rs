@@ -5,6 +5,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use super::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
+use super::gpt::scaled;
 use super::placeholders::Placeholders;
 use super::probe::{Pass, Point, Probe};
 use super::{Linear, Mlp, Norm};
@@ -32,6 +33,8 @@ pub struct Block {
     #[module(skip)]
     parallel_residual: bool,
     #[module(skip)]
+    residual_scale: f64,
+    #[module(skip)]
     dropout: f64,
 }
 
@@ -45,6 +48,7 @@ impl Block {
             mlp: Mlp::new(config, &block.of("mlp")),
             skip_factors: block.get("skip_factors"),
             parallel_residual: config.parallel_residual,
+            residual_scale: config.residual_scale,
             dropout: config.dropout,
         }
     }
@@ -84,11 +88,11 @@ impl Block {
     ) -> Tensor<3> {
         let x = self.read(x, pass.embedding.clone());
         let normed = self.attention_norm.forward(x.clone());
-        let attended = self.attention.forward(normed, rotation, cache, pass);
+        let attended = scaled(self.attention.forward(normed, rotation, cache, pass), self.residual_scale);
         let came_in = self.parallel_residual.then(|| x.clone());
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
         let normed = self.mlp_norm.forward(came_in.unwrap_or_else(|| x.clone()));
-        let processed = self.mlp.forward(normed, pass);
+        let processed = scaled(self.mlp.forward(normed, pass), self.residual_scale);
         let x = x + pass.drop(Point::Mlp, processed, self.dropout);
         pass.visit(Point::Residual, x)
     }

@@ -92,6 +92,20 @@ crate::sections! {
         pub logit_softcap: Option<f64> = None,
         /// The fraction of activations dropped in training. In [0, 1).
         pub dropout: f64 = 0.0,
+        /// Multiplies the token embeddings. Above 0.
+        pub embedding_scale: f64 = 1.0,
+        /// Multiplies what attention and the MLP add to the residual stream. Above 0.
+        ///
+        /// Source: Yang et al. 2021, "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter
+        /// Transfer", for this and the scales of embeddings and logits.
+        pub residual_scale: f64 = 1.0,
+        /// Multiplies the logits. Above 0.
+        pub logit_scale: f64 = 1.0,
+        /// Whether `rope` rotates in a layer, one truth per layer, repeated from the first when there are more layers.
+        /// Empty: in all layers.
+        ///
+        /// Source: Yang et al. 2025, "`RoPE` to `NoPE` and Back Again: A New Hybrid Attention Strategy".
+        pub rope_layers: Vec<bool> = Vec::new(),
         /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, or
         /// as in Llama 3.1. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,6 +254,12 @@ impl ModelConfig {
         self.attention_window.get(layer % n).copied().filter(|window| *window > 0)
     }
 
+    /// Whether queries and keys are rotated in a layer.
+    pub fn rotates(&self, layer: usize) -> bool {
+        let n = self.rope_layers.len().max(1);
+        self.position == PositionKind::Rope && self.rope_layers.get(layer % n).is_none_or(|rotates| *rotates)
+    }
+
     /// The factor that scales the products of queries and keys.
     pub fn attention_scale(&self) -> f64 {
         self.attention_scale.unwrap_or_else(|| tinderbox_kernels::attention_scale(self.head_dim))
@@ -287,8 +307,15 @@ impl ModelConfig {
             vocab_size,
             logit_softcap,
             dropout,
+            embedding_scale,
+            residual_scale,
+            logit_scale,
+            rope_layers: _,
             rope_scaling,
         } = self;
+        problems.above_zero("model.embedding_scale", *embedding_scale);
+        problems.above_zero("model.residual_scale", *residual_scale);
+        problems.above_zero("model.logit_scale", *logit_scale);
         problems.size("model.context_length", *context_length);
         problems.size("model.d_model", *d_model);
         let rule = format!("be at least 1 and at most {MAX_LAYERS}");

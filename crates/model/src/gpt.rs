@@ -177,12 +177,22 @@ impl Gpt {
             Some(output) => Output::Own(output.weight()),
             None => Output::Tied(self.token_embedding.weight()),
         };
+        let hidden = scaled(hidden, self.config.logit_scale);
         let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
         kernels::cross_entropy(hidden, output, targets, self.config.logit_softcap, precision) // [1]
     }
 
     /// The normalized residual stream after the last block, from which the output layer computes the logits.
     ///
+    /// # Shapes
+    /// `tokens: [B, T]`, T at most `context_length` -> `[B, T, C]`
+    ///
+    /// # Panics
+    /// If T is longer than the context.
+    pub fn stream(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.hidden(tokens, None, &mut Pass::new(&mut NoProbe, MatmulPrecision::F32, None))
+    }
+
     /// # Shapes
     /// `tokens: [B, T]` -> `[B, T, C]`
     fn hidden<P: Probe>(
@@ -199,17 +209,41 @@ impl Gpt {
         let rotates = self.config.position == PositionKind::Rope;
         let rotation = rotates.then(|| Rotation::new(start..end, &self.config, &tokens.device()));
 
-        let mut x = kernels::embed(tokens, self.token_embedding.weight(), positions); // [B, T, C]
+        let mut x = self.embed(tokens, positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         pass.embedding = self.config.embedding_skip.then(|| x.clone());
         for (block_idx, block) in self.blocks.iter().enumerate() {
             pass.enter(Some(block_idx));
             let cache = cache.as_mut().map(|cache| cache.layer(block_idx));
-            x = block.forward(x, rotation.as_ref(), cache, pass);
+            let rotation = rotation.as_ref().filter(|_| self.config.rotates(block_idx));
+            x = block.forward(x, rotation, cache, pass);
         }
         pass.enter(None);
         pass.visit(Point::Norm, self.norm.forward(x))
+    }
+
+    /// The embedding of each token, without that of its position.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]` -> `[B, T, C]`
+    pub fn embed_tokens(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embed(tokens, None)
+    }
+
+    /// # Shapes
+    /// `tokens: [B, T]` -> `[B, T, C]`
+    fn embed(&self, tokens: Tensor<2, Int>, positions: Option<Positions>) -> Tensor<3> {
+        let (weight, scale) = (self.token_embedding.weight(), self.config.embedding_scale);
+        if is_one(scale) {
+            return kernels::embed(tokens, weight, positions);
+        }
+        let t = tokens.dims()[1];
+        let x = kernels::embed(tokens, weight, None) * scale;
+        match positions {
+            Some(Positions { weight, first }) => x + weight.narrow(0, first, t).unsqueeze(),
+            None => x,
+        }
     }
 
     /// Maps a residual stream to logits through the final norm and the output layer.
@@ -220,24 +254,35 @@ impl Gpt {
         self.logits(self.norm.forward(residual))
     }
 
-    /// The matrix of the output layer, `[C, V]`.
+    /// The matrix by which the normalized residual stream becomes logits, `[C, V]`.
     pub fn unembedding(&self) -> Tensor<2> {
-        match &self.output {
+        let matrix = match &self.output {
             Some(output) => output.weight(),
             None => self.token_embedding.weight().transpose(),
-        }
+        };
+        scaled(matrix, self.config.logit_scale)
     }
 
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, V]`
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = scaled(x, self.config.logit_scale);
         let logits = match &self.output {
             Some(output) => output.forward(x),
-            None => x.matmul(self.unembedding().unsqueeze()),
+            None => x.matmul(self.token_embedding.weight().transpose().unsqueeze()),
         };
         match self.config.logit_softcap {
             Some(cap) => kernels::softcap(logits, cap),
             None => logits,
         }
     }
+}
+
+fn is_one(scale: f64) -> bool {
+    (scale - 1.0).abs() <= 0.0
+}
+
+/// `x` times `scale`, which most often is 1.
+pub(crate) fn scaled<const D: usize>(x: Tensor<D>, scale: f64) -> Tensor<D> {
+    if is_one(scale) { x } else { x * scale }
 }

@@ -1,11 +1,13 @@
 //! `/v1/inspect`: the numbers of `tinderbox inspect`, and text generated with heads ablated.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
 use super::program::program;
-use super::{Host, ask};
+use super::{Host, ask, letters};
 
-use crate::fixtures::{Folder, list, number};
+use crate::fixtures::{Folder, host, list, number};
+use crate::properties::tensor;
 
 /// The numbers as 32-bit floats, which they are.
 fn floats(numbers: &Value) -> Vec<f32> {
@@ -98,5 +100,36 @@ fn what_cannot_be_looked_at_is_named() {
         body[field] = value;
         let error = host.post("/v1/inspect", &body).error(400);
         assert_eq!(error["param"], field, "{body}: {error}");
+    }
+}
+
+#[test]
+fn a_text_becomes_the_mean_of_its_last_residual_stream() {
+    let server = Host::new(1);
+    let ids = json!([[0, 1, 2], [3]]);
+    let answer = server.post("/v1/embeddings", &json!({"input": ["abc", "d"], "encoding_format": "float"})).json(200);
+    assert_eq!(server.post("/v1/embeddings", &json!({"input": ids})).json(200), answer, "tokens are as good as text");
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("letters")));
+    assert_eq!(answer["usage"], json!({"prompt_tokens": 4, "total_tokens": 4}));
+    assert_eq!([&answer["data"][0]["index"], &answer["data"][1]["index"]], [0, 1]);
+    let model = letters();
+    let stream = host(model.stream(tensor(&[0, 1, 2], &model.device())));
+    let width = model.config().d_model;
+    let mean: Vec<f64> =
+        (0..width).map(|i| (0..3).map(|t| f64::from(stream[t * width + i])).sum::<f64>() / 3.0).collect();
+    let length = mean.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let found = floats(&answer["data"][0]["embedding"]);
+    assert_eq!(found.len(), width);
+    for (found, mean) in found.iter().zip(&mean) {
+        assert!((f64::from(*found) - mean / length).abs() < 1e-5, "{found} is not {}", mean / length);
+    }
+    let encoded = server.post("/v1/embeddings", &json!({"input": "abc", "encoding_format": "base64"})).json(200);
+    let bytes = BASE64_STANDARD.decode(encoded["data"][0]["embedding"].as_str().expect("text")).expect("base64");
+    let numbers: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    assert_eq!(numbers, found);
+    for (field, value) in [("input", json!([])), ("dimensions", json!(4)), ("encoding_format", json!("int8"))] {
+        let mut body = json!({"input": "abc"});
+        body[field] = value;
+        assert_eq!(server.post("/v1/embeddings", &body).error(400)["param"], field);
     }
 }

@@ -42,7 +42,8 @@ fn letters() -> Gpt {
 fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
     let tensors = Mutex::new(model.clone());
     let tensors = OpenTensors::new(move || Ok(tensors.lock().expect("no panic").clone()));
-    Model { name: name.to_owned(), model: model.into(), tensors, tokenizer, created_unix_s: 1, run: None }
+    let (name, model, stop_token_ids) = (name.to_owned(), model.into(), Vec::new());
+    Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s: 1, run: None }
 }
 
 /// A server in its own thread, stopped on drop.
@@ -54,14 +55,26 @@ struct Host {
 
 impl Host {
     fn of(models: Vec<Model>, n_slots: usize, keys: Option<ApiKeys>) -> Self {
-        let options = Options {
+        Self::with(models, n_slots, keys, |options| options)
+    }
+
+    /// A server with options of its own.
+    fn with(
+        models: Vec<Model>,
+        n_slots: usize,
+        keys: Option<ApiKeys>,
+        change: impl FnOnce(Options) -> Options,
+    ) -> Self {
+        let options = change(Options {
             address: ([127, 0, 0, 1], 0).into(),
             n_slots,
             keys,
+            origins: Vec::new(),
+            keep_alive: Duration::from_mins(1),
             folder: None,
             open: OpenModel::new(|_| panic!("there are no runs")),
             program: assert_cmd::cargo::cargo_bin!("tinderbox").into(),
-        };
+        });
         let server = Server::bind(models, options).expect("a free port");
         let (address, stop) = (server.address(), server.stop());
         Self { address, stop, thread: Some(thread::spawn(|| server.run())) }

@@ -93,6 +93,36 @@ fn each_status_has_its_reason() {
 }
 
 #[test]
+fn pages_of_allowed_sites_are_answered() {
+    let origins = vec!["http://friend.example:3000".to_owned()];
+    let keys = ApiKeys::parse("key");
+    let models = vec![model("letters", &letters(), tokenizer())];
+    let host = Host::with(models, 1, keys, |options| tinderbox::serve::Options { origins, ..options });
+    let ask = |method: &str, origin: &str, more: &str| {
+        host.request(method, "/v1/models", &format!("Origin: {origin}\r\n{more}"), b"")
+    };
+    let friend = "http://friend.example:3000";
+    let before = ask("OPTIONS", friend, "Access-Control-Request-Headers: authorization,x-stainless-os\r\n");
+    assert_eq!((before.status, before.body.as_str()), (204, ""));
+    for header in [
+        "access-control-allow-origin: http://friend.example:3000",
+        "access-control-allow-headers: authorization,x-stainless-os",
+        "access-control-allow-methods: get, post",
+    ] {
+        assert!(before.headers.contains(header), "{header} is not in {}", before.headers);
+    }
+    let answer = ask("GET", friend, "Authorization: Bearer key\r\n");
+    answer.json(200);
+    assert!(answer.headers.contains("access-control-allow-origin: http://friend.example:3000"), "{answer:?}");
+    ask("GET", friend, "").error(401);
+    for method in ["OPTIONS", "GET"] {
+        let refused = ask(method, "http://evil.example", "Authorization: Bearer key\r\n");
+        refused.error(403);
+        assert!(!refused.headers.contains("access-control"), "{refused:?}");
+    }
+}
+
+#[test]
 fn only_keys_let_in() {
     let keys = ApiKeys::parse("first\nsecond\n");
     let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
@@ -137,7 +167,9 @@ fn clients_that_go_away_leave_nothing_behind() {
         let mut clients: Vec<TcpStream> = (0..4).map(|_| host.send(&request)).collect();
         if stream {
             let mut some = [0; 500];
-            clients.iter_mut().for_each(|client| client.read_exact(&mut some).expect("a beginning"));
+            for client in &mut clients {
+                client.read_exact(&mut some).expect("a beginning");
+            }
         }
         clients.extend((0..196).map(|_| host.send(&request)));
         drop(clients);
@@ -257,6 +289,7 @@ fn the_document_says_what_is_taken() {
             "ChatRequest",
             json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
         ),
+        ("/v1/embeddings", "EmbeddingRequest", json!({"input": "abc"})),
         ("/v1/inspect", "InspectRequest", json!({"prompt": "abc"})),
         ("/tokenize", "TokenizeRequest", json!({"content": "abc"})),
         ("/detokenize", "DetokenizeRequest", json!({"tokens": [1]})),

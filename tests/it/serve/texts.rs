@@ -237,14 +237,102 @@ fn a_conversation_is_answered_by_the_template() {
         assert_eq!((joined.as_str(), &streamed[..], &finish), (content, scores, &choice["finish_reason"]));
     }
     assert!(n_ended > 0, "none ends by itself");
+    // What changes nothing.
+    let body = json!({"messages": messages, "seed": 1, "max_tokens": 5});
+    let mut same = body.clone();
+    for (field, value) in [
+        ("tools", json!([])),
+        ("tool_choice", json!("auto")),
+        ("metadata", json!({"a": "b"})),
+        ("min_tokens", json!(0)),
+    ] {
+        same[field] = value;
+    }
+    let [one, other] = [body, same].map(|body| host.post("/v1/chat/completions", &body).json(200)["choices"].clone());
+    assert_eq!(one, other);
     let refused = json!({"messages": [{"role": "robot", "content": "a"}]});
     let error = host.post("/v1/chat/completions", &refused).error(400);
     assert!(error["message"].as_str().expect("text").contains("no robots"), "{error}");
     for (field, value) in
-        [("tools", json!([])), ("top_logprobs", json!(1)), ("max_tokens", json!(0)), ("echo", json!(true))]
+        [("tools", json!([{}])), ("top_logprobs", json!(1)), ("max_tokens", json!(0)), ("echo", json!(true))]
     {
         let mut body = json!({"messages": messages});
         body[field] = value;
         assert_eq!(host.post("/v1/chat/completions", &body).error(400)["param"], field);
     }
+}
+
+#[test]
+fn texts_end_where_the_model_and_the_request_say() {
+    let stopping = |stop_token_ids| {
+        let model = model("letters", &letters(), tokenizer());
+        Host::of(vec![super::Model { stop_token_ids, ..model }], 2, None)
+    };
+    let host = stopping(Vec::new());
+    let greedy = |other: Value| {
+        let mut body = json!({"prompt": "abc", "temperature": 0, "max_tokens": 12, "logprobs": 0});
+        body.as_object_mut().expect("an object").extend(other.as_object().expect("an object").clone());
+        body
+    };
+    let free = host.complete(&greedy(json!({})));
+    let free = text(&free, 0);
+    let letter = free.chars().nth(4).expect("12 letters");
+    let at = free.find(letter).expect("it is there");
+    let ids = json!([u32::from(letter) - u32::from('a')]);
+    let stopped = host.complete(&greedy(json!({"stop_token_ids": ids})));
+    assert_eq!((text(&stopped, 0), &stopped["choices"][0]["finish_reason"]), (&free[..at], &json!("stop")));
+    assert_eq!(stopped["usage"]["completion_tokens"], at + 1);
+    // The model's own tokens do the same, unless they are ignored.
+    let host = stopping(vec![u32::from(letter) - u32::from('a')]);
+    assert_eq!(text(&host.complete(&greedy(json!({}))), 0), &free[..at]);
+    let longer = host.complete(&greedy(json!({"min_tokens": at + 3})));
+    assert!(text(&longer, 0).len() >= at + 3 && !text(&longer, 0)[..at + 3].contains(letter), "{longer}");
+    let never = host.complete(&greedy(json!({"ignore_eos": true})));
+    assert_eq!((text(&never, 0).len(), text(&never, 0).contains(letter)), (12, false));
+    // With the largest penalty, the greedy text repeats no letter as soon as it may choose another.
+    let varied = host.complete(&greedy(json!({"presence_penalty": 2, "frequency_penalty": 2, "ignore_eos": true})));
+    let distinct = |text: &str| text.chars().collect::<std::collections::BTreeSet<_>>().len();
+    assert!(distinct(text(&varied, 0)) > distinct(text(&never, 0)), "{varied} {never}");
+    let seeds = json!({"temperature": 1.5, "seed": -1, "max_tokens": 30});
+    let texts: std::collections::BTreeSet<String> =
+        (0..4).map(|_| text(&host.complete(&greedy(seeds.clone())), 0).to_owned()).collect();
+    assert!(texts.len() > 1, "-1 is another seed each time");
+}
+
+#[test]
+fn a_template_gets_the_variables_of_the_request() {
+    let template =
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if enable_thinking %}ab{% else %}c{% endif %}";
+    let host = Host::of(vec![model("letters", &letters(), super::chatting_with(template))], 1, None);
+    let n_tokens = |variables: Value| {
+        let messages = json!([{"role": "user", "content": "abc"}]);
+        let body = json!({"messages": messages, "max_tokens": 1, "chat_template_kwargs": variables});
+        host.post("/v1/chat/completions", &body).json(200)["usage"]["prompt_tokens"].clone()
+    };
+    assert_eq!(n_tokens(json!({"enable_thinking": true})), 5);
+    assert_eq!(n_tokens(json!({"enable_thinking": false})), 4);
+    assert_eq!(n_tokens(json!({"messages": []})), 4, "they replace none of the template's own");
+}
+
+#[test]
+fn a_stream_that_waits_shows_that_it_is_alive() {
+    use std::io::Read;
+    let models = vec![model("letters", &letters(), tokenizer())];
+    let host = Host::with(models, 1, None, |options| tinderbox::serve::Options {
+        keep_alive: std::time::Duration::from_millis(5),
+        ..options
+    });
+    let long = json!({"prompt": "abc", "max_tokens": 30_000}).to_string();
+    let _busy = host.send(&super::http("POST", "/v1/completions", "", long.as_bytes()));
+    while host.metric("tinderbox_busy_places{model=\"letters\"}") == 0 {}
+    let streamed = json!({"prompt": "abc", "stream": true, "max_tokens": 3}).to_string();
+    let mut waiting = host.send(&super::http("POST", "/v1/completions", "", streamed.as_bytes()));
+    let mut read = String::new();
+    while !read.contains(": waiting\n\n") {
+        let mut some = [0; 256];
+        let n = waiting.read(&mut some).expect("it is alive");
+        assert!(n > 0, "{read}");
+        read.push_str(&String::from_utf8_lossy(&some[..n]));
+    }
+    assert!(!read.contains("data: "), "{read}");
 }

@@ -56,6 +56,7 @@ pub(super) const FAMILY: Family = Family {
         read: |keys, config| read_gelu(keys, config, MlpKind::GeluTanh),
         write: |config| Ok(vec![gelu_key(config)]),
         tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
+        has_scales: false,
         has_rope_freqs: false,
         has_tied_output: false,
     }),

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Family, Transformers, gpt2, no_dropout};
+use super::{Family, Transformers, gpt2, no_dropout, windows};
 use crate::hf::{ConfigJson, Key};
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
@@ -12,15 +12,11 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_neo",
-    nearest: |config| {
-        let size = config.attention_window.iter().copied().find(|window| *window > 0).unwrap_or(0);
-        let windows = config.attention_window.iter().map(|window| if *window > 0 { size } else { 0 });
-        ModelConfig {
-            qkv_bias: false,
-            attention_window: windows.collect(),
-            attention_scale: Some(1.0),
-            ..gpt2::nearest(config)
-        }
+    nearest: |config| ModelConfig {
+        qkv_bias: false,
+        attention_window: windows::of_one_size(config),
+        attention_scale: Some(1.0),
+        ..gpt2::nearest(config)
     },
     hf: Transformers {
         class: "GPTNeoForCausalLM",
@@ -34,11 +30,11 @@ pub(super) const FAMILY: Family = Family {
                 Key::SizeOr("intermediate_size", |model| &mut model.d_ff, gpt2::four_widths),
                 Key::NumberOr("layer_norm_epsilon", |model| &mut model.norm_eps, 1e-5),
                 Key::Activation("activation_function", &gpt2::ACTIVATIONS),
-                Key::Read(|keys, model| model.attention_window = windows(keys, model.n_layers)),
+                Key::Read(|keys, model| model.attention_window = read_windows(keys, model.n_layers)),
                 Key::Written("attention_types", |model| json!([[layers(model), 1]])),
                 Key::Written("attention_layers", |model| json!(layers(model))),
                 Key::Written("window_size", |model| {
-                    json!(all_windows(model).find(|window| *window > 0).unwrap_or(256))
+                    json!(windows::all(model).find(|window| *window > 0).unwrap_or(256))
                 }),
                 Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
                 Key::Written("attention_dropout", no_dropout),
@@ -73,18 +69,13 @@ pub(super) const FAMILY: Family = Family {
 /// The most layers that are listed one by one.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// The windows of all layers, 0 without one.
-fn all_windows(model: &ModelConfig) -> impl Iterator<Item = usize> {
-    (0..model.n_layers).map(|layer| model.attention_window_of(layer).unwrap_or(0))
-}
-
 /// The kinds of all layers.
 fn layers(model: &ModelConfig) -> Vec<&'static str> {
-    all_windows(model).map(|window| if window == 0 { "global" } else { "local" }).collect()
+    windows::all(model).map(|window| if window == 0 { "global" } else { "local" }).collect()
 }
 
 /// The windows of the layers, as the shortest list that is repeated over them.
-fn windows(keys: &mut ConfigJson<'_>, n_layers: usize) -> Vec<usize> {
+fn read_windows(keys: &mut ConfigJson<'_>, n_layers: usize) -> Vec<usize> {
     const SUPPORTED: &str = "a list of \"global\" and \"local\", as many as num_layers, is supported";
     let window = keys.size_or("window_size", 256);
     let types = keys.get("attention_types");
@@ -114,12 +105,7 @@ fn windows(keys: &mut ConfigJson<'_>, n_layers: usize) -> Vec<usize> {
             keys.problem(key, value, SUPPORTED);
             Vec::new()
         }
-        Some(windows) if windows.iter().all(|window| *window == 0) => Vec::new(),
-        Some(windows) => {
-            let repeats = |period: &usize| (0..n_layers).all(|i| windows[i] == windows[i % period]);
-            let period = (1..n_layers).find(repeats).unwrap_or(n_layers);
-            windows[..period].to_vec()
-        }
+        Some(windows) => windows::repeated(&windows),
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) const FAMILY: Family = Family {
             Ok(vec![gpt2::gelu_key(config), ("use_parallel_residual", Value::bool(config.parallel_residual))])
         },
         tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
+        has_scales: false,
         has_rope_freqs: false,
         has_tied_output: true,
     }),

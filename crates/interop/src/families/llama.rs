@@ -53,6 +53,7 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
         Ok(vec![("attention.key_length", head_dim()), ("attention.value_length", head_dim())])
     },
     tensors: TensorNames { qkv: gguf::INTERLEAVED_QKV, ..gguf::TENSORS },
+    has_scales: false,
     has_rope_freqs: true,
     has_tied_output: false,
 };
@@ -96,6 +97,11 @@ pub(super) const CONFIG_JSON: LlamaJson = LlamaJson {
         Key::Written("mlp_bias", |model| model.bias.into()),
     ],
 };
+
+/// The `head_dim` of families whose heads have equal shares of the width.
+pub(super) const EQUAL_HEADS: Key = Key::Read(|keys, model| {
+    model.head_dim = keys.head_dim(("hidden_size", model.d_model), ("num_attention_heads", model.n_heads));
+});
 
 /// Checks that no layer has a window.
 pub(super) const LAYER_TYPES: Key = Key::Read(|keys, _| {

@@ -6,10 +6,15 @@ mod arcee;
 mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
+mod granite;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod smollm3;
+mod starcoder2;
+mod windows;
 
 use std::fmt;
 
@@ -57,6 +62,8 @@ pub(crate) struct LlamaCpp {
     pub(crate) tensors: TensorNames,
     /// Whether llama.cpp reads `rope_freqs.weight`, Llama 3's scaling.
     pub(crate) has_rope_freqs: bool,
+    /// Whether it has scales on scores and logits, which `read` reads.
+    pub(crate) has_scales: bool,
     /// Whether llama.cpp needs an output layer even if it is tied to the token embedding.
     pub(crate) has_tied_output: bool,
 }
@@ -66,7 +73,7 @@ type OwnKeys = Vec<(&'static str, Value)>;
 
 impl Family {
     /// All families, in the order of messages. A config that belongs to several is of the first.
-    pub const ALL: [&'static Self; 8] = [
+    pub const ALL: [&'static Self; 12] = [
         &gpt2::FAMILY,
         &llama::FAMILY,
         &mistral::FAMILY,
@@ -75,6 +82,10 @@ impl Family {
         &arcee::FAMILY,
         &gpt_neox::FAMILY,
         &gpt_neo::FAMILY,
+        &starcoder2::FAMILY,
+        &phi3::FAMILY,
+        &smollm3::FAMILY,
+        &granite::FAMILY,
     ];
 
     /// Its name, the `model_type` of transformers.
@@ -152,6 +163,10 @@ impl Family {
             vocab_size: _,
             logit_softcap,
             dropout: _,
+            embedding_scale,
+            residual_scale,
+            logit_scale,
+            rope_layers,
             rope_scaling: _,
         } = config;
         let nearest = (self.nearest)(config);
@@ -164,6 +179,9 @@ impl Family {
         obstacles.must_be("parallel_residual", parallel_residual, &nearest.parallel_residual);
         if *position == PositionKind::Rope {
             obstacles.must_be("rotary_fraction", rotary_fraction, &nearest.rotary_fraction);
+            if rope_layers.contains(&false) && nearest.rope_layers != *rope_layers {
+                obstacles.add("rope_layers", rope_layers, "rotates in all layers");
+            }
         }
         obstacles.must_be("bias", bias, &nearest.bias);
         obstacles.must_be("qkv_bias", qkv_bias, &nearest.qkv_bias);
@@ -174,6 +192,9 @@ impl Family {
         }
         let scale = ModelConfig { head_dim: *head_dim, ..nearest.clone() }.attention_scale();
         obstacles.must_be("attention_scale", &config.attention_scale(), &scale);
+        obstacles.must_be("embedding_scale", embedding_scale, &nearest.embedding_scale);
+        obstacles.must_be("residual_scale", residual_scale, &nearest.residual_scale);
+        obstacles.must_be("logit_scale", logit_scale, &nearest.logit_scale);
         obstacles.must_be("norm_weights", norm_weights, &nearest.norm_weights);
         obstacles.must_be("value_residual", value_residual, &nearest.value_residual);
         obstacles.must_be("embedding_skip", embedding_skip, &nearest.embedding_skip);
@@ -182,7 +203,7 @@ impl Family {
         }
         if *attention_window != nearest.attention_window {
             let has_windows = nearest.attention_window.iter().any(|window| *window > 0);
-            let why = if has_windows { "has windows of one size" } else { "has no windows" };
+            let why = if has_windows { "has windows of one size" } else { "has no such windows" };
             obstacles.add("attention_window", attention_window, why);
         }
         obstacles.lines
@@ -201,8 +222,18 @@ fn plain(config: &ModelConfig) -> ModelConfig {
         value_residual: false,
         embedding_skip: false,
         logit_softcap: None,
+        embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        rope_layers: Vec::new(),
         ..config.clone()
     }
+}
+
+/// The shortest list that gives `all` when it is repeated.
+fn shortest_period<T: PartialEq>(all: &[T]) -> &[T] {
+    let repeats = |n: &usize| all.iter().enumerate().all(|(i, it)| *it == all[i % n]);
+    &all[..(1..all.len()).find(repeats).unwrap_or(all.len())]
 }
 
 /// The value of a key of dropout: the weights are those of a trained model.
@@ -275,7 +306,12 @@ pub(crate) mod tests {
                     n_kv_heads: 2,
                     head_dim: 10,
                     d_ff: 40,
+                    rotary_fraction: 0.8,
                     attention_window: vec![0, 3],
+                    embedding_scale: 12.0,
+                    residual_scale: 0.25,
+                    logit_scale: 0.125,
+                    rope_layers: vec![true, false],
                     tie_embeddings,
                     bias,
                     qkv_bias,

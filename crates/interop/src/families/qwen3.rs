@@ -3,13 +3,19 @@
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
 use super::llama::{self, LlamaJson};
-use super::{Family, LlamaCpp, Transformers, qwen2};
+use super::{Family, LlamaCpp, Transformers, qwen2, windows};
 use crate::hf::Key;
 use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen3",
-    nearest: |config| ModelConfig { bias: false, qkv_bias: false, qk_norm: true, ..llama::nearest(config) },
+    nearest: |config| ModelConfig {
+        bias: false,
+        qkv_bias: false,
+        qk_norm: true,
+        attention_window: windows::of_one_size(config),
+        ..llama::nearest(config)
+    },
     hf: Transformers { class: "Qwen3ForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },
     gguf: Some(LlamaCpp { architecture: "qwen3", ..qwen2::GGUF }),
     ..qwen2::FAMILY

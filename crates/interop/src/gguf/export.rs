@@ -28,7 +28,8 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     let config = model.model();
     let mut values = settings::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
     values.extend(model.config.data.document_separator.as_deref().map(settings::write_document_separator));
-    values.extend(Vocab::of_tokenizer(&model.tokenizer)?.write());
+    let vocab = Vocab::of_tokenizer(&model.tokenizer)?.with_ends(&model.config.generate.stop_token_ids);
+    values.extend(vocab.write());
     let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
     let tensors: Vec<NewTensor> =
         tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();

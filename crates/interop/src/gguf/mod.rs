@@ -3,6 +3,7 @@
 //! `docs/gguf.md` describes the format. This module has the container (`read`, `reader`, `write`, `value`, `quant`),
 //! the model's settings (`settings`), the names of its tensors (`tensors`) and the vocabulary (`vocab`).
 
+mod blocks;
 mod export;
 mod metadata;
 mod modelfile;
@@ -12,6 +13,7 @@ mod read;
 mod reader;
 mod rope_freqs;
 mod settings;
+pub(crate) mod split;
 mod tensors;
 mod value;
 mod vocab;

@@ -8,6 +8,7 @@ use super::read::Gguf;
 use super::vocab::Vocab;
 use super::{rope_freqs, settings};
 use crate::{InteropError, Naming, Source};
+use tinderbox_train::config::GenerateConfig;
 
 /// Opens the file at `path`. Its tensors are read on demand.
 ///
@@ -17,11 +18,13 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
     let Gguf { metadata, mut tensors } = Gguf::open(path)?;
     let (family, config) = settings::read(&metadata, &tensors)?;
     let document_separator = settings::document_separator(&metadata)?;
-    let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
+    let vocab = Vocab::read(&metadata)?;
+    let tokenizer = vocab.to_tokenizer(&metadata)?;
+    let generate = GenerateConfig { stop_token_ids: vocab.ends, ..GenerateConfig::default() };
     tensors.remove(rope_freqs::TENSOR); // it is part of the config
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();
     let path = path.to_owned();
-    Ok(Source { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, tensors })
+    Ok(Source { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, generate, tensors })
 }
 
 /// The number types of the file at `path`, by tensor.

@@ -1,15 +1,19 @@
-//! The tensor types of a GGUF file, and the encoding and decoding of their numbers.
+//! The tensor types of a GGUF file, and the encoding of their numbers; `blocks` decodes those of quantised types.
 //!
-//! Quantised types split a row into blocks of 32 numbers that share a scale d, an f16 (formulas in `docs/gguf.md`).
-//! Source: ggml, `ggml-quants.c`, the functions `quantize_row_q8_0_ref` and `dequantize_row_*`.
+//! Source: ggml, `ggml.h` for the codes, `ggml-quants.c`, the function `quantize_row_q8_0_ref`.
 
 use half::{bf16, f16};
 
-/// The number of values that share a scale.
+use super::blocks;
+
+/// The number of values of the smaller blocks, which share a scale.
 const BLOCK: usize = 32;
+/// The number of values of the larger blocks, whose parts have scales of their own.
+const SUPER_BLOCK: usize = 256;
 
 /// The number type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "`docs/gguf.md` has the formulas of all of them")]
 pub enum TensorType {
     /// Single precision.
     F32,
@@ -17,87 +21,126 @@ pub enum TensorType {
     F16,
     /// The upper half of an f32.
     Bf16,
-    /// 8 bits: d q, q from -127 to 127.
+    /// 8 bits: the smallest type that is written.
     Q8_0,
-    /// 4 bits, read only: d (q - 8), q from 0 to 15.
     Q4_0,
-    /// 4 bits, read only: d q + m, q from 0 to 15, m an f16 beside d.
     Q4_1,
+    Q5_0,
+    Q5_1,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Mxfp4,
+}
+
+/// What a file says of a type.
+struct Properties {
+    code: u32,
+    /// The `general.file_type` of a file whose matrices are mostly of this type.
+    file_type: u32,
+    name: &'static str,
+    /// The number of values that are encoded together, and the number of bytes that they take.
+    block: (usize, usize),
 }
 
 impl TensorType {
-    const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0, Self::Q4_1];
+    /// Every type.
+    pub(super) const ALL: [Self; 16] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
+    ];
 
     /// The type with a code in a file; `None` if unsupported.
     pub fn of_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Its code in a file, the `general.file_type` of a file whose matrices are mostly of this type, its name in ggml,
-    /// and the number of values that are encoded together, with the number of bytes that they take.
-    fn row(self) -> (u32, u32, &'static str, usize, usize) {
-        match self {
-            Self::F32 => (0, 0, "F32", 1, 4),
-            Self::F16 => (1, 1, "F16", 1, 2),
-            Self::Bf16 => (30, 32, "BF16", 1, 2),
-            Self::Q8_0 => (8, 7, "Q8_0", BLOCK, 2 + BLOCK),
-            Self::Q4_0 => (2, 2, "Q4_0", BLOCK, 2 + BLOCK / 2),
-            Self::Q4_1 => (3, 3, "Q4_1", BLOCK, 2 + 2 + BLOCK / 2),
-        }
+    fn properties(self) -> Properties {
+        let (code, file_type, name, block) = match self {
+            Self::F32 => (0, 0, "F32", (1, 4)),
+            Self::F16 => (1, 1, "F16", (1, 2)),
+            Self::Bf16 => (30, 32, "BF16", (1, 2)),
+            Self::Q8_0 => (8, 7, "Q8_0", (BLOCK, 34)),
+            Self::Q4_0 => (2, 2, "Q4_0", (BLOCK, 18)),
+            Self::Q4_1 => (3, 3, "Q4_1", (BLOCK, 20)),
+            Self::Q5_0 => (6, 8, "Q5_0", (BLOCK, 22)),
+            Self::Q5_1 => (7, 9, "Q5_1", (BLOCK, 24)),
+            Self::Q2K => (10, 10, "Q2_K", (SUPER_BLOCK, 84)),
+            Self::Q3K => (11, 12, "Q3_K", (SUPER_BLOCK, 110)),
+            Self::Q4K => (12, 15, "Q4_K", (SUPER_BLOCK, 144)),
+            Self::Q5K => (13, 17, "Q5_K", (SUPER_BLOCK, 176)),
+            Self::Q6K => (14, 18, "Q6_K", (SUPER_BLOCK, 210)),
+            Self::Iq4Nl => (20, 25, "IQ4_NL", (BLOCK, 18)),
+            Self::Iq4Xs => (23, 30, "IQ4_XS", (SUPER_BLOCK, 136)),
+            Self::Mxfp4 => (39, 38, "MXFP4", (BLOCK, 17)),
+        };
+        Properties { code, file_type, name, block }
     }
 
     /// Its code in a file.
     pub fn code(self) -> u32 {
-        self.row().0
+        self.properties().code
     }
 
     /// The `general.file_type` code of a file whose matrices are mostly of this type.
     pub fn file_type(self) -> u32 {
-        self.row().1
+        self.properties().file_type
     }
 
     /// Its name in ggml.
     pub fn name(self) -> &'static str {
-        self.row().2
+        self.properties().name
     }
 
     /// The number of values that are encoded together, which divides the row length.
     pub fn block_len(self) -> usize {
-        self.row().3
+        self.properties().block.0
     }
 
     /// The number of bytes that encode [`TensorType::block_len`] numbers.
     pub fn block_bytes(self) -> usize {
-        self.row().4
+        self.properties().block.1
     }
 
     /// Appends the numbers of whole blocks to `numbers`.
     pub fn decode(self, bytes: &[u8], numbers: &mut Vec<f32>) {
-        let blocks = bytes.chunks_exact(self.block_bytes());
-        match self {
-            Self::F32 => numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
-            Self::F16 => numbers.extend(halves(bytes).map(|bits| f16::from_bits(bits).to_f32())),
-            Self::Bf16 => numbers.extend(halves(bytes).map(|bits| bf16::from_bits(bits).to_f32())),
-            Self::Q8_0 => {
-                for block in blocks {
-                    let (d, quants) = scale(block);
-                    numbers.extend(quants.iter().map(|q| f32::from(q.cast_signed()) * d));
-                }
-            }
-            Self::Q4_0 => {
-                for block in blocks {
-                    let (d, quants) = scale(block);
-                    numbers.extend(nibbles(quants).map(|q| (f32::from(q) - 8.0) * d));
-                }
-            }
-            Self::Q4_1 => {
-                for block in blocks {
-                    let (d, rest) = scale(block);
-                    let (m, quants) = scale(rest);
-                    numbers.extend(nibbles(quants).map(|q| f32::from(q) * d + m));
-                }
-            }
-        }
+        let decode = match self {
+            Self::F32 => return numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+            Self::F16 => return numbers.extend(halves(bytes).map(|bits| f16::from_bits(bits).to_f32())),
+            Self::Bf16 => return numbers.extend(halves(bytes).map(|bits| bf16::from_bits(bits).to_f32())),
+            Self::Q8_0 => blocks::q8_0,
+            Self::Q4_0 => blocks::q4_0,
+            Self::Q4_1 => blocks::q4_1,
+            Self::Q5_0 => blocks::q5_0,
+            Self::Q5_1 => blocks::q5_1,
+            Self::Q2K => blocks::q2_k,
+            Self::Q3K => blocks::q3_k,
+            Self::Q4K => blocks::q4_k,
+            Self::Q5K => blocks::q5_k,
+            Self::Q6K => blocks::q6_k,
+            Self::Iq4Nl => blocks::iq4_nl,
+            Self::Iq4Xs => blocks::iq4_xs,
+            Self::Mxfp4 => blocks::mxfp4,
+        };
+        bytes.chunks_exact(self.block_bytes()).for_each(|block| decode(block, numbers));
     }
 
     /// Appends the bytes of whole blocks to `bytes`.
@@ -110,7 +153,7 @@ impl TensorType {
             Self::F16 => put(numbers, bytes, |x| f16::from_f32(x).to_le_bytes()),
             Self::Bf16 => put(numbers, bytes, |x| bf16::from_f32(x).to_le_bytes()),
             Self::Q8_0 => numbers.chunks_exact(BLOCK).for_each(|block| encode_q8_0(block, bytes)),
-            Self::Q4_0 | Self::Q4_1 => panic!("{} is only read", self.name()),
+            _ => panic!("{} is only read", self.name()),
         }
     }
 }
@@ -124,17 +167,6 @@ fn put<const N: usize>(numbers: &[f32], bytes: &mut Vec<u8>, encode: impl Fn(f32
 
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes))
-}
-
-/// The f16 at the start of a block, and the bytes after it.
-fn scale(block: &[u8]) -> (f32, &[u8]) {
-    let (bytes, rest) = block.split_first_chunk().expect("a block begins with its scale");
-    (f16::from_le_bytes(*bytes).to_f32(), rest)
-}
-
-/// The first half of a block is in the low nibbles of its bytes, the second half in the high ones.
-fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
-    bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
 }
 
 fn encode_q8_0(block: &[f32], bytes: &mut Vec<u8>) {

@@ -6,10 +6,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::TensorType;
 use super::metadata::Metadata;
 use super::reader::Reader;
 use super::value::Value;
+use super::{TensorType, split};
 use crate::InteropError;
 use crate::error::damaged;
 use tinderbox_model::{LazyTensor, Sink};
@@ -40,12 +40,26 @@ pub struct StoredTensor {
     pub numbers: LazyTensor,
 }
 
+/// A file as it is, which may be one of several of a model.
+pub(super) struct Part {
+    pub(super) values: BTreeMap<String, Value>,
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
+}
+
 impl Gguf {
-    /// Reads the header of the file at `path`.
+    /// Reads the header of the file at `path`, and those of the other files of a model that is split into several.
     ///
     /// # Errors
-    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
+    /// If one of them cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor
+    /// types.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
+        split::whole(path, Part::open(path)?)
+    }
+}
+
+impl Part {
+    /// Reads the header of the file at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;
         let found = file.metadata().map_err(cannot_read)?;
@@ -69,7 +83,7 @@ impl Gguf {
             (name, StoredTensor { kind, numbers })
         };
         let tensors = infos.into_iter().map(stored).collect();
-        Ok(Self { metadata: Metadata::new(path, values), tensors })
+        Ok(Self { values, tensors })
     }
 }
 
@@ -155,11 +169,6 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
             .ok_or_else(|| format!("`general.alignment` is {alignment}, not a power of 2"))?
             .into(),
     };
-    if let Some(n @ 2..) = count("split.count") {
-        let reason = format!("it is one of {n} parts of a model");
-        let hint = "join them with `llama-gguf-split --merge` of llama.cpp".to_owned();
-        return Err(Problem::NotAModel { reason, hint });
-    }
     let mut infos = BTreeMap::new();
     for _ in 0..n_tensors {
         let name = reader.name("the name of a tensor")?;
@@ -191,7 +200,7 @@ impl TensorInfo {
         let code = reader.u32()?;
         let kind = TensorType::of_code(code).ok_or_else(|| Problem::NotAModel {
             reason: format!("the numbers of `{name}` are of the type {}", type_name(code)),
-            hint: "supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1; get the model in one of these".to_owned(),
+            hint: format!("supported are {}; get the model in one of these", supported()),
         })?;
         Ok(Self { shape, kind, offset: reader.u64()? })
     }
@@ -218,19 +227,21 @@ impl TensorInfo {
     }
 }
 
+/// The names of the supported tensor types.
+fn supported() -> String {
+    let names = TensorType::ALL.map(TensorType::name);
+    let (last, others) = names.split_last().expect("several types");
+    format!("{} and {last}", others.join(", "))
+}
+
 /// The name of an unsupported tensor type, if it is a common one.
 fn type_name(code: u32) -> String {
     let name = match code {
-        6 => "Q5_0",
-        7 => "Q5_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
-        12 => "Q4_K",
-        13 => "Q5_K",
-        14 => "Q6_K",
-        16..=23 | 29 => "IQ (a table)",
+        16..=19 | 21 | 22 | 29 => "IQ1, IQ2 or IQ3",
         24..=28 => "integers or F64",
-        39 => "MXFP4",
+        34 | 35 => "TQ1_0 or TQ2_0",
+        40 => "NVFP4",
+        41 => "Q1_0",
         _ => "unknown",
     };
     format!("{code} ({name})")
@@ -335,12 +346,14 @@ mod tests {
         assert_eq!(metadata.integers("test.integers").unwrap().unwrap(), [1, -2, 3]);
         assert_eq!(metadata.floats("test.floats").unwrap().unwrap(), [0.5, -1e-6]);
         let all = numbers(&gguf.tensors["F32"]);
-        for name in ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"] {
+        let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
+        for name in TensorType::ALL.map(TensorType::name) {
             let tensor = &gguf.tensors[name];
-            assert_eq!((tensor.kind.name(), tensor.numbers.shape()), (name, &[4, 64][..]));
-            let expected = numbers(&gguf.tensors[&format!("{name}.decoded")]);
-            assert_eq!(numbers(tensor), expected, "{name}");
-            if !name.starts_with("Q4") {
+            let decoded = &gguf.tensors[&format!("{name}.decoded")];
+            assert_eq!((tensor.kind.name(), tensor.numbers.shape()), (name, decoded.numbers.shape()));
+            let expected = numbers(decoded);
+            assert_eq!(bits(&numbers(tensor)), bits(&expected), "{name}");
+            if ["F32", "F16", "BF16", "Q8_0"].contains(&name) {
                 let (mut bytes, mut encoded) = (Vec::new(), Vec::new());
                 tensor.kind.encode(&all, &mut bytes);
                 tensor.kind.decode(&bytes, &mut encoded);
@@ -405,7 +418,7 @@ mod tests {
             (patched(b"three", 5, &[5]), "`three` has 5 dimensions"),
             (patched(b"three", 5 + 4, &[0; 8]), "`three` has a dimension of 0"),
             (patched(b"three", 5 + 4, &[255; 8]), "`three` of shape [1, 18446744073709551615]"),
-            (patched(b"three", 5 + 4 + 16, &[12]), "the numbers of `three` are of the type 12 (Q4_K)"),
+            (patched(b"three", 5 + 4 + 16, &[29]), "the numbers of `three` are of the type 29 (IQ1, IQ2 or IQ3)"),
             (patched(b"three", 5 + 4 + 16, &[8]), "`three` has rows of 7, not of whole blocks of 32"),
             (patched(b"three", 5 + 4 + 16 + 4, &[1]), "`three` begins at 1, not a multiple of 32"),
             (patched(b"three", 5 + 4 + 16 + 4, &[224; 8]), "`three` of shape [1, 7] in F16 begins at byte 16"),
@@ -415,15 +428,6 @@ mod tests {
             assert!(message.contains(expected), "{expected:?} is not in {message}");
             assert!(message.contains("model.gguf"), "{message}");
         }
-    }
-
-    #[test]
-    fn parts_of_a_model_are_not_taken_for_one() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("model.gguf");
-        write_file(&path, &[("split.count".to_owned(), Value::u32(3))], &[]);
-        let message = Gguf::open(&path).expect_err("a part").to_string();
-        assert!(message.contains("one of 3 parts") && message.contains("--merge"), "{message}");
     }
 
     proptest! {
@@ -445,7 +449,7 @@ mod tests {
             if let Ok(gguf) = open(&bytes) {
                 for tensor in gguf.tensors.values() {
                     let n = tensor.numbers.n_numbers();
-                    prop_assert!(n <= 2 * bytes.len(), "not more numbers than the file has room for");
+                    prop_assert!(n <= 4 * bytes.len(), "not more numbers than the file has room for");
                     tensor.numbers.read().expect("its bytes are there");
                 }
             }

@@ -47,7 +47,7 @@ pub(super) fn read(
         return Err(metadata.unsupported(ARCHITECTURE, &format!("{name:?}"), &supported));
     };
     let keys = ArchitectureKeys { metadata, architecture: name };
-    refuse_more(&keys)?;
+    refuse_more(&keys, gguf.has_scales)?;
     let (d_model, n_heads) = (keys.count("embedding_length")?, keys.count("attention.head_count")?);
     let head_dim = keys.optional_count("attention.key_length")?.or(d_model.checked_div(n_heads));
     let head_dim = keys.required("attention.key_length", head_dim)?;
@@ -99,6 +99,10 @@ pub(super) fn write(
     let no_gguf = |reason| InteropError::NoGguf { reason };
     let unknown = || no_gguf(format!("llama.cpp does not know the family {family}"));
     let gguf = family.gguf.as_ref().ok_or_else(unknown)?;
+    if config.attention_window.iter().any(|window| *window > 0) {
+        let reason = "its layers have attention windows, which llama.cpp does not know in this family";
+        return Err(no_gguf(reason.to_owned()));
+    }
     let mut values = vec![
         (ARCHITECTURE.to_owned(), Value::string(gguf.architecture)),
         ("general.type".to_owned(), Value::string("model")),
@@ -189,15 +193,25 @@ fn own_scaling(metadata: &Metadata) -> Result<Option<RopeScaling>, InteropError>
 }
 
 /// Rejects unsupported settings that would change the model.
-fn refuse_more(keys: &ArchitectureKeys<'_>) -> Result<(), InteropError> {
-    for (key, supported) in [
-        ("expert_count", "models without experts"),
-        ("attention.sliding_window", "models whose positions see all before them"),
-        ("attention.scale", "scores divided by the root of the width of a head"),
-        ("logit_scale", "logits that are not scaled"),
-    ] {
-        if let Some(value) = keys.float(key)?.filter(|value| *value != 0.0) {
-            return Err(keys.unsupported(key, &value.to_string(), supported));
+fn refuse_more(keys: &ArchitectureKeys<'_>, has_scales: bool) -> Result<(), InteropError> {
+    let refuse = |key: &str, supported: &str, is_neutral: &dyn Fn(f64) -> bool| match keys.float(key)? {
+        Some(value) if !is_neutral(value) => Err(keys.unsupported(key, &value.to_string(), supported)),
+        _ => Ok(()),
+    };
+    refuse("expert_count", "models without experts", &|n| n == 0.0)?;
+    let context_length = keys.count("context_length")? as f64;
+    // A window that is as long as the context restricts nothing.
+    let is_wide = |window: f64| window == 0.0 || window >= context_length;
+    refuse("attention.sliding_window", "models whose positions see all before them", &is_wide)?;
+    if !has_scales {
+        let supported = "scores divided by the root of the width of a head";
+        refuse("attention.scale", supported, &|scale| scale == 0.0)?;
+        for (key, supported) in [
+            ("logit_scale", "logits that are not scaled"),
+            ("embedding_scale", "embeddings that are not scaled"),
+            ("residual_scale", "layers whose outputs are not scaled"),
+        ] {
+            refuse(key, supported, &|scale| [0.0, 1.0].contains(&scale))?;
         }
     }
     Ok(())

@@ -117,7 +117,7 @@ impl Value {
 
     /// A number in single precision, as llama.cpp needs it.
     #[allow(clippy::cast_possible_truncation, reason = "to single precision")]
-    pub(super) fn f32(number: f64) -> Self {
+    pub(crate) fn f32(number: f64) -> Self {
         Self::Number(Number::new(NumberType::F32, &(number as f32).to_le_bytes()))
     }
 

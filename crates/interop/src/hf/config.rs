@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::ConfigJson;
 use crate::{Family, Outgoing};
 use tinderbox_model::Dtype;
-use tinderbox_train::config::{GenerateConfig, ModelConfig};
+use tinderbox_train::config::ModelConfig;
 
 /// The family and the model of a config, with `vocab_size` set.
 ///
@@ -83,24 +83,8 @@ pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
     config
 }
 
-/// The content of `generation_config.json`: the run's default sampling settings.
-pub(super) fn generation(generate: &GenerateConfig, ends: Ends) -> Value {
-    let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, .. } = *generate;
-    let mut config = json!({
-        "bos_token_id": ends.bos,
-        "eos_token_id": ends.eos,
-        "max_new_tokens": max_new_tokens,
-        "repetition_penalty": repetition_penalty,
-        "do_sample": temperature > 0.0,
-    });
-    if temperature > 0.0 {
-        extend(&mut config, json!({ "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p }));
-    }
-    config
-}
-
 /// Adds the keys of one object to another.
-fn extend(config: &mut Value, more: Value) {
+pub(super) fn extend(config: &mut Value, more: Value) {
     let (Value::Object(config), Value::Object(more)) = (config, more) else { unreachable!("both are objects") };
     config.extend(more);
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::{self, Ends};
 use super::manifest::{self, MANIFEST};
-use super::{CONFIG, WEIGHTS, card, pretty};
+use super::{CONFIG, GENERATION, WEIGHTS, card, generation, pretty};
 use crate::error::{cannot_read, cannot_write};
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
@@ -75,7 +75,7 @@ fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
 fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path, text: WriteText<'_>) -> Result<(), InteropError> {
     let ends = Ends { bos: model.tokenizer.bos_token(), eos: model.tokenizer.end_of_text() };
     text(CONFIG, &pretty(&config::write(model, dtype, ends)))?;
-    text("generation_config.json", &pretty(&config::generation(&model.config.generate, ends)))?;
+    text(GENERATION, &pretty(&generation::write(&model.config.generate, ends)))?;
     text("tokenizer.json", &model.tokenizer.to_json())?;
     text("tokenizer_config.json", &pretty(&Value::Object(tokenizer_config(model))))?;
     let curve = fs::read_to_string(model.run.join(LOSS_SVG)).ok();

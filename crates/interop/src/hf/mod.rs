@@ -7,6 +7,7 @@ mod config;
 mod config_json;
 mod export;
 mod folder;
+mod generation;
 mod key;
 mod manifest;
 mod rope;
@@ -25,6 +26,10 @@ use super::layout::Naming;
 use super::{InteropError, Source};
 
 pub(super) const CONFIG: &str = "config.json";
+/// How the model writes: the tokens that end its texts, and settings of sampling.
+pub(super) const GENERATION: &str = "generation_config.json";
+/// Weights as a pickle of Python, which may run any code.
+pub(super) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 pub(super) const WEIGHTS: &str = "model.safetensors";
 /// Names the files of a model whose weights are in several.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
@@ -47,8 +52,19 @@ pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
     let tokenizer = tokenizer::read(&folder, &map)?;
     let tensors = weights::open(&folder, family, config.tie_embeddings)?;
     let document_separator = config::document_separator(&map);
+    let generate = generation::read(&map, &folder.json(GENERATION)?.unwrap_or_default())
+        .map_err(|problems| InteropError::Unsupported { path: path.join(GENERATION), problems })?;
     let path = path.to_owned();
-    Ok(Source { path, family, naming: Naming::Hf, config, tokenizer, document_separator, tensors })
+    Ok(Source { path, family, naming: Naming::Hf, config, tokenizer, document_separator, generate, tensors })
+}
+
+/// The command that writes the model `from`, a folder or a name, in files that can be read here.
+pub(super) fn conversion(from: &str) -> String {
+    format!(
+        "convert it with transformers, and import the new folder: python -c \"import sys, transformers as t; \
+         [c.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for c in (t.AutoModelForCausalLM, \
+         t.AutoTokenizer)]\" {from} NEW_FOLDER"
+    )
 }
 
 /// The text of a JSON file.

@@ -18,9 +18,7 @@ pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<Tokeni
             return Err(InteropError::NotAModel {
                 path: folder.path().to_owned(),
                 reason: "it has no tokenizer.json".to_owned(),
-                hint: "models with a tokenizer.model only have to be opened with transformers' AutoTokenizer, and \
-                       saved with save_pretrained"
-                    .to_owned(),
+                hint: super::conversion(&folder.path().display().to_string()),
             });
         }
     };

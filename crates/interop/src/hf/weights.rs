@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::folder::Folder;
-use super::{CONFIG, INDEX, WEIGHTS};
+use super::{CONFIG, INDEX, PICKLES, WEIGHTS};
 use crate::convert::Tensors;
 use crate::error::{cannot_read, damaged};
 use crate::{Family, InteropError};
@@ -72,13 +72,17 @@ fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
         return Ok(vec![path]);
     }
     let Some(index) = folder.json(INDEX)? else {
-        return Err(InteropError::NotAModel {
-            path: folder.path().to_owned(),
-            reason: format!("it has neither {WEIGHTS} nor {INDEX}"),
-            hint: "older models have pytorch_model.bin: open them with transformers, and save them with \
-                   save_pretrained"
-                .to_owned(),
-        });
+        let (reason, hint) = match PICKLES.into_iter().find(|name| folder.path().join(name).is_file()) {
+            Some(pickle) => (
+                format!("its weights are in {pickle}, a format that can run any code, and not in {WEIGHTS}"),
+                format!("if you trust it, {}", super::conversion(&folder.path().display().to_string())),
+            ),
+            None => (
+                format!("it has neither {WEIGHTS} nor {INDEX}"),
+                "name a folder that transformers' save_pretrained wrote".to_owned(),
+            ),
+        };
+        return Err(InteropError::NotAModel { path: folder.path().to_owned(), reason, hint });
     };
     let path = folder.path().join(INDEX);
     let names = index.get("weight_map").and_then(Value::as_object).and_then(|map| {

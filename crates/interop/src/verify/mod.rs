@@ -112,6 +112,8 @@ fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
                 all.remove(key);
             }
         }
+        let rotates: Vec<bool> = (0..config.n_layers).map(|layer| config.rotates(layer)).collect();
+        all.insert("rope_layers".to_owned(), serde_json::json!(rotates));
         let windows: Vec<Option<usize>> = (0..config.n_layers).map(|layer| config.attention_window_of(layer)).collect();
         all.insert("attention_window".to_owned(), serde_json::json!(windows));
         all.insert("attention_scale".to_owned(), config.attention_scale().into());

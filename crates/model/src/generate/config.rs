@@ -19,8 +19,16 @@ crate::sections! {
         pub min_p: f64 = 0.0,
         /// Makes tokens that already occur in the text less likely; 1: off. Above 0.
         pub repetition_penalty: f64 = 1.0,
+        /// Subtracted from the logit of each token that was already generated; 0: off. In [-2, 2].
+        pub presence_penalty: f64 = 0.0,
+        /// Subtracted from the logit of a token as often as it was already generated; 0: off. In [-2, 2].
+        pub frequency_penalty: f64 = 0.0,
         /// Texts that end the generation, such as `["\n\n"]`; none of them empty.
         pub stop: Vec<String> = Vec::new(),
+        /// Ids of tokens that end the generation, besides the tokenizer's end-of-text token.
+        pub stop_token_ids: Vec<u32> = Vec::new(),
+        /// The tokens that end the generation are not drawn before so many others.
+        pub min_new_tokens: usize = 0,
         /// The seed of sampling: the same seed generates the same text. Below 2^63.
         pub seed: u64 = 1337,
     }
@@ -47,7 +55,11 @@ impl GenerateConfig {
             top_p,
             min_p,
             repetition_penalty: penalty,
+            presence_penalty,
+            frequency_penalty,
             stop,
+            stop_token_ids: _, // an id beyond the vocabulary is never drawn
+            min_new_tokens: _,
             seed,
         } = self;
         problems.at_least_one("generate.max_new_tokens", *max_new_tokens);
@@ -59,6 +71,10 @@ impl GenerateConfig {
         problems.must((0.0..=1.0).contains(min_p), "generate.min_p", min_p, rule);
         let rule = "be a finite number above 0 (1 turns it off)";
         problems.must(penalty.is_finite() && *penalty > 0.0, "generate.repetition_penalty", penalty, rule);
+        for (key, penalty) in [("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty)] {
+            let rule = "be at least -2 and at most 2 (0 turns it off)";
+            problems.must((-2.0..=2.0).contains(penalty), &format!("generate.{key}"), penalty, rule);
+        }
         let rule = "not hold an empty text, at which nothing would be written";
         problems.must(!stop.iter().any(String::is_empty), "generate.stop", format!("{stop:?}"), rule);
         problems.seed("generate.seed", *seed);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::config::GenerateConfig;
+use crate::tokenizer::Tokenizer;
 
 /// Chooses the next token of a sequence.
 pub trait ChooseToken: Debug + Send {
@@ -23,6 +25,10 @@ pub struct Sampler {
     rng: ChaCha8Rng,
     /// Tokens that are never sampled, in ascending order.
     barred: Arc<[u32]>,
+    /// The tokens that end the text, in ascending order: barred while it is too short.
+    ends: Arc<[u32]>,
+    /// The number of tokens of the prompt.
+    n_prompt: usize,
     /// Added to the logits of tokens.
     bias: Arc<[(u32, f32)]>,
 }
@@ -32,7 +38,20 @@ impl Sampler {
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
-        Self { config: config.clone(), rng, barred: Arc::default(), bias: Arc::default() }
+        Self {
+            config: config.clone(),
+            rng,
+            barred: Arc::default(),
+            ends: Arc::default(),
+            n_prompt: 0,
+            bias: Arc::default(),
+        }
+    }
+
+    /// The sampler of a sequence that starts as a prompt of `n_prompt` tokens.
+    pub fn of_sequence(tokenizer: &Tokenizer, config: &GenerateConfig, n_prompt: usize, sample_idx: u64) -> Self {
+        let ends = ends(tokenizer, config);
+        Self { ends, n_prompt, ..Self::new(config, sample_idx).without(tokenizer.gaps()) }
     }
 
     /// Bars these tokens, given in ascending order, from being sampled.
@@ -61,7 +80,17 @@ impl ChooseToken for Sampler {
                 *logit += bias;
             }
         }
-        let mut ranking = candidates(&logits, tokens, &self.config, &self.barred)?;
+        let written = tokens.get(self.n_prompt..).unwrap_or_default();
+        let (presence, frequency) = (self.config.presence_penalty, self.config.frequency_penalty);
+        if (presence, frequency) != (0.0, 0.0) {
+            penalise_written(logits.to_mut(), written, presence, frequency);
+        }
+        let mut barred = Cow::Borrowed(&*self.barred);
+        if written.len() < self.config.min_new_tokens && !self.ends.is_empty() {
+            barred.to_mut().extend(&*self.ends);
+            barred.to_mut().sort_unstable();
+        }
+        let mut ranking = candidates(&logits, tokens, &self.config, &barred)?;
         let at = self.uniform();
         let mut sum = 0.0;
         // Rounding may leave the sum of all probabilities below 1; then the last candidate is drawn.
@@ -70,6 +99,30 @@ impl ChooseToken for Sampler {
             sum <= at
         });
         ranking.get(n_passed.min(ranking.len() - 1))
+    }
+}
+
+/// The tokens that end a text, in ascending order: the tokenizer's end-of-text token and those of the config.
+pub(super) fn ends(tokenizer: &Tokenizer, config: &GenerateConfig) -> Arc<[u32]> {
+    let mut ends: Vec<u32> = tokenizer.end_of_text().into_iter().chain(config.stop_token_ids.iter().copied()).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends.into()
+}
+
+/// Subtracts the presence and the frequency penalty from the logits of the tokens written so far, as OpenAI's API
+/// defines them.
+fn penalise_written(logits: &mut [f32], written: &[u32], presence: f64, frequency: f64) {
+    let mut counts = BTreeMap::<u32, u32>::new();
+    for token in written {
+        *counts.entry(*token).or_default() += 1;
+    }
+    for (token, count) in counts {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            #[allow(clippy::cast_possible_truncation, reason = "logits are f32")]
+            let penalty = (presence + frequency * f64::from(count)) as f32;
+            *logit -= penalty;
+        }
     }
 }
 
@@ -353,6 +406,32 @@ mod tests {
         let tokens: BTreeSet<_> = (0..100).map(|_| draws.choose(&[0.0; 5], &[])).collect();
         assert_eq!(tokens, [0, 2, 4].map(Some).into());
         assert_eq!(sampler(1.0).without([0].into()).choose(&[1.0], &[]), None);
+    }
+
+    #[test]
+    fn written_tokens_are_penalised_once_and_as_often_as_they_are_there() {
+        let likeliest = |presence_penalty, frequency_penalty, tokens: &[u32]| {
+            let config = GenerateConfig { temperature: 0.0, presence_penalty, frequency_penalty, ..config() };
+            let mut sampler = Sampler { n_prompt: 1, ..Sampler::new(&config, 0) };
+            sampler.choose(&[2.0, 1.0, 0.0], tokens)
+        };
+        assert_eq!(likeliest(2.0, 2.0, &[0]), Some(0), "the prompt does not count");
+        assert_eq!(likeliest(0.9, 0.0, &[9, 0, 0, 0]), Some(0));
+        assert_eq!(likeliest(1.1, 0.0, &[9, 0]), Some(1));
+        assert_eq!(likeliest(0.0, 0.6, &[9, 0]), Some(0));
+        assert_eq!(likeliest(0.0, 0.6, &[9, 0, 0]), Some(1));
+        assert_eq!(likeliest(-1.0, -0.3, &[9, 2, 2, 2, 2]), Some(2), "or rewarded");
+    }
+
+    #[test]
+    fn no_text_ends_too_early() {
+        let tokenizer = Tokenizer::char_from_alphabet("abcd".chars()).expect("an alphabet").with_end_of_text();
+        let config = GenerateConfig { temperature: 0.0, min_new_tokens: 2, stop_token_ids: vec![1], ..config() };
+        let mut sampler = Sampler::of_sequence(&tokenizer, &config, 1, 0);
+        let logits = [0.0, 8.0, 1.0, 0.0, 9.0]; // the fifth ends the text, and so does the second
+        assert_eq!(sampler.choose(&logits, &[0]), Some(2));
+        assert_eq!(sampler.choose(&logits, &[0, 2]), Some(2));
+        assert_eq!(sampler.choose(&logits, &[0, 2, 2]), Some(4));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! One sequence, from its prompt to its end: chooses tokens from logits, and decides which text can be shown.
 
-use super::sampler::{ChooseToken, Sampler};
+use std::sync::Arc;
+
+use super::sampler::{self, ChooseToken, Sampler};
 use super::writer::GenerateError;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer};
@@ -8,7 +10,7 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 /// The reason why a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The model chose the end-of-text token.
+    /// The model chose the end-of-text token, or one of the config's `stop_token_ids`.
     Model,
     /// A stop text occurred.
     StopText,
@@ -42,8 +44,8 @@ pub struct Sequence {
     sampler: Box<dyn ChooseToken>,
     /// The number of token ids; logits from this index on are padding.
     n_ids: usize,
-    /// The token that ends a sequence and is not part of its text.
-    end_of_text: Option<u32>,
+    /// The tokens that end a sequence and are not part of its text.
+    ends: Arc<[u32]>,
     decoder: DecodeStream,
     tokenizer: Tokenizer,
     /// Whether the pieces are raw bytes of tokens instead of whole characters.
@@ -60,9 +62,9 @@ impl Sequence {
     /// The sequence of sample `sample_idx`, which starts as the prompt.
     pub fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
-            sampler: Box::new(Sampler::new(config, sample_idx).without(tokenizer.gaps())),
+            sampler: Box::new(Sampler::of_sequence(tokenizer, config, prompt.len(), sample_idx)),
             n_ids: tokenizer.n_ids(),
-            end_of_text: tokenizer.end_of_text(),
+            ends: sampler::ends(tokenizer, config),
             decoder: DecodeStream::after(tokenizer, prompt),
             tokenizer: tokenizer.clone(),
             is_raw: false,
@@ -99,7 +101,7 @@ impl Sequence {
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
         self.tokens.push(token);
         self.left -= 1;
-        let is_end = Some(token) == self.end_of_text;
+        let is_end = self.ends.contains(&token);
         let mut piece = match self.is_raw {
             _ if is_end => Vec::new(),
             true => self.tokenizer.token_bytes(token).unwrap_or_default().to_vec(),

@@ -9,6 +9,7 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
@@ -99,24 +100,24 @@ impl ChatTemplate {
     /// # Errors
     /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
-        self.render_values(messages, None::<&()>, true)
+        self.render_with(messages, true, &Map::new())
     }
 
-    /// The text of a conversation whose messages, and the tools that they may call, are any values, up to where the
-    /// model's reply begins, if `add_generation_prompt`, or up to where the last message ends.
+    /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
+    /// `add_generation_prompt`, or up to where the last message ends. `variables` are more of the template's own, such as
+    /// `tools` and `enable_thinking`; they replace none of the others.
     ///
     /// # Errors
     /// If the template does not take these messages.
-    pub fn render_values(
+    pub fn render_with(
         &self,
         messages: &[impl Serialize],
-        tools: Option<&impl Serialize>,
         add_generation_prompt: bool,
+        variables: &Map<String, Json>,
     ) -> Result<String, ChatTemplateError> {
         let Self { environment, bos_token, eos_token } = self;
-        let (messages, tools) =
-            (Value::from(Serde(messages)), tools.map_or(Value::UNDEFINED, |it| Value::from(Serde(it))));
-        let context = minijinja::context! { messages, tools, add_generation_prompt, bos_token, eos_token };
+        let (messages, variables) = (Value::from(Serde(messages)), Value::from(Serde(variables)));
+        let context = minijinja::context! { messages, add_generation_prompt, bos_token, eos_token, ..variables };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(context));
         rendered.map_err(|error| ChatTemplateError(error.detail().unwrap_or("it has an error").to_owned()))
     }

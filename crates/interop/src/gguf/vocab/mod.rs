@@ -19,11 +19,33 @@ const KINDS: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
+const EOT: &str = "tokenizer.ggml.eot_token_id";
+const EOM: &str = "tokenizer.ggml.eom_token_id";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+/// Special tokens that end a text whatever the file says of them, as in llama.cpp: the ends of a text, a turn and a
+/// message.
+const ENDS: [&str; 15] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
+    "<end_of_utterance>",
+];
 
 /// Stands for a space in the tokens of [`Model::Llama`].
 const SPACE: char = '\u{2581}';
@@ -39,6 +61,8 @@ pub struct Vocab {
     pub bos: Option<u32>,
     /// The EOS token. llama.cpp always has one.
     pub eos: Option<u32>,
+    /// Special tokens that end a text; the EOS token may be one of them.
+    pub ends: Vec<u32>,
     /// Whether `bos` is put before texts.
     pub add_bos: bool,
     /// The chat template, in Jinja, that turns a conversation into text.
@@ -116,7 +140,8 @@ impl Vocab {
             }
         };
         metadata.same_length(TOKENS, texts.len(), KINDS, kinds.len())?;
-        let tokens = texts.iter().zip(kinds).map(|(text, kind)| Token { text: text.clone(), kind }).collect();
+        let token = |(text, kind): (&String, TokenKind)| Token { text: text.clone(), kind };
+        let tokens: Vec<Token> = texts.iter().zip(kinds).map(token).collect();
         let id = |key: &str| match metadata.count(key)? {
             Some(id) if id >= texts.len() => {
                 Err(metadata.damaged(format!("`{key}` is {id}, and there are {} tokens", texts.len())))
@@ -124,20 +149,31 @@ impl Vocab {
             id => Ok(id.map(|id| u32::try_from(id).expect("it was read as one"))),
         };
         let model = Model::read(metadata, texts.len())?;
+        let ends = ends(&tokens, id(EOT)?.into_iter().chain(id(EOM)?));
         Ok(Self {
             tokens,
             bos: id(BOS)?,
             eos: id(EOS)?,
+            ends,
             add_bos: metadata.bool(ADD_BOS)?.unwrap_or_else(|| model.adds_bos()),
             chat_template: metadata.string(CHAT_TEMPLATE)?.map(str::to_owned),
             model,
         })
     }
 
-    /// The metadata entries for this vocabulary.
+    /// The same, with more tokens that end a text.
+    pub(super) fn with_ends(self, more: &[u32]) -> Self {
+        let more = more.iter().copied().filter(|id| (*id as usize) < self.tokens.len());
+        Self { ends: ends(&self.tokens, self.ends.into_iter().chain(more)), ..self }
+    }
+
+    /// The metadata entries for this vocabulary. Of the tokens that end a text and are not known by their names, there is
+    /// room for two.
     pub(super) fn write(self) -> Vec<(String, Value)> {
         let kinds: Vec<i32> = self.tokens.iter().map(|token| token.kind as i32).collect();
         let unknown = self.tokens.iter().position(|token| token.kind == TokenKind::Unknown);
+        let is_unnamed = |id: &u32| Some(*id) != self.eos && !self.tokens[*id as usize].is_end();
+        let unnamed_ends: Vec<u32> = self.ends.into_iter().filter(is_unnamed).collect();
         let texts = self.tokens.into_iter().map(|token| token.text).collect();
         let mut values = Vec::new();
         let mut add = |key: &str, value: Value| values.push((key.to_owned(), value));
@@ -159,7 +195,9 @@ impl Vocab {
             }
         }
         let unknown = unknown.map(|id| u32::try_from(id).expect("ids are 32 bits"));
-        for (key, id) in [(BOS, self.bos), (EOS, self.eos), (UNKNOWN, unknown)] {
+        let mut ends = unnamed_ends.into_iter();
+        let (eot, eom) = (ends.next(), ends.next());
+        for (key, id) in [(BOS, self.bos), (EOS, self.eos), (EOT, eot), (EOM, eom), (UNKNOWN, unknown)] {
             if let Some(id) = id {
                 add(key, Value::u32(id));
             }
@@ -171,6 +209,22 @@ impl Vocab {
         }
         values
     }
+}
+
+impl Token {
+    /// Whether its name says that it ends a text.
+    fn is_end(&self) -> bool {
+        self.kind == TokenKind::Control && ENDS.contains(&&*self.text)
+    }
+}
+
+/// The tokens that end a text by their names, and these others.
+fn ends(tokens: &[Token], others: impl Iterator<Item = u32>) -> Vec<u32> {
+    let named = (0..).zip(tokens).filter(|(_, token)| token.is_end()).map(|(id, _)| id);
+    let mut ends: Vec<u32> = named.chain(others).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
 impl Model {
@@ -298,6 +352,7 @@ mod tests {
             model: Model::Llama { scores, add_space_prefix },
             bos: Some(1),
             eos: Some(2),
+            ends: Vec::new(),
             add_bos: true,
             chat_template,
         }
@@ -346,6 +401,23 @@ mod tests {
         assert_eq!(merges.len(), 1, "llama.cpp refuses none");
         let (trained, _) = back(&file("trained.json"), 600);
         assert_eq!(trained.eos, Some(0));
+    }
+
+    #[test]
+    fn every_token_that_ends_a_text_is_known() {
+        let mut vocab = sentencepiece(true);
+        for text in ["<|im_end|>", "<stop>", "<halt>"] {
+            vocab.tokens.push(Token { text: text.to_owned(), kind: TokenKind::Control });
+        }
+        vocab.tokens.push(Token { text: "<|end|>".to_owned(), kind: TokenKind::Normal });
+        let n = u32::try_from(vocab.tokens.len()).expect("few");
+        if let Model::Llama { scores, .. } = &mut vocab.model {
+            scores.resize(n as usize, 0.0);
+        }
+        let vocab = vocab.with_ends(&[2, n - 2, n - 3, 1_000_000]);
+        assert_eq!(vocab.ends, [2, n - 4, n - 3, n - 2], "one by its name, and those that are there");
+        let read = Vocab::read(&metadata(vocab.write())).expect("it was just written");
+        assert_eq!((read.eos, read.ends), (Some(2), vec![n - 4, n - 3, n - 2]));
     }
 
     fn refused(tokenizer: &Tokenizer) -> String {
@@ -409,7 +481,8 @@ mod tests {
             let model = Model::Gpt2 { pre: pre.to_owned(), merges: vec![merge.to_owned()] };
             let token = |text: &str| Token { text: text.to_owned(), kind: TokenKind::Normal };
             let tokens = vec![token("a"), token("b"), token("ab")];
-            let vocab = Vocab { tokens, model, bos: None, eos: None, add_bos: false, chat_template: None };
+            let vocab =
+                Vocab { tokens, model, bos: None, eos: None, ends: vec![], add_bos: false, chat_template: None };
             let metadata = metadata(vocab.clone().write());
             vocab.to_tokenizer(&metadata).map(|_| ()).map_err(|error| error.to_string())
         };

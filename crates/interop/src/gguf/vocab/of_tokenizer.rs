@@ -39,6 +39,7 @@ impl Vocab {
         Ok(Self {
             bos: tokenizer.bos().or(tokenizer.bos_token()),
             eos: Some(tokenizer.end_of_text().unwrap_or(last)),
+            ends: super::ends(&tokens, std::iter::empty()),
             add_bos: tokenizer.bos().is_some(),
             chat_template: tokenizer.chat_template().map(str::to_owned),
             tokens,

@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::Tensor;
 
-use super::{host, linear, norm, scale};
+use super::{host, linear, norm, scale, scaled_linear};
 use crate::Block;
 use crate::config::ModelConfig;
 use tinderbox_kernels::decode::{
@@ -22,6 +22,8 @@ pub(super) struct Layer {
     qk_norm: Option<[Vec<f32>; 2]>,
     /// The number of positions that a query sees.
     window: Option<usize>,
+    /// Whether queries and keys are rotated.
+    rotates: bool,
     output: PackedLinear,
     mlp_norm: RowNorm,
     up: PackedLinear,
@@ -60,12 +62,13 @@ impl Layer {
             is_first: block_idx == 0,
             qk_norm: qk_norm.map(|(q, k)| [q, k].map(scale)),
             window: config.attention_window_of(block_idx),
-            output: linear(&attention.output, precision),
+            rotates: config.rotates(block_idx),
+            output: scaled_linear(&attention.output, precision, config.residual_scale),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             up: linear(&mlp.expand, precision),
             activation: config.mlp,
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
-            down: linear(&mlp.contract, precision),
+            down: scaled_linear(&mlp.contract, precision, config.residual_scale),
         }
     }
 
@@ -86,6 +89,7 @@ impl Layer {
     ) {
         let Work { x, normed, embedding, first_values, qkv, context, gate, hidden, buffers } = work;
         let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
+        let rotation = rotation.filter(|_| self.rotates);
         let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
         self.mix(x, embedding, self.skip_factors, stream.n_rows);
         self.attention_norm.apply(x, 0..stream.n_rows, normed);

@@ -70,6 +70,10 @@ impl Engine {
             logit_softcap: _, // used by Decoder
             vocab_size: _,    // taken from the weights
             dropout: _,       // used only in training
+            embedding_scale: _,
+            residual_scale: _, // part of the weights of the projections that write to the residual stream
+            logit_scale: _,    // part of the last norm
+            rope_layers: _,    // used by Layer
             rope_scaling: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);
@@ -92,7 +96,7 @@ impl Engine {
             position_embedding: position_embedding.map(|embedding| host(embedding.weight())),
             rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
             layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
-            norm: norm(&last_norm, config.norm),
+            norm: scaled_norm(&last_norm, config.norm, config.logit_scale),
             output,
             config,
         }
@@ -131,6 +135,10 @@ impl Engine {
             Some(embedding) => out.copy_from_slice(&embedding[token * width..][..width]),
             None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, token)),
         }
+        let scale = in_f32(self.config.embedding_scale);
+        for x in out.iter_mut() {
+            *x *= scale;
+        }
         if let Some(positions) = &self.position_embedding {
             let position = &positions[position * width..][..width];
             out.iter_mut().zip(position).for_each(|(x, position)| *x += position);
@@ -149,17 +157,36 @@ fn with_values<const D: usize, R>(x: Tensor<D>, f: impl FnOnce(&[f32]) -> R) -> 
 }
 
 fn linear(linear: &Linear, precision: Precision) -> PackedLinear {
-    let (weight, bias) = (linear.weight(), linear.bias().map(host));
+    scaled_linear(linear, precision, 1.0)
+}
+
+/// A layer whose output is multiplied by `scale`.
+fn scaled_linear(linear: &Linear, precision: Precision, scale: f64) -> PackedLinear {
+    let scale = in_f32(scale);
+    let bias = linear.bias().map(|bias| host(bias).into_iter().map(|x| x * scale).collect());
+    let weight = linear.weight();
     let [inputs, outputs] = weight.dims();
     with_values(weight, |values| {
-        let at = |input: usize, output: usize| values[input * outputs + output];
+        let at = |input: usize, output: usize| values[input * outputs + output] * scale;
         PackedLinear::pack(precision, [inputs, outputs], at, bias)
     })
 }
 
 fn norm(norm: &Norm, kind: NormKind) -> RowNorm {
-    let bias = norm.bias.as_ref().map(|bias| host(bias.val()));
-    RowNorm::new(scale(norm), bias, kind == NormKind::LayerNorm, norm.epsilon())
+    scaled_norm(norm, kind, 1.0)
+}
+
+/// A norm whose output is multiplied by `by`.
+fn scaled_norm(norm: &Norm, kind: NormKind, by: f64) -> RowNorm {
+    let by = in_f32(by);
+    let times = |values: Vec<f32>| values.into_iter().map(|x| x * by).collect();
+    let bias = norm.bias.as_ref().map(|bias| times(host(bias.val())));
+    RowNorm::new(times(scale(norm)), bias, kind == NormKind::LayerNorm, norm.epsilon())
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
+fn in_f32(x: f64) -> f32 {
+    x as f32
 }
 
 /// The learned scale of a norm, or ones if it has none.

@@ -4,7 +4,7 @@
 //! model's reply begins (prefix rendering). This needs no marks in the template, and what the template puts before every
 //! answer, such as an empty `<think>` block, does not count.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Example;
 use super::record::Record;
@@ -63,8 +63,9 @@ impl<'a> Renderer<'a> {
         messages: &[Value],
         tools: Option<&Value>,
     ) -> Result<Example, String> {
+        let variables: Map<String, Value> = tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         let render = |n: usize, begins_answer: bool| {
-            template.render_values(&messages[..n], tools, begins_answer).map_err(|error| {
+            template.render_with(&messages[..n], begins_answer, &variables).map_err(|error| {
                 format!(
                     "does not suit the chat template: {error}\n  hint: the template of the model decides which roles \
                          may follow each other"
