@@ -9,6 +9,7 @@
 )]
 
 mod html;
+mod kinds;
 pub mod report;
 mod sheet;
 mod svg;

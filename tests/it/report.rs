@@ -74,6 +74,12 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let local = place("local").expect("a score");
     assert_eq!(data["heads"][3]["scores"][local], heads["heads"][1][1]["local"]);
     assert_eq!(data["even"][local], heads["even"]["local"]);
+    for at in 0..4 {
+        let of_head = &heads["heads"][at / 2][at % 2];
+        assert_eq!(data["heads"][at]["snippets"], heads["evidence"][at / 2][at % 2]["snippets"], "{at}");
+        let kind = data["heads"][at]["kind"].as_str().expect("a kind");
+        assert_eq!(kind.replace(' ', "_"), of_head["kind"].as_str().expect("a kind").replace("diagonal", "self"));
+    }
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let svg = folder.read(&format!("runs/tiny/{file}"));
         assert!(svg.starts_with("<svg xmlns") && svg.trim_end().ends_with("</svg>"), "{file}");
@@ -323,7 +329,11 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
 
     // A head's scores stay after a click, and are previewed on hover.
     let heading = |browser: &mut Browser| browser.texts(".heads .detail h3")[0].clone();
-    assert!(heading(browser).starts_with("Head 0.0: "));
+    // It begins with a head that has something to show: its strongest look, with its two tokens.
+    assert!(heading(browser).starts_with("Head "));
+    let weights = browser.all(".heads .snippets li", "Number(it.dataset.weight)");
+    assert!(!weights.is_empty() && weights.len() <= 3, "{weights:?}");
+    assert_eq!(browser.texts(".heads .snippet mark").len(), 2 * weights.len());
     browser.click(".heads .cell[data-head='1.0']");
     browser.point(".heads .cell[data-head='1.1']");
     assert!(heading(browser).starts_with("Head 1.1: "));

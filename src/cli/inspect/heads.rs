@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use super::output::Output;
 use crate::cli::Subject;
 use crate::cli::numbers::at_least_one;
+use crate::cli::paint::n_columns;
 use crate::data::batch;
-use crate::inspect::{Annotations, N_WINDOWS, References, ScoredHeads};
+use crate::inspect::{Annotations, HeadEvidence, N_WINDOWS, References, ScoredHeads};
 use crate::run::Trained;
 use crate::view;
 
@@ -50,7 +51,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let text = opened.text_or_val(args.text.as_deref())?;
         let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
         let heads = ScoredHeads::measure(&opened.model, &windows)?;
-        args.output.page(&heads.to_json(), |_| view::scored_heads(&heads))?
+        let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
+        let mut json = heads.to_json();
+        json["evidence"] = serde_json::to_value(&evidence)?;
+        args.output.page(&json, |_| view::scored_heads(&heads, &evidence, n_columns()))?
     };
     args.output.write(vec![page])
 }
