@@ -40,13 +40,18 @@ pub(super) fn has_colors(stream: &impl RawStream) -> bool {
 /// The width of results in columns, if it is neither given nor that of a terminal.
 const DEFAULT_COLUMNS: usize = 100;
 /// The fewest columns that tables are fitted to.
-const LEAST_COLUMNS: usize = 40;
+const LEAST_COLUMNS: usize = 20;
 
 /// The width of results: the environment variable COLUMNS, else that of the terminal, else 100.
 pub(super) fn n_columns() -> usize {
+    given_columns().unwrap_or(DEFAULT_COLUMNS)
+}
+
+/// The width that results have to fit: `None` if neither COLUMNS nor a terminal gives one.
+pub(super) fn given_columns() -> Option<usize> {
     let given = || std::env::var("COLUMNS").ok()?.parse().ok();
     let of_terminal = || std::io::stdout().is_terminal().then(|| terminal::size().ok().map(|size| size.0.into()))?;
-    given().or_else(of_terminal).unwrap_or(DEFAULT_COLUMNS).max(LEAST_COLUMNS)
+    given().or_else(of_terminal).map(|n: usize| n.max(LEAST_COLUMNS))
 }
 
 /// Colours a message of several lines: labels, hints, best values and the margins of samples.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::numbers::within;
-use super::{load_config, note_each, open_device, overrides, print, print_json};
+use super::{load_config, note_each, open_device, overrides, print_folded, print_json};
 use crate::device::DeviceSpec;
 use crate::interop::Family;
 use crate::plan::{self, Machines, Network, Portable, Vocabulary};
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&plan)?;
     } else {
-        print(&view::plan_table(&plan, &config))?;
+        print_folded(&view::plan_table(&plan, &config))?;
         note_each("note", &plan.notes);
     }
     note_each("warning", config.cautions().iter().chain(&plan.warnings));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::numbers::{at_least_one, within};
+use super::paint::n_columns;
 use super::train::stop_or_exit;
 use super::{DONE, INTERRUPTED, load_config, note, on_ctrl_c, overrides, print_json, print_table};
 use crate::config::ConfigError;
@@ -78,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
     match args.json {
         true => print_json(&outcome)?,
-        false => print_table(&view::sweep_table(&outcome))?,
+        false => print_table(&view::sweep_table(&outcome, n_columns()))?,
     }
     note(format!("page: `{}`", root.join(sweep::PAGE).display()));
     if outcome.best_toml.is_some() {

@@ -46,6 +46,8 @@ pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};
 pub use terminal::cache::cache_table;
+#[cfg(feature = "cli")]
+pub(crate) use terminal::columns::folded;
 pub use terminal::explanation::explanation;
 pub use terminal::heads::{head_answers, scored_heads};
 pub use terminal::plan::plan_table;

@@ -16,7 +16,7 @@ const CEILING: f64 = 2.0;
 
 /// The table of a sweep: a line per setting, best first, and the importance of each key below.
 #[must_use]
-pub fn sweep_table(outcome: &Outcome) -> String {
+pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
     let headings = "SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE";
     let row = |row: &Row| {
         [
@@ -29,7 +29,7 @@ pub fn sweep_table(outcome: &Outcome) -> String {
             loss(outcome, row),
         ]
     };
-    let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>());
+    let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>(), n_columns);
     let reason = |row: &Row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
     let reasons: String = outcome.trials.iter().filter_map(reason).collect();
     if !reasons.is_empty() {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_table_ranks_settings_and_keys() {
-        assert_snapshot!(sweep_table(&outcome()), @r"
+        assert_snapshot!(sweep_table(&outcome(), 100), @r"
         SETTING                             TRIAL  PARAMS  MS/STEP  STEPS      AFTER  BITS/BYTE
         mlp=swiglu learning_rate=0.001          2    804K     31.2    300  2 min 0 s     1.5000
         base: mlp=gelu learning_rate=0.001      0    804K     31.2    100     40.0 s    ~1.7500

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => format!("{n_batches} batches, spread over the {of}"),
     };
     let drawn = Drawn {
-        text: view::ablation(&ablation, &measured_on, args.output.palette()),
+        text: view::ablation(&ablation, &measured_on, args.output.style()),
         json: serde_json::to_string(&document)?,
         sheet: view::ablation_sheet(&ablation, &measured_on),
     };

@@ -3,6 +3,7 @@
 use super::Prompts;
 use super::output::Output;
 use crate::cli::Subject;
+use crate::cli::paint::n_columns;
 use crate::inspect::Embeddings;
 use crate::view;
 
@@ -34,6 +35,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
-    let text = |embeddings: &_| view::embeddings(embeddings, &prompts, args.positions);
+    let text = |embeddings: &_| view::embeddings(embeddings, &prompts, args.positions, n_columns());
     args.output.write(vec![args.output.page(&embeddings, text)?])
 }

@@ -4,6 +4,7 @@ use super::output::Output;
 use super::{Prompts, Token};
 use crate::cli::Subject;
 use crate::cli::numbers::count;
+use crate::cli::paint::n_columns;
 use crate::inspect::Explanation;
 use crate::view;
 
@@ -37,7 +38,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in args.prompts.read(&opened)? {
         let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
-        pages.push(args.output.page(&explanation, |explanation| view::explanation(explanation, &prompt))?);
+        pages.push(args.output.page(&explanation, |explanation| view::explanation(explanation, &prompt, n_columns()))?);
     }
     args.output.write(pages)
 }

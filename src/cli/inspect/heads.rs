@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             config.data.val_fraction,
             config.train.seed,
         )?;
-        args.output.page(&references, view::head_answers)?
+        args.output.page(&references, |found| view::head_answers(found, n_columns()))?
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
         let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;

@@ -72,7 +72,7 @@ impl Args {
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         Ok(Drawn {
-            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.palette()),
+            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.style()),
             json: serde_json::to_string(&document)?,
             sheet: view::lens_sheet(&lens, &attribution, prompt),
         })
@@ -90,7 +90,7 @@ impl Args {
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
         Ok(Drawn {
-            text: view::patching(&patching, [prompt, &from], self.output.palette()),
+            text: view::patching(&patching, [prompt, &from], self.output.style()),
             json: serde_json::to_string(&patching)?,
             sheet: view::patching_sheet(&patching, [prompt, &from]),
         })

@@ -8,11 +8,9 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cli::numbers::within;
+use crate::cli::paint::{given_columns, n_columns};
 use crate::cli::{output, paint, print, print_styled};
 use crate::view::{self, Palette, Sheet};
-
-/// The width of a map, in columns, if none is given.
-const DEFAULT_COLUMNS: usize = 100;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -85,9 +83,9 @@ pub(super) struct Drawn {
 }
 
 impl DrawnOutput {
-    /// The colours of tables in text.
-    pub(super) fn palette(&self) -> Palette {
-        self.colors.palette(self.file.is_given())
+    /// The colours of tables in text, and their width.
+    pub(super) fn style(&self) -> (Palette, usize) {
+        (self.colors.palette(self.file.is_given()), n_columns())
     }
 
     /// Writes the results; pictures have a title and a line about the run.
@@ -132,11 +130,13 @@ impl File {
         }
     }
 
-    /// As [`File::write`], of a text with colours; the caller has removed control characters from other texts in it.
+    /// As [`File::write`], of a text with colours, whose long lines are wrapped if the width is known; the caller has
+    /// removed control characters from other texts in it.
     pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
-        match &self.output {
-            Some(path) => output::write(path, text),
-            None => print_styled(text),
+        match (&self.output, given_columns()) {
+            (Some(path), _) => output::write(path, text),
+            (None, Some(n_columns)) => print_styled(&view::folded(text, n_columns)),
+            (None, None) => print_styled(text),
         }
     }
 }
@@ -181,15 +181,14 @@ impl Colors {
 pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
-    /// The most columns of a map in text [default: the environment variable COLUMNS, else 100]
+    /// The most columns of a map in text [default: the environment variable COLUMNS, else those of the terminal, else 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
 
 impl TextStyle {
     pub(super) fn n_columns(&self) -> usize {
-        let columns = || env::var("COLUMNS").ok()?.parse().ok().filter(|n| *n >= 20);
-        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
+        self.width.unwrap_or_else(n_columns)
     }
 }
 

@@ -33,7 +33,7 @@ pub fn scored_heads(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>], n_colum
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
          even: the scores of a head that looks at all tokens equally\n\n\
          What each head looks at most, and its strongest look, from {{this}} token to [this] one\n{}",
-        table(headings, &rows),
+        table(headings, &rows, n_columns),
         counted(heads.n_windows as u64, "window"),
         heads.window_tokens,
         looks(heads, evidence, n_columns),
@@ -73,7 +73,7 @@ fn marked(Snippet { before, key, between, query, after, .. }: &Snippet) -> Strin
 
 /// The heads that answer each question best, before and after training.
 #[must_use]
-pub fn head_answers(references: &References) -> String {
+pub fn head_answers(references: &References, n_columns: usize) -> String {
     let sections = references.questions.iter().map(|asked| {
         let what = match asked.question {
             Question::Pronoun => "she, her, he, him: the person meant, or the last one of the other gender",
@@ -109,7 +109,7 @@ pub fn head_answers(references: &References) -> String {
             asked.found,
             100.0 * asked.nearer,
             100.0 * asked.longer,
-            table(headings, &shown.into_iter().map(row).collect::<Vec<_>>())
+            table(headings, &shown.into_iter().map(row).collect::<Vec<_>>(), n_columns)
         )
     });
     format!(
