@@ -25,7 +25,7 @@ use serde::Serialize;
 pub(crate) use html::SPARK;
 pub(crate) use html::attention::attention_fragment;
 pub use html::attention::{attention_html, attention_mib, check_size};
-pub(crate) use html::curves::{Chart, Series, curves};
+pub(crate) use html::curves::{Chart, PLAIN, SECONDS, STEPS, Series, curves};
 pub(crate) use html::head_history::HeadHistory;
 pub(crate) use html::head_map::head_map;
 #[cfg(feature = "cli")]
@@ -41,7 +41,7 @@ pub use svg::attention::attention_svg;
 #[cfg(feature = "cli")]
 pub(crate) use svg::is_picture;
 #[cfg(feature = "cli")]
-pub(crate) use svg::plot::margin;
+pub(crate) use svg::plot::round_marks;
 pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};

@@ -389,5 +389,41 @@ fn several_runs_lie_over_each_other() {
         let size = if screen.0 < 600 { "narrow" } else { "wide" };
         assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .drawing > .line"), "1").len(), 2);
         browser.check("comparison", screen);
+        compare(&mut browser, size);
     }
+}
+
+/// Curves are listed as in the table, hidden by the legend in all charts, drawn over tokens and time, and smoothed.
+fn compare(browser: &mut Browser, size: &str) {
+    let legend = "figure[data-chart=loss] .legend button";
+    let names = browser.texts(legend);
+    assert_eq!(names, browser.texts("section.comparison tr th[scope=row]")[..2], "the order of the table");
+    let drawn = |browser: &mut Browser, chart: &str, size: &str| {
+        browser.all(&format!("figure[data-chart={chart}] > svg.{size} .drawing > .line"), "it.getAttribute('d')")
+    };
+    browser.click(&format!("{legend}:first-child"));
+    assert_eq!([drawn(browser, "loss", size).len(), drawn(browser, "training", "small").len()], [1, 1]);
+    let read = browser.texts("figure[data-chart=loss] output")[0].clone();
+    assert!(!read.contains(&names[0]) && read.contains(&names[1]), "{read}");
+    assert_eq!(browser.all(legend, "it.ariaPressed"), [json!("false"), json!("true")]);
+    browser.click(&format!("{legend}:first-child"));
+    assert_eq!(drawn(browser, "training", "small").len(), 2);
+
+    // 64 tokens a step.
+    let over = |browser: &mut Browser, axis: &str| {
+        browser.evaluate(&format!(
+            "(() => {{ const list = document.querySelector('.tools select'); list.value = '{axis}'; \
+             list.dispatchEvent(new Event('change')); }})()"
+        ));
+        browser.texts("figure[data-chart=loss] output")[0].clone()
+    };
+    assert!(over(browser, "tokens").starts_with("tokens 2,560"));
+    assert!(over(browser, "seconds").starts_with("seconds "));
+    assert!(over(browser, "step").starts_with("step 40"));
+
+    // All charts are read at one place.
+    browser.point(&format!("figure[data-chart=loss] > svg.{size}"));
+    let places = browser.all("figure output span:first-child b", "it.textContent");
+    assert!(places.len() >= 5 && places.iter().all(|place| *place == places[0]), "{places:?}");
+    browser.point_away();
 }

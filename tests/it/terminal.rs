@@ -61,7 +61,7 @@ fn eighty_columns_break_no_word() {
         of_run("lens", &["--token", "3"]),
         of_run("lens", &["--patch-from", "The dog sat", "--answer", "a", "--against", "e"]),
         of_run("explain", &one),
-        of_run("embeddings", &["--word", "cat", "--positions"]),
+        of_run("embeddings", &["--word", "cat", "--context", "sat", "--positions"]),
     ];
     for args in commands {
         let at = |n_columns: &str| {
