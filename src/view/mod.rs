@@ -31,8 +31,9 @@ pub(crate) use html::head_map::head_map;
 #[cfg(feature = "cli")]
 pub(crate) use html::is_page;
 pub(crate) use html::{Fragment, escape, page, page_about};
-#[cfg(feature = "serve")]
-pub(crate) use sheet::explanation::explanation_sheet;
+pub use sheet::embeddings::embeddings_sheet;
+pub use sheet::explanation::explanation_sheet;
+pub use sheet::heads::{head_answers_sheet, scored_heads_sheet};
 pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
 #[cfg(feature = "serve")]
 pub(crate) use sheet::sheet_fragment;

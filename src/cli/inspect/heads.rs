@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::output::Output;
+use super::about;
+use super::output::{Drawn, DrawnOutput};
 use crate::cli::Subject;
 use crate::cli::numbers::at_least_one;
 use crate::cli::paint::n_columns;
@@ -15,6 +16,7 @@ use crate::view;
 #[command(after_help = "\
 Examples:
   tinderbox inspect heads runs/quickstart
+  tinderbox inspect heads runs/quickstart --format svg --output heads.svg
   tinderbox inspect heads runs/quickstart --annotations data/stories.jsonl")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -30,14 +32,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["windows", "text"])]
     annotations: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 /// Scores every head and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let opened = args.subject.open()?;
-    let page = if let Some(path) = &args.annotations {
+    let drawn = if let Some(path) = &args.annotations {
         let Trained { config, tokenizer, model, .. } = &opened;
         let references = References::measure(
             model,
@@ -46,7 +48,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             config.data.val_fraction,
             config.train.seed,
         )?;
-        args.output.page(&references, |found| view::head_answers(found, n_columns()))?
+        Drawn {
+            text: view::head_answers(&references, n_columns()),
+            json: serde_json::to_string(&references)?,
+            sheet: view::head_answers_sheet(&references),
+        }
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
         let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
@@ -54,7 +60,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
         let mut json = heads.to_json();
         json["evidence"] = serde_json::to_value(&evidence)?;
-        args.output.page(&json, |_| view::scored_heads(&heads, &evidence, n_columns()))?
+        Drawn {
+            text: view::scored_heads(&heads, &evidence, n_columns()),
+            json: json.to_string(),
+            sheet: view::scored_heads_sheet(&heads, &evidence),
+        }
     };
-    args.output.write(vec![page])
+    args.output.write("What each head does", &about(&opened), vec![drawn])
 }

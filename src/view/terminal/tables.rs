@@ -130,16 +130,17 @@ fn similarities(it: &Embeddings, n_columns: usize) -> String {
 }
 
 fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<NamedRow> {
-    let row = |(index, stage): (usize, &Stage)| {
-        let name = match stage {
-            Stage::Token => "token embedding".to_owned(),
-            Stage::Embedding => "embedding + position".to_owned(),
-            Stage::Layer(layer) => format!("after layer {layer}"),
-            Stage::Norm => "final norm".to_owned(),
-        };
-        (name, cells(index))
-    };
+    let row = |(index, stage): (usize, &Stage)| (embedding_stage(stage), cells(index));
     it.stages.iter().enumerate().map(row).collect()
+}
+
+pub(crate) fn embedding_stage(stage: &Stage) -> String {
+    match stage {
+        Stage::Token => "token embedding".to_owned(),
+        Stage::Embedding => "embedding + position".to_owned(),
+        Stage::Layer(layer) => format!("after layer {layer}"),
+        Stage::Norm => "final norm".to_owned(),
+    }
 }
 
 /// The predictions of each layer: the most probable token after every token, if `all_positions`, and several after the
@@ -211,16 +212,16 @@ fn parts(it: &Attribution, style: (Palette, usize)) -> String {
     format!(
         "The contributions to `{}`: its logit minus {} is {}, the sum of\n{}",
         visible(&it.answer.token),
-        compared_with(it),
+        compared_with(it, ["`", "`"]),
         signed(it.difference, 4),
         colored_table(&["logit".to_owned()], &rows, style, signed_scale(&rows))
     )
 }
 
-/// The name of the logit that the answer's is compared with.
-pub(crate) fn compared_with(it: &Attribution) -> String {
+/// The name of the logit that the answer's is compared with, its token between these quotes.
+pub(crate) fn compared_with(it: &Attribution, [open, close]: [&str; 2]) -> String {
     match &it.against {
-        Some(against) => format!("that of `{}`", visible(&against.token)),
+        Some(against) => format!("that of {open}{}{close}", visible(&against.token)),
         None => "the mean of all logits".to_owned(),
     }
 }
