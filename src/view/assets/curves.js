@@ -258,7 +258,13 @@ class Chart {
     const [cx, cy] = [x.at(step), y.at(value)];
     const half = 3.3 * this.mark[2].length;
     const middle = Math.max(Math.min(cx, x.range[1] - half), x.range[0] + half);
-    const above = cy - 16 > y.range[1] + 10 ? cy - 16 : cy + 26;
+    // Above or below the point, or at the top: where it covers least of the curves.
+    const [bottom, top] = y.range;
+    const points = this.visible.flatMap((curve) => curve.points.map(([at, number]) => [x.at(at), y.at(number)]));
+    const covered = (line) =>
+      points.filter(([px, py]) => Math.abs(px - middle) < half && py >= line - 14 && py < line + 6).length;
+    const lines = [cy - 16, cy + 26, top + 14].filter((line) => line > top + 10 && line < bottom - 4);
+    const above = lines.reduce((best, line) => (covered(line) < covered(best) ? line : best), lines[0] ?? top + 14);
     return [
       page.svg("circle", { class: "mark", cx, cy, r: 5 }),
       page.svg("text", { class: "mark-label", x: middle, y: above, "text-anchor": "middle" }, this.mark[2]),

@@ -236,10 +236,18 @@ impl Chart {
         }
         if let Some((point, label)) = &self.mark {
             let [x, y] = plot.position(*point);
-            // Curves fall, so there is room above, away from the edges.
             let half = text_width(label) / 2.0;
             let middle = x.clamp(left + half, (right - half).max(left + half));
-            let above = if y - 16.0 > plot.y.range[1] + 10.0 { y - 16.0 } else { y + 26.0 };
+            // Above or below the point, or at the top: where it covers least of the curves, away from the edges.
+            let [bottom, top] = plot.y.range;
+            let covered = |line: &f64| {
+                let points = self.series.iter().flat_map(|series| &series.points).map(|point| plot.position(*point));
+                let is_under = |[x, y]: &[f64; 2]| (x - middle).abs() < half && (line - 14.0..line + 6.0).contains(y);
+                points.filter(is_under).count()
+            };
+            let lines = [y - 16.0, y + 26.0, top + 14.0].into_iter();
+            let inside = lines.filter(|line| *line > top + 10.0 && *line < bottom - 4.0);
+            let above = inside.min_by_key(covered).unwrap_or(top + 14.0);
             svg += &format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>\n");
             svg += &svg::text("mark-label", [middle, above], None, Anchor::Middle, label);
         }
@@ -353,6 +361,24 @@ mod tests {
         assert!(chart(vec![(3, 2.0)]).svg(Size::Wide).contains("<circle"));
         let empty = chart(Vec::new());
         assert!(empty.is_empty() && !empty.svg(Size::Narrow).contains("NaN"));
+    }
+
+    #[test]
+    fn a_label_lies_where_no_curve_is() {
+        let mut chart = chart((0..=100).map(|step| (step, 4.0 - 0.03 * step as f64)).collect());
+        chart.mark = Some(((100, 1.0), "best 1.0000, whole split".to_owned()));
+        let svg = chart.svg(Size::Wide);
+        let label = svg.split("<text class=\"mark-label\"").nth(1).expect("a label");
+        let number = |name: &str| -> f64 {
+            let rest = label.split(&format!(" {name}=\"")).nth(1).expect(name);
+            rest.split('"').next().expect("its end").parse().expect("a number")
+        };
+        let (middle, line) = (number("x"), number("y"));
+        let plot = chart.plot(pixels(Size::Wide));
+        let half = text_width("best 1.0000, whole split") / 2.0;
+        let under = chart.series[0].points.iter().map(|point| plot.position(*point));
+        let under = under.filter(|[x, y]| (x - middle).abs() < half && (line - 12.0..line + 4.0).contains(y));
+        assert_eq!(under.count(), 0, "{middle} {line}");
     }
 
     #[test]
