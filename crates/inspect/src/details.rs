@@ -221,10 +221,9 @@ mod tests {
     fn heads(text: &str, effects: [f64; 4]) -> FirstHead {
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,
-            0 => f32::from(key == query),
             1 => f32::from(key == query.saturating_sub(1)),
             2 if query > 4 => [(0, 0.6), (4, 0.4)].into_iter().find(|it| it.0 == key).map_or(0.0, |it| it.1),
-            2 => f32::from(key == query),
+            0 | 2 => f32::from(key == query),
             _ => 1.0 / (query + 1) as f32,
         };
         let it = attention(text, [2, 2], [None, None], weight);

@@ -125,11 +125,12 @@ fn rounded(number: f64, is_whole: bool) -> f64 {
 /// Half of a range around the best value, or a range as long around the end at which it lies. Numbers that were tried
 /// from 0 on stay so.
 fn next_range([low, high]: [f64; 2], best: f64, is_log: bool, is_whole: bool) -> Option<(Option<Edge>, String)> {
-    let (to, from): (fn(f64) -> f64, fn(f64) -> f64) = if is_log { (f64::ln, f64::exp) } else { (|x| x, |x| x) };
+    let to = |number: f64| if is_log { number.ln() } else { number };
+    let from = |number: f64| if is_log { number.exp() } else { number };
     let [start, end] = [low, high].map(to);
     let place = (to(best) - start) / (end - start);
     let edge = match place {
-        _ if place <= NEAR_EDGE && !(low == 0.0 && !is_log) => Some(Edge::Lowest),
+        _ if place <= NEAR_EDGE && (is_log || low != 0.0) => Some(Edge::Lowest),
         _ if place >= 1.0 - NEAR_EDGE => Some(Edge::Highest),
         _ => None,
     };
