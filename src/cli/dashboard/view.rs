@@ -36,7 +36,7 @@ const NARROW: u16 = 36;
 const WIDE: [u16; 2] = [120, 30];
 
 /// The rows of a chart for each number of its axis.
-const ROWS_PER_MARK: u16 = 4;
+const ROWS_PER_MARK: u16 = 3;
 
 /// The minimum width of a chart.
 const CHART_WIDTH: u16 = 30;
@@ -181,7 +181,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let x_min = board.first_step as f64;
     let x_max = points().fold(board.max_steps as f64, |max, point| max.max(point.0)).max(x_min + 1.0);
-    let marks = round_marks([y_min, y_max], f64::from(area.height / ROWS_PER_MARK).clamp(1.0, 4.0));
+    let marks = round_marks([y_min, y_max], f64::from(area.height / ROWS_PER_MARK).clamp(1.0, 5.0));
     let (bottom, top) = (marks[0].0, marks[marks.len() - 1].0);
     let line =
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
@@ -333,12 +333,12 @@ mod tests {
         └──────────────────────────────────────────────────────────────────────────────┘
         ┌ metrics ─────────────────────────────────┐┌ loss (nats/token) ───────────────┐
         │                      ─ train • validation││4│⡇                               │
-        │▸ loss (nats/token)    1.1000       1.2500││ │⢣                               │
-        │  learning rate       3.00e-4             ││ │⢸                               │
-        │  speed (tokens/s)     18,450             ││2│⢸                               │
-        │                                          ││ │ ⠣⣀⣀•                           │
-        │                                          ││ │    ⠈                           │
-        │                                          ││0│                                │
+        │▸ loss (nats/token)    1.1000       1.2500││ │⡇                               │
+        │  learning rate       3.00e-4             ││3│⢸                               │
+        │  speed (tokens/s)     18,450             ││ │⢸                               │
+        │                                          ││2│⢸                               │
+        │                                          ││ │⠘⡄                              │
+        │                                          ││1│ ⠘⠒⠦•                           │
         │                                          ││ └────────────────────────────────│
         │                                          ││ 0                           2,000│
         └──────────────────────────────────────────┘└──────────────────────────────────┘
