@@ -10,6 +10,9 @@ use crate::format::{counted, grouped, or_dash, short};
 use crate::measure::{Times, peak_rss_mib};
 use crate::view::terminal::table::table;
 
+/// The width of tables, which are made to be kept and compared.
+const N_COLUMNS: usize = 100;
+
 /// The cost of attention: a table for each pass, and the reasons why rows were left out.
 pub fn attention(rows: &[Row], shape: Shape, rounds: usize, device_name: &str) -> String {
     let Shape { batch_size, n_heads, head_dim } = shape;
@@ -48,7 +51,7 @@ fn both_methods(rows: &[Row], pass: Pass) -> String {
     let lines: Vec<_> = of(Method::Explicit).zip(of(Method::Fused)).map(line).collect();
     let headings = ">TOKENS | >EXPLICIT ms | >SPREAD | >RATIO | >MiB | >RATIO | >FUSED ms | >SPREAD | >RATIO | >MiB | >RATIO \
          | >FASTER";
-    table(headings, &lines)
+    table(headings, &lines, N_COLUMNS)
 }
 
 /// Time, spread, ratio, memory, ratio.
@@ -79,7 +82,7 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], device_name: &s
         ]
     };
     let headings = ">TEXTS | >READ tokens/s | >ms | >SPREAD | >WRITTEN tokens/s | >ms/token | >SPREAD | >GB/s";
-    let table = table(headings, &speeds.iter().map(line).collect::<Vec<_>>());
+    let table = table(headings, &speeds.iter().map(line).collect::<Vec<_>>(), N_COLUMNS);
     let measured = speeds.first().map_or_else(String::new, |speed| {
         format!(
             "a prompt of {} tokens, then {} tokens one by one; medians of {} rounds\n",
@@ -135,7 +138,7 @@ fn line<T>(Ceiling { one_thread, all_threads, times, .. }: &Ceiling<T>, name: Ve
 }
 
 fn ceilings(headings: &str, lines: impl Iterator<Item = Vec<String>>) -> String {
-    table(headings, &lines.collect::<Vec<_>>())
+    table(headings, &lines.collect::<Vec<_>>(), N_COLUMNS)
 }
 
 /// The training speed of a model.
@@ -185,7 +188,7 @@ pub fn device(device: &OpenDevice) -> String {
 mod tests {
     use super::*;
     use crate::bench::attention::{Cost, series};
-    use crate::view::terminal::columns::{MAX_WIDTH, width};
+    use crate::view::terminal::columns::width;
 
     #[test]
     fn a_table_of_large_numbers_is_no_wider_than_a_page() {
@@ -197,7 +200,7 @@ mod tests {
         let of = |method| series(method, Pass::Forward, &[4096, 8192], || None, measure);
         let rows: Vec<Row> = Method::ALL.into_iter().flat_map(of).collect();
         let table = both_methods(&rows, Pass::Forward);
-        assert!(table.lines().all(|line| width(line) <= MAX_WIDTH), "{table}");
+        assert!(table.lines().all(|line| width(line) <= N_COLUMNS), "{table}");
         let last: Vec<_> = table.lines().last().expect("a row").split_whitespace().collect();
         let one_method = "81,920 20 % 2.0x 16384.0 2.0x";
         assert_eq!(last.join(" "), format!("8192 {one_method} {one_method} 1.0x"));

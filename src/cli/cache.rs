@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::json;
 
+use super::paint::n_columns;
 use super::{note, print_json, print_table};
 use crate::data::{CachedFile, clear_cache, list_cache};
 use crate::format::{counted, size};
@@ -61,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 return print_json(&json!({ "folder": folder, "bytes": bytes(&files), "files": files }));
             }
             if !files.is_empty() {
-                print_table(&view::cache_table(&files, unix_s()))?;
+                print_table(&view::cache_table(&files, unix_s(), n_columns()))?;
             }
             note(format!("{} in `{}`", summary(&files), folder.display()));
         }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tinderbox_kernels::SimdLevel;
 
+use super::paint::n_columns;
 use super::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 use crate::format::or_dash;
@@ -43,7 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let [auto, cpu] =
         [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("no device: none was found"));
-    let (devices, simd) = (listed(&report.devices), report.simd);
+    let (devices, simd) = (listed(&report.devices, n_columns()), report.simd);
     print_table(&format!("{devices}\nauto  takes {auto}\ncpu   takes {cpu}\nsimd  {simd}\n"))?;
     if !has_gpu(&report.devices) {
         note("hint: no GPU was found; if this machine has one, install its driver. Everything also works on the CPU.");
@@ -55,7 +56,7 @@ fn has_gpu(devices: &[DeviceListing]) -> bool {
     devices.iter().filter_map(|device| device.kind).any(AdapterKind::is_gpu)
 }
 
-fn listed(devices: &[DeviceListing]) -> String {
+fn listed(devices: &[DeviceListing], n_columns: usize) -> String {
     let rows: Vec<_> = devices
         .iter()
         .map(|device| {
@@ -69,7 +70,7 @@ fn listed(devices: &[DeviceListing]) -> String {
             ]
         })
         .collect();
-    table("DEVICE | KIND | API | NAME", &rows)
+    table("DEVICE | KIND | API | NAME", &rows, n_columns)
 }
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ mod tests {
         let devices = [software, listing("cuda", Backend::Cuda, None)];
         assert!(!has_gpu(&devices));
         assert_eq!(
-            listed(&devices),
+            listed(&devices, 100),
             "DEVICE  KIND      API     NAME\n\
              wgpu:0  software  Vulkan  A Card\n\
              cuda    -         -       not in this binary\n"

@@ -13,7 +13,7 @@ use crate::data::{Records, conversations};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
 use crate::finetune::{FinetuneMethod, starting_config};
-use crate::format::{shell_word, without_control};
+use crate::format::{grouped, shell_word, without_control};
 use crate::generate::{LanguageModel, Writer};
 use crate::run::{self, Checkpoint, Located, RunDir, Trained};
 use crate::tokenizer::Tokenizer;
@@ -131,7 +131,9 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
 fn describe(records: &Records) {
     let Records { used, skipped, cut, tokens, counted_tokens, longest } = records;
     note(format!(
-        "records {used}, {tokens} tokens, of which {counted_tokens} count ({:.0} %), the longest has {longest}",
+        "records {used}, {} tokens, of which {} count ({:.0} %); the longest has {longest}",
+        grouped(*tokens),
+        grouped(*counted_tokens),
         100.0 * *counted_tokens as f64 / (*tokens).max(1) as f64
     ));
     if *cut > 0 {
@@ -180,8 +182,9 @@ fn at_end(args: &Args, base: &Located, finished: &Finished) -> anyhow::Result<()
         return print_json(&object);
     }
     print(&format!(
-        "held-out records: loss {base_val_loss:.4} before, {:.4} after; {trained_parameters} parameters trained\n",
-        summary.best_val_loss.unwrap_or(f64::NAN)
+        "held-out records: loss {base_val_loss:.4} before, {:.4} after; {} parameters trained\n",
+        summary.best_val_loss.unwrap_or(f64::NAN),
+        grouped(trained_parameters)
     ))?;
     let tokenizer = after.tokenizer.clone();
     let models = [("before", before), ("after", after)].map(|(when, it)| (when, LanguageModel::from(&it.model)));

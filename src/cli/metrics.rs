@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::numbers::at_least_one;
+use super::paint::n_columns;
 use super::{note, print, print_json, print_table};
 use crate::run::{self, Curves, LogRow};
 use crate::view;
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.json {
         print_json(&rows)?;
     } else if !rows.is_empty() {
-        print_table(&view::curves_table(&rows))?;
+        print_table(&view::curves_table(&rows, n_columns()))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every row, --csv also all columns"));

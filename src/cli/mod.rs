@@ -56,6 +56,7 @@ use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::format::{cut_in_the_middle, shell_word, without_control};
 use crate::run::log::ERROR;
 use crate::run::{self, Trained};
+use crate::view;
 
 /// Success.
 const DONE: u8 = 0;
@@ -243,11 +244,19 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a table, with colours if standard output shows them.
+/// Prints a text for people, whose long lines are wrapped between words if the width is known.
+fn print_folded(text: &str) -> anyhow::Result<()> {
+    match paint::given_columns() {
+        Some(n_columns) => print(&view::folded(text, n_columns)),
+        None => print(text),
+    }
+}
+
+/// Prints a table, with colours if standard output shows them; long lines as [`print_folded`].
 fn print_table(text: &str) -> anyhow::Result<()> {
     match paint::has_colors(&io::stdout()) {
-        true => print_styled(&paint::table(&without_control(text))),
-        false => print(text),
+        true => print_styled(&paint::table(&view::folded(&without_control(text), paint::n_columns()))),
+        false => print_folded(text),
     }
 }
 

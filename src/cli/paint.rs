@@ -3,10 +3,12 @@
 //! Control characters are removed before text is coloured, so that escape codes never come from a model or a name.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use ratatui::crossterm::terminal;
 
 /// Colours from the terminal's palette, which suit light and dark backgrounds.
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -33,6 +35,23 @@ pub(super) const MARGIN: &str = "    |";
 /// Whether a stream shows colours: it is a terminal, and neither `NO_COLOR`, `CLICOLOR=0` nor `TERM=dumb` is set.
 pub(super) fn has_colors(stream: &impl RawStream) -> bool {
     stream.is_terminal() && AutoStream::choice(stream) != ColorChoice::Never
+}
+
+/// The width of results in columns, if it is neither given nor that of a terminal.
+const DEFAULT_COLUMNS: usize = 100;
+/// The fewest columns that tables are fitted to.
+const LEAST_COLUMNS: usize = 20;
+
+/// The width of results: the environment variable COLUMNS, else that of the terminal, else 100.
+pub(super) fn n_columns() -> usize {
+    given_columns().unwrap_or(DEFAULT_COLUMNS)
+}
+
+/// The width that results have to fit: `None` if neither COLUMNS nor a terminal gives one.
+pub(super) fn given_columns() -> Option<usize> {
+    let given = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let of_terminal = || std::io::stdout().is_terminal().then(|| terminal::size().ok().map(|size| size.0.into()))?;
+    given().or_else(of_terminal).map(|n: usize| n.max(LEAST_COLUMNS))
 }
 
 /// Colours a message of several lines: labels, hints, best values and the margins of samples.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::numbers::within;
-use super::{load_config, note_each, open_device, overrides, print, print_json};
+use super::{load_config, note_each, open_device, overrides, print_folded, print_json};
 use crate::device::DeviceSpec;
 use crate::interop::Family;
 use crate::plan::{self, Machines, Network, Portable, Vocabulary};
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&plan)?;
     } else {
-        print(&view::plan_table(&plan, &config))?;
+        print_folded(&view::plan_table(&plan, &config))?;
         note_each("note", &plan.notes);
     }
     note_each("warning", config.cautions().iter().chain(&plan.warnings));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::paint::n_columns;
 use super::{note_each, print_json, print_table};
 use crate::run::{self, Difference, Order, RunDir, RunInfo, unix_s};
 use crate::view;
@@ -39,7 +40,7 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
     run::sort(&mut listing.runs, args.sort);
     match args.json {
         true => print_json(&listing.runs)?,
-        false => print_table(&view::runs_table(&listing.runs, unix_s()))?,
+        false => print_table(&view::runs_table(&listing.runs, unix_s(), n_columns()))?,
     }
     note_each("note: skipped", &listing.skipped);
     note_each("note", listing.runs.iter().flat_map(|info| &info.notes));
@@ -52,7 +53,7 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let differences = run::differences(&dirs)?;
     match json {
         true => print_json(&objects(&runs, &differences)?)?,
-        false => print_table(&view::runs_side_by_side(&runs, &differences, unix_s()))?,
+        false => print_table(&view::runs_side_by_side(&runs, &differences, unix_s(), n_columns()))?,
     }
     note_each("note", runs.iter().flat_map(|info| &info.notes));
     Ok(())

@@ -1,10 +1,12 @@
 //! `tinderbox sweep`: searches settings for a text by training many short runs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::Context;
 
 use super::numbers::{at_least_one, within};
+use super::paint::n_columns;
 use super::train::stop_or_exit;
 use super::{DONE, INTERRUPTED, load_config, note, on_ctrl_c, overrides, print_json, print_table};
 use crate::config::ConfigError;
@@ -78,7 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
     match args.json {
         true => print_json(&outcome)?,
-        false => print_table(&view::sweep_table(&outcome))?,
+        false => print_table(&view::sweep_table(&outcome, n_columns()))?,
     }
     note(format!("page: `{}`", root.join(sweep::PAGE).display()));
     if outcome.best_toml.is_some() {
@@ -97,7 +99,9 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     let interrupter = Interrupter::new();
     let handler = interrupter.clone();
     on_ctrl_c(move || stop_or_exit(&handler))?;
-    match sweep::run(request, root, overwrite, &|entry| note(line(entry)), &interrupter) {
+    let equal = Mutex::new(Equal::default());
+    let tell = |entry: &Entry| equal.lock().expect("no panic").lines(entry).into_iter().for_each(note);
+    match sweep::run(request, root, overwrite, &tell, &interrupter) {
         Ok(outcome) => {
             Outcome::write_page(root, &view::sweep_page(&outcome, &outcome.curves(root)))?;
             Ok(Some(outcome))
@@ -107,6 +111,34 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
             Ok(None)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Settings that were prepared one after the other and make equal runs, of which only the first has a line.
+#[derive(Debug, Default)]
+struct Equal {
+    /// Parameters and steps.
+    last: Option<(u64, usize)>,
+    /// The first and the last trial without a line.
+    folded: Option<(usize, usize)>,
+}
+
+impl Equal {
+    /// The lines of an event: none for a setting like the one before, whose number the next event tells.
+    fn lines(&mut self, entry: &Entry) -> Vec<String> {
+        if let Entry::Prepared { trial, parameters, max_steps, .. } = entry {
+            let is_equal = self.last.replace((*parameters, *max_steps)) == Some((*parameters, *max_steps));
+            if is_equal {
+                let first = self.folded.map_or(*trial, |(first, _)| first);
+                self.folded = Some((first, *trial));
+                return Vec::new();
+            }
+        }
+        let folded = self.folded.take().map(|(first, last)| match first == last {
+            true => format!("trial {first}: the same"),
+            false => format!("trials {first} to {last}: the same"),
+        });
+        folded.into_iter().chain([line(entry)]).collect()
     }
 }
 
@@ -152,6 +184,18 @@ pub(super) fn seconds(typed: &str) -> anyhow::Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_settings_have_one_line() {
+        let mut equal = Equal::default();
+        let prepared = |trial, parameters| Entry::Prepared { trial, parameters, step_ms: 2.0, max_steps: 100 };
+        let told = [prepared(0, 10), prepared(1, 10), prepared(2, 10), prepared(3, 20), prepared(4, 20)];
+        let told: Vec<String> = told.iter().flat_map(|entry| equal.lines(entry)).collect();
+        let line = |trial, n| format!("trial {trial}: {n} parameters, 2.00 ms a step, 100 steps in all");
+        assert_eq!(told, [line(0, 10), "trials 1 to 2: the same".to_owned(), line(3, 20)]);
+        let reached = Entry::LeftOut { trial: 5, reason: "too large".to_owned() };
+        assert_eq!(equal.lines(&reached), ["trial 4: the same", "trial 5 is left out: too large"]);
+    }
 
     #[test]
     fn a_budget_has_a_unit() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
+use super::paint::n_columns;
 use super::{print, print_json};
 use crate::interop::verify;
 use crate::view;
@@ -42,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&view::verification(&found))?;
+        print(&view::verification(&found, n_columns()))?;
     }
     if !found.same {
         bail!("`{}` is not the model in `{}`", args.run.display(), args.against.display());

@@ -9,9 +9,15 @@ use super::error::ApiError;
 use super::library::ListedRun;
 use super::routes::Name;
 use super::{Shared, Work};
-use crate::run::{Curves, RunError, RunInfo};
+use crate::run::{self, Curves, Difference, RunDir, RunError, RunInfo};
 use crate::view;
 use crate::view::report::{Comparison, Report};
+
+/// The most settings that are shown of a run, and the most characters of the text that is looked into first.
+const MOST_SETTINGS: usize = 5;
+const MOST_OPENING: usize = 90;
+/// The text that is looked into first in a model that has not written any.
+const OPENING: &str = "\"I am tired,\" said the cat, because it was late";
 
 /// The number of points in a sparkline.
 const N_SPARK: usize = 60;
@@ -84,7 +90,9 @@ pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
 /// The runs, with sparklines of their losses.
 pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
     let work = service.off_thread(Work::Long, |service| {
-        let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
+        let listed = service.library.runs();
+        let settings = settings(&listed);
+        let runs: Vec<Value> = listed.iter().zip(settings).map(|(run, settings)| run_json(run, &settings)).collect();
         Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
     });
     work.await
@@ -112,6 +120,7 @@ pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Resu
             "n_heads": config.n_heads,
             "context_length": config.context_length,
             "has_chat": has_chat,
+            "prompt": opening(&run),
             "checkpoints": kept.collect::<Vec<_>>(),
         });
         Ok(super::routes::json_text(json.to_string()))
@@ -149,8 +158,31 @@ fn unreadable(error: impl Into<RunError>) -> ApiError {
     ApiError::unavailable(error.into().first_line())
 }
 
+/// What sets each of the runs apart from the others, as `n_layers=4 learning_rate=0.003`; empty if a config cannot be read.
+fn settings(listed: &[ListedRun]) -> Vec<String> {
+    let dirs: Vec<RunDir> = listed.iter().map(|listed| listed.run.clone()).collect();
+    let differences = run::differences(&dirs).unwrap_or_default();
+    let of_run = |at: usize| {
+        let known = differences.iter().filter_map(|Difference { key, values }| {
+            let name = key.split_once('.').map_or(&**key, |(_, name)| name);
+            Some(format!("{name}={}", values[at].as_ref()?))
+        });
+        known.take(MOST_SETTINGS).collect::<Vec<_>>().join(" ")
+    };
+    (0..listed.len()).map(of_run).collect()
+}
+
+/// Some words to look into: the beginning of what the model wrote last, or a sentence.
+fn opening(run: &RunDir) -> String {
+    let newest = run::samples(run).ok().and_then(|samples| Some(samples.last()?.text.clone()));
+    let text = newest.map(|text| text.trim().chars().take(MOST_OPENING).collect::<String>()).unwrap_or_default();
+    // Up to the last whole word, so that no token is a part of one.
+    let text = if text.chars().count() < MOST_OPENING { &*text } else { text.rsplit_once(' ').map_or("", |it| it.0) };
+    if text.is_empty() { OPENING.to_owned() } else { text.to_owned() }
+}
+
 /// A row in the table of runs; what cannot be read is null.
-fn run_json(listed: &ListedRun) -> Value {
+fn run_json(listed: &ListedRun, settings: &str) -> Value {
     let ListedRun { name, run, checkpoint } = listed;
     let info = RunInfo::read(run).ok();
     let curve = Curves::read(run).map(|curves| curves.column("train_loss")).unwrap_or_default();
@@ -163,6 +195,9 @@ fn run_json(listed: &ListedRun) -> Value {
         "max_steps": info.as_ref().and_then(|info| info.max_steps),
         "parameters": info.as_ref().and_then(|info| info.parameters),
         "loss": info.as_ref().and_then(|info| info.val_loss),
+        "bits_per_byte": info.as_ref().and_then(|info| info.val_bits_per_byte),
+        "age": info.as_ref().and_then(|info| info.began_unix_s).map(|began| (run::unix_s() - began).max(0.0)),
+        "settings": settings,
         "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
         "curve": view::means(&losses, N_SPARK),
     })

@@ -84,7 +84,7 @@ impl ViewRequest {
                 let answer = Answer::likeliest(model, tokenizer, &prompt, *token)?;
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
-                view::sheet_fragment(&view::lens_sheet(&lens, &attribution, &prompt))
+                view::sheet_fragment(&view::lens_sheet(&lens, &[attribution], *token, &prompt))
             }
             Kind::Explain(cell) => {
                 let explanation = Explanation::new(model, &prompt, *cell)?;

@@ -9,6 +9,7 @@
 )]
 
 mod html;
+mod kinds;
 pub mod report;
 mod sheet;
 mod svg;
@@ -24,14 +25,15 @@ use serde::Serialize;
 pub(crate) use html::SPARK;
 pub(crate) use html::attention::attention_fragment;
 pub use html::attention::{attention_html, attention_mib, check_size};
-pub(crate) use html::curves::{Chart, Series, curves};
+pub(crate) use html::curves::{Chart, PLAIN, SECONDS, STEPS, Series, curves};
 pub(crate) use html::head_history::HeadHistory;
 pub(crate) use html::head_map::head_map;
 #[cfg(feature = "cli")]
 pub(crate) use html::is_page;
 pub(crate) use html::{Fragment, escape, page, page_about};
-#[cfg(feature = "serve")]
-pub(crate) use sheet::explanation::explanation_sheet;
+pub use sheet::embeddings::embeddings_sheet;
+pub use sheet::explanation::explanation_sheet;
+pub use sheet::heads::{head_answers_sheet, scored_heads_sheet};
 pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
 #[cfg(feature = "serve")]
 pub(crate) use sheet::sheet_fragment;
@@ -40,11 +42,13 @@ pub use svg::attention::attention_svg;
 #[cfg(feature = "cli")]
 pub(crate) use svg::is_picture;
 #[cfg(feature = "cli")]
-pub(crate) use svg::plot::margin;
+pub(crate) use svg::plot::round_marks;
 pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};
 pub use terminal::cache::cache_table;
+#[cfg(feature = "cli")]
+pub(crate) use terminal::columns::folded;
 pub use terminal::explanation::explanation;
 pub use terminal::heads::{head_answers, scored_heads};
 pub use terminal::plan::plan_table;

@@ -124,10 +124,40 @@ fn is_heat(color: &[f64], theme: Theme, weight: f64) -> bool {
     (0..3).all(|channel| (color[channel] - heat(theme, weight)[channel]).abs() <= 4.0)
 }
 
+/// The page opens on a pair of tokens that is drawn: its sentence has the weight of the chosen head, which is the largest
+/// of its token, and the number of tokens that look there most.
+fn headline(browser: &mut Browser, weights: &Value) {
+    let [head, query, key] = ["head", "query", "key"].map(|name| {
+        let found = browser.all(".telling", &format!("it.dataset.{name}"));
+        found[0].as_str().expect("an attribute").to_owned()
+    });
+    let [query, key]: [usize; 2] = [query, key].map(|at| at.parse().expect("a token"));
+    let (layer, head_idx) = head.split_once('.').expect("a layer and a head");
+    let [layer, head_idx]: [usize; 2] = [layer, head_idx].map(|at| at.parse().expect("a number"));
+    let of_query = row(weights, [layer, head_idx, query]);
+    assert_eq!(strongest(&of_query, 1)[0].0, key, "{of_query:?}");
+    let text = browser.texts(".telling")[0].clone();
+    let share = match of_query[key] {
+        share if share >= 0.1 => format!("{:.0} %", 100.0 * share),
+        share => format!("{:.1} %", 100.0 * share),
+    };
+    assert!(text.starts_with(&format!("Head {head}: ")) && text.contains(&format!("gives {share} of its")), "{text}");
+    let after = key + 1..PROMPT.len();
+    let looks_there = |at: &usize| strongest(&row(weights, [layer, head_idx, *at]), 1)[0].0 == key;
+    let n = after.clone().filter(looks_there).count();
+    let n_after = after.len();
+    assert_eq!(text.contains(&format!("{n} of the {n_after} tokens after")), n > 1 && n < n_after, "{text}");
+    // What is drawn below is that head and that token.
+    assert_eq!(browser.texts(".flow .token.present"), [PROMPT[query..=query].to_owned()]);
+    let title = browser.texts(".partners h3")[0].clone();
+    assert!(title.starts_with(&format!("Head {head}: ")), "{title}");
+    assert_eq!(browser.texts(".partners .shares .number")[0], format!("{:.3}", of_query[key]));
+}
+
 /// Tokens are coloured by their weights, in both directions, and predictions are those of the lens.
 fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Text"], "the text comes first");
-    assert!(browser.texts(".telling")[0].contains("ead "), "a sentence about a head");
+    headline(browser, weights);
     let flow: String = browser.texts(".flow .token").concat();
     assert_eq!(flow, PROMPT);
     browser.click(".small-map:last-of-type"); // layer 1, head 3
@@ -426,6 +456,9 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
         let held = browser.all(".lines canvas", heights);
         assert_eq!(held[0][0], held[0][1], "all lines are on a picture");
 
+        tab(&mut browser, "Text");
+        browser.click(".flow .token[data-token='699']"); // the pages go on with the token that is kept
+        browser.point_away();
         tab(&mut browser, "Model");
         browser.click(".thumbnail:nth-of-type(6)");
         let (_, weight) = strongest(&row_of_last, 1)[0];

@@ -39,12 +39,17 @@ fn every_head_has_its_scores() {
     let first = text.lines().nth(1).expect("a head");
     let bits = number(&heads["heads"][0][0]["entropy_bits"]);
     assert!(first.starts_with("0.0") && first.contains(&format!(" {bits:.2} ")), "{text}");
-    assert_snapshot!(text.lines().skip(6).collect::<Vec<_>>().join("\n"), @r"
+    assert_snapshot!(text.lines().skip(6).take(6).collect::<Vec<_>>().join("\n"), @r"
 
     32 windows of 16 tokens of the validation split
     induction: 16 sequences of 8 random tokens, each twice
     even: the scores of a head that looks at all tokens equally
+
+    What each head looks at most, and its strongest look, from {this} token to [this] one
     ");
+    let strongest = number(&heads["evidence"][1][1]["snippets"][0]["weight"]);
+    let last = text.lines().last().expect("a snippet");
+    assert!(last.trim_start().starts_with(&format!("{strongest:.2} ")) && last.contains('{'), "{text}");
     assert_eq!(folder.succeed(&[&HEADS[..], &["--output", "heads.txt"]].concat()), "");
     assert_eq!(folder.read("heads.txt"), text);
 }
@@ -60,7 +65,10 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
     let mut last = lines[4].clone();
     last.as_object_mut().expect("an object").remove("step");
     let measured = ["inspect", "heads", "runs/tiny/last", "--format", "json"];
-    assert_eq!(folder.json(&measured), last);
+    let mut measured = folder.json(&measured);
+    assert_eq!(list(&measured["evidence"]).len(), 2, "what each head looks at, which is not logged");
+    measured.as_object_mut().expect("an object").remove("evidence");
+    assert_eq!(measured, last);
     assert_eq!(
         folder.read("runs/tiny/metrics.jsonl"),
         Folder::trained().read("runs/tiny/metrics.jsonl"),

@@ -230,7 +230,7 @@ fn misuse_is_told_apart() {
         ("lens", &[]),
         ("lens", &["--prompt", "a hen", "--top", "0"]),
         ("lens", &["--prompt", "a hen", "--format", "pdf"]),
-        ("heads", &["--format", "svg"]),
+        ("heads", &["--format", "pdf"]),
     ] {
         let ran = folder.run(&[&["inspect", subcommand, "runs/tiny"], args].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);

@@ -74,6 +74,12 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let local = place("local").expect("a score");
     assert_eq!(data["heads"][3]["scores"][local], heads["heads"][1][1]["local"]);
     assert_eq!(data["even"][local], heads["even"]["local"]);
+    for at in 0..4 {
+        let of_head = &heads["heads"][at / 2][at % 2];
+        assert_eq!(data["heads"][at]["snippets"], heads["evidence"][at / 2][at % 2]["snippets"], "{at}");
+        let kind = data["heads"][at]["kind"].as_str().expect("a kind");
+        assert_eq!(kind.replace(' ', "_"), of_head["kind"].as_str().expect("a kind").replace("diagonal", "self"));
+    }
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let svg = folder.read(&format!("runs/tiny/{file}"));
         assert!(svg.starts_with("<svg xmlns") && svg.trim_end().ends_with("</svg>"), "{file}");
@@ -323,7 +329,11 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
 
     // A head's scores stay after a click, and are previewed on hover.
     let heading = |browser: &mut Browser| browser.texts(".heads .detail h3")[0].clone();
-    assert!(heading(browser).starts_with("Head 0.0: "));
+    // It begins with a head that has something to show: its strongest look, with its two tokens.
+    assert!(heading(browser).starts_with("Head "));
+    let weights = browser.all(".heads .snippets li", "Number(it.dataset.weight)");
+    assert!(!weights.is_empty() && weights.len() <= 3, "{weights:?}");
+    assert_eq!(browser.texts(".heads .snippet mark").len(), 2 * weights.len());
     browser.click(".heads .cell[data-head='1.0']");
     browser.point(".heads .cell[data-head='1.1']");
     assert!(heading(browser).starts_with("Head 1.1: "));
@@ -379,5 +389,41 @@ fn several_runs_lie_over_each_other() {
         let size = if screen.0 < 600 { "narrow" } else { "wide" };
         assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .drawing > .line"), "1").len(), 2);
         browser.check("comparison", screen);
+        compare(&mut browser, size);
     }
+}
+
+/// Curves are listed as in the table, hidden by the legend in all charts, drawn over tokens and time, and smoothed.
+fn compare(browser: &mut Browser, size: &str) {
+    let legend = "figure[data-chart=loss] .legend button";
+    let names = browser.texts(legend);
+    assert_eq!(names, browser.texts("section.comparison tr th[scope=row]")[..2], "the order of the table");
+    let drawn = |browser: &mut Browser, chart: &str, size: &str| {
+        browser.all(&format!("figure[data-chart={chart}] > svg.{size} .drawing > .line"), "it.getAttribute('d')")
+    };
+    browser.click(&format!("{legend}:first-child"));
+    assert_eq!([drawn(browser, "loss", size).len(), drawn(browser, "training", "small").len()], [1, 1]);
+    let read = browser.texts("figure[data-chart=loss] output")[0].clone();
+    assert!(!read.contains(&names[0]) && read.contains(&names[1]), "{read}");
+    assert_eq!(browser.all(legend, "it.ariaPressed"), [json!("false"), json!("true")]);
+    browser.click(&format!("{legend}:first-child"));
+    assert_eq!(drawn(browser, "training", "small").len(), 2);
+
+    // 64 tokens a step.
+    let over = |browser: &mut Browser, axis: &str| {
+        browser.evaluate(&format!(
+            "(() => {{ const list = document.querySelector('.tools select'); list.value = '{axis}'; \
+             list.dispatchEvent(new Event('change')); }})()"
+        ));
+        browser.texts("figure[data-chart=loss] output")[0].clone()
+    };
+    assert!(over(browser, "tokens").starts_with("tokens 2,560"));
+    assert!(over(browser, "seconds").starts_with("seconds "));
+    assert!(over(browser, "step").starts_with("step 40"));
+
+    // All charts are read at one place.
+    browser.point(&format!("figure[data-chart=loss] > svg.{size}"));
+    let places = browser.all("figure output span:first-child b", "it.textContent");
+    assert!(places.len() >= 5 && places.iter().all(|place| *place == places[0]), "{places:?}");
+    browser.point_away();
 }

@@ -94,8 +94,9 @@ fn check_page(folder: &Folder, table: &serde_json::Value) {
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&folder.path("sweeps/tiny/sweep.html"));
-        assert_eq!(browser.texts("h2"), ["Settings", "Curves", "Importance", "The best config"]);
-        let rows = browser.texts("section:first-of-type tr");
+        let headings = ["What was found", "Curves", "Each key", "Importance", "Settings", "The best config"];
+        assert_eq!(browser.texts("h2"), headings);
+        let rows = browser.texts("[aria-label='The settings'] tr");
         assert_eq!(rows.len(), 1 + trials.len());
         for (row, trial) in rows[1..].iter().zip(trials) {
             assert!(row.contains(trial["values"][0].as_str().expect("a value")), "{row}");
@@ -103,6 +104,21 @@ fn check_page(folder: &Folder, table: &serde_json::Value) {
                 assert!(row.contains(&format!("{loss:.4}")), "{row}");
             }
         }
+        // No curve reaches the edge of its chart, where what is cut would be.
+        let size = if screen.0 < 600 { "narrow" } else { "wide" };
+        let tops = browser.all(
+            &format!("figure[data-chart=loss] > svg.{size} .drawing > .line"),
+            "Math.min(...it.getAttribute('d').match(/[\\d.]+ [\\d.]+/g).map((point) => Number(point.split(' ')[1])))",
+        );
+        let edge = "Number(document.querySelector('figure[data-chart=loss] > svg').dataset.y.split(' ')[3])";
+        let edge = browser.evaluate(edge).as_f64().expect("a place");
+        assert!(tops.len() >= 3 && tops.iter().all(|top| top.as_f64() > Some(edge)), "{tops:?} {edge}");
+        assert_eq!(browser.texts(".scatters figure").len(), 1);
+        let found = browser.texts("section.sweep p").concat();
+        assert!(found.contains("Seeds of one setting differ by up to 0."), "{found}");
+        // The config is there to be copied, and does not fill the page.
+        assert_eq!(browser.all("details", "it.open"), [false]);
+        assert_eq!(browser.texts("section.sweep p button"), ["Copy the config"]);
         browser.check("sweep", screen);
     }
 }

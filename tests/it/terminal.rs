@@ -1,10 +1,12 @@
 //! Output from a model or a name cannot control the terminal that shows it.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use unicode_width::UnicodeWidthStr;
 
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, Ran};
 
 /// Sets a terminal's title, clipboard and colour: with ESC and with C1 codes.
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
@@ -31,6 +33,55 @@ pub fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> Stri
     String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
 }
 
+/// Every line fits, and every word of letters is one of the wide output: none is broken, and none is lost in a cut.
+#[test]
+fn eighty_columns_break_no_word() {
+    let folder = Folder::trained();
+    let prompt = ["--prompt", "The cat sat"];
+    let one = ["--layer", "0", "--head", "1"];
+    let of_run = |command: &str, more: &[&str]| {
+        let args = ["inspect", command, "runs/tiny"].into_iter().chain(prompt).chain(more.iter().copied());
+        args.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let typed = |args: &str| args.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let commands = [
+        typed("runs"),
+        typed("runs runs/tiny runs/tiny"),
+        typed("metrics runs/tiny"),
+        typed("plan tiny.toml --no-measure"),
+        typed("plan tiny.toml --no-measure --set model.attention_window=[8]"),
+        typed("inspect heads runs/tiny"),
+        typed("inspect ablate runs/tiny --max-batches 1"),
+        typed("tokenizer info runs/tiny"),
+        typed("eval runs/tiny"),
+        typed("devices"),
+        of_run("attention", &[]),
+        of_run("attention", &one),
+        of_run("lens", &[]),
+        of_run("lens", &["--token", "3"]),
+        of_run("lens", &["--patch-from", "The dog sat", "--answer", "a", "--against", "e"]),
+        of_run("explain", &one),
+        of_run("embeddings", &["--word", "cat", "--context", "sat", "--positions"]),
+    ];
+    for args in commands {
+        let at = |n_columns: &str| {
+            let mut command = folder.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+            command.env("COLUMNS", n_columns);
+            Ran::of(command).exits(0).stdout
+        };
+        let (narrow, wide) = (at("80"), at("400"));
+        let too_long = narrow.lines().find(|line| line.width() > 80);
+        assert_eq!(too_long, None, "{args:?}\n{narrow}");
+        let words = |text: &str| -> BTreeSet<String> {
+            let all = text.split(|c: char| !c.is_alphabetic() && c != '…');
+            all.filter(|word| word.chars().count() > 2).map(str::to_owned).collect()
+        };
+        let known = words(&wide);
+        let broken: Vec<String> = words(&narrow).into_iter().filter(|word| !known.contains(word)).collect();
+        assert!(broken.iter().all(|word| word.ends_with('…')), "{args:?}: {broken:?}\n{narrow}");
+    }
+}
+
 #[test]
 fn a_terminal_is_not_controlled_by_texts_and_names() {
     let folder = Folder::with_run(&["tokenizer.kind=byte", "train.max_steps=1"]);
@@ -41,7 +92,7 @@ fn a_terminal_is_not_controlled_by_texts_and_names() {
     let attention_json = [&attention[..], &["--format", "json"]].concat();
     let nothing = format!("{named}/nothing");
     for args in [&write[..], &attention, &attention_json, &["runs", "runs"], &["generate", &nothing]] {
-        let shown = shown(&folder, args, &[]);
+        let shown = shown(&folder, args, &[("COLUMNS", "100")]);
         let shown = plain(&shown);
         assert!(
             shown.contains("owned") | shown.contains(r#""o","w","n""#)
@@ -95,12 +146,13 @@ fn tables_of_numbers_glow_where_colours_are_seen() {
     let patch = [&lens[..], &["--patch-from", "The hat", "--answer", "a", "--against", "e"]].concat();
     let ablate = ["inspect", "ablate", "runs/tiny", "--max-batches", "1"];
     for args in [&lens[..], &patch, &ablate] {
-        let coloured = shown(&folder, args, &[]);
+        let wide = ("COLUMNS", "100");
+        let coloured = shown(&folder, args, &[wide]);
         assert!(coloured.matches("\u{1b}[38;5;").count() > 6, "{args:?}: {coloured:?}");
         assert_eq!(coloured.matches("\u{1b}[38;5;").count(), coloured.matches("\u{1b}[0m").count(), "each ends");
-        let exact = shown(&folder, args, &[("COLORTERM", "truecolor")]);
+        let exact = shown(&folder, args, &[wide, ("COLORTERM", "truecolor")]);
         assert!(exact.contains("\u{1b}[38;2;"), "{args:?}: {exact:?}");
-        let uncoloured = shown(&folder, args, &[("NO_COLOR", "1")]);
+        let uncoloured = shown(&folder, args, &[wide, ("NO_COLOR", "1")]);
         assert_eq!(uncoloured, plain(&coloured), "{args:?}");
         assert!(uncoloured.ends_with(&folder.succeed(args)), "a pipe has none: {args:?}");
         let asked = folder.succeed(&[args, &["--color", "always"]].concat());

@@ -11,17 +11,12 @@ use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttentio
 use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
 use tinderbox_model::probe::Point;
-use tinderbox_model::tokenizer::Tokenizer;
+use tinderbox_model::tokenizer::{Tokenizer, visible};
 
 /// The number of likeliest tokens kept of each prediction.
 const N_TOP: usize = 5;
 /// The most weight-token products for which heads are removed in turn: seconds on a slow CPU.
 const MOST_PRODUCTS: u64 = 100_000_000_000;
-/// The mean weight from which on a head is said to look at a token, or at the previous one.
-const AS_A_RULE: f32 = 0.4;
-/// The fewest later tokens for such a statement.
-const FEWEST: usize = 3;
-
 /// Everything that the page about a prompt shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptDetails {
@@ -36,17 +31,25 @@ pub struct PromptDetails {
     pub first_head: Option<FirstHead>,
 }
 
-/// A head that looks far back, with large weights, and that the prediction needs.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+/// A head, one token, and the earlier token that it looks at most: large weight, far back, and a head that the
+/// prediction needs. The sentence about them is made by whoever draws the weights, from the weights drawn.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct FirstHead {
     /// Its layer, counted from 0.
     pub layer: usize,
     /// Its index in the layer, counted from 0.
     pub head: usize,
-    /// The token that shows its behaviour best, counted from 0.
+    /// The token that looks, counted from 0.
     pub query: usize,
-    /// Its behaviour, as a sentence.
-    pub sentence: String,
+    /// The token that it looks at most, counted from 0.
+    pub key: usize,
+    /// The two tokens in words.
+    pub query_name: String,
+    /// See [`FirstHead::query_name`].
+    pub key_name: String,
+    /// How telling the pair is, 0 if the token only looks at itself or at a sink: to compare prompts.
+    #[serde(skip)]
+    pub pull: f64,
 }
 
 impl PromptDetails {
@@ -62,11 +65,11 @@ impl PromptDetails {
     ) -> Result<Self, InspectError> {
         let attention = PromptAttention::new(model, prompt, selection, &PromptAttention::DETAILS)?;
         let effects = effects(model, prompt)?;
-        let first_head = first_head(&attention, effects.as_deref());
+        let first_head = FirstHead::of(&attention, tokenizer, effects.as_deref());
         Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, first_head })
     }
 
-    /// Reads a prompt in one pass, without removing any head: there are no effects, and no head to show first.
+    /// Reads a prompt in one pass, without removing any head: there are no effects.
     ///
     /// # Errors
     /// In the same cases as [`super::capture()`].
@@ -80,7 +83,8 @@ impl PromptDetails {
         let attention = PromptAttention::new(model, prompt, selection, &points)?;
         let logits = &attention.recording.get(None, Point::Logits).values;
         let predictions = predictions_of(logits, model, tokenizer, prompt, N_TOP);
-        Ok(Self { attention, predictions, effects: None, first_head: None })
+        let first_head = FirstHead::of(&attention, tokenizer, None);
+        Ok(Self { attention, predictions, effects: None, first_head })
     }
 }
 
@@ -110,53 +114,50 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
     Ok(f64::from(host(kernels::cross_entropy_of_logits(logits, targets))?[0]))
 }
 
-/// The head whose strongest pairs look furthest back, weighted by its effect if known.
-fn first_head(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<FirstHead> {
-    let PromptAttention { prompt, selection, recording, .. } = attention;
-    if prompt.len() < 2 {
-        return None;
+impl FirstHead {
+    /// The head whose tokens look furthest back with the largest weights, weighted by its effect if that is known, and
+    /// its clearest pair; `None` for a single token. The effect counts by its root, as that on one text is noisy.
+    #[must_use]
+    pub fn of(attention: &PromptAttention, tokenizer: &Tokenizer, effects: Option<&[Vec<f64>]>) -> Option<Self> {
+        let PromptAttention { prompt, selection, recording, .. } = attention;
+        if prompt.len() < 2 {
+            return None;
+        }
+        let sinks = sinks(prompt, tokenizer);
+        // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts, and
+        // the distance only by its magnitude, or a faint look across a long text would win.
+        let pull = |layer, head, query: usize| {
+            let key = most(recording.row(layer, head, query), query);
+            let weight = f64::from(recording.row(layer, head, query)[key]);
+            let is_telling = key < query && !sinks[key] && !sinks[query];
+            let pull = if is_telling { weight.powi(2) * ((query - key) as f64 + 0.1).ln() } else { 0.0 };
+            (key, pull)
+        };
+        let reach = |layer: usize, head: usize| -> f64 {
+            let effect = effects.map_or(1.0, |effects| effects[layer][head].abs().sqrt());
+            (1..prompt.len()).map(|query| pull(layer, head, query).1).sum::<f64>() * effect
+        };
+        let heads = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
+        let reaches = heads.map(|(layer, head)| (layer, head, reach(layer, head)));
+        let (layer, head, _) = reaches.max_by(|a, b| a.2.total_cmp(&b.2))?;
+        let pairs = (1..prompt.len()).map(|query| (query, pull(layer, head, query)));
+        let (query, (key, pull)) = pairs.max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
+        let [query_name, key_name] = [query, key].map(|at| describe(prompt, at));
+        Some(Self { layer, head, query, key, query_name, key_name, pull })
     }
-    // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts.
-    let pull = |layer, head, query: usize, key: usize| {
-        f64::from(recording.row(layer, head, query)[key]).powi(2) * ((query - key) as f64 - 0.9).max(0.0)
-    };
-    let reach = |layer, head| -> f64 {
-        let strongest = |query| (0..query).map(|key| pull(layer, head, query, key)).fold(0.0, f64::max);
-        let effect = effects.map_or(1.0, |effects| effects[layer][head].abs());
-        (1..prompt.len()).map(strongest).sum::<f64>() * effect
-    };
-    let heads = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
-    let reaches = heads.map(|(layer, head)| (layer, head, reach(layer, head)));
-    let (layer, head, _) = reaches.max_by(|a, b| a.2.total_cmp(&b.2))?;
-    let pairs = (1..prompt.len()).flat_map(|query| (0..query).map(move |key| (query, key)));
-    let (query, key) = pairs.max_by(|a, b| pull(layer, head, a.0, a.1).total_cmp(&pull(layer, head, b.0, b.1)))?;
-    let sentence = sentence(attention, (layer, head), (query, key));
-    Some(FirstHead { layer, head, query, sentence })
 }
 
-fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, key): (usize, usize)) -> String {
-    let PromptAttention { prompt, recording, .. } = attention;
-    let mean = |key_of: &dyn Fn(usize) -> usize, first: usize| {
-        let weights = (first..prompt.len()).map(|query| recording.row(layer, head, query)[key_of(query)]);
-        weights.sum::<f32>() / (prompt.len() - first) as f32
-    };
-    let name = format!("ead {layer}.{head}");
-    if mean(&|query| query - 1, 1) >= AS_A_RULE {
-        return format!("H{name} looks at the token before.");
-    }
-    if prompt.len() - key > FEWEST && mean(&|_| key, key + 1) >= AS_A_RULE {
-        return format!("H{name} looks back at {}.", describe(prompt, key));
-    }
-    let n = match query - key {
-        1 => "1 token".to_owned(),
-        n => format!("{n} tokens"),
-    };
-    let weight = recording.row(layer, head, query)[key];
-    format!(
-        "In h{name}, {} looks back at {}, {n} before, with weight {weight:.2}.",
-        describe(prompt, query),
-        describe(prompt, key)
-    )
+/// The token that `query` looks at most; the earliest among equals.
+fn most(row: &[f32], query: usize) -> usize {
+    (0..=query).fold(0, |best, key| if row[key] > row[best] { key } else { best })
+}
+
+/// The tokens that a head looks at when it has nothing to do: the first, those without text of their own, such as
+/// `<|endoftext|>`, and blanks.
+fn sinks(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<bool> {
+    let added: Vec<u32> = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
+    let tokens = prompt.ids.iter().zip(&prompt.texts).enumerate();
+    tokens.map(|(at, (id, text))| at == 0 || added.contains(id) || text.trim().is_empty()).collect()
 }
 
 /// A token in words: punctuation by its name, a part of a word with its word.
@@ -177,7 +178,7 @@ fn describe(prompt: &Prompt, at: usize) -> String {
     let start =
         (0..at).rev().take_while(|&i| is_inner(&texts[i + 1]) && texts[i].ends_with(char::is_alphanumeric)).last();
     let end = (at + 1..texts.len()).take_while(|&i| is_inner(&texts[i])).last();
-    let piece = &prompt.pieces[at];
+    let piece = visible(text.trim_matches(' '));
     match is_inner(&prompt.texts[at]) && (start.is_some() || end.is_some()) {
         true => {
             let word = texts[start.unwrap_or(at)..=end.unwrap_or(at)].concat();
@@ -209,39 +210,63 @@ mod tests {
         let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("read");
         let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("read");
         assert_eq!(quick.attention.recording.map(1, 2), whole.attention.recording.map(1, 2));
-        assert_eq!((quick.effects, quick.first_head), (None, None));
+        assert!(quick.effects.is_none() && quick.first_head.is_some());
         for (quick, whole) in quick.predictions.iter().zip(&whole.predictions) {
             let [quick, whole] = [quick, whole].map(|it| it.top[0].probability);
             assert!((quick - whole).abs() < 1e-5);
         }
     }
 
-    /// Four heads: attending to the token itself, to the previous one, to the first one, and to all.
+    /// Four heads: attending to the token itself, to the previous one, to the quotes at 4 and 0, and to all.
     fn heads(text: &str, effects: [f64; 4]) -> FirstHead {
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,
-            0 => f32::from(key == query),
             1 => f32::from(key == query.saturating_sub(1)),
-            2 => f32::from(key == 0),
+            2 if query > 4 => [(0, 0.6), (4, 0.4)].into_iter().find(|it| it.0 == key).map_or(0.0, |it| it.1),
+            0 | 2 => f32::from(key == query),
             _ => 1.0 / (query + 1) as f32,
         };
         let it = attention(text, [2, 2], [None, None], weight);
         let effects = [effects[..2].to_vec(), effects[2..].to_vec()];
-        first_head(&it, Some(&effects)).expect("a head")
+        FirstHead::of(&it, &Tokenizer::byte(), Some(&effects)).expect("a head")
     }
 
     #[test]
     fn the_head_that_matters_and_looks_far_is_shown_first() {
-        let first = heads("\"ab cd\"", [1.0, 1.0, -1.0, 0.1]);
-        assert_eq!((first.layer, first.head, first.query), (1, 0, 6));
-        assert_eq!(first.sentence, "Head 1.0 looks back at the opening quote.");
-        let before = heads("\"ab cd\"", [1.0, 1.0, 0.0, 0.0]);
-        assert_eq!(before.sentence, "Head 0.1 looks at the token before.");
-        let spread = heads("ab cd", [0.0, 0.0, 0.0, 1.0]);
-        assert_eq!(
-            spread.sentence,
-            "In head 1.1, the “c” of “cd” looks back at the “a” of “ab”, 3 tokens before, with weight 0.25."
-        );
+        let weight = |head: usize, query: usize, key: usize| match (head, query) {
+            (1, 5..) => f32::from(key == 2),
+            _ => f32::from(key == query),
+        };
+        let it = attention("I \"ab cd", [1, 2], [None, None], weight);
+        let first = FirstHead::of(&it, &Tokenizer::byte(), None).expect("a head");
+        assert_eq!((first.layer, first.head, first.query, first.key), (0, 1, 7, 2));
+        assert_eq!((&*first.query_name, &*first.key_name), ("the “d” of “cd”", "the opening quote"));
+        let before = heads("\"ab cd\"", [1.0, 1.0, 1.0, 0.0]);
+        assert_eq!((before.layer, before.head, before.key + 1), (0, 1, before.query));
+    }
+
+    /// A page that opens on one says nothing about the model.
+    #[test]
+    fn a_sink_is_not_shown_first() {
+        let sink = heads("\"ab cd\"", [0.0, 0.0, 1.0, 0.0]);
+        assert!(sink.pull.abs() < 1e-12, "the first token has the largest weight: {sink:?}");
+        let end = Tokenizer::byte().with_end_of_text();
+        let ids = [97, 256, 98, 32, 99];
+        assert_eq!(sinks(&Prompt::of_ids(ids.to_vec(), &end), &end), [true, true, false, true, false]);
+    }
+
+    /// The pair is always the largest weight of its row: whatever is drawn for the token cannot contradict it.
+    #[test]
+    fn the_pair_is_what_the_token_looks_at_most() {
+        for text in ["hello, and good", "a b", "\"x\" y z", "aa"] {
+            let prompt = testing::prompt(text);
+            let (config, tokenizer) = (small_config(), Tokenizer::byte());
+            let all = HeadSelection::new(None, None, &config).expect("all");
+            let it = PromptDetails::quick(&louder(&config, 256), &tokenizer, &prompt, &all).expect("read");
+            let FirstHead { layer, head, query, key, .. } = it.first_head.expect("a head");
+            let row = it.attention.recording.row(layer, head, query);
+            assert!(row.iter().all(|weight| *weight <= row[key]), "{text}: {query} {key} {row:?}");
+        }
     }
 
     #[test]

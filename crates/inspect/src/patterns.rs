@@ -171,7 +171,7 @@ pub enum HeadKind {
     PreviousToken,
     /// Attends to the first token: often a head with nothing to do here.
     FirstToken,
-    /// Attends to the token itself.
+    /// Attends to the token itself: `self` in tables, like its score.
     Diagonal,
     /// Attends to nearby tokens.
     Local,
@@ -189,7 +189,7 @@ impl fmt::Display for HeadKind {
             Self::DuplicateToken => "duplicate token",
             Self::PreviousToken => "previous token",
             Self::FirstToken => "first token",
-            Self::Diagonal => "diagonal",
+            Self::Diagonal => "self",
             Self::Local => "local",
             Self::Focused => "focused",
             Self::Mixed => "mixed",

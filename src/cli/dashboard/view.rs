@@ -13,7 +13,7 @@ use super::board::{Board, Curve, History, WrittenSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
-use crate::view::margin;
+use crate::view::round_marks;
 
 /// The colours of the two splits, of axes and of warnings, from the 256 terminal colours. Unlike the terminal's sixteen
 /// basic colours they are fixed, and they stand out on white as well as on black.
@@ -34,6 +34,9 @@ const NARROW: u16 = 36;
 
 /// The window size from which four charts and the samples have panes.
 const WIDE: [u16; 2] = [120, 30];
+
+/// The rows of a chart for each number of its axis.
+const ROWS_PER_MARK: u16 = 3;
 
 /// The minimum width of a chart.
 const CHART_WIDTH: u16 = 30;
@@ -178,8 +181,8 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let x_min = board.first_step as f64;
     let x_max = points().fold(board.max_steps as f64, |max, point| max.max(point.0)).max(x_min + 1.0);
-    let margin = margin(y_min, y_max);
-    let (bottom, top) = (y_min - margin, y_max + margin);
+    let marks = round_marks([y_min, y_max], f64::from(area.height / ROWS_PER_MARK).clamp(1.0, 5.0));
+    let (bottom, top) = (marks[0].0, marks[marks.len() - 1].0);
     let line =
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
     // Dots can be told from the line even without colours.
@@ -190,12 +193,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let chart = Chart::new(datasets)
         .x_axis(Axis::default().style(QUIET).bounds([x_min, x_max]).labels([x_min, x_max].map(whole)))
-        .y_axis(
-            Axis::default()
-                .style(QUIET)
-                .bounds([bottom, top])
-                .labels([bottom, f64::midpoint(bottom, top), top].map(number)),
-        )
+        .y_axis(Axis::default().style(QUIET).bounds([bottom, top]).labels(marks.into_iter().map(|(_, label)| label)))
         .block(block);
     frame.render_widget(chart, area);
 }
@@ -334,15 +332,15 @@ mod tests {
         │CPU  94 % ██████████████░  memory 4.0 of 16.0 GiB ███████░░░░░░░░░░░░░░░░░░░░░│
         └──────────────────────────────────────────────────────────────────────────────┘
         ┌ metrics ─────────────────────────────────┐┌ loss (nats/token) ───────────────┐
-        │                      ─ train • validation││4.1450│⡆                          │
-        │▸ loss (nats/token)    1.1000       1.2500││      │⡇                          │
-        │  learning rate       3.00e-4             ││      │⢸                          │
-        │  speed (tokens/s)     18,450             ││2.5500│⢸                          │
-        │                                          ││      │⢸                          │
-        │                                          ││      │⠸⡄ •                       │
-        │                                          ││0.9550│ ⠙⠒⠦⠄                      │
-        │                                          ││      └───────────────────────────│
-        │                                          ││      0                      2,000│
+        │                      ─ train • validation││4│⡇                               │
+        │▸ loss (nats/token)    1.1000       1.2500││ │⡇                               │
+        │  learning rate       3.00e-4             ││3│⢸                               │
+        │  speed (tokens/s)     18,450             ││ │⢸                               │
+        │                                          ││2│⢸                               │
+        │                                          ││ │⠘⡄                              │
+        │                                          ││1│ ⠘⠒⠦•                           │
+        │                                          ││ └────────────────────────────────│
+        │                                          ││ 0                           2,000│
         └──────────────────────────────────────────┘└──────────────────────────────────┘
         ┌ log ─────────────────────────────────────────────────────────────────────────┐
         │step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)   │
@@ -365,7 +363,7 @@ mod tests {
             assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");
         }
         assert_eq!(picture.matches("The cat sat").count(), 1, "not in the log as well:\n{picture}");
-        assert_eq!(picture.matches("2,000│").count(), 3, "axes reach to the last step:\n{picture}");
+        assert_eq!(picture.matches(" 2,000│").count(), 3, "axes reach to the last step:\n{picture}");
         board.select(-1);
         let picture = self::picture(&board, 160, 45, false);
         assert!(picture.contains("┌ peak memory (MiB) ─") && !picture.contains("┌ loss"), "{picture}");

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::about;
-use super::output::{Drawn, DrawnOutput};
+use super::output::{Colors, Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
 use crate::data::BatchSource;
@@ -30,6 +30,8 @@ pub(super) struct Args {
     /// Measure on N batches, evenly spread over the text [default: all of it]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_batches: Option<usize>,
+    #[command(flatten)]
+    colors: Colors,
     #[command(flatten)]
     output: DrawnOutput,
 }
@@ -69,7 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => format!("{n_batches} batches, spread over the {of}"),
     };
     let drawn = Drawn {
-        text: view::ablation(&ablation, &measured_on, args.output.palette()),
+        text: view::ablation(&ablation, &measured_on, args.colors.style(&args.output.file)),
         json: serde_json::to_string(&document)?,
         sheet: view::ablation_sheet(&ablation, &measured_on),
     };

@@ -1,8 +1,9 @@
 //! `tinderbox inspect embeddings`: compares the vectors of one word in several texts.
 
-use super::Prompts;
-use super::output::Output;
+use super::output::{Drawn, DrawnOutput};
+use super::{Prompts, about};
 use crate::cli::Subject;
+use crate::cli::paint::n_columns;
 use crate::inspect::Embeddings;
 use crate::view;
 
@@ -25,7 +26,7 @@ pub(super) struct Args {
     #[arg(long)]
     positions: bool,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 /// Follows the word through the layers and shows how similar its vectors are.
@@ -34,6 +35,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
-    let text = |embeddings: &_| view::embeddings(embeddings, &prompts, args.positions);
-    args.output.write(vec![args.output.page(&embeddings, text)?])
+    let drawn = Drawn {
+        text: view::embeddings(&embeddings, &prompts, args.positions, n_columns()),
+        json: serde_json::to_string(&embeddings)?,
+        sheet: view::embeddings_sheet(&embeddings, &prompts),
+    };
+    args.output.write("A word in its contexts", &about(&opened), vec![drawn])
 }

@@ -1,9 +1,10 @@
 //! `tinderbox inspect explain`: follows one token through one head, number by number.
 
-use super::output::Output;
-use super::{Prompts, Token};
+use super::output::{Drawn, DrawnOutput};
+use super::{Prompts, Token, about};
 use crate::cli::Subject;
 use crate::cli::numbers::count;
+use crate::cli::paint::n_columns;
 use crate::inspect::Explanation;
 use crate::view;
 
@@ -11,7 +12,8 @@ use crate::view;
 #[command(after_help = "\
 Examples:
   tinderbox inspect explain runs/quickstart --prompt \"The bank of\"
-  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2 --token k")]
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2 --token k
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --format html --output bank.html")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
@@ -26,7 +28,7 @@ pub(super) struct Args {
     #[command(flatten)]
     token: Token,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 /// Prints the explanation for each prompt.
@@ -37,7 +39,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in args.prompts.read(&opened)? {
         let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
-        pages.push(args.output.page(&explanation, |explanation| view::explanation(explanation, &prompt))?);
+        pages.push(Drawn {
+            text: view::explanation(&explanation, &prompt, n_columns()),
+            json: serde_json::to_string(&explanation)?,
+            sheet: view::explanation_sheet(&explanation, &prompt),
+        });
     }
-    args.output.write(pages)
+    args.output.write("One token in one head, step by step", &about(&opened), pages)
 }

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::output::Output;
+use super::about;
+use super::output::{Drawn, DrawnOutput};
 use crate::cli::Subject;
 use crate::cli::numbers::at_least_one;
+use crate::cli::paint::n_columns;
 use crate::data::batch;
-use crate::inspect::{Annotations, N_WINDOWS, References, ScoredHeads};
+use crate::inspect::{Annotations, HeadEvidence, N_WINDOWS, References, ScoredHeads};
 use crate::run::Trained;
 use crate::view;
 
@@ -14,6 +16,7 @@ use crate::view;
 #[command(after_help = "\
 Examples:
   tinderbox inspect heads runs/quickstart
+  tinderbox inspect heads runs/quickstart --format svg --output heads.svg
   tinderbox inspect heads runs/quickstart --annotations data/stories.jsonl")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -29,14 +32,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["windows", "text"])]
     annotations: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 /// Scores every head and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let opened = args.subject.open()?;
-    let page = if let Some(path) = &args.annotations {
+    let drawn = if let Some(path) = &args.annotations {
         let Trained { config, tokenizer, model, .. } = &opened;
         let references = References::measure(
             model,
@@ -45,12 +48,23 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             config.data.val_fraction,
             config.train.seed,
         )?;
-        args.output.page(&references, view::head_answers)?
+        Drawn {
+            text: view::head_answers(&references, n_columns()),
+            json: serde_json::to_string(&references)?,
+            sheet: view::head_answers_sheet(&references),
+        }
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
         let windows = batch::spread_tokens(&text, opened.model.config().context_length, args.windows)?;
         let heads = ScoredHeads::measure(&opened.model, &windows)?;
-        args.output.page(&heads.to_json(), |_| view::scored_heads(&heads))?
+        let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
+        let mut json = heads.to_json();
+        json["evidence"] = serde_json::to_value(&evidence)?;
+        Drawn {
+            text: view::scored_heads(&heads, &evidence, n_columns()),
+            json: json.to_string(),
+            sheet: view::scored_heads_sheet(&heads, &evidence),
+        }
     };
-    args.output.write(vec![page])
+    args.output.write("What each head does", &about(&opened), vec![drawn])
 }

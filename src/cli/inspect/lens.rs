@@ -1,9 +1,10 @@
 //! `tinderbox inspect lens`: shows the prediction of each layer, and the contribution of each part to it.
 
 use anyhow::bail;
+use burn::module::Module;
 use serde_json::json;
 
-use super::output::{Drawn, DrawnOutput};
+use super::output::{Colors, Drawn, DrawnOutput};
 use super::{Prompts, Token, about};
 use crate::cli::Subject;
 use crate::cli::numbers::within;
@@ -11,6 +12,9 @@ use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
 use crate::tokenizer::Tokenizer;
 use crate::view;
+
+/// The most products of a weight and a token with which the contributions are measured after every token.
+const MOST_PRODUCTS: usize = 20_000_000_000;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -37,6 +41,8 @@ pub(super) struct Args {
     /// A text of as many tokens, whose values replace those of the prompt, part by part [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
+    #[command(flatten)]
+    colors: Colors,
     #[command(flatten)]
     output: DrawnOutput,
 }
@@ -72,10 +78,29 @@ impl Args {
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         Ok(Drawn {
-            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.palette()),
+            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.colors.style(&self.output.file)),
             json: serde_json::to_string(&document)?,
-            sheet: view::lens_sheet(&lens, &attribution, prompt),
+            sheet: view::lens_sheet(&lens, &self.attributions(opened, prompt, attribution)?, position, prompt),
         })
+    }
+
+    /// The contributions to the prediction after each token, so that a reader of the page can choose one; only those to
+    /// `chosen` if a page is not asked for, or the others would take long.
+    fn attributions(&self, opened: &Trained, prompt: &Prompt, chosen: Attribution) -> anyhow::Result<Vec<Attribution>> {
+        let model = &opened.model;
+        let n_products = model.num_params() * prompt.len() * prompt.len();
+        if !self.output.is_page() || n_products > MOST_PRODUCTS {
+            return Ok(vec![chosen]);
+        }
+        let of = |position| -> Result<Attribution, InspectError> {
+            let answer = Answer::likeliest(model, &opened.tokenizer, prompt, position)?;
+            Attribution::new(model, prompt, position, answer, None)
+        };
+        let others = (0..prompt.len()).filter(|at| *at != chosen.position).map(of);
+        let mut all = others.collect::<Result<Vec<_>, _>>()?;
+        all.push(chosen);
+        all.sort_by_key(|it| it.position);
+        Ok(all)
     }
 
     fn patch(&self, opened: &Trained, prompt: &Prompt, from: &str) -> anyhow::Result<Drawn> {
@@ -90,7 +115,7 @@ impl Args {
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
         Ok(Drawn {
-            text: view::patching(&patching, [prompt, &from], self.output.palette()),
+            text: view::patching(&patching, [prompt, &from], self.colors.style(&self.output.file)),
             json: serde_json::to_string(&patching)?,
             sheet: view::patching_sheet(&patching, [prompt, &from]),
         })

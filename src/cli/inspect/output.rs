@@ -5,53 +5,13 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use serde::Serialize;
 
 use crate::cli::numbers::within;
+use crate::cli::paint::{given_columns, n_columns};
 use crate::cli::{output, paint, print, print_styled};
 use crate::view::{self, Palette, Sheet};
 
-/// The width of a map, in columns, if none is given.
-const DEFAULT_COLUMNS: usize = 100;
-
 /// The form of the output.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// Every number, exact
-    Json,
-}
-
-/// The form and the place of the output.
-#[derive(Debug, clap::Args)]
-pub(super) struct Output {
-    /// The output format
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
-    #[command(flatten)]
-    pub file: File,
-}
-
-impl Output {
-    /// Formats a document as JSON or as text.
-    pub(super) fn page<T: Serialize>(&self, document: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
-        Ok(match self.format {
-            Format::Text => text(document),
-            Format::Json => serde_json::to_string(document)?,
-        })
-    }
-
-    /// Writes the pages to the file or to standard output.
-    pub(super) fn write(&self, pages: Vec<String>) -> anyhow::Result<()> {
-        match self.format {
-            Format::Text => self.file.write_styled(&pages.join("\n")),
-            Format::Json => self.file.write(&json_of(pages)),
-        }
-    }
-}
-
-/// The form of an output that can be drawn.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DrawnFormat {
     /// Tables
@@ -64,14 +24,12 @@ enum DrawnFormat {
     Html,
 }
 
-/// The form and the place of an output that can be drawn.
+/// The form and the place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct DrawnOutput {
     /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = DrawnFormat::Text)]
     format: DrawnFormat,
-    #[command(flatten)]
-    colors: Colors,
     #[command(flatten)]
     pub file: File,
 }
@@ -85,9 +43,9 @@ pub(super) struct Drawn {
 }
 
 impl DrawnOutput {
-    /// The colours of tables in text.
-    pub(super) fn palette(&self) -> Palette {
-        self.colors.palette(self.file.is_given())
+    /// Whether a page is asked for, in which a reader can choose.
+    pub(super) fn is_page(&self) -> bool {
+        matches!(self.format, DrawnFormat::Html)
     }
 
     /// Writes the results; pictures have a title and a line about the run.
@@ -132,11 +90,13 @@ impl File {
         }
     }
 
-    /// As [`File::write`], of a text with colours; the caller has removed control characters from other texts in it.
+    /// As [`File::write`], of a text with colours, whose long lines are wrapped if the width is known; the caller has
+    /// removed control characters from other texts in it.
     pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
-        match &self.output {
-            Some(path) => output::write(path, text),
-            None => print_styled(text),
+        match (&self.output, given_columns()) {
+            (Some(path), _) => output::write(path, text),
+            (None, Some(n_columns)) => print_styled(&view::folded(text, n_columns)),
+            (None, None) => print_styled(text),
         }
     }
 }
@@ -169,6 +129,11 @@ pub(super) struct Colors {
 }
 
 impl Colors {
+    /// The colours of tables in text that goes to `file`, and their width.
+    pub(super) fn style(&self, file: &File) -> (Palette, usize) {
+        (self.palette(file.is_given()), n_columns())
+    }
+
     /// The colours that the terminal supports. Text in a file has none, unless they are requested.
     pub(super) fn palette(&self, to_file: bool) -> Palette {
         let has_colors = !to_file && paint::has_colors(&io::stdout());
@@ -181,15 +146,14 @@ impl Colors {
 pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
-    /// The most columns of a map in text [default: the environment variable COLUMNS, else 100]
+    /// The most columns of a map in text [default: the environment variable COLUMNS, else those of the terminal, else 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
 
 impl TextStyle {
     pub(super) fn n_columns(&self) -> usize {
-        let columns = || env::var("COLUMNS").ok()?.parse().ok().filter(|n| *n >= 20);
-        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
+        self.width.unwrap_or_else(n_columns)
     }
 }
 

@@ -3,7 +3,7 @@ import { events, field, keep, remember, remembered, slider, state, statusLine } 
 
 const DEFAULTS = { temperature: 0.8, tokens: 200 };
 
-export function chat(main, run) {
+export function chat(main, run, about) {
   const now = state(DEFAULTS);
   const status = statusLine();
   const log = page.element("div", { class: "chat", role: "log", "aria-live": "polite" });
@@ -48,9 +48,9 @@ export function chat(main, run) {
     return undefined;
   }
 
-  const button = page.element("button", { type: "button", class: "main", click: send }, "Send");
+  const button = page.element("button", { type: "button", class: "main", disabled: !about.has_chat, click: send }, "Send");
   area.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey) {
+    if (event.key === "Enter" && !event.shiftKey && about.has_chat) {
       event.preventDefault();
       send();
     }
@@ -75,6 +75,8 @@ export function chat(main, run) {
   };
   main.append(
     page.element("h2", {}, "Chat"),
+    ...(about.has_chat ? [] : [page.element("p", { class: "status", role: "alert" },
+      "The tokenizer of this run has no chat template, so the model does not know what a message is. Write with it instead.")]),
     log,
     area,
     page.element(

@@ -7,10 +7,11 @@ import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
 const PAUSE_MS = 400;
-const DEFAULTS = { prompt: "The ", off: "", tokens: 40, step: -1 };
+const DEFAULTS = { off: "", tokens: 40, step: -1 };
 
 export function look(main, run, about) {
-  const now = state(DEFAULTS);
+  const defaults = { prompt: about.prompt, ...DEFAULTS };
+  const now = state(defaults);
   const off = new Set(now.off.split(",").filter((head) => head));
   const checkpoint = checkpoints(run, about, now, () => changed());
   const status = statusLine();
@@ -44,7 +45,7 @@ export function look(main, run, about) {
 
   function changed() {
     now.off = [...off].sort().join(",");
-    keep(now, DEFAULTS);
+    keep(now, defaults);
     return Promise.all([attention(), written()]);
   }
 

@@ -2,7 +2,7 @@
 import { ask, keep, latest, state, statusLine } from "./api.js";
 
 const EVERY_MS = 3000;
-const DEFAULTS = { sort: "name", down: 0, tick: "" };
+const DEFAULTS = { sort: "name", down: 0, tick: "", filter: "" };
 
 /** Columns: key, title, the text of a cell, and whether it is a number. */
 const COLUMNS = [
@@ -10,20 +10,31 @@ const COLUMNS = [
   ["status", "Status", null, false],
   ["step", "Steps", ({ step, max_steps: most }) => (most && most !== step ? `${count(step)} of ${count(most)}` : count(step)), true],
   ["parameters", "Parameters", ({ parameters }) => (parameters === null ? "" : count(parameters)), true],
-  ["loss", "Best loss", ({ loss, is_estimate: about }) => (loss === null ? "" : `${about ? "~" : ""}${loss.toFixed(4)}`), true],
+  ["loss", "Best loss", ({ loss, is_estimate: about }) => measured(loss, about), true],
+  ["bits_per_byte", "Bits per byte", ({ bits_per_byte: bits, is_estimate: about }) => measured(bits, about), true],
+  ["age", "Began", ({ age }) => (age === null ? "" : `${duration(age)} ago`), true],
   ["curve", "Loss", null, false],
 ];
 
-function count(n) {
-  return Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
+function measured(loss, isEstimate) {
+  return loss === null ? "" : `${isEstimate ? "~" : ""}${loss.toFixed(4)}`;
 }
 
-/** The training loss in a picture of words' height, falling from left to right. */
-function sparkline({ curve, name }) {
+/** A time in its largest unit. */
+function duration(s) {
+  const [length, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([least]) => s >= least) ?? [1, "s"];
+  return `${Math.floor(s / length)} ${unit}`;
+}
+
+function count(n) {
+  return Math.round(n).toLocaleString("en");
+}
+
+/** The training loss in a picture of words' height, falling from left to right, on the scale of all runs. */
+function sparkline({ curve, name }, [low, high]) {
   if (curve.length < 2) {
     return "";
   }
-  const [low, high] = [Math.min(...curve), Math.max(...curve)];
   const points = curve.map((loss, at) => {
     const y = high > low ? (loss - low) / (high - low) : 0;
     return `${((at / (curve.length - 1)) * 118 + 1).toFixed(1)},${(23 - y * 22).toFixed(1)}`;
@@ -54,11 +65,11 @@ export function runs(main, first) {
   const table = page.element(
     "table",
     { class: "runs" },
-    page.element("thead", {}, page.element("tr", {}, page.element("td"), ...heads, page.element("td"))),
+    page.element("thead", {}, page.element("tr", {}, page.element("td"), ...heads)),
     body,
   );
 
-  function row(run) {
+  function row(run, scale) {
     const box = page.element("input", {
       type: "checkbox",
       "aria-label": `Compare ${run.name}`,
@@ -69,27 +80,39 @@ export function runs(main, first) {
     });
     box.checked = ticked.has(run.name);
     const at = `/run/${encodeURIComponent(run.name)}`;
+    const links = ["write", "look", "why"].map((view) => page.element("a", { href: `${at}/${view}` }, view));
     const cells = COLUMNS.map(([key, , text, isNumber]) => {
       const content = {
-        name: () => page.element("a", { href: at }, run.name),
+        name: () => page.element(
+          "div",
+          {},
+          page.element("a", { href: at }, run.name),
+          ...(run.settings ? [page.element("div", { class: "settings" }, run.settings)] : []),
+          page.element("div", { class: "links" }, ...(run.has_checkpoint ? links : [])),
+        ),
         status: () => page.element("span", { class: `badge ${run.status}` }, run.status === "running" ? "live" : run.status),
-        curve: () => sparkline(run),
+        curve: () => sparkline(run, scale),
       }[key];
       return page.element("td", { class: isNumber ? `number ${key}` : null }, content ? content() : text(run));
     });
-    const links = ["write", "look", "why"].map((view) => page.element("a", { href: `${at}/${view}` }, view));
-    cells.push(page.element("td", { class: "links" }, ...(run.has_checkpoint ? links : [])));
-    return page.element("tr", {}, page.element("td", {}, box), ...cells);
+    const shown = page.element("tr", {}, page.element("td", {}, box), ...cells);
+    shown.querySelectorAll("a, input").forEach((node, at) => page.set(node, { "data-focus": `${at} ${run.name}` }));
+    return shown;
   }
 
   function show() {
     const value = (run) => run[now.sort] ?? Infinity;
     const order = (a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a.name < b.name ? -1 : 1);
-    const sorted = [...all].sort(order);
-    const focused = document.activeElement?.getAttribute("aria-label");
-    body.replaceChildren(...(now.down ? sorted.reverse() : sorted).map(row));
-    if (focused && !document.activeElement?.getAttribute("aria-label")) {
-      [...body.querySelectorAll("input")].find((box) => box.getAttribute("aria-label") === focused)?.focus();
+    const words = now.filter.toLowerCase().split(/\s+/);
+    const isMeant = ({ name, settings, status }) =>
+      words.every((word) => `${name} ${settings} ${status}`.toLowerCase().includes(word));
+    const sorted = all.filter(isMeant).sort(order);
+    const losses = sorted.flatMap(({ curve }) => curve);
+    const scale = [Math.min(...losses), Math.max(...losses)];
+    const focused = body.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+    body.replaceChildren(...(now.down ? sorted.reverse() : sorted).map((run) => row(run, scale)));
+    if (focused !== undefined) {
+      [...body.querySelectorAll("[data-focus]")].find((node) => node.dataset.focus === focused)?.focus({ preventScroll: true });
     }
     COLUMNS.forEach(([key], at) => {
       const direction = now.down ? "descending" : "ascending";
@@ -105,10 +128,17 @@ export function runs(main, first) {
     ({ runs: all } = await ask("/app/runs", undefined, signal));
     show();
   });
+  const filter = page.element("input", {
+    type: "search", class: "filter", placeholder: "Filter by name, setting or status", "aria-label": "Filter", input: () => {
+      now.filter = filter.value;
+      show();
+    },
+  });
+  filter.value = now.filter;
   const empty = page.element("p", {}, "There is no run yet. Train one with `tinderbox train`: it appears here by itself.");
   empty.hidden = first.length > 0;
   main.append(
-    page.element("h2", {}, "Runs"), empty, page.element("div", { class: "scrolls" }, table), compare, status,
+    page.element("h2", {}, "Runs"), empty, filter, page.element("div", { class: "scrolls" }, table), compare, status,
   );
   show();
   setInterval(() => !document.hidden && refresh().then(() => (empty.hidden = all.length > 0)), EVERY_MS);

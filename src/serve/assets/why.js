@@ -3,10 +3,11 @@ import { editor, field, keep, latest, state, statusLine } from "./api.js";
 import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
-const DEFAULTS = { prompt: "The ", from: "", token: -1, layer: 0, head: 0, step: -1 };
+const DEFAULTS = { from: "", token: -1, layer: 0, head: 0, step: -1 };
 
 export function why(main, run, about) {
-  const now = state(DEFAULTS);
+  const defaults = { prompt: about.prompt, ...DEFAULTS };
+  const now = state(defaults);
   const checkpoint = checkpoints(run, about, now, () => changed());
   const status = statusLine();
   const lens = section("sheet", "Layer by layer");
@@ -25,13 +26,17 @@ export function why(main, run, about) {
     }
   });
   function changed() {
-    keep(now, DEFAULTS);
+    keep(now, defaults);
     return Promise.all([showLens(), showCell()]);
   }
   const set = (name) => (value) => {
     now[name] = value;
     changed();
   };
+  lens.node.addEventListener("choose", ({ detail }) => {
+    token.value = detail;
+    set("token")(detail);
+  });
   const token = page.element("input", {
     type: "number", min: 0, value: now.token < 0 ? "" : now.token, placeholder: "last",
     input: () => set("token")(token.value === "" ? -1 : Number(token.value)),

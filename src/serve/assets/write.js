@@ -21,6 +21,7 @@ export function write(main, run, about) {
   let scored = []; // tokens of the text as {token, logprob, top, offset}
   let after = []; // the likeliest next tokens as [text, log-probability]
   let writing = null;
+  let given = Infinity; // the characters of the text that the reader gave, before those that the model wrote
 
   const sampling = () => ({ temperature: now.temperature, top_p: now.top_p, seed: now.seed, max_tokens: now.tokens });
 
@@ -53,7 +54,10 @@ export function write(main, run, about) {
     return Object.entries(top ?? {}).sort((a, b) => b[1] - a[1]);
   }
 
-  function changed(text) {
+  function changed(text, isWritten = false) {
+    if (!isWritten) {
+      given = Infinity;
+    }
     now.prompt = text;
     keep(now, DEFAULTS);
     return score();
@@ -77,6 +81,8 @@ export function write(main, run, about) {
   async function begin() {
     const mine = (writing = new AbortController());
     button.textContent = "Stop";
+    const begun = Array.from(area.value).length;
+    given = Math.min(given, begun);
     const body = { model: checkpoint.model(), prompt: area.value, ...sampling() };
     try {
       for await (const { choices } of events("/v1/completions", body, mine.signal)) {
@@ -91,7 +97,7 @@ export function write(main, run, about) {
       stop();
     }
     branches.add(area.value);
-    await changed(area.value);
+    await changed(area.value, true);
   }
 
   /** The text up to a token, with another in its place; the model goes on from there. */
@@ -100,6 +106,7 @@ export function write(main, run, about) {
     branches.add(area.value);
     const text = Array.from(area.value).slice(0, scored[at].offset).join("") + token;
     branches.add(text, { from: area.value, token });
+    given = Math.min(given, scored[at].offset);
     area.value = text;
     others.replaceChildren();
     return begin();
@@ -129,15 +136,19 @@ export function write(main, run, about) {
     [...flow.querySelectorAll("button")].forEach((other, place) => page.set(other, { "aria-pressed": String(place === at) }));
   }
 
+  /** The text as tokens, those of a word together; what does not fit the context any more stands before them. */
   function show() {
+    const beginning = Array.from(area.value).slice(0, scored[0]?.offset ?? 0).join("");
     flow.replaceChildren(
-      ...scored.flatMap(({ token, logprob }, at) => {
+      ...(beginning === "" ? [] : [page.element("span", { class: "unread", title: "The model does not read this any more" }, beginning)]),
+      ...words(
+        scored.map(({ token, logprob, offset }, at) => {
         const share = logprob === null ? null : Math.exp(logprob);
         const node = page.element(
           "button",
           {
             type: "button",
-            class: "token",
+            class: offset >= given ? "token written" : "token",
             title: share === null ? "begins the text" : percent(share),
             "data-logprob": logprob,
             click: () => alternatives(at),
@@ -145,10 +156,29 @@ export function write(main, run, about) {
           visible(token),
         );
         node.style.setProperty("--share", share ?? 0);
-        return token.includes("\n") ? [node, page.element("br")] : [node];
-      }),
+        return [token, node];
+        }),
+      ),
     );
     distribution();
+  }
+
+  /** Tokens in groups that no line ends in: a word begins with a blank, and a line end ends one. */
+  function words(tokens) {
+    const groups = [];
+    let word = null;
+    for (const [token, node] of tokens) {
+      if (word === null || /^\s/.test(token)) {
+        word = page.element("span", { class: "word" });
+        groups.push(word);
+      }
+      word.append(node);
+      if (token.includes("\n")) {
+        groups.push(page.element("br"));
+        word = null;
+      }
+    }
+    return groups;
   }
 
   /** The next token's distribution with this temperature and top-p. */
@@ -216,7 +246,7 @@ export function write(main, run, about) {
           button,
           field("Tokens", { min: 1, max: 2000, value: now.tokens }, setting("tokens")),
           field("Seed", { min: 0, max: 2 ** 31, value: now.seed }, setting("seed")),
-          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the stronger its line, the less likely it was"),
+          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the stronger its line, the less likely it was; what the model wrote is coloured"),
         ),
         status,
         flow,

@@ -21,6 +21,33 @@ page.view("heads", (section, { names, even, heads }) => {
     return [page.element("div", {}, name), track, page.element("div", { class: "number" }, number)];
   }
 
+  /** The strongest looks of a head: the token that looks is framed, the one that it looks at is marked. */
+  function examples(snippets) {
+    if (!snippets?.length) {
+      return [];
+    }
+    const shown = (text) => text.replaceAll("\n", "↵");
+    const items = snippets.map(({ weight, distance, before, key, between, query, after }) =>
+      page.element(
+        "li",
+        { "data-weight": weight },
+        page.element("span", { class: "number" }, weight.toFixed(2)),
+        page.element(
+          "span",
+          { class: "snippet", title: `${distance} before` },
+          shown(before),
+          page.element("mark", { class: "key" }, shown(key)),
+          shown(between),
+          page.element("mark", { class: "query" }, shown(query)),
+          shown(after),
+        ),
+      ),
+    );
+    const legend = page.element("p", {}, "Its strongest looks: from the ", page.element("mark", { class: "query" }, "framed"),
+      " token to the ", page.element("mark", { class: "key" }, "marked"), " one.");
+    return [legend, page.element("ul", { class: "snippets" }, ...items)];
+  }
+
   /** A link to the maps of a head. */
   function link(name) {
     const [layer, head] = name.split(".");
@@ -29,11 +56,13 @@ page.view("heads", (section, { names, even, heads }) => {
   }
 
   function show(cell) {
-    const { kind, meaning, scores } = heads[cells.indexOf(cell)];
+    const { kind, meaning, because, tokens, snippets, scores } = heads[cells.indexOf(cell)];
     cells.forEach((other) => page.set(other, { "aria-pressed": String(other === cell) }));
     detail.replaceChildren(
       page.element("h3", {}, `Head ${cell.dataset.head}: ${kind}`),
-      page.element("p", {}, meaning),
+      page.element("p", {}, `${because} ${meaning}`),
+      ...(tokens.length > 0 ? [page.element("p", {}, `Tokens with more than an even share: ${tokens.join(", ")}.`)] : []),
+      ...examples(snippets),
       page.element("div", { class: "bars" }, ...names.flatMap((name, i) => bar(name, scores[i], even[i]))),
       page.element("p", {}, page.element("small", {}, "The tick is the score of a head that looks at all tokens equally.")),
       ...(attention ? [link(cell.dataset.head)] : []));
@@ -48,6 +77,9 @@ page.view("heads", (section, { names, even, heads }) => {
       click: () => show((chosen = cell)),
     });
   }
-  chosen = cells[0];
+  // The head that looks back furthest with the largest weight says more than the first one.
+  const strength = ({ snippets }) => (snippets?.[0] ? snippets[0].weight ** 2 * (1 + Math.log(snippets[0].distance)) : 0);
+  const best = heads.reduce((most, head, at) => (strength(head) > strength(heads[most]) ? at : most), 0);
+  chosen = cells[best];
   show(chosen);
 });

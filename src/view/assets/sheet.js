@@ -17,6 +17,17 @@ function readCells(table) {
     return true;
   }
 
+  // A click, or Enter, chooses the column whose bars are shown below.
+  const bars = [...table.closest("section").querySelectorAll("figure[data-column]")];
+  const choose = () => {
+    if (bars.some((figure) => Number(figure.dataset.column) === at.column)) {
+      bars.forEach((figure) => (figure.hidden = Number(figure.dataset.column) !== at.column));
+    }
+    table.dispatchEvent(new CustomEvent("choose", { bubbles: true, detail: at.column }));
+  };
+  if (bars.length > 0) {
+    page.set(table, { "data-choosable": true });
+  }
   const point = (event) => {
     const cell = event.target.closest("td[data-about]");
     if (cell) {
@@ -26,9 +37,13 @@ function readCells(table) {
   page.set(table, {
     pointermove: point,
     pointerdown: point,
+    click: (event) => event.target.closest("td[data-about]") && choose(),
     focus: () => show(at),
     keydown: (event) => {
       const { row, column } = at;
+      if (event.key === "Enter") {
+        choose();
+      }
       const to = {
         ArrowLeft: { row, column: column - 1 },
         ArrowRight: { row, column: column + 1 },

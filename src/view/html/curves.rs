@@ -12,11 +12,27 @@ const SCRIPT: &str = include_str!("../assets/curves.js");
 
 /// The most points of a curve with dots.
 const MOST_DOTS: usize = 60;
+/// The number of widths of curves behind others.
+const MOST_BEHIND: usize = 5;
 /// Room for the numbers on the left.
 const LEFT: f64 = 48.0;
 const CUT: &str = "higher values are drawn at the upper edge";
 
-/// Curves over steps.
+/// The meaning of the places of points, which are whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Across {
+    /// What is read at a place.
+    pub name: &'static str,
+    /// What the numbers are multiplied with where they are shown.
+    pub factor: f64,
+}
+
+/// Steps of training.
+pub(crate) const STEPS: Across = Across { name: "step", factor: 1.0 };
+/// Milliseconds, shown as seconds.
+pub(crate) const SECONDS: Across = Across { name: "seconds", factor: 1e-3 };
+
+/// Curves over steps or over time.
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
     /// The name of the chart within a page, as an attribute.
@@ -25,6 +41,12 @@ pub(crate) struct Chart {
     pub title: [&'static str; 2],
     /// The curves, back to front.
     pub series: Vec<Series>,
+    pub across: Across,
+    /// Whether the curves are those of several runs, the best in front: the legend begins with it, has one entry for all
+    /// that are not coloured, and curves behind equal ones are wider.
+    pub is_ranked: bool,
+    /// Whether the page opens with a logarithmic axis.
+    pub is_logarithmic: bool,
     /// A marked point and its label.
     pub mark: Option<(Point, String)>,
     /// Whether the axis starts at 0 rather than near the lowest number.
@@ -45,6 +67,28 @@ pub(crate) struct Series {
     pub points: Vec<Point>,
     /// Whether each point is drawn as a dot.
     pub has_dots: bool,
+    /// Tokens read and seconds of training steps at each logged step, in order; may be empty.
+    pub progress: Vec<(u64, [f64; 2])>,
+}
+
+/// The class of a curve that has no colour of its own.
+pub(crate) const PLAIN: &str = "train";
+
+impl Series {
+    /// Tokens or seconds at each of the points, from the last step that is not later; `None` if one is unknown.
+    fn progress(&self, points: &[Point], which: usize) -> Option<Vec<f64>> {
+        let at = |(step, _): &Point| {
+            let n = self.progress.partition_point(|(known, _)| known <= step);
+            Some(self.progress.get(n.checked_sub(1)?)?.1[which])
+        };
+        (!self.progress.is_empty()).then(|| points.iter().map(at).collect())?
+    }
+
+    /// Whether another curve lies on this one, to the width of a line.
+    fn coincides(&self, other: &Self, height: f64) -> bool {
+        let is_near = |(a, b): (&Point, &Point)| a.0 == b.0 && (a.1 - b.1).abs() <= height / 200.0;
+        self.points.len() == other.points.len() && self.points.iter().zip(&other.points).all(is_near)
+    }
 }
 
 impl Chart {
@@ -61,8 +105,8 @@ impl Chart {
     /// The chart as a file.
     pub fn file(&self) -> String {
         let [width, height] = FILE;
-        let drawn = self.series.iter().filter(|series| !series.points.is_empty());
-        let legend = drawn.map(|series| (format!("line {}", series.class), series.name.clone()));
+        let drawn: Vec<&Series> = self.series.iter().filter(|series| !series.points.is_empty()).collect();
+        let legend = self.listed(&drawn).into_iter().map(|(name, of)| (format!("line {}", drawn[of[0]].class), name));
         let body = self.drawn(&self.plot([width, height]));
         let note = self.is_cut().then_some(CUT);
         plot::file(self.title, &legend.collect::<Vec<_>>(), note, [width, height], &body)
@@ -83,8 +127,9 @@ impl Chart {
         let [width, _] = FILE;
         let mut series = self.thinned_series(width);
         series.retain(|series| !series.points.is_empty());
-        let entry = |series: &Series| legend_entry(&format!("line {}", series.class), &series.name);
-        let legend: String = match &series[..] {
+        let listed = self.listed(&series.iter().collect::<Vec<_>>());
+        let entry = |(name, of): &(String, Vec<usize>)| legend_entry(&format!("line {}", series[of[0]].class), name);
+        let legend: String = match &listed[..] {
             [_] => String::new(), // the title says it
             several => several.iter().map(entry).collect(),
         };
@@ -96,13 +141,27 @@ impl Chart {
             self.id,
             sizes.iter().map(|size| self.svg(*size)).collect::<String>(),
         );
-        let series = series.iter().map(|Series { name, class, points, has_dots }| {
-            json!({"name": name, "className": class, "points": points, "hasDots": has_dots})
+        let series = series.iter().map(|series| {
+            let Series { name, class, points, has_dots, .. } = series;
+            let [tokens, seconds] = [0, 1].map(|which| series.progress(points, which));
+            let shown: Vec<(f64, f64)> =
+                points.iter().map(|(at, number)| (*at as f64 * self.across.factor, *number)).collect();
+            let mut json = json!({"name": name, "className": class, "hasDots": has_dots, "points": shown});
+            if self.across == STEPS {
+                json["points"] = json!(points); // whole numbers
+            }
+            if let (Some(tokens), Some(seconds)) = (tokens, seconds) {
+                json["tokens"] = json!(tokens);
+                json["seconds"] = json!(seconds);
+            }
+            json
         });
         let ceiling = Some(self.ceiling).filter(|ceiling| ceiling.is_finite());
         let mark = self.mark.as_ref().map(|((step, number), label)| json!([step, number, label]));
         let numbers = json!({
-            "digits": self.decimals, "ceiling": ceiling, "mark": mark, "series": series.collect::<Vec<_>>()
+            "digits": self.decimals, "ceiling": ceiling, "mark": mark, "series": series.collect::<Vec<_>>(),
+            "across": self.across.name, "logarithmic": self.is_logarithmic,
+            "listed": listed.iter().map(|(_, of)| of).collect::<Vec<_>>(),
         });
         (html, numbers)
     }
@@ -111,8 +170,35 @@ impl Chart {
     fn thinned_series(&self, width: f64) -> Vec<Series> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pixels")]
         let n_stretches = width as usize;
-        let thin = |series: &Series| Series { points: thinned(&series.points, n_stretches), ..series.clone() };
-        self.series.iter().map(thin).collect()
+        let numbers = self.numbers().filter(|number| *number <= self.ceiling);
+        let ends = numbers.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], x| [low.min(x), high.max(x)]);
+        let thin = |(at, series): (usize, &Series)| {
+            let in_front = || self.series[at + 1..].iter().filter(|other| series.coincides(other, ends[1] - ends[0]));
+            let n_in_front = if self.is_ranked { in_front().count() } else { 0 };
+            let class = match n_in_front {
+                0 => series.class.clone(),
+                n => format!("{} behind-{}", series.class, n.min(MOST_BEHIND)),
+            };
+            Series { points: thinned(&series.points, n_stretches), class, ..series.clone() }
+        };
+        self.series.iter().enumerate().map(thin).collect()
+    }
+
+    /// The entries of the legend: names, and the curves that they are about.
+    fn listed(&self, series: &[&Series]) -> Vec<(String, Vec<usize>)> {
+        if !self.is_ranked {
+            return series.iter().enumerate().map(|(at, series)| (series.name.clone(), vec![at])).collect();
+        }
+        let (plain, colored): (Vec<usize>, Vec<usize>) =
+            (0..series.len()).rev().partition(|at| series[*at].class.starts_with(PLAIN));
+        let mut listed: Vec<(String, Vec<usize>)> =
+            colored.into_iter().map(|at| (series[at].name.clone(), vec![at])).collect();
+        match plain.len() {
+            0 => {}
+            1 => listed.push((series[plain[0]].name.clone(), plain)),
+            n => listed.push((format!("{n} others"), plain)),
+        }
+        listed
     }
 
     fn numbers(&self) -> impl Iterator<Item = f64> {
@@ -131,14 +217,16 @@ impl Chart {
         let bottom = if self.from_zero { low } else { low - margin };
         let last = self.series.iter().filter_map(|series| series.points.last());
         let last_step = last.map(|point| point.0).max().unwrap_or(0).max(1);
-        Plot::new(size, LEFT, [0.0, last_step as f64], [bottom, high + margin])
+        let factor = self.across.factor;
+        Plot { factor, ..Plot::new(size, LEFT, [0.0, last_step as f64 * factor], [bottom, high + margin]) }
     }
 
     /// Axes, curves and the mark.
     fn drawn(&self, plot: &Plot) -> String {
         let mut svg = plot.axes();
         let [left, right] = plot.x.range;
-        for Series { class, points, has_dots, .. } in self.thinned_series(right - left) {
+        let thinned = self.thinned_series(right - left).into_iter().filter(|series| !series.points.is_empty());
+        for Series { class, points, has_dots, .. } in thinned {
             svg += &format!("<path class=\"line {class}\" d=\"{}\"/>\n", plot.path(&points));
             if points.len() == 1 || has_dots && points.len() <= MOST_DOTS {
                 for [x, y] in points.iter().map(|point| plot.position(*point)) {
@@ -148,10 +236,18 @@ impl Chart {
         }
         if let Some((point, label)) = &self.mark {
             let [x, y] = plot.position(*point);
-            // Curves fall, so there is room above, away from the edges.
             let half = text_width(label) / 2.0;
             let middle = x.clamp(left + half, (right - half).max(left + half));
-            let above = if y - 16.0 > plot.y.range[1] + 10.0 { y - 16.0 } else { y + 26.0 };
+            // Above or below the point, or at the top: where it covers least of the curves, away from the edges.
+            let [bottom, top] = plot.y.range;
+            let covered = |line: &f64| {
+                let points = self.series.iter().flat_map(|series| &series.points).map(|point| plot.position(*point));
+                let is_under = |[x, y]: &[f64; 2]| (x - middle).abs() < half && (line - 14.0..line + 6.0).contains(y);
+                points.filter(is_under).count()
+            };
+            let lines = [y - 16.0, y + 26.0, top + 14.0].into_iter();
+            let inside = lines.filter(|line| *line > top + 10.0 && *line < bottom - 4.0);
+            let above = inside.min_by_key(covered).unwrap_or(top + 14.0);
             svg += &format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>\n");
             svg += &svg::text("mark-label", [middle, above], None, Anchor::Middle, label);
         }
@@ -193,11 +289,58 @@ pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
 mod tests {
     use super::*;
 
+    fn series(name: &str, class: &str, points: Vec<Point>) -> Series {
+        Series { name: name.to_owned(), class: class.to_owned(), points, has_dots: true, progress: Vec::new() }
+    }
+
+    #[test]
+    fn a_ranked_chart_lists_the_best_first_and_shows_what_lies_behind() {
+        let mut chart = chart(Vec::new());
+        chart.is_ranked = true;
+        let curve = vec![(1, 4.0), (2, 3.0)];
+        let [others, behind] = [vec![(1, 5.0)], curve.clone()];
+        chart.series = vec![
+            series("worst", PLAIN, others.clone()),
+            series("worse", PLAIN, others),
+            series("second", "series-1", behind),
+            series("best", "series-0", curve),
+        ];
+        let listed = chart.listed(&chart.series.iter().collect::<Vec<_>>());
+        let names: Vec<(&str, &[usize])> = listed.iter().map(|(name, of)| (&**name, &**of)).collect();
+        assert_eq!(names, [("best", &[3][..]), ("second", &[2][..]), ("2 others", &[1, 0][..])]);
+        let classes: Vec<String> = chart.thinned_series(100.0).into_iter().map(|series| series.class).collect();
+        assert_eq!(classes, ["train behind-1", "train", "series-1 behind-1", "series-0"]);
+    }
+
+    #[test]
+    fn tokens_and_seconds_are_those_of_the_step() {
+        let mut series = series("training", "train", vec![(10, 4.0), (15, 3.5), (20, 3.0)]);
+        let progress = |series: &Series, which| series.progress(&series.points, which);
+        assert_eq!(progress(&series, 0), None);
+        series.progress = vec![(10, [100.0, 1.5]), (20, [200.0, 3.0])];
+        assert_eq!(progress(&series, 0), Some(vec![100.0, 100.0, 200.0]));
+        assert_eq!(progress(&series, 1), Some(vec![1.5, 1.5, 3.0]));
+        series.points.insert(0, (5, 9.0));
+        assert_eq!(progress(&series, 0), None, "before anything is known");
+    }
+
+    #[test]
+    fn time_is_shown_in_seconds() {
+        let mut chart = chart(vec![(0, 4.0), (2500, 3.0)]);
+        chart.across = SECONDS;
+        assert!(chart.svg(Size::Wide).contains("data-x=\"0 2.5 "), "{}", chart.svg(Size::Wide));
+        let (_, json) = chart.figure(&[Size::Wide]);
+        assert_eq!(json["series"][0]["points"], json!([[0.0, 4.0], [2.5, 3.0]]));
+    }
+
     fn chart(points: Vec<Point>) -> Chart {
         Chart {
             id: "loss",
             title: ["Loss", "nats per token"],
-            series: vec![Series { name: "training".to_owned(), class: "train".to_owned(), points, has_dots: true }],
+            series: vec![series("training", "train", points)],
+            across: STEPS,
+            is_ranked: false,
+            is_logarithmic: false,
             mark: None,
             from_zero: false,
             ceiling: f64::INFINITY,
@@ -218,6 +361,24 @@ mod tests {
         assert!(chart(vec![(3, 2.0)]).svg(Size::Wide).contains("<circle"));
         let empty = chart(Vec::new());
         assert!(empty.is_empty() && !empty.svg(Size::Narrow).contains("NaN"));
+    }
+
+    #[test]
+    fn a_label_lies_where_no_curve_is() {
+        let mut chart = chart((0..=100).map(|step| (step, 4.0 - 0.03 * step as f64)).collect());
+        chart.mark = Some(((100, 1.0), "best 1.0000, whole split".to_owned()));
+        let svg = chart.svg(Size::Wide);
+        let label = svg.split("<text class=\"mark-label\"").nth(1).expect("a label");
+        let number = |name: &str| -> f64 {
+            let rest = label.split(&format!(" {name}=\"")).nth(1).expect(name);
+            rest.split('"').next().expect("its end").parse().expect("a number")
+        };
+        let (middle, line) = (number("x"), number("y"));
+        let plot = chart.plot(pixels(Size::Wide));
+        let half = text_width("best 1.0000, whole split") / 2.0;
+        let under = chart.series[0].points.iter().map(|point| plot.position(*point));
+        let under = under.filter(|[x, y]| (x - middle).abs() < half && (line - 12.0..line + 4.0).contains(y));
+        assert_eq!(under.count(), 0, "{middle} {line}");
     }
 
     #[test]

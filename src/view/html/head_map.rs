@@ -3,9 +3,10 @@
 use serde_json::json;
 
 use crate::format::grouped;
-use crate::inspect::{HeadKind, HeadScores, ScoredHeads};
-use crate::view::Fragment;
+use crate::inspect::{HeadEvidence, HeadKind, HeadScores, ScoredHeads};
 use crate::view::html::head_history::{SCORES, score};
+use crate::view::kinds::{because, lead, token};
+use crate::view::{Fragment, escape};
 
 const STYLE: &str = include_str!("../assets/heads.css");
 const SCRIPT: &str = include_str!("../assets/heads.js");
@@ -13,21 +14,21 @@ const SCRIPT: &str = include_str!("../assets/heads.js");
 /// The number of heads per layer from which a cell has room for an abbreviation only.
 const MANY_HEADS: usize = 7;
 
-/// Every kind, in legend order, with an abbreviation and a sentence.
+/// Every kind, in legend order, with an abbreviation and what its number does not say.
 const KINDS: [(HeadKind, &str, &str); 9] = [
-    (HeadKind::PreviousToken, "prev", "Looks at the token before."),
-    (HeadKind::Local, "local", "Looks at what is near."),
-    (HeadKind::Diagonal, "self", "Looks at the token itself."),
-    (HeadKind::FirstToken, "first", "Looks at the first token: often a head that has nothing to do here."),
-    (HeadKind::DuplicateToken, "same", "Looks at where the same token came before."),
-    (HeadKind::Induction, "ind", "Looks at what followed when the same token came before."),
+    (HeadKind::PreviousToken, "prev", ""),
+    (HeadKind::Local, "local", ""),
+    (HeadKind::Diagonal, "self", ""),
+    (HeadKind::FirstToken, "first", "Often a head that has nothing to do here."),
+    (HeadKind::DuplicateToken, "same", ""),
+    (HeadKind::Induction, "ind", ""),
     (HeadKind::Focused, "foc", "Looks sharply, at no place that has a name."),
     (HeadKind::Uniform, "uni", "Looks at all tokens equally."),
-    (HeadKind::Mixed, "mix", "Does none of these for the most part."),
+    (HeadKind::Mixed, "mix", ""),
 ];
 
-/// The head map of the weights after `step`.
-pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
+/// The head map of the weights after `step`, and what each head looks at most, `[L][H]`.
+pub(crate) fn head_map(step: u64, heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -> Fragment {
     let n_heads = heads.scores.first().map_or(0, Vec::len);
     let is_many = n_heads >= MANY_HEADS;
     let (table_class, prefix) = if is_many { (" class=\"many\"", "") } else { ("", "head ") };
@@ -38,7 +39,11 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         for (head, scores) in of_layer.iter().enumerate() {
             let kind = scores.kind();
             let (name, class) = (kind.to_string(), class(kind));
-            let label = if is_many { describe(kind)[0] } else { &name };
+            let most = lead(scores, &heads.even, evidence.get(layer).and_then(|layer| layer.get(head)));
+            let label = match is_many {
+                true => describe(kind)[0].to_owned(),
+                false => format!("{name}<small>{}</small>", escape(&most.map(|it| it.short()).unwrap_or_default())),
+            };
             rows += &format!(
                 "<td><button type=\"button\" class=\"cell {class}\" data-head=\"{layer}.{head}\" title=\"{}\" \
                  aria-label=\"head {layer}.{head}: {name}\">{label}</button></td>",
@@ -63,17 +68,23 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         heads.n_windows,
         heads.window_tokens,
     );
-    Fragment { body, data: Some(data(heads).to_string()), ..Fragment::empty("heads", &[STYLE], &[SCRIPT]) }
+    Fragment { body, data: Some(data(heads, evidence).to_string()), ..Fragment::empty("heads", &[STYLE], &[SCRIPT]) }
 }
 
 /// `{"names", "even": [..], "heads": [L * H]}`.
-fn data(heads: &ScoredHeads) -> serde_json::Value {
+fn data(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -> serde_json::Value {
     let values = |scores: &HeadScores| SCORES.map(|(key, _)| score(scores, key));
-    let of_head = |scores: &HeadScores| {
+    let of_head = |(scores, evidence): (&HeadScores, Option<&HeadEvidence>)| {
         let kind = scores.kind();
-        json!({"kind": kind.to_string(), "meaning": describe(kind)[1], "scores": values(scores)})
+        let tokens = evidence.into_iter().flat_map(|it| &it.tokens).map(|seen| token(seen).short());
+        json!({
+            "kind": kind.to_string(), "meaning": describe(kind)[1], "scores": values(scores),
+            "because": because(scores, &heads.even, evidence), "tokens": tokens.collect::<Vec<_>>(),
+            "snippets": evidence.map(|it| &it.snippets),
+        })
     };
-    let of_heads: Vec<_> = heads.scores.iter().flatten().map(of_head).collect();
+    let evidence = evidence.iter().flatten().map(Some).chain(std::iter::repeat(None));
+    let of_heads: Vec<_> = heads.scores.iter().flatten().zip(evidence).map(of_head).collect();
     json!({"names": SCORES.map(|(_, name)| name), "even": values(&heads.even), "heads": of_heads})
 }
 

@@ -1,11 +1,11 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
-use super::curves::SMALL;
+use super::curves::{SMALL, TRAINING_LOSS, progress};
 use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
 use crate::run::{self, Difference, RunDir, RunInfo};
-use crate::view::{self, Chart, Fragment, N_SERIES, Series, escape, run_names};
+use crate::view::{self, Chart, Fragment, N_SERIES, PLAIN, STEPS, Series, escape, run_names};
 
 const STYLE: &str = include_str!("../assets/comparison.css");
 
@@ -53,8 +53,8 @@ impl Comparison {
         view::page(&names.join(", "), &lead, &known)
     }
 
-    /// The validation losses as a large chart, the other columns as small ones, with a curve per run. The best are in
-    /// front.
+    /// The validation losses as a large chart, the training losses and the other columns as small ones, with a curve per
+    /// run. The best are in front.
     fn charts(&self, names: &[String]) -> Vec<Chart> {
         let runs = || names.iter().zip(&self.reports).enumerate().rev();
         let losses = Chart {
@@ -66,17 +66,23 @@ impl Comparison {
                     class: class(at),
                     points: report.curves.column("val_bits_per_byte_estimate"),
                     has_dots: true,
+                    progress: progress(&report.curves),
                 })
                 .collect(),
+            across: STEPS,
+            is_ranked: true,
+            is_logarithmic: false,
             mark: None,
             from_zero: false,
             ceiling: f64::INFINITY,
             decimals: Some(4),
         };
         let small = |column: super::curves::Column| {
-            column.chart(runs().map(|(at, (name, report))| (name.clone(), class(at), &report.curves)))
+            let of_runs = runs().map(|(at, (name, report))| (name.clone(), class(at), &report.curves));
+            Chart { is_ranked: true, ..column.chart(of_runs) }
         };
-        std::iter::once(losses).chain(SMALL.map(small)).collect()
+        let training = Chart { from_zero: false, ..small(TRAINING_LOSS) };
+        [losses, training].into_iter().chain(SMALL.map(small)).collect()
     }
 
     fn table(&self, names: &[String]) -> Fragment {
@@ -134,7 +140,7 @@ impl Comparison {
 fn class(at: usize) -> String {
     match at < N_SERIES {
         true => format!("series-{at}"),
-        false => "train".to_owned(),
+        false => PLAIN.to_owned(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The charts of every run: its losses, and small ones of learning rate, gradients and speed.
 
+use std::collections::BTreeMap;
+
 use crate::run::{Curves, RunInfo};
-use crate::view::{Chart, Series};
+use crate::view::{Chart, STEPS, Series};
 
 /// The multiple of the first loss above which losses are drawn at the upper edge: an explosion would flatten everything
 /// else.
@@ -24,19 +26,36 @@ pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
         id: "loss",
         title: ["Loss", "nats per token"],
         series: vec![
-            Series { name: "training".to_owned(), class: "train".to_owned(), points: train, has_dots: false },
+            Series {
+                name: "training".to_owned(),
+                class: "train".to_owned(),
+                points: train,
+                has_dots: false,
+                progress: progress(curves),
+            },
             Series {
                 name: "validation (estimates)".to_owned(),
                 class: "validation".to_owned(),
                 points: validation,
                 has_dots: true,
+                progress: progress(curves),
             },
         ],
+        across: STEPS,
+        is_ranked: false,
+        is_logarithmic: false,
         mark,
         from_zero: false,
         ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
         decimals: Some(4),
     }
+}
+
+/// Tokens read and seconds of training steps at each step of the log.
+pub(super) fn progress(curves: &Curves) -> Vec<(u64, [f64; 2])> {
+    let seconds: BTreeMap<u64, f64> = curves.column("train_s").into_iter().collect();
+    let both = |(step, tokens): (u64, f64)| Some((step, [tokens, *seconds.get(&step)?]));
+    curves.column("tokens").into_iter().filter_map(both).collect()
 }
 
 /// A column of a run's log as a small chart.
@@ -52,6 +71,9 @@ pub(super) struct Column {
 
 pub(super) const LEARNING_RATE: Column =
     Column { id: "rate", title: ["Learning rate", "by step"], key: "learning_rate", decimals: None };
+
+pub(super) const TRAINING_LOSS: Column =
+    Column { id: "training", title: ["Training loss", "nats per token"], key: "train_loss", decimals: Some(4) };
 
 /// The small charts of a run.
 pub(super) const SMALL: [Column; 3] = [
@@ -69,9 +91,20 @@ impl Column {
             class,
             points: curves.column(key),
             has_dots: false,
+            progress: progress(curves),
         });
-        let series = series.collect();
-        Chart { id, title, series, mark: None, from_zero: true, ceiling: f64::INFINITY, decimals }
+        Chart {
+            id,
+            title,
+            series: series.collect(),
+            across: STEPS,
+            is_ranked: false,
+            is_logarithmic: false,
+            mark: None,
+            from_zero: true,
+            ceiling: f64::INFINITY,
+            decimals,
+        }
     }
 
     /// A chart of this column of one run.

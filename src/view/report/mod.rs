@@ -80,7 +80,7 @@ impl Report {
         })
     }
 
-    /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 48
+    /// Measures the run's best weights on its validation split, on `device`. This takes about as long as reading 80
     /// windows of the split. If this fails, a note says why.
     pub fn measure(&mut self, run: &RunDir, device: &Device) {
         match measured::measure(run, device) {
@@ -128,7 +128,7 @@ impl Report {
         let small = curves::SMALL.map(|column| column.single(&self.curves));
         let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
         let measured = self.measured.as_ref();
-        let head_map = |Measured { step, heads, .. }: &Measured| view::head_map(*step, heads);
+        let head_map = |Measured { step, heads, evidence, .. }: &Measured| view::head_map(*step, heads, evidence);
         let attention = measured.and_then(|measured| measured.attention.as_ref());
         let newest = samples::newest("What it writes now", &self.samples).unwrap_or_default();
         let sections = [

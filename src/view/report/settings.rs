@@ -146,6 +146,11 @@ fn shown(value: &Value) -> String {
             format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
         }
         Value::String(text) => format!("{text:?}"), // TOML would write some on several lines
+        // A default may be a product of others, as 0.1 * 0.003: without the last digits, which nobody wrote.
+        Value::Float(number) if number.is_finite() => {
+            let rounded: f64 = format!("{number:.11e}").parse().expect("a number");
+            Value::Float(rounded).to_string()
+        }
         other => other.to_string(),
     }
 }
@@ -182,6 +187,13 @@ mod tests {
         let names: Vec<&str> = sections.iter().map(|section| &*section.name).collect();
         assert_eq!(names[..4], ["data", "tokenizer", "model", "train"]);
         assert_eq!(sections[2].settings[1].key, "d_model");
+    }
+
+    #[test]
+    fn a_number_has_the_digits_that_someone_would_write() {
+        for (number, expected) in [(0.1 * 0.003, "0.0003"), (0.1 + 0.2, "0.3"), (1.0, "1.0")] {
+            assert_eq!(shown(&Value::Float(number)), expected);
+        }
     }
 
     #[test]

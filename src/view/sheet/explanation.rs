@@ -13,12 +13,12 @@ const LONGEST: usize = 8;
 
 /// The numbers of `inspect explain`: the first numbers of vectors, and the token's product with every key.
 #[must_use]
-pub(crate) fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
+pub fn explanation_sheet(it: &Explanation, prompt: &Prompt) -> Sheet {
     let Explanation { layer, head, token, .. } = *it;
     Sheet {
         heading: prompt.whole_pieces().concat(),
         lead: format!(
-            "Layer {layer}, head {head}: how `{}`, token {token}, gathers from the tokens that it sees.",
+            "Layer {layer}, head {head}: how “{}”, token {token}, gathers from the tokens that it sees.",
             prompt.pieces[token]
         ),
         figures: [read(it), projected(it), matched(it, prompt), weighted(it, prompt), gathered(it, prompt)]
@@ -93,7 +93,12 @@ fn vectors(title: &str, rows: Vec<(String, Vec<f64>)>) -> Grid {
     let n = rows[0].1.len();
     let shown = n.min(SHOWN);
     let cell = |name: &str, at: usize, value: f64| {
-        Some(Cell { value, label: signed(value, 2), about: format!("{name}, number {at}: {}", signed(value, 6)) })
+        Some(Cell {
+            value,
+            label: signed(value, 2),
+            note: String::new(),
+            about: format!("{name}, number {at}: {}", signed(value, 6)),
+        })
     };
     let cells = |(name, vector): &(String, Vec<f64>)| {
         vector.iter().take(shown).enumerate().map(|(at, x)| cell(name, at, *x)).collect()
@@ -123,8 +128,8 @@ fn by_token(
     let label =
         |value: f64| if scale == ColorScale::Fraction { format!("{value:.digits$}") } else { signed(value, digits) };
     let cell = |name: &str, at: usize, value: Option<f64>| {
-        let about = |value: f64| format!("{name} of `{}`, token {at}: {value:.6}", prompt.pieces[at]);
-        value.map(|value| Cell { value, label: label(value), about: about(value) })
+        let about = |value: f64| format!("{name} of “{}”, token {at}: {value:.6}", prompt.pieces[at]);
+        value.map(|value| Cell { value, label: label(value), note: String::new(), about: about(value) })
     };
     let cells = |(name, numbers): &(String, Vec<Option<f64>>)| {
         numbers.iter().take(shown).enumerate().map(|(at, value)| cell(name, at, *value)).collect()

@@ -1,24 +1,34 @@
 //! The sheets of `inspect lens` and `inspect ablate`: the contents of their cells and bars.
 
+use std::iter;
+
 use crate::format::{grouped, percent, signed};
 use crate::inspect::{Ablation, Attribution, Guess, LayerPrediction, Lens, Part, Patching, Prompt};
 use crate::tokenizer::visible;
-use crate::view::sheet::{Bars, Cell, ColorScale, Figure, Grid, Sheet};
+use crate::view::sheet::{Bars, Cell, Choice, ColorScale, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
 use crate::view::terminal::tables::{compared_with, contributions, stage_name};
 
 /// The most columns of a token in a cell.
 const LONGEST: usize = 8;
+/// The number of parts that are ranked.
+const N_RANKED: usize = 12;
 
-/// The most probable token of each layer after every token, and the contributions to one prediction.
+/// The most probable token of each layer after every token, and the contributions to the prediction after the token at
+/// `position`; if there are several attributions, a reader can choose another token.
+///
+/// # Panics
+/// If none of the attributions is about this token.
 #[must_use]
-pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sheet {
+pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, prompt: &Prompt) -> Sheet {
+    assert!(attributions.iter().any(|it| it.position == position), "its contributions are known");
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
     let cell = |stage: usize, at: usize| {
         let prediction = &lens.positions[at].stages[stage];
         let best = prediction.top.first()?;
-        let about = format!("After `{}`, token {at}, {}", prompt.pieces[at], guesses(prediction));
-        Some(Cell { value: best.probability, label: short(LONGEST, &visible(&best.token)), about })
+        let about = format!("After “{}”, token {at}, {}", prompt.pieces[at], guesses(prediction));
+        let label = short(LONGEST, &visible(&best.token));
+        Some(Cell { value: best.probability, label, note: whole_percent(best.probability), about })
     };
     let n = lens.positions.len();
     let grid = Grid {
@@ -28,34 +38,44 @@ pub fn lens_sheet(lens: &Lens, attribution: &Attribution, prompt: &Prompt) -> Sh
         cells: (0..stages.len()).map(|stage| (0..n).map(|at| cell(stage, at)).collect()).collect(),
         scale: ColorScale::Fraction,
     };
+    let bars = attributions.iter().map(|it| {
+        let choice = Choice { column: it.position, is_first: it.position == position };
+        Bars { choice: (attributions.len() > 1).then_some(choice), ..attribution_bars(it, prompt) }
+    });
     Sheet {
         heading: prompt.whole_pieces().concat(),
         lead: "The residual stream after each layer, read as if it were the last. A column is the token that was read \
                last; the lowest row is the model's own prediction."
-            .to_owned(),
-        figures: vec![Figure::Grid(grid), Figure::Bars(attribution_bars(attribution, prompt))],
+            .to_owned()
+            + if attributions.len() > 1 { " A click on a column shows what its prediction is made of." } else { "" },
+        figures: iter::once(Figure::Grid(grid)).chain(bars.map(Figure::Bars)).collect(),
     }
 }
 
+/// A probability in a small cell: `94 %`, `<1 %`.
+fn whole_percent(share: f64) -> String {
+    if share < 0.005 { "<1 %".to_owned() } else { format!("{:.0} %", 100.0 * share) }
+}
+
 fn guesses(prediction: &LayerPrediction) -> String {
-    let guess = |guess: &Guess| format!("`{}` {:.3}", visible(&guess.token), guess.probability);
+    let guess = |guess: &Guess| format!("“{}” {:.3}", visible(&guess.token), guess.probability);
     let top: Vec<String> = prediction.top.iter().map(guess).collect();
     let came = prediction.came.as_ref().map_or(String::new(), |came| {
-        format!("; `{}` came, {:.3}, rank {}", visible(&came.guess.token), came.guess.probability, came.rank)
+        format!("; “{}” came, {:.3}, rank {}", visible(&came.guess.token), came.guess.probability, came.rank)
     });
     format!("{}: {}{came}", stage_name(prediction.layer), top.join(", "))
 }
 
 fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
     let title = format!(
-        "After `{}`, token {}: the logit of `{}` minus {} is {}, the sum of",
+        "After “{}”, token {}: the logit of “{}” minus {} is {}, the sum of",
         prompt.pieces[it.position],
         it.position,
         visible(&it.answer.token),
-        compared_with(it),
+        compared_with(it, ["“", "”"]),
         signed(it.difference, 4)
     );
-    Bars { title, rows: contributions(it) }
+    Bars { title, rows: contributions(it), choice: None }
 }
 
 /// The rise of the loss without each head and layer; `measured_on` names the text.
@@ -64,19 +84,28 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     let rises: Vec<(Part, f64)> =
         it.parts.iter().filter_map(|part| Some((part.part, part.mean.or(part.zero)? - it.loss))).collect();
     let has_mean = it.parts.iter().any(|part| part.mean.is_some());
-    let instead = if has_mean { "its mean" } else { "zeros" };
+    let instead = if has_mean { "their mean over the text" } else { "zeros" };
     let about = |part: Part, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
-    let title = format!("The change of the loss with {instead} instead of each part's values, nats per token");
+    let title = "How much the loss rises without each part, nats per token".to_owned();
     let grid =
         parts_grid(title, &rises, ColorScale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);
+    let mut order = rises.clone();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let most = order.first();
+    let rows = order.iter().take(N_RANKED).map(|(part, rise)| (part.to_string(), *rise)).collect();
+    let ranked = Bars { title: "The parts without which it rises most".to_owned(), rows, choice: None };
     Sheet {
         heading: "The loss without each part".to_owned(),
         lead: format!(
-            "The loss of the whole model is {:.4} nats per token over {} tokens: {measured_on}.",
+            "The whole model has a loss of {:.4} nats per token over {} tokens: {measured_on}. A part is switched off by \
+             putting {instead} in the place of its values; its number is how much worse the model then predicts this text, \
+             and below 0 the model does better without it.{}",
             it.loss,
-            grouped(it.tokens as u64)
+            grouped(it.tokens as u64),
+            most.map(|(part, rise)| format!(" It can least do without {part}: {}.", signed(*rise, 4)))
+                .unwrap_or_default()
         ),
-        figures: vec![Figure::Grid(grid)],
+        figures: vec![Figure::Grid(grid), Figure::Bars(ranked)],
     }
 }
 
@@ -99,7 +128,8 @@ fn parts_grid(
     let mut cells = vec![vec![None; n_heads + 2]; n_layers];
     for &(part, value) in values {
         if let Some((row, column)) = cell_of(part, n_heads) {
-            cells[row][column] = Some(Cell { value, label: label(value), about: about(part, value) });
+            cells[row][column] =
+                Some(Cell { value, label: label(value), note: String::new(), about: about(part, value) });
         }
     }
     let heads = (0..n_heads).map(|head| format!("head {head}"));
@@ -124,8 +154,8 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     let stage = |stage: usize| stage_name(stage.checked_sub(1));
     let cell = |row: usize, at: usize| {
         let value = it.residual[row][at];
-        let about = format!("{} at `{}`, token {at}: {}", stage(row), prompt.pieces[at], percent(value));
-        Some(Cell { value, label: percent(value), about })
+        let about = format!("{} at “{}”, token {at}: {}", stage(row), prompt.pieces[at], percent(value));
+        Some(Cell { value, label: percent(value), note: String::new(), about })
     };
     let all = it.residual.iter().flatten().copied().chain(moved.iter().map(|(_, fraction)| *fraction));
     let scale = ColorScale::signed(all);
@@ -144,7 +174,7 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
     Sheet {
         heading: prompt.whole_pieces().concat(),
         lead: format!(
-            "Patched from `{}`. After token {}, the logit of `{answer}` minus that of `{against}` is {} in the prompt and {} \
+            "Patched from “{}”. After token {}, the logit of “{answer}” minus that of “{against}” is {} in the prompt and {} \
              in the other: 0 % and 100 %.",
             from.whole_pieces().concat(),
             it.position,
@@ -174,7 +204,10 @@ mod tests {
         let both = [Answer { id: 1, token: "<".to_owned() }, Answer { id: 2, token: "\"".to_owned() }];
         let patching = Patching::new(&model, [&prompt, &from], position, both).expect("patched");
         assert!(attribution.terms.iter().any(|Term { logit, .. }| *logit < 0.0));
-        vec![lens_sheet(&lens, &attribution, &prompt), patching_sheet(&patching, [&prompt, &from])]
+        vec![
+            lens_sheet(&lens, std::slice::from_ref(&attribution), position, &prompt),
+            patching_sheet(&patching, [&prompt, &from]),
+        ]
     }
 
     #[test]
@@ -197,7 +230,8 @@ mod tests {
         let svg = sheets_svg("Lens", "a run", &sheets);
         assert!(svg.contains("&lt;a&amp;b&gt;&quot;") && !svg.contains("<a&b>") && !svg.contains("var("));
         let Figure::Bars(bars) = &sheets[0].figures[1] else { panic!("bars") };
-        assert_eq!(svg.matches("<rect").count(), 3 * 6 + bars.rows.len() + 3 * 5 + 2 * 6);
+        let legends = 6 + 5 + 5;
+        assert_eq!(svg.matches("<rect").count(), 3 * 6 + bars.rows.len() + 3 * 5 + 2 * 6 + legends);
     }
 
     #[test]
@@ -210,7 +244,9 @@ mod tests {
             part(Part::Mlp { layer: 0 }, 2.5),
         ];
         let sheet = ablation_sheet(&Ablation { tokens: 1000, loss: 2.0, parts }, "a text");
-        let [Figure::Grid(grid)] = &sheet.figures[..] else { panic!("a grid") };
+        let [Figure::Grid(grid), Figure::Bars(bars)] = &sheet.figures[..] else { panic!("a grid and bars") };
+        assert_eq!(bars.rows[0].0, "layer 0 head 1");
+        assert!(sheet.lead.ends_with("It can least do without layer 0 head 1: +1.0000."), "{}", sheet.lead);
         assert_eq!(grid.scale, ColorScale::Signed(1.0));
         let values: Vec<f64> = grid.cells[0].iter().flatten().map(|cell| (cell.value * 10.0).round() / 10.0).collect();
         assert_eq!(values, [-0.1, 1.0, 0.0, 0.5]);

@@ -1,7 +1,8 @@
 //! The results of `inspect`, except attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
 
-#[cfg(feature = "serve")]
+pub(crate) mod embeddings;
 pub(crate) mod explanation;
+pub(crate) mod heads;
 pub(crate) mod measured;
 
 use crate::format::signed;
@@ -55,6 +56,8 @@ pub struct Cell {
     pub value: f64,
     /// The text in the cell; may be empty.
     pub label: String,
+    /// A second, smaller line of text; may be empty.
+    pub note: String,
     /// The tooltip.
     pub about: String,
 }
@@ -75,6 +78,18 @@ pub struct Bars {
     pub title: String,
     /// The names and numbers, from top to bottom.
     pub rows: Vec<(String, f64)>,
+    /// The column of the sheet's first grid that they are about, if the reader can choose another; of these only the one
+    /// that is shown first is in a picture.
+    pub choice: Option<Choice>,
+}
+
+/// One of several bars, by the column that a reader clicks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The column, counted from 0.
+    pub column: usize,
+    /// Whether these bars are shown first.
+    pub is_first: bool,
 }
 
 impl ColorScale {
@@ -90,6 +105,18 @@ impl ColorScale {
         match self {
             Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
             Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
+        }
+    }
+
+    /// Values across the scale, with their labels: a legend.
+    fn legend(self) -> Vec<(f64, String)> {
+        match self {
+            Self::Fraction => [0.0, 0.01, 0.05, 0.2, 0.5, 1.0].map(|x| (x, format!("{:.0} %", 100.0 * x))).to_vec(),
+            Self::Signed(full) => {
+                let decimals = if full < 0.1 { 4 } else { 2 };
+                let label = |x: f64| if x == 0.0 { "0".to_owned() } else { signed(x, decimals) };
+                [-1.0, -0.25, 0.0, 0.25, 1.0].map(|x| (x * full, label(x * full))).to_vec()
+            }
         }
     }
 
@@ -145,18 +172,27 @@ impl Grid {
             for cell in cells {
                 rows += &match cell {
                     None => "<td></td>".to_owned(),
-                    Some(Cell { value, label, about }) => {
+                    Some(Cell { value, label, note, about }) => {
                         let ([ground, letters], about, label) =
                             (css_colors(self.scale, *value), escape(about), escape(label));
-                        format!("<td style=\"background:{ground};color:{letters}\" data-about=\"{about}\">{label}</td>")
+                        let note =
+                            if note.is_empty() { String::new() } else { format!("<small>{}</small>", escape(note)) };
+                        format!(
+                            "<td style=\"background:{ground};color:{letters}\" data-about=\"{about}\">{label}{note}</td>"
+                        )
                     }
                 };
             }
             rows += "</tr>\n";
         }
+        let entry = |(value, label): (f64, String)| {
+            let [ground, _] = css_colors(self.scale, value);
+            format!("<span><i style=\"background:{ground}\"></i>{}</span>", escape(&label))
+        };
+        let legend: String = self.scale.legend().into_iter().map(entry).collect();
         format!(
-            "<figure>\n<figcaption>{}</figcaption>\n<output></output>\n<div class=\"scrolls\">\n\
-             <table class=\"cells\" tabindex=\"0\" aria-label=\"{}\">\n\
+            "<figure>\n<figcaption>{}</figcaption>\n<p class=\"scale\">{legend}</p>\n<output></output>\n\
+             <div class=\"scrolls\">\n<table class=\"cells\" tabindex=\"0\" aria-label=\"{}\">\n\
              <thead><tr><td></td>{columns}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n</figure>\n",
             escape(&self.title),
             escape(&format!("{}: arrow keys move from cell to cell", self.title)),
@@ -165,37 +201,48 @@ impl Grid {
 
     /// Draws the grid below `y`; returns its right and lower ends.
     fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
-        const ROW: f64 = 22.0;
+        let has_notes = self.cells.iter().flatten().flatten().any(|cell| !cell.note.is_empty());
+        let height = if has_notes { 36.0 } else { ROW };
         let chars = |names: &mut dyn Iterator<Item = &String>| names.map(|name| width(name)).max().unwrap_or(0) as f64;
         let left = MARGIN + ADVANCE * (chars(&mut self.rows.iter()) + 1.5);
-        let mut labels = self.cells.iter().flatten().flatten().map(|cell| &cell.label);
+        let mut labels = self.cells.iter().flatten().flatten().flat_map(|cell| [&cell.label, &cell.note]);
         let widest = chars(&mut labels).max(chars(&mut self.columns.iter())).max(2.0);
         let column = ADVANCE * (widest + 1.0);
-        let top = y + 2.2 * ROW;
+        let top = y + 3.2 * ROW;
         *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
+        let mut x = MARGIN;
+        for (value, label) in self.scale.legend() {
+            let (class, _) = self.scale.classes(value);
+            *svg +=
+                &format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\"/>\n", y + 24.0);
+            *svg += &svg::text("i", [x + 18.0, y + 34.0], Some(SIZE), Anchor::Start, &label);
+            x += 18.0 + ADVANCE * (width(&label) as f64 + 2.0);
+        }
         for (at, name) in self.columns.iter().enumerate() {
             let x = left + (at as f64 + 0.5) * column;
             *svg += &svg::text("m", [x, top - 6.0], Some(SIZE), Anchor::Middle, name);
         }
         for (row, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
-            let y = top + row as f64 * ROW;
+            let y = top + row as f64 * height;
             *svg += &svg::text("m", [left - 8.0, y + 15.0], Some(SIZE), Anchor::End, name);
             for (at, cell) in cells.iter().enumerate() {
-                let Some(Cell { value, label, about }) = cell else { continue };
+                let Some(Cell { value, label, note, about }) = cell else { continue };
                 let x = left + at as f64 * column;
                 let (class, letters) = self.scale.classes(*value);
                 *svg += &format!(
                     "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>\n",
                     column - 1.0,
-                    ROW - 1.0,
+                    height - 1.0,
                     escape(about)
                 );
-                if !label.is_empty() {
-                    *svg += &svg::text(&letters, [x + column / 2.0, y + 15.0], Some(SIZE), Anchor::Middle, label);
+                for (text, size, below) in [(label, SIZE, 15.0), (note, SIZE - 2.0, 30.0)] {
+                    if !text.is_empty() {
+                        *svg += &svg::text(&letters, [x + column / 2.0, y + below], Some(size), Anchor::Middle, text);
+                    }
                 }
             }
         }
-        [left + self.columns.len() as f64 * column, top + self.rows.len() as f64 * ROW]
+        [left + self.columns.len() as f64 * column, top + self.rows.len() as f64 * height]
     }
 }
 
@@ -208,6 +255,9 @@ impl Bars {
     }
 
     fn html(&self) -> String {
+        let choice = self.choice.map_or(String::new(), |Choice { column, is_first }| {
+            format!(" data-column=\"{column}\"{}", if is_first { "" } else { " hidden" })
+        });
         let mut rows = String::new();
         for (name, value) in &self.rows {
             let (class, left, width) = self.bar(*value, 50.0); // percent
@@ -219,13 +269,12 @@ impl Bars {
             );
         }
         format!(
-            "<figure>\n<figcaption>{}</figcaption>\n<dl class=\"terms\">\n{rows}</dl>\n</figure>\n",
+            "<figure{choice}>\n<figcaption>{}</figcaption>\n<dl class=\"terms\">\n{rows}</dl>\n</figure>\n",
             escape(&self.title)
         )
     }
 
     fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
-        const ROW: f64 = 20.0;
         const HALF: f64 = 160.0;
         let longest = self.rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0) as f64;
         let left = MARGIN + ADVANCE * (longest + 1.0);
@@ -253,6 +302,8 @@ const SIZE: f64 = 13.0;
 /// The width of a character in monospaced fonts.
 const ADVANCE: f64 = 8.0;
 const FIGURE_GAP: f64 = 24.0;
+/// The height of a row of cells with one line of text.
+const ROW: f64 = 22.0;
 /// The number of shades per scale in SVG.
 const N_SHADES: usize = 16;
 
@@ -306,6 +357,9 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
             line(&mut body, &mut y, "m", text.trim_end());
         }
         for figure in &sheet.figures {
+            if matches!(figure, Figure::Bars(Bars { choice: Some(Choice { is_first: false, .. }), .. })) {
+                continue;
+            }
             y += FIGURE_GAP / 2.0;
             let [end, below] = match figure {
                 Figure::Grid(grid) => grid.svg(&mut body, y),

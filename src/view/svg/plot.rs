@@ -61,6 +61,8 @@ pub(crate) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attrib
 pub(crate) struct Plot {
     pub x: Axis,
     pub y: Axis,
+    /// The factor from the steps of points to the numbers of the x axis.
+    pub factor: f64,
 }
 
 impl Plot {
@@ -69,13 +71,14 @@ impl Plot {
         Self {
             x: Axis { domain: steps, range: [left, width - RIGHT] },
             y: Axis { domain: numbers, range: [height - BELOW, ABOVE] },
+            factor: 1.0,
         }
     }
 
     /// The position of a point, clamped to the plot's range of numbers.
     pub fn position(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
-        [self.x.at(step as f64), self.y.at(number)]
+        [self.x.at(step as f64 * self.factor), self.y.at(number)]
     }
 
     /// The points connected by lines.
@@ -97,7 +100,8 @@ impl Plot {
             svg += &format!("<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>\n");
             svg += &svg::text("tick", [left - 8.0, y + 4.0], None, Anchor::End, &label);
         }
-        for (number, label) in self.x.ticks(((right - left) / 70.0).max(2.0), 1.0) {
+        let least = if self.factor < 1.0 { 0.0 } else { 1.0 }; // steps are whole
+        for (number, label) in self.x.ticks(((right - left) / 70.0).max(2.0), least) {
             let x = self.x.at(number);
             svg += &format!("<path class=\"grid\" d=\"M{x:.1} {bottom:.1}v4\"/>\n");
             svg += &svg::text("tick", [x, bottom + 18.0], None, Anchor::Middle, &label);
@@ -124,7 +128,7 @@ impl Axis {
     }
 
     /// Round numbers within the domain, with labels: roughly at most `most`, and at least `least` apart.
-    fn ticks(&self, most: f64, least: f64) -> Vec<(f64, String)> {
+    pub fn ticks(&self, most: f64, least: f64) -> Vec<(f64, String)> {
         let [low, high] = self.domain;
         let step = round_step((high - low) / most.floor()).max(least);
         if !(step > 0.0 && step.is_finite()) {
@@ -138,6 +142,23 @@ impl Axis {
         let numbers = multiples.map(|i| i as f64 * step);
         numbers.map(|number| (number, label(number, step, largest))).collect()
     }
+}
+
+/// Round numbers at even distances, at most about `most + 1`, of which the first and the last enclose the numbers from
+/// `low` to `high`; with labels.
+#[cfg(feature = "cli")]
+pub(crate) fn round_marks([low, high]: [f64; 2], most: f64) -> Vec<(f64, String)> {
+    let room = margin(low, high);
+    let [low, high] = if high > low { [low, high] } else { [low - room, high + room] };
+    let step = round_step((high - low) / most);
+    if !step.is_finite() {
+        return vec![(low, String::new()), (high, String::new())]; // numbers that nobody measures
+    }
+    let (from, to) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+    #[allow(clippy::cast_possible_truncation, reason = "a handful of marks")]
+    let multiples = from as i64..=to as i64;
+    let largest = (from * step).abs().max((to * step).abs());
+    multiples.map(|i| (i as f64 * step, label(i as f64 * step, step, largest))).collect()
 }
 
 /// The smallest number at or above `least` that is 1, 2 or 5 times a power of ten.
@@ -294,6 +315,21 @@ mod tests {
                 assert!((2..=6).contains(&n), "{n} ticks up to {high}");
             }
         }
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn marks_are_round_and_enclose_all_numbers() {
+        let labels = |low, high, most| {
+            let marks = round_marks([low, high], most);
+            assert!(marks[0].0 <= low && marks[marks.len() - 1].0 >= high, "{marks:?}");
+            marks.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(1.1, 4.0, 4.0), ["1", "2", "3", "4"]);
+        assert_eq!(labels(1.25, 1.31, 2.0), ["1.25", "1.30", "1.35"]);
+        assert_eq!(labels(0.0, 18_450.0, 2.0), ["0", "10,000", "20,000"]);
+        assert_eq!(labels(3e-4, 3e-4, 2.0).len(), 3, "a constant has room");
+        assert_eq!(labels(0.0, 0.0, 2.0).len(), 3);
     }
 
     #[test]

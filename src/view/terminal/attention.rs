@@ -70,6 +70,8 @@ const LONGEST_NAME: usize = 12;
 const SMALLEST_THUMBNAIL: usize = 16;
 /// The width in columns up to which thumbnails of short prompts are enlarged.
 const SMALL_THUMBNAIL: usize = 24;
+/// The most tokens that are named for each that looks.
+const N_TOP: usize = 3;
 /// The columns between two thumbnails.
 const GAP: usize = 2;
 
@@ -152,9 +154,15 @@ fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Pa
     let has_wide = prompt.pieces.iter().any(|piece| piece.contains(|c: char| c.width() > Some(1)));
     let cell = if has_wide || left + 2 * t <= n_columns { 2 } else { 1 };
     let per_block = (n_columns.saturating_sub(left) / cell).clamp(1, t);
-    let top: Vec<String> = (0..t).map(|query| names.top(recording.row(layer, head, query))).collect();
-    let longest = top.iter().map(|top| width(top)).max().unwrap_or(0);
-    let has_top_beside = left + cell * t + 3 + longest <= n_columns;
+    let tops = |n| (0..t).map(|query| names.top(recording.row(layer, head, query), n)).collect::<Vec<String>>();
+    let longest = |top: &[String]| top.iter().map(|top| width(top)).max().unwrap_or(0);
+    let mut top = tops(N_TOP);
+    let has_top_beside = left + cell * t + 3 + longest(&top) <= n_columns;
+    if let Some(fewer) = (1..N_TOP).rev().find(|n| left + 2 + longest(&tops(*n)) <= n_columns)
+        && left + 2 + longest(&top) > n_columns
+    {
+        top = tops(fewer);
+    }
 
     let right = if has_top_beside { "; right: the top three" } else { "" };
     let mut text =
@@ -205,9 +213,9 @@ impl Names {
         Self { beside: beside.collect(), width: last.to_string().len() + 1 + name_width, name_width }
     }
 
-    /// The three tokens with the largest weights.
-    fn top(&self, row: &[f32]) -> String {
-        let top = strongest(row, 3);
+    /// The `n` tokens with the largest weights.
+    fn top(&self, row: &[f32], n: usize) -> String {
+        let top = strongest(row, n);
         let top = top.iter().map(|&(at, weight)| format!("{} {weight:.3}", self.beside[at]));
         top.collect::<Vec<_>>().join("   ")
     }

@@ -6,7 +6,7 @@ use crate::format::{or_dash, rough_duration, size};
 
 /// A line for each file: what it was made for, its kind, its size and how long ago it was used.
 #[must_use]
-pub fn cache_table(files: &[CachedFile], now_unix_s: f64) -> String {
+pub fn cache_table(files: &[CachedFile], now_unix_s: f64, n_columns: usize) -> String {
     let row = |file: &CachedFile| {
         let kind = match file.kind {
             CachedKind::Tokens => "tokens",
@@ -17,5 +17,5 @@ pub fn cache_table(files: &[CachedFile], now_unix_s: f64) -> String {
         let ago = rough_duration(now_unix_s - file.used_unix_s as f64);
         [or_dash(file.made_for.clone()), kind.to_owned(), size(file.bytes), ago]
     };
-    table("FOR | KIND | >SIZE | >USED AGO", &files.iter().map(row).collect::<Vec<_>>())
+    table("FOR | KIND | >SIZE | >USED AGO", &files.iter().map(row).collect::<Vec<_>>(), n_columns)
 }

@@ -2,9 +2,6 @@
 
 use unicode_width::UnicodeWidthChar;
 
-/// The most columns per line, which most terminals can show.
-pub(crate) const MAX_WIDTH: usize = 100;
-
 /// The number of columns of a text: 2 for characters of East Asian scripts and most emoji, 0 for combining marks.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().filter_map(UnicodeWidthChar::width).sum()
@@ -53,19 +50,69 @@ pub(crate) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     lines
 }
 
-/// Pieces in lines of at most [`MAX_WIDTH`], the first line after `name`, the others aligned below it.
-pub(crate) fn named_flow(name: &str, name_width: usize, pieces: &[String]) -> String {
+/// Pieces in lines of at most `n_columns`, the first line after `name`, the others aligned below it.
+pub(crate) fn named_flow(name: &str, name_width: usize, pieces: &[String], n_columns: usize) -> String {
     let mut text = String::new();
-    for (index, line) in flow(pieces, MAX_WIDTH - name_width - 1).iter().enumerate() {
+    for (index, line) in flow(pieces, n_columns.saturating_sub(name_width + 1).max(1)).iter().enumerate() {
         let name = if index == 0 { name } else { "" };
         text += &format!("{name:<name_width$} {line}\n");
     }
     text
 }
 
+/// A text whose lines are wrapped between words if they are too long for `n_columns`: below their last column, if it
+/// begins early enough, or else indented by two blanks more than they are. Colours have no width.
+#[cfg(feature = "cli")]
+pub(crate) fn folded(text: &str, n_columns: usize) -> String {
+    let mut folded = String::new();
+    for line in text.split_inclusive('\n') {
+        let words = line.trim_end_matches('\n');
+        if width(&plain(words)) <= n_columns {
+            folded.push_str(line);
+            continue;
+        }
+        let indent = words.len() - words.trim_start_matches(' ').len();
+        let column = words.trim_end().rfind("  ").map_or(0, |at| width(&plain(&words[..at + 2])));
+        let hang =
+            if column > indent && column <= n_columns * 2 / 3 { column } else { (indent + 2).min(n_columns / 2) };
+        let mut lines = vec![String::new()];
+        for word in words.split_inclusive(' ') {
+            let last = lines.last_mut().expect("never empty");
+            if last.trim().is_empty() || width(&plain(last)) + width(&plain(word.trim_end())) <= n_columns {
+                last.push_str(word);
+            } else {
+                lines.push(" ".repeat(hang) + word);
+            }
+        }
+        folded += &lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n");
+        folded += &line[words.len()..];
+    }
+    folded
+}
+
+/// The text without escape codes of colours.
+#[cfg(feature = "cli")]
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    let mut parts = text.split('\u{1b}');
+    plain.extend(parts.next());
+    plain.extend(parts.filter_map(|part| part.split_once('m')).map(|(_, text)| text));
+    plain
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn a_long_line_is_wrapped_between_words_and_below_its_beginning() {
+        assert_eq!(folded("short\n  one two three\n", 10), "short\n  one two\n    three\n");
+        assert_eq!(folded("key   12  a remark\n", 16), "key   12  a\n          remark\n");
+        assert_eq!(folded("\u{1b}[31mred\u{1b}[0m word", 8), "\u{1b}[31mred\u{1b}[0m word");
+        assert_eq!(folded("unbreakable words", 8), "unbreakable\n  words");
+        assert_eq!(folded("", 8), "");
+    }
 
     #[test]
     fn texts_fit_their_columns() {

@@ -3,8 +3,12 @@
 use crate::inspect::{Explanation, Projection, Prompt, strongest};
 use crate::view::terminal::columns::{fit, flow, numbered, width};
 
-/// The number of elements of a vector that are shown.
+/// The most elements of a vector that are shown, and the fewest, however narrow the terminal is.
 const SHOWN: usize = 6;
+const LEAST_SHOWN: usize = 2;
+/// The width of an element with its gap, and of the length with its gap.
+const ELEMENT: usize = 9;
+const LENGTH: usize = 12;
 /// The width of the name before a vector, in columns.
 const NAME: usize = 30;
 /// The longest bar, in columns.
@@ -14,11 +18,12 @@ pub(crate) const NAMED: usize = 5;
 /// The number of later tokens that are listed: enough to see the effect of the mask.
 pub(crate) const LATER: usize = 4;
 
-/// The six steps, in at most 100 columns. Every line ends with a line break.
+/// The six steps in `n_columns`, 60 at least. Every line ends with a line break.
 #[must_use]
-pub fn explanation(it: &Explanation, prompt: &Prompt) -> String {
+pub fn explanation(it: &Explanation, prompt: &Prompt, n_columns: usize) -> String {
     let piece_width = prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(0).min(12);
-    let mut writer = Writer { text: String::new(), it, prompt, piece_width };
+    let n_shown = (n_columns.saturating_sub(3 + NAME + LENGTH) / ELEMENT).clamp(LEAST_SHOWN, SHOWN);
+    let mut writer = Writer { text: String::new(), it, prompt, piece_width, n_columns, n_shown };
     writer.opening();
     writer.vectors();
     writer.projections();
@@ -32,6 +37,9 @@ struct Writer<'a> {
     it: &'a Explanation,
     prompt: &'a Prompt,
     piece_width: usize,
+    n_columns: usize,
+    /// The number of elements of a vector that are shown.
+    n_shown: usize,
 }
 
 impl Writer<'_> {
@@ -43,17 +51,18 @@ impl Writer<'_> {
     /// A column heading for vectors of `n` numbers.
     fn columns(&mut self, heading: &str, n: usize) {
         self.line(format!("\n{heading}"));
-        let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
-        self.line(format!("   {} {numbers:<54}     length", " ".repeat(NAME)));
+        let numbers = format!("{n} numbers, the first {}", self.n_shown.min(n));
+        let columns = ELEMENT * self.n_shown;
+        self.line(format!("   {} {numbers:<columns$}     length", " ".repeat(NAME)));
     }
 
     /// A name, the first numbers of a vector, and its length.
     fn vector(&mut self, name: &str, vector: &[f64]) {
         let mut line = format!("   {}", fit(name, NAME));
-        for x in vector.iter().take(SHOWN) {
+        for x in vector.iter().take(self.n_shown) {
             line += &format!(" {x:>8.3}");
         }
-        let dots = if vector.len() > SHOWN { "…" } else { " " };
+        let dots = if vector.len() > self.n_shown { "…" } else { " " };
         let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
         self.line(format!("{line} {dots} {length:>9.3}"));
     }
@@ -69,7 +78,7 @@ impl Writer<'_> {
             "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from the tokens it sees",
             self.prompt.pieces[token]
         ));
-        for line in flow(&self.prompt.whole_pieces(), 97) {
+        for line in flow(&self.prompt.whole_pieces(), self.n_columns.saturating_sub(3).max(1)) {
             self.line(format!("   {line}"));
         }
     }
@@ -131,7 +140,7 @@ impl Writer<'_> {
             let (score, scaled, weight) = (it.scores[at], it.scaled[at], it.weights[at]);
             let token = self.token(at);
             let token = fit(&token, token_width.max(width(&token)));
-            let bar = bar(weight);
+            let bar = bar(weight, self.n_columns.saturating_sub(token_width + 60).clamp(4, BAR));
             let me = if at == it.token { "  (itself)" } else { "" };
             self.line(format!("   {token}  {score:>9.3}  {scaled:>9.3}  {masked:>9}  {weight:>7.4}  {bar}{me}"));
         }
@@ -166,10 +175,10 @@ pub(crate) fn wide(vector: &[f32]) -> Vec<f64> {
     vector.iter().copied().map(f64::from).collect()
 }
 
-/// A bar of a weight's length, to an eighth of a column.
+/// A bar of a weight's length, to an eighth of a column, of which a weight of 1 has `n_columns`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a weight is in 0..=1")]
-fn bar(weight: f64) -> String {
-    let eighths = (weight * 8.0 * BAR as f64).round() as usize;
+fn bar(weight: f64, n_columns: usize) -> String {
+    let eighths = (weight * 8.0 * n_columns as f64).round() as usize;
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
     "█".repeat(eighths / 8) + part
 }

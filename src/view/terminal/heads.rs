@@ -1,15 +1,17 @@
 //! The tables of `inspect heads`.
 
 use crate::format::{counted, or_dash};
-use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
+use crate::inspect::{HeadAnswer, HeadEvidence, HeadScores, Question, References, ScoredHeads, Snippet};
+use crate::view::kinds::{lead, token};
+use crate::view::terminal::columns::short;
 use crate::view::terminal::table::table;
 
 /// The number of heads that are shown per question.
 const SHOWN: usize = 3;
 
-/// The scores of each head, and those of a head with uniform attention.
+/// The scores of each head, those of a head with uniform attention, and what each head looks at most, `[L][H]`.
 #[must_use]
-pub fn scored_heads(heads: &ScoredHeads) -> String {
+pub fn scored_heads(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>], n_columns: usize) -> String {
     let headings = "HEAD | MOSTLY | >BITS | >ENTROPY | >UNIFORM | >FOCUSED | >SELF | >PREVIOUS | >FIRST | >LOCAL | >SAME | \
          >INDUCTION";
     let row = |name: String, mostly: String, scores: &HeadScores| {
@@ -29,16 +31,49 @@ pub fn scored_heads(heads: &ScoredHeads) -> String {
     };
     format!(
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
-         even: the scores of a head that looks at all tokens equally\n",
-        table(headings, &rows),
+         even: the scores of a head that looks at all tokens equally\n\n\
+         What each head looks at most, and its strongest look, from {{this}} token to [this] one\n{}",
+        table(headings, &rows, n_columns),
         counted(heads.n_windows as u64, "window"),
         heads.window_tokens,
+        looks(heads, evidence, n_columns),
     )
+}
+
+/// Two lines for each head, of at most `n_columns`.
+fn looks(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>], n_columns: usize) -> String {
+    let mut text = String::new();
+    for (layer, (scores, evidence)) in heads.scores.iter().zip(evidence).enumerate() {
+        for (head, (scores, evidence)) in scores.iter().zip(evidence).enumerate() {
+            let mut most: Vec<String> =
+                lead(scores, &heads.even, Some(evidence)).map(|it| it.short()).into_iter().collect();
+            let tokens = evidence.tokens.iter().map(|seen| token(seen).short());
+            most.extend(tokens.filter(|seen| most.first() != Some(seen)).collect::<Vec<_>>());
+            let name = format!("{layer}.{head}");
+            text += &short(n_columns, &format!("{name:<5} {:<6} {}", scores.kind().to_string(), most.join(", ")));
+            text.push('\n');
+            if let Some(snippet) = evidence.snippets.first() {
+                text += &short(n_columns, &format!("      {:.2}   {}", snippet.weight, marked(snippet)));
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+fn marked(Snippet { before, key, between, query, after, .. }: &Snippet) -> String {
+    // A blank that begins a token stays outside its brackets, where it separates words.
+    let mark = |[open, close]: [char; 2], token: &str| {
+        let word = token.trim_start_matches(' ');
+        format!("{}{open}{word}{close}", " ".repeat(token.len() - word.len()))
+    };
+    let text = format!("{before}{}{between}{}{after}", mark(['[', ']'], key), mark(['{', '}'], query));
+    text.replace('\n', "↵")
 }
 
 /// The heads that answer each question best, before and after training.
 #[must_use]
-pub fn head_answers(references: &References) -> String {
+pub fn head_answers(references: &References, n_columns: usize) -> String {
     let sections = references.questions.iter().map(|asked| {
         let what = match asked.question {
             Question::Pronoun => "she, her, he, him: the person meant, or the last one of the other gender",
@@ -74,7 +109,7 @@ pub fn head_answers(references: &References) -> String {
             asked.found,
             100.0 * asked.nearer,
             100.0 * asked.longer,
-            table(headings, &shown.into_iter().map(row).collect::<Vec<_>>())
+            table(headings, &shown.into_iter().map(row).collect::<Vec<_>>(), n_columns)
         )
     });
     format!(

@@ -1,4 +1,4 @@
-//! Tables and maps for a terminal, at most 100 columns wide.
+//! Tables and maps for a terminal, as wide as they are told.
 
 pub(crate) mod attention;
 pub(crate) mod cache;

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
+use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration, whole};
 use crate::run::{Difference, LogRow, RunInfo, Status};
 use crate::view;
-use crate::view::terminal::columns::{MAX_WIDTH, width};
-use crate::view::terminal::table::{Column, cut_table, table};
+use crate::view::terminal::columns::width;
+use crate::view::terminal::table::{Column, cut_table, narrowed_table};
 
 /// The most runs that are shown side by side.
 const MAX_ABREAST: usize = 4;
@@ -17,9 +17,9 @@ const MAX_ABREAST: usize = 4;
 /// The minimum width of a cell in a comparison: a number fits.
 const MIN_CELL: usize = 10;
 
-/// The table of runs, with a line per run.
+/// The table of runs, with a line per run; a narrow one without tokens, devices and parameters.
 #[must_use]
-pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
+pub fn runs_table(runs: &[RunInfo], now_unix_s: f64, n_columns: usize) -> String {
     let headings = "RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO";
     let row = |info: &RunInfo| {
         let ago = info.began_unix_s.map(|began| rough_duration(now_unix_s - began));
@@ -36,12 +36,12 @@ pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
             ago.unwrap_or_default(),
         ]
     };
-    table(headings, &runs.iter().map(row).collect::<Vec<_>>())
+    narrowed_table(headings, &runs.iter().map(row).collect::<Vec<_>>(), n_columns, &["TOKENS", "DEVICE", "PARAMS"])
 }
 
 /// The comparison of runs, with a column per run and the differing config keys below.
 #[must_use]
-pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_s: f64) -> String {
+pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_s: f64, n_columns: usize) -> String {
     type Cell<'a> = &'a dyn Fn(&RunInfo) -> Option<String>;
     let facts: [(&str, Cell<'_>); 12] = [
         ("status", &|info| Some(status(info))),
@@ -74,7 +74,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
     }
     let label_width = rows.iter().map(|row| width(&row[0])).max().unwrap_or(0);
     let n_abreast = runs.len().clamp(1, MAX_ABREAST);
-    let cell_width = MAX_WIDTH.saturating_sub(label_width) / n_abreast;
+    let cell_width = n_columns.saturating_sub(label_width) / n_abreast;
     let cell_width = cell_width.saturating_sub(2).max(MIN_CELL);
     let heading: Vec<String> = iter::once(String::new()).chain(run_names(runs)).collect();
     let columns: Vec<usize> = (1..heading.len()).collect();
@@ -85,7 +85,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
         };
         let heading = cells(&heading);
         let columns: Vec<Column<'_>> = heading.iter().map(|name| Column::Left(name)).collect();
-        cut_table(&columns, &rows.iter().map(cells).collect::<Vec<_>>())
+        cut_table(&columns, &rows.iter().map(cells).collect::<Vec<_>>(), n_columns)
     });
     blocks.collect::<Vec<_>>().join("\n")
 }
@@ -118,11 +118,11 @@ fn status(info: &RunInfo) -> String {
     .to_owned()
 }
 
-/// The steps of a run, such as `1600`, or `500/1600` if there are steps left.
+/// The steps of a run, such as `1,600`, or `500/1,600` if there are steps left.
 fn steps(info: &RunInfo) -> String {
     match info.max_steps {
-        Some(max_steps) if max_steps != info.step => format!("{}/{max_steps}", info.step),
-        _ => info.step.to_string(),
+        Some(max_steps) if max_steps != info.step => format!("{}/{}", grouped(info.step), grouped(max_steps)),
+        _ => grouped(info.step),
     }
 }
 
@@ -130,11 +130,12 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
     loss.map(|loss| view::loss(loss, info.is_estimate)).unwrap_or_default()
 }
 
-/// The rows with the most important columns. Estimated losses are marked with `~`.
+/// The rows with the most important columns; in a narrow table without the time of a step, which its speed says, too.
+/// Estimated losses are marked with `~`.
 #[must_use]
-pub fn curves_table(rows: &[&LogRow]) -> String {
+pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
     let headings =
-        ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRADIENT NORM | >MS/STEP | >TOKENS/S";
+        ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRAD NORM | >MS/STEP | >TOKENS/S";
     let cells = |row: &&LogRow| {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
@@ -147,7 +148,7 @@ pub fn curves_table(rows: &[&LogRow]) -> String {
             best_step => best_step == row.get("step"), // on the whole split, which may differ from the estimate's best
         };
         [
-            row.get("step").map(Value::to_string).unwrap_or_default(),
+            row.get("step").and_then(Value::as_u64).map(grouped).unwrap_or_default(),
             show("train_loss", |x| format!("{x:.4}")),
             loss("val_loss", "val_loss_estimate"),
             loss("val_bits_per_byte", "val_bits_per_byte_estimate"),
@@ -155,10 +156,10 @@ pub fn curves_table(rows: &[&LogRow]) -> String {
             show("learning_rate", |x| format!("{x:.2e}")),
             show("gradient_norm", |x| format!("{x:.3}")),
             show("median_step_ms", |x| format!("{x:.1}")),
-            show("tokens_per_s", |x| format!("{x:.0}")),
+            show("tokens_per_s", whole),
         ]
     };
-    table(headings, &rows.iter().map(cells).collect::<Vec<_>>())
+    narrowed_table(headings, &rows.iter().map(cells).collect::<Vec<_>>(), n_columns, &["MS/STEP", "GRAD NORM"])
 }
 
 #[cfg(test)]
@@ -219,14 +220,16 @@ pub(crate) mod tests {
             device: Some("wgpu:1".to_owned()),
             ..done("runs/sweep-2025-with-a-rather-long-name-lr3e-4")
         };
-        let text = runs_table(&[done("runs/quickstart"), running, bare("runs/old")], 8200.0);
-        assert!(text.lines().all(|line| width(line) <= MAX_WIDTH), "{text}");
+        let text = runs_table(&[done("runs/quickstart"), running, bare("runs/old")], 8200.0, 100);
+        assert!(text.lines().all(|line| width(line) <= 100), "{text}");
         assert_snapshot!(text, @r"
-        RUN                  STATUS      STEPS  PARAMS  TOKENS        TIME  VAL LOSS  BITS/BYTE  DEVICE  AGO
-        quickstart           done         1600    804K   2.46M  2 min 19 s    1.0277     1.4827  flex    2 h
-        sweep-202…me-lr3e-4  running  500/1600    804K   2.46M  2 min 19 s   ~1.2500    ~1.8000  wgpu:1  2 h
-        old                  stopped  250/1600
+        RUN                 STATUS       STEPS  PARAMS  TOKENS        TIME  VAL LOSS  BITS/BYTE  DEVICE  AGO
+        quickstart          done         1,600    804K   2.46M  2 min 19 s    1.0277     1.4827  flex    2 h
+        sweep-20…me-lr3e-4  running  500/1,600    804K   2.46M  2 min 19 s   ~1.2500    ~1.8000  wgpu:1  2 h
+        old                 stopped  250/1,600
         ");
+        let narrow = runs_table(&[done("runs/quickstart")], 8200.0, 80);
+        assert!(narrow.lines().all(|line| width(line) <= 80) && !narrow.contains("TOKENS"), "{narrow}");
     }
 
     #[test]
@@ -238,10 +241,10 @@ pub(crate) mod tests {
             Difference { key: "data.path".to_owned(), values: vec![value("data/stories.txt"), value("letters.txt")] },
             Difference { key: "model.novel".to_owned(), values: vec![None, Some(true.into())] },
         ];
-        assert_snapshot!(runs_side_by_side(&[done("runs/quickstart"), fine], &differences, 1030.0), @r#"
+        assert_snapshot!(runs_side_by_side(&[done("runs/quickstart"), fine], &differences, 1030.0, 100), @r#"
                        quickstart          fine
         status         done                stopped
-        steps          1600                250/1600
+        steps          1,600               250/1,600
         parameters     804,096
         tokens         2,457,600
         time of steps  2 min 19 s
@@ -261,8 +264,8 @@ pub(crate) mod tests {
     #[test]
     fn many_runs_stand_in_several_blocks() {
         let runs: Vec<RunInfo> = (0..6).map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9)))).collect();
-        let text = runs_side_by_side(&runs, &[], 0.0);
-        assert!(text.lines().all(|line| width(line) <= MAX_WIDTH), "{text}");
+        let text = runs_side_by_side(&runs, &[], 0.0, 100);
+        assert!(text.lines().all(|line| width(line) <= 100), "{text}");
         assert_eq!(text.matches("bits per byte").count(), 2, "{text}");
         assert!(text.contains("-0") && text.contains("-5"), "{text}");
     }
@@ -275,10 +278,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_key_that_is_too_long_is_cut() {
-        let key = "key".repeat(MAX_WIDTH);
+        let key = "key".repeat(100);
         let difference = Difference { key, values: vec![Some(1.into()), None] };
-        let text = runs_side_by_side(&["a", "b"].map(done), &[difference], 0.0);
-        assert!(text.lines().all(|line| width(line) <= MAX_WIDTH), "{text}");
+        let text = runs_side_by_side(&["a", "b"].map(done), &[difference], 0.0, 100);
+        assert!(text.lines().all(|line| width(line) <= 100), "{text}");
         assert!(text.contains("key  1\n") && text.contains("2 min 19 s"), "{text}");
     }
 
@@ -296,10 +299,10 @@ pub(crate) mod tests {
                 "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33,
                 "val_bits_per_byte": 1.781})),
         ];
-        insta::assert_snapshot!(curves_table(&rows.iter().collect::<Vec<_>>()), @r"
-        STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
-         250               ~1.2500    ~1.8000  best
-        1000      1.0000    1.2346     1.7810              3.00e-4          0.500     33.3     12346
+        insta::assert_snapshot!(curves_table(&rows.iter().collect::<Vec<_>>(), 100), @r"
+         STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRAD NORM  MS/STEP  TOKENS/S
+          250               ~1.2500    ~1.8000  best
+        1,000      1.0000    1.2346     1.7810              3.00e-4      0.500     33.3    12,346
         ");
     }
 
@@ -307,7 +310,7 @@ pub(crate) mod tests {
     fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
         let last = |best_step: Value| {
             let last = log_row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
-            curves_table(&[&last]).contains("best")
+            curves_table(&[&last], 100).contains("best")
         };
         assert!(last(20.into()) && last(Value::Null));
         assert!(!last(10.into()));

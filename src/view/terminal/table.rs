@@ -1,10 +1,10 @@
-//! Tables: columns as wide as their cells, at most [`MAX_WIDTH`] in total.
+//! Tables: columns as wide as their cells, and as many of them side by side as fit.
 
 use std::iter;
 use std::ops::Range;
 use std::slice;
 
-use super::columns::{MAX_WIDTH, width};
+use super::columns::width;
 use crate::format::cut_in_the_middle;
 
 /// The minimum width of the first column.
@@ -19,19 +19,44 @@ pub(crate) enum Column<'a> {
     Right(&'a str),
 }
 
-/// A table with a line per row below the headings, which are separated by `|`; a leading `>` means right-aligned.
-pub(crate) fn table(headings: &str, rows: &[impl AsRef<[String]>]) -> String {
+/// A table with a line per row below the headings, which are separated by `|`; a leading `>` means right-aligned. It is
+/// at most `n_columns` wide: see [`cut_table`].
+pub(crate) fn table(headings: &str, rows: &[impl AsRef<[String]>], n_columns: usize) -> String {
     let headings = headings.split('|').map(str::trim);
     let columns = headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right));
-    cut_table(&columns.collect::<Vec<_>>(), rows)
+    cut_table(&columns.collect::<Vec<_>>(), rows, n_columns)
 }
 
-/// A table whose first column is cut in the middle of its cells if the others leave too little space.
-pub(crate) fn cut_table(columns: &[Column<'_>], rows: &[impl AsRef<[String]>]) -> String {
+/// A table without those of the `least` columns, from the first on, without which all others are side by side.
+pub(crate) fn narrowed_table(
+    headings: &str,
+    rows: &[impl AsRef<[String]>],
+    n_columns: usize,
+    least: &[&str],
+) -> String {
+    let names: Vec<&str> = headings.split('|').map(str::trim).collect();
+    let mut kept: Vec<usize> = (0..names.len()).collect();
+    let mut least = least.iter();
+    loop {
+        let headings: Vec<&str> = kept.iter().map(|at| names[*at]).collect();
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| kept.iter().map(|at| row.as_ref()[*at].clone()).collect()).collect();
+        let text = table(&headings.join("|"), &rows, n_columns);
+        let is_whole = text.lines().count() == rows.len() + 1;
+        match least.next() {
+            Some(least) if !is_whole => kept.retain(|at| names[*at].trim_start_matches('>') != *least),
+            _ => return text,
+        }
+    }
+}
+
+/// A table whose first column is cut in the middle of its cells if the others leave too little space. Columns that do
+/// not fit even then go on below.
+pub(crate) fn cut_table(columns: &[Column<'_>], rows: &[impl AsRef<[String]>], n_columns: usize) -> String {
     let mut widths = widths(columns, rows);
     let others: usize = widths[1..].iter().map(|width| width + GAP.len()).sum();
-    widths[0] = widths[0].min(MAX_WIDTH.saturating_sub(others).max(MIN_FIRST));
-    lines(columns, rows, &widths, 1..columns.len(), &|_, _, cell| cell)
+    widths[0] = widths[0].min(n_columns.saturating_sub(others).max(MIN_FIRST));
+    blocks(columns, rows, &widths, n_columns, &|_, _, cell| cell)
 }
 
 /// A row's name and its cells.
@@ -42,22 +67,34 @@ pub(crate) type NamedRow = (String, Vec<String>);
 pub(crate) fn continued_table(
     columns: &[String],
     rows: &[NamedRow],
+    n_columns: usize,
     paint: impl Fn(usize, usize, String) -> String,
 ) -> String {
     let columns: Vec<Column<'_>> =
         iter::once(Column::Left("")).chain(columns.iter().map(|heading| Column::Right(heading))).collect();
     let rows: Vec<_> = rows.iter().map(|(name, cells)| [slice::from_ref(name), cells].concat()).collect();
     let widths = widths(&columns, &rows);
+    blocks(&columns, &rows, &widths, n_columns, &paint)
+}
+
+/// The columns that fit, then those that do not, each time with the first.
+fn blocks(
+    columns: &[Column<'_>],
+    rows: &[impl AsRef<[String]>],
+    widths: &[usize],
+    n_columns: usize,
+    paint: &dyn Fn(usize, usize, String) -> String,
+) -> String {
     let mut blocks = Vec::new();
     let mut start = 1;
     while start < columns.len() {
         let mut used = widths[0];
         let fitting = widths[start..].iter().take_while(|width| {
             used += **width + GAP.len();
-            used <= MAX_WIDTH
+            used <= n_columns
         });
         let end = start + fitting.count().max(1);
-        blocks.push(lines(&columns, &rows, &widths, start..end, &paint));
+        blocks.push(lines(columns, rows, widths, start..end, paint));
         start = end;
     }
     blocks.join("\n")
@@ -114,7 +151,7 @@ mod tests {
     #[test]
     fn columns_line_up_on_their_sides() {
         assert_eq!(
-            table("NAME | >N | KIND", &[row(["a", "1", "x"]), row(["longer", "1,000", ""])]),
+            table("NAME | >N | KIND", &[row(["a", "1", "x"]), row(["longer", "1,000", ""])], 80),
             "NAME        N  KIND\n\
              a           1  x\n\
              longer  1,000\n"
@@ -124,16 +161,27 @@ mod tests {
     #[test]
     fn a_table_stays_within_its_width_by_cutting_names() {
         let name = "sweep-".to_owned() + &"x".repeat(100) + "-lr3e-4";
-        let text = table("NAME | >N", &[row([&name, "1,000"])]);
+        let text = table("NAME | >N", &[row([&name, "1,000"])], 60);
         let line = text.lines().nth(1).unwrap();
-        assert_eq!(width(line), MAX_WIDTH);
+        assert_eq!(width(line), 60);
         assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
+    }
+
+    #[test]
+    fn a_narrow_table_leaves_out_what_matters_least() {
+        let rows = [row(["a-rather-long-name", "1,000", "x", "2"])];
+        let at = |n_columns| narrowed_table("NAME | >TOKENS | KIND | >N", &rows, n_columns, &["TOKENS", "KIND"]);
+        let heading =
+            |n_columns| at(n_columns).lines().next().expect("headings").split_whitespace().collect::<String>();
+        assert_eq!(heading(30), "NAMETOKENSKINDN");
+        assert_eq!(heading(28), "NAMEKINDN");
+        assert_eq!(at(15), "NAME          N\na-rat…g-name  2\n");
     }
 
     #[test]
     fn a_cell_is_painted_as_wide_as_its_column() {
         let rows = [("x".to_owned(), row(["1", "1"])), ("long".to_owned(), row(["10", "猫"]))];
-        let text = continued_table(&row(["a", "bbb"]), &rows, |row, column, cell| match (row, column) {
+        let text = continued_table(&row(["a", "bbb"]), &rows, 80, |row, column, cell| match (row, column) {
             (0, 1) => format!("<{cell}>"),
             _ => cell,
         });
@@ -144,8 +192,8 @@ mod tests {
     fn columns_that_do_not_fit_go_on_below() {
         let columns: Vec<String> = (0..30).map(|i| format!("column {i}")).collect();
         let rows = [("name".to_owned(), vec!["1".to_owned(); 30])];
-        let text = continued_table(&columns, &rows, |_, _, cell| cell);
-        assert!(text.lines().all(|line| line.len() <= MAX_WIDTH));
+        let text = continued_table(&columns, &rows, 100, |_, _, cell| cell);
+        assert!(text.lines().all(|line| line.len() <= 100));
         assert_eq!(text.matches("name").count(), 4);
         assert_eq!(text.matches('1').count(), 30 + 11 + 1 + 1);
     }

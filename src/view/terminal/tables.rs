@@ -24,10 +24,15 @@ const SMALL_DIFFERENCE: f64 = 0.5;
 type ColoredRow = (String, Vec<(String, Option<f64>)>);
 
 /// A table whose cells are coloured by value on a scale.
-fn colored_table(columns: &[String], rows: &[ColoredRow], palette: Palette, scale: ColorScale) -> String {
+fn colored_table(
+    columns: &[String],
+    rows: &[ColoredRow],
+    (palette, n_columns): (Palette, usize),
+    scale: ColorScale,
+) -> String {
     let texts = |cells: &[(String, Option<f64>)]| cells.iter().map(|(text, _)| text.clone()).collect();
     let named: Vec<NamedRow> = rows.iter().map(|(name, cells)| (name.clone(), texts(cells))).collect();
-    continued_table(columns, &named, |row, column, cell| match rows[row].1[column].1 {
+    continued_table(columns, &named, n_columns, |row, column, cell| match rows[row].1[column].1 {
         Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
         None => cell,
     })
@@ -44,7 +49,7 @@ fn percent_cell(share: f64) -> (String, Option<f64>) {
 
 /// The loss of the intact model, and its rise without each part; `measured_on` names the text.
 #[must_use]
-pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
+pub fn ablation(it: &Ablation, measured_on: &str, style: (Palette, usize)) -> String {
     let first = it.parts.first();
     let has_mean = first.is_some_and(|part| part.mean.is_some());
     let has_zero = first.is_some_and(|part| part.zero.is_some());
@@ -60,7 +65,7 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
         "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
         it.loss,
         it.tokens,
-        colored_table(&columns, &rows, palette, signed_scale(&rows))
+        colored_table(&columns, &rows, style, signed_scale(&rows))
     );
     if has_mean {
         text += "mean instead: what the part writes on average over these tokens, everywhere\n";
@@ -71,14 +76,14 @@ pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
 /// The similarity of one word's vectors in each pair of texts, the similarity of the word to others, and the change by
 /// attention, at every position if `all_positions`.
 #[must_use]
-pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
+pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool, n_columns: usize) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
     for (index, (prompt, occurrence)) in prompts.iter().zip(&it.occurrences).enumerate() {
         let name = format!("  text {index}, token {}:", occurrence.position);
-        text += &named_flow(&name, 19, &prompt.whole_pieces());
+        text += &named_flow(&name, 19, &prompt.whole_pieces(), n_columns);
     }
     text += "\nHow similar the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
-    text += &similarities(it);
+    text += &similarities(it, n_columns);
     if !it.context.is_empty() {
         text += "\nHow similar the word and others of the same text are\n";
         let names = it.context.iter().map(|other| format!("`{}` in {}", other.word, other.prompt));
@@ -86,7 +91,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
             let cells = it.context.iter().map(|other| other.similarity[stage]);
             cells.map(|cosine| fixed(cosine, 3)).collect()
         };
-        text += &continued_table(&names.collect::<Vec<_>>(), &by_stage(it, cells), |_, _, cell| cell);
+        text += &continued_table(&names.collect::<Vec<_>>(), &by_stage(it, cells), n_columns, |_, _, cell| cell);
     }
     text += "\nHow similar the input and the output of an attention layer are\n";
     let n_layers = it.attention.first().map_or(0, Vec::len);
@@ -101,10 +106,10 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
             }
         }
     }
-    text + &continued_table(&columns, &rows, |_, _, cell| cell)
+    text + &continued_table(&columns, &rows, n_columns, |_, _, cell| cell)
 }
 
-fn similarities(it: &Embeddings) -> String {
+fn similarities(it: &Embeddings, n_columns: usize) -> String {
     let n = it.occurrences.len();
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
@@ -114,7 +119,7 @@ fn similarities(it: &Embeddings) -> String {
         let others = it.others[stage].map_or("-".to_owned(), |cosine| fixed(cosine, 3));
         cosines.chain([others]).collect()
     };
-    let mut text = continued_table(&columns, &by_stage(it, cells), |_, _, cell| cell);
+    let mut text = continued_table(&columns, &by_stage(it, cells), n_columns, |_, _, cell| cell);
     text += "other tokens: the word and every other token of its text, on average\n";
     for (a, b) in pairs.into_iter().filter(|&(a, b)| it.have_same_past(a, b)) {
         text += &format!(
@@ -125,39 +130,46 @@ fn similarities(it: &Embeddings) -> String {
 }
 
 fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<NamedRow> {
-    let row = |(index, stage): (usize, &Stage)| {
-        let name = match stage {
-            Stage::Token => "token embedding".to_owned(),
-            Stage::Embedding => "embedding + position".to_owned(),
-            Stage::Layer(layer) => format!("after layer {layer}"),
-            Stage::Norm => "final norm".to_owned(),
-        };
-        (name, cells(index))
-    };
+    let row = |(index, stage): (usize, &Stage)| (embedding_stage(stage), cells(index));
     it.stages.iter().enumerate().map(row).collect()
+}
+
+pub(crate) fn embedding_stage(stage: &Stage) -> String {
+    match stage {
+        Stage::Token => "token embedding".to_owned(),
+        Stage::Embedding => "embedding + position".to_owned(),
+        Stage::Layer(layer) => format!("after layer {layer}"),
+        Stage::Norm => "final norm".to_owned(),
+    }
 }
 
 /// The predictions of each layer: the most probable token after every token, if `all_positions`, and several after the
 /// token of `attribution`, with the contributions to its answer.
 #[must_use]
-pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool, palette: Palette) -> String {
+pub fn lens(
+    lens: &Lens,
+    attribution: &Attribution,
+    prompt: &Prompt,
+    all_positions: bool,
+    style: (Palette, usize),
+) -> String {
     let name = format!("{} tokens", prompt.len());
-    let mut text = named_flow(&name, 12, &prompt.whole_pieces());
+    let mut text = named_flow(&name, 12, &prompt.whole_pieces(), style.1);
     if all_positions {
         text += "\nThe likeliest next token by each layer, and its probability; `came` with the model's own\n";
-        text += &every_position(lens, prompt, palette);
+        text += &every_position(lens, prompt, style);
     }
     let position = attribution.position;
     text += &format!(
         "\nAfter `{}`, token {position}: the likeliest next tokens by each layer\n{}\n{}",
         prompt.pieces[position],
-        one_position(&lens.positions[position].stages, palette),
-        parts(attribution, palette)
+        one_position(&lens.positions[position].stages, style),
+        parts(attribution, style)
     );
     text
 }
 
-fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
+fn every_position(lens: &Lens, prompt: &Prompt, style: (Palette, usize)) -> String {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
@@ -168,10 +180,10 @@ fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
         (numbered(at.position, prompt.len() - 1, &short(LONGEST_TOKEN, piece)), cells.collect())
     };
     let rows: Vec<ColoredRow> = lens.positions.iter().zip(&prompt.pieces).map(row).collect();
-    colored_table(&columns, &rows, palette, ColorScale::Fraction)
+    colored_table(&columns, &rows, style, ColorScale::Fraction)
 }
 
-fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
+fn one_position(stages: &[LayerPrediction], style: (Palette, usize)) -> String {
     let n_top = stages.first().map_or(0, |stage| stage.top.len());
     let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
     if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
@@ -186,10 +198,10 @@ fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
         (stage_name(stage.layer), cells)
     };
     let rows: Vec<ColoredRow> = stages.iter().map(row).collect();
-    colored_table(&columns, &rows, palette, ColorScale::Fraction)
+    colored_table(&columns, &rows, style, ColorScale::Fraction)
 }
 
-fn parts(it: &Attribution, palette: Palette) -> String {
+fn parts(it: &Attribution, style: (Palette, usize)) -> String {
     let n_named = n_named(it.terms.len());
     let terms = contributions(it).into_iter().chain([("together".to_owned(), it.sum())]).enumerate();
     // Sums are not coloured.
@@ -200,16 +212,16 @@ fn parts(it: &Attribution, palette: Palette) -> String {
     format!(
         "The contributions to `{}`: its logit minus {} is {}, the sum of\n{}",
         visible(&it.answer.token),
-        compared_with(it),
+        compared_with(it, ["`", "`"]),
         signed(it.difference, 4),
-        colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&rows))
+        colored_table(&["logit".to_owned()], &rows, style, signed_scale(&rows))
     )
 }
 
-/// The name of the logit that the answer's is compared with.
-pub(crate) fn compared_with(it: &Attribution) -> String {
+/// The name of the logit that the answer's is compared with, its token between these quotes.
+pub(crate) fn compared_with(it: &Attribution, [open, close]: [&str; 2]) -> String {
     match &it.against {
-        Some(against) => format!("that of `{}`", visible(&against.token)),
+        Some(against) => format!("that of {open}{}{close}", visible(&against.token)),
         None => "the mean of all logits".to_owned(),
     }
 }
@@ -228,10 +240,10 @@ pub(crate) fn contributions(it: &Attribution) -> Vec<(String, f64)> {
 /// The parts that move one text's prediction towards another's, and the positions of the difference in the
 /// residual stream.
 #[must_use]
-pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
+pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], style: (Palette, usize)) -> String {
     let mut text = String::new();
     for (name, prompt) in [("the prompt", prompt), ("patched from", from)] {
-        text += &named_flow(name, 12, &prompt.whole_pieces());
+        text += &named_flow(name, 12, &prompt.whole_pieces(), style.1);
     }
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
@@ -251,7 +263,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
         it.position,
         signed(it.difference, 4),
         signed(it.from_difference, 4),
-        colored_table(&["difference", "moved"].map(str::to_owned), &moved, palette, scale)
+        colored_table(&["difference", "moved"].map(str::to_owned), &moved, style, scale)
     );
     if !rest.is_empty() {
         text += &format!("... and {} more that move it less\n", rest.len());
@@ -263,7 +275,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -
     text += "\nAnd with the residual stream of the other prompt at one token:\n";
     let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));
     let columns: Vec<String> = std::iter::once(stage_name(None)).chain(layers).collect();
-    text + &colored_table(&columns, &in_stream, palette, scale)
+    text + &colored_table(&columns, &in_stream, style, scale)
 }
 
 pub(crate) fn stage_name(layer: Option<usize>) -> String {

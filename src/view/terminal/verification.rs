@@ -8,12 +8,12 @@ use crate::view::terminal::table::table;
 
 /// The tensors that differ, the number of equal tensors, and the comparison of the predictions.
 #[must_use]
-pub fn verification(found: &Verification) -> String {
+pub fn verification(found: &Verification, n_columns: usize) -> String {
     let mut text = String::new();
     let is_listed = |tensor: &&TensorComparison| !matches!(tensor.result, TensorResult::Equal | TensorResult::Rounded);
     let rows: Vec<[String; 5]> = found.tensors.iter().filter(is_listed).map(row).collect();
     if !rows.is_empty() {
-        text += &table("TENSOR|RESULT|TYPE|>MAX DIFFERENCE|SHAPE", &rows);
+        text += &table("TENSOR|RESULT|TYPE|>MAX DIFFERENCE|SHAPE", &rows, n_columns);
         text.push('\n');
     }
     let n = found.tensors.len();
@@ -98,7 +98,7 @@ mod tests {
             ],
             logits: None,
         };
-        insta::assert_snapshot!(verification(&found), @"
+        insta::assert_snapshot!(verification(&found, 100), @"
         TENSOR  RESULT               TYPE  MAX DIFFERENCE  SHAPE
         c       different            BF16     5.0e-1 in 4  [2, 3]
         d       missing in the file                        [2, 3]
@@ -113,7 +113,7 @@ mod tests {
         found.settings.clear();
         found.same = true;
         found.logits = Some(LogitComparison { n_tokens: 1, same_ids: true, max_difference: 2e-6, n_same_argmax: 1 });
-        insta::assert_snapshot!(verification(&found), @"
+        insta::assert_snapshot!(verification(&found, 100), @"
         2 tensors of the family llama: 1 equal, 1 rounded
         rounded ones differ no more than BF16 explains: by at most 1.0e-3, in b
         1 token, the same ids by both tokenizers: logits differ by at most 2.0e-6, the likeliest next token is the same after 1 of 1

@@ -52,7 +52,7 @@ fn a_text_is_written_scored_and_branched() {
     let logprobs = &scored["choices"][0]["logprobs"];
     let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
     assert_eq!(json!(own), json!(list(&logprobs["token_logprobs"])[..14]));
-    browser.click(".flow .token:nth-of-type(6)");
+    browser.click(".flow .word:nth-of-type(2) .token:nth-of-type(3)"); // after "The" and "·<"
     let mut top: Vec<(String, f64)> = logprobs["top_logprobs"][5]
         .as_object()
         .expect("the likeliest")
@@ -77,12 +77,21 @@ fn a_text_is_written_scored_and_branched() {
     ));
     browser.wait_for("document.querySelectorAll('.branches button').length === 2");
     browser.wait_for("document.querySelectorAll('.next .option').length === 20");
+    // What was written is told from what was given, and no word is broken between its tokens.
+    let n_written = expected.len() - "The <".len();
+    browser.wait_for(&format!("document.querySelectorAll('.flow .token.written').length === {n_written}"));
+    let is_whole = "new Set([...it.children].map((token) => token.getBoundingClientRect().top)).size === 1";
+    assert!(browser.all(".flow .word", is_whole).iter().all(|is_whole| *is_whole == json!(true)));
     look_around(&mut browser, "write");
     browser.reload();
     browser.wait_for("document.querySelectorAll('.flow .token').length > 5");
     assert_eq!(browser.evaluate(area), expected);
     browser.wait_for("document.querySelectorAll('.branches button').length === 2");
     assert_eq!(browser.take_problems(), [""; 0]);
+    // Without a template the chat says so before anything is sent.
+    browser.visit(&at("/run/tiny/chat"));
+    browser.wait_for("document.querySelector('.status[role=alert]')?.textContent.includes('no chat template')");
+    assert_eq!(browser.all(".main", "it.disabled"), [json!(true)]);
     server.kill();
 }
 
@@ -93,7 +102,7 @@ fn a_head_is_switched_off_and_on_again() {
     let (server, port) = program(&folder, &["runs/tiny"]);
     let prompt = "The cat sat";
     browser.look((1280, Theme::Light));
-    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/look"));
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/look?prompt=The+"));
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 4");
     // Attention follows the typed text, and equals the command's.
     browser.evaluate("document.querySelector('textarea').focus()");
@@ -101,7 +110,10 @@ fn a_head_is_switched_off_and_on_again() {
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 11");
     let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
     let weights = folder.json(&args)["weights"].take();
-    let mut strongest: Vec<f64> = list(&weights[0][0][10]).iter().map(number).collect();
+    // The page opens on the head and the token that show most.
+    let at = browser.all(".telling", "[...it.dataset.head.split('.'), it.dataset.query].map(Number)")[0].clone();
+    let [layer, head, query] = [0, 1, 2].map(|n| at[n].as_u64().expect("a number") as usize);
+    let mut strongest: Vec<f64> = list(&weights[layer][head][query]).iter().map(number).collect();
     strongest.sort_by(|a, b| b.total_cmp(a));
     let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
     assert_eq!(browser.texts(".partners .number"), strongest);
@@ -148,6 +160,27 @@ fn runs_appear_and_grow_while_one_looks() {
     let step = "Number(document.querySelector('.runs tr:has(.running) .number').textContent.split(' of')[0].replace(/\\D/g, ''))";
     let before = number(&browser.evaluate(step));
     browser.wait_for(&format!("{step} > {before}"));
+    // The keyboard's focus stays where it was while rows are made anew.
+    browser.evaluate("document.querySelector(\".runs .links a[href='/run/tiny/look']\").focus()");
+    let focused = "document.activeElement.textContent + ' ' + document.activeElement.pathname";
+    assert_eq!(browser.evaluate(focused), "look /run/tiny/look");
+    let before = number(&browser.evaluate(step));
+    browser.wait_for(&format!("{step} > {before}"));
+    assert_eq!(browser.evaluate(focused), "look /run/tiny/look");
+    // What sets a run apart is shown, and found.
+    let type_filter = |text: &str| {
+        format!(
+            "(() => {{ const it = document.querySelector('.filter'); it.value = '{text}'; \
+             it.dispatchEvent(new Event('input')); }})()"
+        )
+    };
+    browser.evaluate(&type_filter("log_interval=100"));
+    assert_eq!(browser.texts(".runs tbody tr td > div > a:first-child")[0], "new");
+    assert_eq!(browser.texts(".runs tbody tr").len(), 1);
+    browser.evaluate(&type_filter(""));
+    assert_eq!(browser.texts(".runs tbody tr").len(), 2);
+    browser.look((360, Theme::Light));
+    assert!(browser.all(".runs .links a", "it.checkVisibility()").iter().all(|is_shown| *is_shown == json!(true)));
     look_around(&mut browser, "runs");
     // A model in training is available by name as soon as it has a checkpoint.
     let answered = (0..600).any(|_| {

@@ -25,9 +25,9 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
     let layout = layout(model.family, Naming::Hf, model.model(), model.vocab_size());
     let (mut tensors, mut modules, mut blocks) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
     for (rows, [a, b]) in adapter.tensors(&model.checkpoint)? {
-        let theirs = layout.iter().find(|tensor| {
-            let columns = tensor.columns.as_ref().filter(|columns| columns.path == rows.weight);
-            columns.is_some_and(|columns| columns.ranges == [rows.columns.clone()])
+        let theirs = layout.iter().find(|tensor| match &tensor.columns[..] {
+            [columns] => columns.path == rows.weight && columns.ranges == [rows.columns.clone()],
+            _ => false,
         });
         let theirs =
             theirs.ok_or_else(|| InteropError::NoLayerOfAdapter { family: model.family, target: rows.target })?;

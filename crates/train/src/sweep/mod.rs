@@ -26,7 +26,7 @@ use toml::{Table, Value};
 pub use course::{Course, Method};
 pub use log::Entry;
 pub use outcome::{Group, Importance, Outcome, Row};
-pub use space::{Dimension, Setting, SpaceError};
+pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
 use crate::format::{counted, duration, first_line, grouped, size};

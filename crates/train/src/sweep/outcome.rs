@@ -6,7 +6,8 @@ use serde::Serialize;
 use toml::Value;
 
 use super::pace::whole_steps;
-use super::{BEST, Course, Dimension, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
+use super::space::number;
+use super::{BEST, Course, Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
 use crate::format::short;
 use crate::run::{Curves, RunDir, write_atomically};
 
@@ -31,6 +32,8 @@ pub struct Outcome {
     pub trials: Vec<Row>,
     /// Every key, most important first; empty if there are too few results.
     pub importance: Vec<Importance>,
+    /// Where to search next, by key; only for keys that take numbers.
+    pub next: Vec<NextRange>,
     /// The setting with the best result; `None` if no run reached a rung.
     pub best_trial: Option<usize>,
     /// The best setting as a config.
@@ -57,6 +60,8 @@ pub struct Row {
     pub step: Option<usize>,
     /// Validation loss at that rung, bits per byte: the mean over its seeds. Before the last rung it is an estimate.
     pub bits_per_byte: Option<f64>,
+    /// The same at each rung that it reached, from the first on: there settings can be compared at equal time.
+    pub rungs: Vec<f64>,
     /// The lowest and the highest loss of its seeds.
     pub seeds: Option<[f64; 2]>,
     /// The reason why it was left out, or ended before the next rung.
@@ -123,10 +128,14 @@ impl Outcome {
             rungs_s: (0..course.n_rungs).map(|rung| course.seconds_of(rung)).collect(),
             best_trial: None,
             best_toml: None,
+            next: Vec::new(),
             importance,
             trials,
         };
         outcome.best_trial = outcome.best().map(|row| row.trial);
+        if let Some(best) = outcome.best_trial {
+            outcome.next = space.iter().zip(&settings[best]).filter_map(|(key, best)| key.next(best)).collect();
+        }
         outcome
     }
 
@@ -192,6 +201,7 @@ fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> R
                     Some(Ok(runs)) => {
                         (row.rung, row.step) = (Some(rung), results.steps.get(&(trial, rung)).copied());
                         row.bits_per_byte = Some(mean(&runs));
+                        row.rungs.push(mean(&runs));
                         let ends = [f64::INFINITY, f64::NEG_INFINITY];
                         let ends = runs.iter().fold(ends, |[low, high], run| [low.min(*run), high.max(*run)]);
                         row.seeds = (runs.len() > 1).then_some(ends);
@@ -210,10 +220,6 @@ fn plain(value: &Value) -> String {
         Value::Float(number) => format!("{number:?}"),
         other => other.to_string(),
     }
-}
-
-fn number(value: &Value) -> Option<f64> {
-    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
 /// The groups of a key's values: each value, or thirds of the settings ordered by value.

@@ -5,6 +5,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
 use toml::Value;
 
 use crate::config::Key;
@@ -36,6 +37,30 @@ enum Values {
     List(Vec<Value>),
     Range { low: f64, high: f64, is_log: bool, is_whole: bool },
 }
+
+/// The end of the values that were tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Edge {
+    /// The lowest value.
+    Lowest,
+    /// The highest value.
+    Highest,
+}
+
+/// The values of a key to search next: around the best one, or beyond the end at which it lies.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextRange {
+    /// The key.
+    pub key: String,
+    /// The end at which the best value lies; `None` if it has values on both sides.
+    pub edge: Option<Edge>,
+    /// The argument of `--space`.
+    pub space: String,
+}
+
+/// The part of a range, at each end, in which a best value says that the range may end too early.
+const NEAR_EDGE: f64 = 0.1;
 
 /// Keys that a sweep sets itself, and sections that would make runs incomparable.
 const TAKEN: [(&str, &str); 12] = [
@@ -69,6 +94,67 @@ impl Dimension {
         });
         dimension.map_err(|reason| SpaceError { text: text.to_owned(), reason })
     }
+}
+
+impl Dimension {
+    /// The values to search after those of this dimension, of which `best` was the best; `None` without numbers.
+    pub(super) fn next(&self, best: &Value) -> Option<NextRange> {
+        let best = number(best)?;
+        let (edge, values) = match &self.values {
+            Values::Range { low, high, is_log, is_whole } => next_range([*low, *high], best, *is_log, *is_whole)?,
+            Values::List(values) => {
+                let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
+                let is_whole = values.iter().all(Value::is_integer);
+                next_list(numbers?, best, is_whole)?
+            }
+        };
+        Some(NextRange { key: self.key.path.clone(), edge, space: format!("{}={values}", self.key.path) })
+    }
+}
+
+/// The value as a number; `None` if it is none.
+pub(super) fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
+}
+
+/// A number with the two digits that a range needs, or a whole one.
+fn rounded(number: f64, is_whole: bool) -> f64 {
+    if is_whole { number.round() } else { format!("{number:.1e}").parse().expect("a number") }
+}
+
+/// Half of a range around the best value, or a range as long around the end at which it lies. Numbers that were tried
+/// from 0 on stay so.
+fn next_range([low, high]: [f64; 2], best: f64, is_log: bool, is_whole: bool) -> Option<(Option<Edge>, String)> {
+    let to = |number: f64| if is_log { number.ln() } else { number };
+    let from = |number: f64| if is_log { number.exp() } else { number };
+    let [start, end] = [low, high].map(to);
+    let place = (to(best) - start) / (end - start);
+    let edge = match place {
+        _ if place <= NEAR_EDGE && (is_log || low != 0.0) => Some(Edge::Lowest),
+        _ if place >= 1.0 - NEAR_EDGE => Some(Edge::Highest),
+        _ => None,
+    };
+    let half = (end - start) * if edge.is_some() { 0.5 } else { 0.25 };
+    let [next_low, next_high] = [to(best) - half, to(best) + half].map(|number| rounded(from(number), is_whole));
+    let least = if low >= 0.0 && !is_log { f64::from(u8::from(is_whole && low > 0.0)) } else { f64::NEG_INFINITY };
+    let next_low = next_low.max(least);
+    let values = if is_log { format!("log({next_low}..{next_high})") } else { format!("{next_low}..{next_high}") };
+    (next_low < next_high).then_some((edge, values))
+}
+
+/// The best of a list at its end, and one value more, as far from it as its neighbour; `None` within the list.
+fn next_list(mut numbers: Vec<f64>, best: f64, is_whole: bool) -> Option<(Option<Edge>, String)> {
+    numbers.sort_by(f64::total_cmp);
+    let [first, last] = [*numbers.first()?, *numbers.last()?];
+    let (edge, neighbour) = match best {
+        _ if best <= first => (Edge::Lowest, numbers[1]),
+        _ if best >= last => (Edge::Highest, numbers[numbers.len() - 2]),
+        _ => return None,
+    };
+    let more = if first > 0.0 && last >= 10.0 * first { best * best / neighbour } else { 2.0 * best - neighbour };
+    let more = rounded(more, is_whole);
+    let is_possible = (more - best).abs() > f64::EPSILON * best.abs() && (more > 0.0 || first < 0.0);
+    is_possible.then(|| (Some(edge), if more < best { format!("{more},{best}") } else { format!("{best},{more}") }))
 }
 
 impl Values {
@@ -248,6 +334,31 @@ mod tests {
         assert_eq!(at("model.n_layers=2..4", ends), ["2", "3", "4"]);
         assert_eq!(at("model.d_ff=log(64..1024)", ends), ["64", "256", "1024"]);
         assert_eq!(at("optimizer.learning_rate=log(1e-4..1e-2)", ends), ["0.0001", "0.001", "0.01"]);
+    }
+
+    #[test]
+    fn a_search_goes_on_around_the_best_or_beyond_the_edge() {
+        let next = |text: &str, best: f64| {
+            let whole = best.fract() == 0.0 && !text.contains("rate") && !text.contains("dropout");
+            let best = if whole { Value::Integer(best as i64) } else { Value::Float(best) };
+            dimension(text).next(&best).map(|next| (next.edge, next.space.split_once('=').unwrap().1.to_owned()))
+        };
+        let rate = "optimizer.learning_rate=log(1e-4..1e-2)";
+        for (text, best, edge, values) in [
+            (rate, 0.001, None, "log(0.00032..0.0032)"),
+            (rate, 0.009, Some(Edge::Highest), "log(0.0009..0.09)"),
+            (rate, 0.0001, Some(Edge::Lowest), "log(0.00001..0.001)"),
+            ("model.dropout=0..0.4", 0.0, None, "0..0.1"),
+            ("model.dropout=0..0.4", 0.4, Some(Edge::Highest), "0.2..0.6"),
+            ("model.n_layers=2..10", 2.0, Some(Edge::Lowest), "1..6"),
+            ("model.n_layers=2,4,6", 6.0, Some(Edge::Highest), "6,8"),
+            ("optimizer.learning_rate=1e-4,1e-3,1e-2", 0.01, Some(Edge::Highest), "0.01,0.1"),
+        ] {
+            assert_eq!(next(text, best), Some((edge, values.to_owned())), "{text} {best}");
+        }
+        assert_eq!(next("model.n_layers=2,4,6", 4.0), None);
+        assert_eq!(next("model.n_layers=1,2", 1.0), None, "there is no model without layers");
+        assert_eq!(dimension("model.mlp=gelu,swiglu").next(&Value::String("gelu".to_owned())), None);
     }
 
     #[test]

@@ -11,7 +11,8 @@ class Choice {
     /** Tokens as {token, side}. */
     this.kept = null;
     this.pointed = null;
-    this.last = attention.nTokens - 1;
+    /** The token to begin with. */
+    this.first = attention.telling?.query ?? attention.nTokens - 1;
     this.listeners = [];
   }
 
@@ -36,9 +37,9 @@ class Choice {
     return this.pointed ?? this.kept;
   }
 
-  /** The query, for views that always need one: the last token by default. */
+  /** The query, for views that always need one. */
   get query() {
-    return this.present?.token ?? this.last;
+    return this.present?.token ?? this.first;
   }
 
   set(changes) {

@@ -90,6 +90,17 @@ class Attention {
     return Float32Array.from(this.tokens, (_, query) => (query < key ? 0 : triangle[triangleStart(query) + key]));
   }
 
+  /** How many of the tokens after `key` look at it most. */
+  followers(layer, head, key) {
+    const triangle = this.triangle(layer, head);
+    let n = 0;
+    for (let query = key + 1; query < this.nTokens; query += 1) {
+      const row = triangle.subarray(triangleStart(query), triangleStart(query + 1));
+      n += row.every((weight, other) => other === key || weight < row[key]);
+    }
+    return n;
+  }
+
   /** The probability that a token had before it came; `null` of the first, which nothing came before. */
   chance(token) {
     return token === 0 ? null : (this.predictions[token - 1].came?.[0] ?? null);
@@ -126,13 +137,14 @@ class Attention {
   }
 }
 
-/** The head that tells most, its query, and a sentence about it; `null` if there is none. */
+/** The head, the token and the token that it looks at most, with which the page opens; `null` if there are none. */
 function tellingOf({ telling, layers, heads }) {
   if (!telling) {
     return null;
   }
+  const { query, key, query_name: queryName, key_name: keyName } = telling;
   const place = { layer: layers.indexOf(telling.layer), head: heads.indexOf(telling.head) };
-  return { place, query: telling.query, sentence: telling.sentence };
+  return { place, query, key, queryName, keyName };
 }
 
 function bytesOf(text) {

@@ -14,6 +14,8 @@ class HeadStrip {
       page.element("span", { class: "caption" }, `layer ${number}`),
       ...this.buttons.slice(layer * nHeads, (layer + 1) * nHeads),
     ]);
+    const names = attention.heads.map((number) => page.element("span", { class: "caption head" }, `${number}`));
+    rows.unshift(page.element("span", { class: "caption" }, "head"), ...names);
     this.grid = page.element("div", { class: "heads", role: "group", "aria-label": "Heads, a row for each layer" }, ...rows);
     this.grid.style.setProperty("--n-heads", nHeads);
     roam(this.grid, this.buttons, gridMove(nHeads, this.buttons.length));

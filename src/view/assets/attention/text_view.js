@@ -105,16 +105,30 @@ class TextView {
     return best;
   }
 
-  /** The sentence about the head that tells most, which leads back to it. */
+  /** A sentence about the weights with which the page opens, made of these, and a button that leads back to them. */
   tell() {
-    const { telling, layers, heads } = this.attention;
+    const { attention } = this;
+    const { telling, layers, heads } = attention;
     if (!telling) {
       this.lead.hidden = true;
       return;
     }
     const go = () => this.choice.set({ ...telling.place, pointed: null, kept: { token: telling.query, side: "query" } });
-    this.lead.append(telling.sentence, " ", page.element("button", { type: "button", click: go }, "Show it"));
-    this.lead.dataset.head = `${layers[telling.place.layer]}.${heads[telling.place.head]}`;
+    const { query, key, queryName, keyName } = telling;
+    const { layer, head } = telling.place;
+    const name = `${layers[layer]}.${heads[head]}`;
+    const share = percent(attention.weight(layer, head, query, key));
+    const whom = {
+      0: "itself",
+      1: `the token before, ${keyName}`,
+    }[query - key] ?? `${keyName}, ${query - key} tokens before`;
+    const sentences = [`Head ${name}: ${queryName} gives ${share} of its attention to ${whom}.`];
+    const [n, nAfter] = [attention.followers(layer, head, key), attention.nTokens - 1 - key];
+    if (n > 1) {
+      sentences.push(`${n === nAfter ? `All ${n}` : `${n} of the ${nAfter}`} tokens after ${keyName} look at it most.`);
+    }
+    this.lead.append(sentences.join(" "), " ", page.element("button", { type: "button", click: go }, "Show it"));
+    page.set(this.lead, { "data-head": name, "data-query": query, "data-key": key });
   }
 
   redraw() {
@@ -126,8 +140,7 @@ class TextView {
 
   update() {
     const { attention, choice } = this;
-    const first = attention.telling?.query ?? attention.nTokens - 1;
-    const { token, side } = choice.present ?? { token: first, side: choice.side };
+    const { token, side } = choice.present ?? { token: choice.first, side: choice.side };
     const isQuery = side === "query";
     this.sides.forEach((button) => page.set(button, { "aria-pressed": String(button.dataset.side === side) }));
     const weights = isQuery

@@ -63,7 +63,8 @@ impl<'a> Renderer<'a> {
         messages: &[Value],
         tools: Option<&Value>,
     ) -> Result<Example, String> {
-        let variables: Map<String, Value> = tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
+        let variables: Map<String, Value> =
+            tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
         let render = |n: usize, begins_answer: bool| {
             template.render_with(&messages[..n], begins_answer, &variables).map_err(|error| {
                 format!(

@@ -1,0 +1,224 @@
+//! What each head looks at most in a text: the tokens that get more of its attention than an even head gives them, and
+//! its strongest looks with the text around them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::InspectError;
+use super::capture::each_map;
+use tinderbox_model::Gpt;
+use tinderbox_model::tokenizer::Tokenizer;
+
+/// The most tokens and snippets of a head.
+const N_SHOWN: usize = 3;
+/// The number of tokens around a snippet's two.
+const AROUND: usize = 3;
+/// The most tokens between them that are not left out.
+const BETWEEN: usize = 10;
+/// A token is named if it gets this many times the share that an even head gives it, and at least this share.
+const MORE_THAN_EVEN: f64 = 2.0;
+const LEAST_SHARE: f64 = 0.01;
+
+/// What one head looks at most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HeadEvidence {
+    /// The tokens with the largest share of its attention beyond that of an even head, largest first.
+    #[serde(rename = "looks_at")]
+    pub tokens: Vec<SeenToken>,
+    /// Its strongest looks, strongest first: one for each pair of tokens, and at most one of a window.
+    pub snippets: Vec<Snippet>,
+}
+
+/// A token that a head looks at, wherever it stands before the token that looks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeenToken {
+    /// The token, as [`Tokenizer::piece`] gives it.
+    pub token: String,
+    /// Its mean share of a token's attention, 0 to 1.
+    pub share: f64,
+    /// The share that a head gives it that looks at all tokens equally.
+    pub even: f64,
+}
+
+/// A token that looks at another, with the text around them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Snippet {
+    /// The weight.
+    pub weight: f64,
+    /// The number of tokens from the one that is looked at to the one that looks.
+    pub distance: usize,
+    /// The text before both.
+    pub before: String,
+    /// The token that is looked at.
+    pub key: String,
+    /// The text between them, with `…` for a long middle.
+    pub between: String,
+    /// The token that looks.
+    pub query: String,
+    /// The text after both.
+    pub after: String,
+}
+
+/// A weight of a window.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    weight: f32,
+    window: usize,
+    query: usize,
+    key: usize,
+}
+
+impl Look {
+    /// The weight counts squared, and of equal weights the look that reaches further: a head that can find a token far
+    /// away shows more by that than by one beside it.
+    fn strength(&self) -> f64 {
+        f64::from(self.weight).powi(2) * (1.0 + ((self.query - self.key) as f64).ln())
+    }
+}
+
+impl HeadEvidence {
+    /// Reads `windows` of a text, each at most as long as the context: the evidence of every head, `[L][H]`.
+    ///
+    /// Weights on the token itself count for no token. Snippets do not look at the first token of a window, at special
+    /// tokens or at blanks, where a head looks that has nothing to do.
+    ///
+    /// # Errors
+    /// If the device fails, or the model's numbers are not finite.
+    pub fn measure(model: &Gpt, tokenizer: &Tokenizer, windows: &[Vec<u32>]) -> Result<Vec<Vec<Self>>, InspectError> {
+        let config = model.config();
+        let distinct: BTreeSet<u32> = windows.iter().flatten().copied().collect();
+        let places: BTreeMap<u32, usize> = distinct.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+        let added: BTreeSet<u32> = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
+        let is_sink = |id: u32| added.contains(&id) || tokenizer.piece(id).trim().is_empty();
+        let sinks: BTreeSet<u32> = distinct.iter().copied().filter(|id| is_sink(*id)).collect();
+        let mut even = vec![0.0; distinct.len()];
+        let mut shares = vec![vec![vec![0.0; distinct.len()]; config.n_heads]; config.n_layers];
+        let mut looks: Vec<Vec<Vec<Look>>> = vec![vec![Vec::new(); config.n_heads]; config.n_layers];
+        let mut n_rows = 0_usize;
+        for (window, ids) in windows.iter().enumerate() {
+            let t = ids.len();
+            for query in 1..t {
+                ids[..query].iter().for_each(|id| even[places[id]] += 1.0 / (query + 1) as f64);
+            }
+            n_rows += t.saturating_sub(1);
+            each_map(model, ids, |layer, head, weights| {
+                let shares = &mut shares[layer][head];
+                let mut strongest: Option<Look> = None;
+                for query in 1..t {
+                    let row = &weights[query * t..query * t + query];
+                    for (key, weight) in row.iter().enumerate() {
+                        shares[places[&ids[key]]] += f64::from(*weight);
+                        let is_shown = key > 0 && !sinks.contains(&ids[key]) && !sinks.contains(&ids[query]);
+                        let look = Look { weight: *weight, window, query, key };
+                        if is_shown && strongest.is_none_or(|other| look.strength() > other.strength()) {
+                            strongest = Some(look);
+                        }
+                    }
+                }
+                looks[layer][head].extend(strongest);
+            })?;
+        }
+        let of_n = |sum: f64| if n_rows == 0 { 0.0 } else { sum / n_rows as f64 };
+        let tokens = |shares: &[f64]| {
+            let seen = distinct.iter().zip(shares.iter().zip(&even));
+            let mut seen: Vec<SeenToken> = seen
+                .map(|(&id, (share, even))| (id, of_n(*share), of_n(*even)))
+                .filter(|(_, share, even)| *share > MORE_THAN_EVEN * even && *share >= LEAST_SHARE)
+                .map(|(id, share, even)| SeenToken { token: tokenizer.piece(id), share, even })
+                .collect();
+            seen.sort_by(|a, b| (b.share - b.even).total_cmp(&(a.share - a.even)));
+            seen.truncate(N_SHOWN);
+            seen
+        };
+        let snippets = |looks: &[Look]| {
+            let mut looks = looks.to_vec();
+            looks.sort_by(|a, b| b.strength().total_cmp(&a.strength()));
+            let mut pairs = BTreeSet::new();
+            looks.retain(|look| pairs.insert([look.query, look.key].map(|at| windows[look.window][at])));
+            let shown = looks.iter().take(N_SHOWN);
+            shown.map(|look| Snippet::new(look, &windows[look.window], tokenizer)).collect()
+        };
+        let evidence =
+            |(shares, looks): (&Vec<f64>, &Vec<Look>)| Self { tokens: tokens(shares), snippets: snippets(looks) };
+        let of_layer =
+            |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<Look>>)| shares.iter().zip(looks).map(evidence).collect();
+        Ok(shares.iter().zip(&looks).map(of_layer).collect())
+    }
+}
+
+impl Snippet {
+    fn new(look: &Look, ids: &[u32], tokenizer: &Tokenizer) -> Self {
+        let Look { weight, query, key, .. } = *look;
+        let text = |from: usize, to: usize| tokenizer.decode(&ids[from..to.max(from)]);
+        let between = match query - key - 1 {
+            n if n <= BETWEEN => text(key + 1, query),
+            _ => {
+                format!("{} … {}", text(key + 1, key + 1 + AROUND).trim_end(), text(query - AROUND, query).trim_start())
+            }
+        };
+        Self {
+            weight: f64::from(weight),
+            distance: query - key,
+            before: text(key.saturating_sub(AROUND), key),
+            key: tokenizer.piece(ids[key]),
+            between,
+            query: tokenizer.piece(ids[query]),
+            after: text(query + 1, (query + 1 + AROUND).min(ids.len())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{louder, small_config};
+    use tinderbox_model::config::ModelConfig;
+
+    /// Against the maps of one window, added up by hand.
+    #[test]
+    fn shares_and_snippets_are_those_of_the_maps() {
+        let (config, tokenizer) = (ModelConfig { context_length: 32, ..small_config() }, Tokenizer::byte());
+        let model = louder(&config, 256);
+        let ids: Vec<u32> = "a b. a c. b a.".bytes().map(u32::from).collect();
+        let evidence = HeadEvidence::measure(&model, &tokenizer, std::slice::from_ref(&ids)).expect("measured");
+        let t = ids.len();
+        each_map(&model, &ids, |layer, head, weights| {
+            let it = &evidence[layer][head];
+            let earlier = || (1..t).flat_map(|query| (0..query).map(move |key| (query, key)));
+            for SeenToken { token, share, even } in &it.tokens {
+                let is_it = |key: usize| tokenizer.piece(ids[key]) == *token;
+                let sum = |of: &dyn Fn(usize, usize) -> f64| -> f64 {
+                    let seen = earlier().filter(|(_, key)| is_it(*key));
+                    seen.map(|(query, key)| of(query, key)).sum::<f64>() / (t - 1) as f64
+                };
+                assert!((sum(&|query, key| f64::from(weights[query * t + key])) - share).abs() < 1e-6);
+                assert!((sum(&|query, _| 1.0 / (query + 1) as f64) - even).abs() < 1e-12);
+                assert!(*share > MORE_THAN_EVEN * even && *share >= LEAST_SHARE);
+            }
+            let is_blank = |at: usize| ids[at] == u32::from(b' ');
+            let shown = earlier().filter(|&(query, key)| key > 0 && !is_blank(key) && !is_blank(query));
+            let strength = |weight: f64, distance: usize| weight * weight * (1.0 + (distance as f64).ln());
+            let largest = shown
+                .map(|(query, key)| strength(f64::from(weights[query * t + key]), query - key))
+                .fold(0.0, f64::max);
+            let [snippet] = &it.snippets[..] else { panic!("one of each window") };
+            assert!((strength(snippet.weight, snippet.distance) - largest).abs() < 1e-12);
+            let Snippet { key, between, query, .. } = snippet;
+            assert!(String::from_utf8_lossy(b"a b. a c. b a.").contains(&format!("{key}{between}{query}")));
+        })
+        .expect("read");
+        assert!(evidence.iter().flatten().any(|it| !it.tokens.is_empty()), "a louder model is not even");
+    }
+
+    #[test]
+    fn a_long_middle_is_left_out() {
+        let ids: Vec<u32> = (u32::from(b'a')..=u32::from(b'z')).collect();
+        let look = |query, key| Look { weight: 0.5, window: 0, query, key };
+        let near = Snippet::new(&look(5, 3), &ids, &Tokenizer::byte());
+        assert_eq!([near.before, near.key, near.between, near.query, near.after], ["abc", "d", "e", "f", "ghi"]);
+        let far = Snippet::new(&look(25, 0), &ids, &Tokenizer::byte());
+        assert_eq!([far.before, far.key, far.between, far.query, far.after], ["", "a", "bcd … wxy", "z", ""]);
+        assert_eq!(far.distance, 25);
+    }
+}

@@ -1,0 +1,19 @@
+/** The best config, to be copied without being read. */
+page.view("sweep", (section) => {
+  const text = section.querySelector("details pre");
+  if (!text) {
+    return;
+  }
+  const button = page.element("button", { type: "button", click: () => copy() }, "Copy the config");
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy the config"), 1500);
+    } catch {
+      text.closest("details").open = true;
+      getSelection().selectAllChildren(text); // where the clipboard is not allowed, by hand
+    }
+  }
+  section.querySelector("details").before(page.element("p", {}, button));
+});

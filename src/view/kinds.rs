@@ -1,0 +1,117 @@
+//! The numbers behind the kind of a head, in words: the same for the page and for the terminal.
+
+use crate::inspect::{HeadEvidence, HeadKind, HeadScores, SeenToken};
+use crate::tokenizer::visible;
+
+/// A share as the pages write it: `33 %`, `3.1 %`.
+fn percent(share: f64) -> String {
+    match share {
+        _ if share >= 0.0995 || share == 0.0 => format!("{:.0} %", 100.0 * share),
+        _ if share >= 0.00995 => format!("{:.1} %", 100.0 * share),
+        _ => format!("{:.2} %", 100.0 * share),
+    }
+}
+
+/// What a head looks at most, beyond what an even head gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lead {
+    /// In a word or two, such as `itself` or `“,”`.
+    pub what: String,
+    /// The share of attention, and that of an even head.
+    pub share: f64,
+    pub even: f64,
+}
+
+impl Lead {
+    /// `33 % the token before`
+    pub fn short(&self) -> String {
+        format!("{} {}", percent(self.share), self.what)
+    }
+
+    /// `the token before has 33 % of its attention, with an even head 3 %`
+    fn sentence(&self) -> String {
+        let Self { what, share, even } = self;
+        format!("{what} has {} of its attention; an even head gives it {}", percent(*share), percent(*even))
+    }
+}
+
+/// What a head looks at most. Tokens near it are named only for a head of that kind: they contain the others.
+pub(crate) fn lead(scores: &HeadScores, even: &HeadScores, evidence: Option<&HeadEvidence>) -> Option<Lead> {
+    let lead = |what: &str, share: Option<f64>, even: Option<f64>| {
+        Some(Lead { what: what.to_owned(), share: share?, even: even? })
+    };
+    if scores.kind() == HeadKind::Local {
+        return lead("near", scores.local, even.local);
+    }
+    let places = [
+        lead("itself", scores.diagonal, even.diagonal),
+        lead("the token before", scores.previous_token, even.previous_token),
+        lead("the first token", scores.first_token, even.first_token),
+        lead("the same token", scores.duplicate_token, even.duplicate_token),
+    ];
+    let tokens = evidence.into_iter().flat_map(|evidence| &evidence.tokens).map(token);
+    let all = places.into_iter().flatten().chain(tokens);
+    all.max_by(|a, b| (a.share - a.even).total_cmp(&(b.share - b.even)))
+}
+
+/// A token that a head looks at.
+pub(crate) fn token(SeenToken { token, share, even }: &SeenToken) -> Lead {
+    Lead { what: format!("“{}”", visible(token)), share: *share, even: *even }
+}
+
+/// Why a head has its kind: the number that reaches the threshold, or, of a mixed one, what it looks at most.
+pub(crate) fn because(scores: &HeadScores, even: &HeadScores, evidence: Option<&HeadEvidence>) -> String {
+    let mass = |what: &str, share: Option<f64>, even: Option<f64>| {
+        let lead = share.zip(even).map(|(share, even)| Lead { what: what.to_owned(), share, even });
+        lead.map(|lead| lead.sentence())
+    };
+    let shown = |score: Option<f64>| percent(score.unwrap_or_default());
+    let known = match scores.kind() {
+        HeadKind::Diagonal => mass("The token itself", scores.diagonal, even.diagonal),
+        HeadKind::PreviousToken => mass("The token before", scores.previous_token, even.previous_token),
+        HeadKind::FirstToken => mass("The first token", scores.first_token, even.first_token),
+        HeadKind::DuplicateToken => mass("The same token, earlier,", scores.duplicate_token, even.duplicate_token),
+        HeadKind::Induction => {
+            mass("What followed the same token in repeated sequences", scores.induction, even.induction)
+        }
+        HeadKind::Local => mass("What is at most 4 tokens away", scores.local, even.local),
+        HeadKind::Uniform => Some(format!("{} of its attention is spread evenly", shown(scores.uniform))),
+        HeadKind::Focused => Some(format!("Its largest weight is {} on average", shown(scores.focused))),
+        HeadKind::Mixed => lead(scores, even, evidence)
+            .map(|lead| format!("No score reaches the threshold of a kind. Most of all: {}", lead.sentence())),
+    };
+    known.map(|sentence| sentence + ".").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scores(diagonal: f64, previous: f64, local: f64) -> HeadScores {
+        HeadScores {
+            diagonal: Some(diagonal),
+            previous_token: Some(previous),
+            local: Some(local),
+            ..HeadScores::default()
+        }
+    }
+
+    #[test]
+    fn a_kind_has_its_number_and_a_mixed_head_what_it_looks_at_most() {
+        let even = scores(0.03, 0.03, 0.13);
+        let own = |scores: HeadScores| because(&scores, &even, None);
+        let itself = "The token itself has 77 % of its attention; an even head gives it 3.0 %.";
+        assert_eq!(own(scores(0.77, 0.05, 0.85)), itself);
+        let near = "What is at most 4 tokens away has 82 % of its attention; an even head gives it 13 %.";
+        assert_eq!(own(scores(0.07, 0.31, 0.82)), near);
+        let mixed = scores(0.1, 0.33, 0.7);
+        assert_eq!(lead(&mixed, &even, None).expect("a lead").short(), "33 % the token before");
+        let seen = SeenToken { token: " \"".to_owned(), share: 0.4, even: 0.02 };
+        let evidence = HeadEvidence { tokens: vec![seen], snippets: Vec::new() };
+        assert_eq!(
+            because(&mixed, &even, Some(&evidence)),
+            "No score reaches the threshold of a kind. Most of all: “·\"” has 40 % of its attention; an even head gives \
+             it 2.0 %."
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! The settings of a sweep as pictures: the loss against each key, and every setting as a line through all keys.
+
+use super::page::class;
+use super::{name, values};
+use crate::sweep::{Outcome, Row};
+use crate::view::escape;
+use crate::view::svg::plot::{self, Axis, Plot, Size, margin, text_width};
+use crate::view::svg::{self, Anchor};
+
+/// The ratio of the largest and the smallest number from which an axis is logarithmic.
+const MANY_TIMES: f64 = 20.0;
+
+/// The values of a key along an axis: numbers, or names at even distances.
+struct Along {
+    axis: Axis,
+    is_log: bool,
+    /// The distinct values if one of them is no number.
+    names: Vec<String>,
+}
+
+impl Along {
+    fn new(texts: &[&str], range: [f64; 2]) -> Self {
+        let numbers: Option<Vec<f64>> = texts.iter().map(|text| text.parse().ok()).collect();
+        let Some(numbers) = numbers else {
+            let mut names: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            names.sort();
+            names.dedup();
+            let domain = [-0.5, names.len() as f64 - 0.5];
+            return Self { axis: Axis { domain, range }, is_log: false, names };
+        };
+        let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let is_log = low > 0.0 && high >= MANY_TIMES * low;
+        let [low, high] = if is_log { [low.ln(), high.ln()] } else { [low, high] };
+        let margin = margin(low, high);
+        Self { axis: Axis { domain: [low - margin, high + margin], range }, is_log, names: Vec::new() }
+    }
+
+    fn at(&self, text: &str) -> f64 {
+        let number = match self.names.iter().position(|name| name == text) {
+            Some(at) => at as f64,
+            None => text.parse().unwrap_or(0.0),
+        };
+        self.axis.at(if self.is_log { number.ln() } else { number })
+    }
+
+    /// Places and labels: names, powers of ten with their halves, or round numbers.
+    fn ticks(&self, most: f64) -> Vec<(f64, String)> {
+        if !self.names.is_empty() {
+            return self.names.iter().map(|name| (self.at(name), name.clone())).collect();
+        }
+        if !self.is_log {
+            return self
+                .axis
+                .ticks(most, 0.0)
+                .into_iter()
+                .map(|(number, label)| (self.axis.at(number), label))
+                .collect();
+        }
+        let [low, high] = self.axis.domain;
+        let all = (-12..12).flat_map(|power| [1, 3].map(|factor| format!("{factor}e{power}")));
+        let all = all.map(|text| text.parse::<f64>().expect("a number")); // a product would have more digits
+        let inside: Vec<f64> = all.filter(|number| (low..=high).contains(&number.ln())).collect();
+        inside.into_iter().map(|number| (self.axis.at(number.ln()), format!("{number}"))).collect()
+    }
+}
+
+/// The losses in the first rung, in which all settings take part, against the values of each key. Seeds of a setting, as
+/// far as they differ at the end, are a line through its point.
+pub(super) fn scatters(outcome: &Outcome) -> String {
+    let known: Vec<(usize, &Row, f64)> =
+        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, *row.rungs.first()?))).collect();
+    if known.len() < 2 {
+        return String::new();
+    }
+    let low = known.iter().map(|it| it.2).fold(f64::INFINITY, f64::min);
+    let high = known.iter().map(|it| it.2).fold(f64::NEG_INFINITY, f64::max);
+    let room = margin(low, high);
+    let size = [340.0, 210.0];
+    let figure = |key: usize| {
+        let frame = Plot::new(size, 48.0, [0.0, 1.0], [low - room, high + room]);
+        let texts: Vec<&str> = known.iter().map(|(_, row, _)| &*row.values[key]).collect();
+        let along = Along::new(&texts, frame.x.range);
+        let ([left, right], [bottom, _]) = (frame.x.range, frame.y.range);
+        let mut body = String::new();
+        for (number, label) in frame.y.ticks(5.0, 0.0) {
+            let y = frame.y.at(number);
+            body += &format!("<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>\n");
+            body += &svg::text("tick", [left - 8.0, y + 4.0], None, Anchor::End, &label);
+        }
+        let mut end = f64::NEG_INFINITY; // of the last label, so that none covers another
+        for (x, label) in along.ticks(4.0) {
+            body += &format!("<path class=\"grid\" d=\"M{x:.1} {bottom:.1}v4\"/>\n");
+            let half = text_width(&label) / 2.0;
+            if x - half > end {
+                body += &svg::text("tick", [x, bottom + 18.0], None, Anchor::Middle, &label);
+                end = x + half + 4.0;
+            }
+        }
+        for (at, row, loss) in known.iter().rev() {
+            let (x, y) = (along.at(&row.values[key]), frame.y.at(*loss));
+            let class = class(*at);
+            if let Some([low, high]) = row.seeds {
+                let half = (high - low) / 2.0;
+                let [from, to] = [loss - half, loss + half].map(|end| frame.y.at(end));
+                body += &format!("<path class=\"line {class}\" d=\"M{x:.1} {from:.1}V{to:.1}\"/>\n");
+            }
+            body += &format!(
+                "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}: {loss:.4}</title></circle>\n",
+                escape(&values(outcome, row))
+            );
+        }
+        let key = &outcome.keys[key];
+        format!(
+            "<figure><figcaption><span class=\"what\">{}</span></figcaption>\n{}</figure>\n",
+            escape(key),
+            plot::in_page(Size::Small, size, &format!("The loss against {}", escape(name(key))), "", &body)
+        )
+    };
+    let figures: String = (0..outcome.keys.len()).map(figure).collect();
+    format!(
+        "<p>Bits per byte in the first comparison, after {}, against the values of each key. The best settings have the \
+         colours of their curves; a line through a point is as long as the seeds of its setting differ.</p>\n\
+         <div class=\"scatters\">\n{figures}</div>\n",
+        crate::format::duration(outcome.rungs_s[0])
+    )
+}
+
+/// Parallel coordinates: a line for each setting, through its value of every key and its loss in the first rung, the
+/// lowest at the top.
+pub(super) fn parallel(outcome: &Outcome) -> String {
+    let known: Vec<(usize, &Row, f64)> =
+        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, *row.rungs.first()?))).collect();
+    if known.len() < 2 || outcome.keys.len() < 2 {
+        return String::new();
+    }
+    let picture = |size: Size, [width, height]: [f64; 2]| {
+        let range = [height - 14.0, 40.0];
+        let n = outcome.keys.len();
+        let left = 70.0;
+        let x = |at: usize| left + at as f64 * (width - 2.0 * left) / n as f64;
+        let mut axes: Vec<Along> = (0..n)
+            .map(|key| Along::new(&known.iter().map(|(_, row, _)| &*row.values[key]).collect::<Vec<_>>(), range))
+            .collect();
+        let losses: Vec<String> = known.iter().map(|(_, _, loss)| format!("{loss:.4}")).collect();
+        // The best is where the eye begins.
+        axes.push(Along::new(&losses.iter().map(String::as_str).collect::<Vec<_>>(), [range[1], range[0]]));
+        let mut body = String::new();
+        for (place, (at, row, _)) in known.iter().enumerate().rev() {
+            let texts = row.values.iter().chain([&losses[place]]);
+            let points = texts.enumerate().map(|(key, text)| format!("{:.1} {:.1}", x(key), axes[key].at(text)));
+            body += &format!(
+                "<path class=\"line {}\" d=\"M{}\"><title>{}: {}</title></path>\n",
+                class(*at),
+                points.collect::<Vec<_>>().join("L"),
+                escape(&values(outcome, row)),
+                losses[place]
+            );
+        }
+        for (key, axis) in axes.iter().enumerate() {
+            let title = outcome.keys.get(key).map_or("bits per byte", |key| name(key));
+            body += &format!("<path class=\"grid\" d=\"M{:.1} {:.1}V{:.1}\"/>\n", x(key), range[1], range[0]);
+            body += &svg::text("name", [x(key), 20.0], None, Anchor::Middle, title);
+            for (y, label) in axis.ticks(6.0) {
+                body += &svg::text("tick halo", [x(key) - 6.0, y + 4.0], None, Anchor::End, &label);
+            }
+        }
+        plot::in_page(size, [width, height], "Every setting as a line through its values and its loss", "", &body)
+    };
+    format!(
+        "<figure><figcaption><span class=\"what\">Every setting<span class=\"unit\">from its values to its loss, the best \
+         at the top</span></span></figcaption>\n{}{}</figure>\n",
+        picture(Size::Wide, [880.0, 320.0]),
+        picture(Size::Narrow, [340.0, 280.0])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_of_settings_have_numbers_that_one_would_write() {
+        let labels = |texts: &[&str]| -> Vec<String> {
+            Along::new(texts, [100.0, 0.0]).ticks(4.0).into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(labels(&["0.0003", "0.03"]), ["0.0003", "0.001", "0.003", "0.01", "0.03"]);
+        assert_eq!(labels(&["2", "4", "3"]), ["2", "3", "4"]);
+        assert_eq!(labels(&["swiglu", "gelu", "swiglu"]), ["gelu", "swiglu"]);
+        let along = Along::new(&["0.001", "0.1"], [0.0, 100.0]);
+        assert!((along.at("0.01") - 50.0).abs() < 1e-9, "the middle of a logarithmic axis");
+        assert!(along.at("0.001") > 0.0 && along.at("0.1") < 100.0, "within it");
+    }
+}

@@ -1,0 +1,180 @@
+//! The table of a sweep, and its page.
+
+mod figures;
+mod page;
+
+pub use page::sweep_page;
+
+use crate::format::{compact, duration, grouped};
+use crate::sweep::{Edge, Outcome, Row};
+use crate::view;
+use crate::view::terminal::table::table;
+
+/// The table of a sweep: a line per setting, best first, and the importance of each key below.
+#[must_use]
+pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
+    let headings = "SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE";
+    let row = |row: &Row| {
+        [
+            values(outcome, row),
+            row.trial.to_string(),
+            row.parameters.map(compact).unwrap_or_default(),
+            row.step_ms.map(|ms| format!("{ms:.1}")).unwrap_or_default(),
+            row.step.map(|step| grouped(step as u64)).unwrap_or_default(),
+            after(outcome, row),
+            loss(outcome, row),
+        ]
+    };
+    let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>(), n_columns);
+    let reason = |row: &Row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
+    let reasons: String = outcome.trials.iter().filter_map(reason).collect();
+    if !reasons.is_empty() {
+        text += &format!("\n{reasons}");
+    }
+    let known = outcome.importance.iter().filter(|importance| importance.share.is_some());
+    let lines: String = known.map(|it| format!("{:>7}  {}\n", it.percent(), it.key)).collect();
+    if !lines.is_empty() {
+        text += &format!("\nIMPORTANCE, by the ranks after {}\n{lines}", duration(outcome.rungs_s[0]));
+    }
+    let remarks = remarks(outcome);
+    if !remarks.is_empty() {
+        text += &format!("\n{}\n", remarks.join("\n"));
+    }
+    text
+}
+
+/// What a reader of the results has to know: how the best setting and the base config compare at one time, how much is
+/// chance, and where to search next.
+fn remarks(outcome: &Outcome) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let Some(best) = outcome.best() else { return remarks };
+    if let Some((rung, base)) = outcome.base().and_then(|base| Some((base.rung?, *base.rungs.last()?)))
+        && let Some(at_that_time) = best.rungs.get(rung).filter(|_| best.trial != 0)
+    {
+        let after = duration(outcome.rungs_s[rung]);
+        remarks.push(format!("After {after} the best setting had {at_that_time:.4} and the base config {base:.4}."));
+    }
+    let spread = |row: &Row| row.seeds.map(|[low, high]| high - low);
+    match outcome.trials.iter().filter_map(spread).reduce(f64::max) {
+        Some(most) => remarks.push(format!("Seeds of one setting differ by up to {most:.4}.")),
+        None => remarks.push("One seed each: --seeds 3 shows which differences are chance.".to_owned()),
+    }
+    for next in &outcome.next {
+        let (name, space) = (name(&next.key), &next.space);
+        remarks.push(match next.edge {
+            Some(Edge::Lowest) => {
+                format!("The best {name} is the lowest that was tried: search --space \"{space}\" next.")
+            }
+            Some(Edge::Highest) => {
+                format!("The best {name} is the highest that was tried: search --space \"{space}\" next.")
+            }
+            None => format!("Around the best {name}: --space \"{space}\"."),
+        });
+    }
+    remarks
+}
+
+/// The key without its section.
+fn name(key: &str) -> &str {
+    key.split_once('.').map_or(key, |(_, name)| name)
+}
+
+/// The values of a setting, such as `mlp=swiglu learning_rate=0.003`; the base config is marked.
+fn values(outcome: &Outcome, row: &Row) -> String {
+    let pairs = outcome.keys.iter().zip(&row.values).map(|(key, value)| format!("{}={value}", name(key)));
+    let base = (row.trial == 0).then(|| "base:".to_owned());
+    base.into_iter().chain(pairs).collect::<Vec<_>>().join(" ")
+}
+
+fn after(outcome: &Outcome, row: &Row) -> String {
+    row.rung.map(|rung| duration(outcome.rungs_s[rung])).unwrap_or_default()
+}
+
+/// The bits per byte; those of an early rung are an estimate.
+fn loss(outcome: &Outcome, row: &Row) -> String {
+    let is_estimate = row.rung.is_some_and(|rung| rung + 1 < outcome.course.n_rungs);
+    row.bits_per_byte.map(|loss| view::loss(loss, is_estimate)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::sweep::{Course, Group, Importance, NextRange};
+
+    fn outcome() -> Outcome {
+        let row = |trial: usize, mlp: &str, rung: Option<usize>, loss: Option<f64>, reason: Option<&str>| Row {
+            trial,
+            values: vec![mlp.to_owned(), "0.001".to_owned()],
+            run: format!("runs/trial-{trial:03}").into(),
+            parameters: Some(804_096),
+            step_ms: Some(31.25),
+            rung,
+            step: rung.map(|rung| [100, 300][rung]),
+            bits_per_byte: loss,
+            rungs: match (rung, loss) {
+                (Some(rung), Some(loss)) => [&[1.625, 1.5][..rung], &[loss]].concat(),
+                _ => Vec::new(),
+            },
+            seeds: None,
+            reason: reason.map(str::to_owned),
+        };
+        Outcome {
+            sweep_dir: "sweeps/<my>".into(),
+            keys: vec!["model.mlp".to_owned(), "optimizer.learning_rate".to_owned()],
+            course: Course { base_s: 120.0, full_s: 120.0, n_settings: 3, n_rungs: 2, n_seeds: 1, jobs: 1 },
+            rungs_s: vec![40.0, 120.0],
+            trials: vec![
+                row(2, "swiglu", Some(1), Some(1.5), None),
+                row(0, "gelu", Some(0), Some(1.75), None),
+                row(1, "<b>", None, None, Some("the loss of step 7 is NaN")),
+            ],
+            importance: vec![Importance {
+                key: "model.mlp".to_owned(),
+                share: Some(0.625),
+                groups: vec![Group { values: "<b>".to_owned(), n_trials: 1, bits_per_byte: None }],
+            }],
+            next: vec![NextRange {
+                key: "optimizer.learning_rate".to_owned(),
+                edge: Some(Edge::Highest),
+                space: "optimizer.learning_rate=log(1e-3..1e-1)".to_owned(),
+            }],
+            best_trial: Some(2),
+            best_toml: Some("a = \"<b>\"".to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_table_ranks_settings_and_keys() {
+        assert_snapshot!(sweep_table(&outcome(), 100), @r#"
+        SETTING                             TRIAL  PARAMS  MS/STEP  STEPS      AFTER  BITS/BYTE
+        mlp=swiglu learning_rate=0.001          2    804K     31.2    300  2 min 0 s     1.5000
+        base: mlp=gelu learning_rate=0.001      0    804K     31.2    100     40.0 s    ~1.7500
+        mlp=<b> learning_rate=0.001             1    804K     31.2
+
+        trial 1: the loss of step 7 is NaN
+
+        IMPORTANCE, by the ranks after 40.0 s
+         62.5 %  model.mlp
+
+        After 40.0 s the best setting had 1.6250 and the base config 1.7500.
+        One seed each: --seeds 3 shows which differences are chance.
+        The best learning_rate is the highest that was tried: search --space "optimizer.learning_rate=log(1e-3..1e-1)" next.
+        "#);
+    }
+
+    #[test]
+    fn the_page_shows_curves_and_no_markup_from_elsewhere() {
+        let curves = [vec![(40.0, 1.9), (120.0, 1.5)], vec![(40.0, 1.75)], Vec::new()];
+        let html = sweep_page(&outcome(), &curves);
+        assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");
+        assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3 + 2 * 2, "legend and chart; all keys");
+        assert!(html.contains("[[40.0,1.9],[120.0,1.5]]"), "no curve is cut");
+        assert!(html.contains("the highest that was tried") && html.contains("After 40.0 s the best"));
+        for heading in ["What was found", "Settings", "Curves", "Each key", "Importance", "The best config"] {
+            assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
+        }
+        assert!(!sweep_page(&outcome(), &[Vec::new(), Vec::new(), Vec::new()]).contains("<h2>Curves"));
+    }
+}

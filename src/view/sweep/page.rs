@@ -1,0 +1,122 @@
+//! The page of a sweep.
+
+use super::{after, figures, loss, remarks, values};
+use crate::format::{grouped, milliseconds, percent, whole};
+use crate::sweep::{Importance, Outcome};
+use crate::view::svg::plot::{self, N_SERIES};
+use crate::view::{self, Chart, Fragment, PLAIN, SECONDS, Series, escape, page};
+
+const STYLE: &str = include_str!("../assets/sweep.css");
+const SCRIPT: &str = include_str!("../assets/sweep.js");
+
+/// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.
+pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
+    let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(outcome, best)));
+    let lead = format!(
+        "{} settings of {}. {}",
+        outcome.trials.len(),
+        outcome.sweep_dir.display(),
+        best.map_or_else(|| "None was trained.".to_owned(), |best| format!("The best: {best}."))
+    );
+    let styles = &[plot::STYLE, plot::FIGURE_STYLE, STYLE];
+    let section = |body: String| Fragment { body, ..Fragment::empty("sweep", styles, &[SCRIPT]) };
+    let found: String = remarks(outcome).iter().map(|remark| format!("<p>{}</p>\n", escape(remark))).collect();
+    let mut sections = Vec::new();
+    if !found.is_empty() {
+        sections.push(("What was found", section(found)));
+    }
+    sections.extend(view::curves(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
+    let of_keys = figures::scatters(outcome) + &figures::parallel(outcome);
+    if !of_keys.is_empty() {
+        sections.push(("Each key", section(of_keys)));
+    }
+    sections.push(("Importance", section(importance(&outcome.importance))));
+    sections.push(("Settings", section(settings(outcome))));
+    if let Some(toml) = &outcome.best_toml {
+        let toml = escape(toml);
+        let config = format!("<details>\n<summary>Show it</summary>\n<pre tabindex=\"0\">{toml}</pre>\n</details>");
+        sections.push(("The best config", section(config)));
+    }
+    page("Sweep", &lead, &sections)
+}
+
+/// The losses over training time: the best settings are coloured, and no curve is cut.
+fn chart(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Chart {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+    let in_ms = |curve: &[(f64, f64)]| curve.iter().map(|(s, loss)| ((s * 1e3).round() as u64, *loss)).collect();
+    let series = outcome.trials.iter().zip(curves).enumerate().map(|(at, (row, curve))| Series {
+        name: format!("trial {}", row.trial),
+        class: class(at),
+        points: in_ms(curve),
+        has_dots: true,
+        progress: Vec::new(),
+    });
+    Chart {
+        id: "loss",
+        title: ["Validation loss", "bits per byte, by seconds of training steps"],
+        series: series.rev().collect(),
+        across: SECONDS,
+        is_ranked: true,
+        is_logarithmic: true,
+        mark: None,
+        from_zero: false,
+        ceiling: f64::INFINITY,
+        decimals: Some(4),
+    }
+}
+
+/// The class of a setting's curve, by its place in the ranking.
+pub(super) fn class(at: usize) -> String {
+    if at < N_SERIES { format!("series-{at}") } else { PLAIN.to_owned() }
+}
+
+fn settings(outcome: &Outcome) -> String {
+    let keys: String = outcome.keys.iter().map(|key| format!("<th>{}</th>", escape(key))).collect();
+    let rows = outcome.trials.iter().map(|row| {
+        let values: String = row.values.iter().map(|value| format!("<td>{}</td>", escape(value))).collect();
+        let seeds = row.seeds.map(|[low, high]| format!("<small>{low:.4} to {high:.4}</small>")).unwrap_or_default();
+        let reason = row.reason.as_ref().map(|why| format!("<small>{}</small>", escape(why))).unwrap_or_default();
+        format!(
+            "<tr><th>{}</th>{values}<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{seeds}{reason}</td></tr>\n",
+            if row.trial == 0 { "0, base".to_owned() } else { row.trial.to_string() },
+            row.parameters.map(grouped).unwrap_or_default(),
+            row.step_ms.map(milliseconds).unwrap_or_default(),
+            row.step.map(|step| grouped(step as u64)).unwrap_or_default(),
+            after(outcome, row),
+            loss(outcome, row),
+        )
+    });
+    format!(
+        "<p>Ranked by validation loss in bits per byte after the same time of training steps; those that were trained \
+         for longer come first. ~ marks an estimate, as during every run.</p>\n\
+         <div class=\"wide-table\" role=\"region\" aria-label=\"The settings\" tabindex=\"0\"><table>\n\
+         <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>after</th><th>bits per byte</th>\
+         </tr>\n{}</table></div>\n",
+        rows.collect::<String>()
+    )
+}
+
+fn importance(keys: &[Importance]) -> String {
+    let rows = keys.iter().map(|it| {
+        let share = it.share.unwrap_or_default();
+        let groups: Vec<String> = it.groups.iter().map(|group| escape(&group.label())).collect();
+        format!(
+            "<tr><th>{}</th><td>{}</td><td><svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" \
+             role=\"img\" aria-label=\"{}\"><rect width=\"{}\" height=\"8\"/></svg></td><td>{}</td></tr>\n",
+            escape(&it.key),
+            it.share.map_or_else(|| "-".to_owned(), percent),
+            percent(share),
+            whole(100.0 * share),
+            groups.join("<br>")
+        )
+    });
+    format!(
+        "<p>The share of the variance of the ranks in the first rung that the values of a key explain, beyond what \
+         chance would (the effect size of Kruskal and Wallis's test). Settings that failed rank last. To the right, the \
+         mean bits per byte of each group of values there, and the number of its settings.</p>\n\
+         <div class=\"wide-table\" role=\"region\" aria-label=\"The importance of keys\" tabindex=\"0\"><table>\n\
+         <tr><th>key</th><th>share</th><th class=\"scale\"><span>0</span><span>50</span><span>100 %</span></th>\
+         <th>values</th></tr>\n{}</table></div>\n",
+        rows.collect::<String>()
+    )
+}
