@@ -28,7 +28,8 @@ pub(super) struct Args {
     /// Measure another text: a file, a folder, or - for standard input [default: the run's, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Measure the answers in records, as `finetune` reads them: a file of JSON Lines, or a folder of them
+    /// Measure the answers in records, as `finetune` reads them: a file of JSON Lines, or a folder of them [default: a
+    /// text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -13,6 +13,7 @@ use tinderbox::optimizer::Gradients;
 use tinderbox::run::{Checkpoint, Trained};
 use tinderbox::train::Start;
 
+use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{Folder, Place, largest_difference, number};
 
 /// A model of bytes that ends an answer with its end-of-text token.
@@ -153,24 +154,26 @@ fn gradients(place: &Place, mlp: &str, device: &Device) -> Vec<(String, Vec<f32>
     let (tokens, targets) = batch.to_device(&model.device());
     let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
     let gradients = Gradients::take(&model, loss.backward());
-    let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("a CPU");
+    let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("the device works");
     gradients.iter().map(|(name, gradient)| (name.to_owned(), numbers(gradient))).collect()
 }
 
 #[test]
-#[cfg(feature = "ndarray")]
-#[allow(deprecated, reason = "kept as a numerical second opinion until burn drops it")]
-fn fused_and_composed_adapters_have_the_same_gradients_and_nothing_else_has_any() {
+fn adapters_have_the_same_gradients_on_every_device_and_nothing_else_has_any() {
     let place = Place::new();
+    let devices = [Some(("ndarray", ndarray())), wgpu().map(|device| ("wgpu", device))];
     for mlp in ["gelu", "swiglu"] {
-        let [fused, composed] = [Device::flex(), Device::ndarray()].map(|device| gradients(&place, mlp, &device));
+        let fused = gradients(&place, mlp, &Device::flex());
         let n_layers = if mlp == "swiglu" { 7 } else { 6 };
         assert_eq!(fused.len(), 2 * 2 * n_layers, "two matrices in each layer of two blocks");
-        for ((name, fused), (other, composed)) in fused.iter().zip(&composed) {
-            assert!(name == other && name.contains(".adapters."));
-            let largest = composed.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-            assert!(largest > 0.0, "{name}");
-            assert!(largest_difference(fused, composed) < 1e-4 * f64::from(largest), "{name}");
+        for (device_name, device) in devices.iter().flatten() {
+            let composed = gradients(&place, mlp, device);
+            for ((name, fused), (other, composed)) in fused.iter().zip(&composed) {
+                assert!(name == other && name.contains(".adapters."));
+                let largest = composed.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                assert!(largest > 0.0, "{name}");
+                assert!(largest_difference(fused, composed) < 1e-4 * f64::from(largest), "{name} on {device_name}");
+            }
         }
     }
 }
