@@ -90,7 +90,9 @@ impl<E: Element> LowRank<E> {
     /// `scale left right`: `[N, R]`, small enough that a pass over it costs nothing.
     fn scaled_product(&self, left: &Packed<E>, right: &Packed<E>) -> Vec<f32> {
         let mut inner = product(Plain(left.left()), right.right(), &[]);
-        inner.iter_mut().for_each(|x| *x *= self.scale);
+        for x in &mut inner {
+            *x *= self.scale;
+        }
         inner
     }
 }

@@ -264,8 +264,8 @@ mod tests {
             wanted: Wanted,
         ) -> Vec<Option<DispatchTensor>> {
             let gradient = Tensor::<1>::from_dispatch(gradient);
-            let of = |i: usize| wanted.of(i).then(|| (gradient.clone() * (i + 1) as i64).into_dispatch());
-            (0..saved.len()).map(of).collect()
+            let of = |(factor, i): (i64, usize)| wanted.of(i).then(|| (gradient.clone() * factor).into_dispatch());
+            (1..).zip(0..saved.len()).map(of).collect()
         }
     }
 

@@ -85,7 +85,9 @@ impl Gpt {
         let mut table: Vec<Parameter> = Parameter::all(&self.config, self.vocab_size()).collect();
         if let Some(lora) = &self.lora {
             let adapters = lora.adapters(&table);
-            table.iter_mut().for_each(|row| row.is_trained = false);
+            for row in &mut table {
+                row.is_trained = false;
+            }
             table.extend(adapters.into_iter().flat_map(|rows| [rows.a, rows.b]));
         }
         table.into_iter()

@@ -29,8 +29,7 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
             [columns] => columns.path == rows.weight && columns.ranges == [rows.columns.clone()],
             _ => false,
         });
-        let theirs =
-            theirs.ok_or_else(|| InteropError::NoLayerOfAdapter { family: model.family, target: rows.target })?;
+        let theirs = theirs.ok_or(InteropError::NoLayerOfAdapter { family: model.family, target: rows.target })?;
         let module = theirs.name.trim_end_matches(".weight");
         modules.insert(module.rsplit('.').next().unwrap_or(module).to_owned());
         blocks.extend(module.split('.').find_map(|part| part.parse::<usize>().ok()));

@@ -16,7 +16,7 @@ use crate::data::{Batch, BatchSource, DataError, Draw};
 /// order. If the last batch of a pass is not full, its other rows are empty.
 #[derive(Clone, Debug)]
 pub struct Examples {
-    examples: Arc<[Example]>,
+    all: Arc<[Example]>,
     batch_size: usize,
     /// The order of the pass that was asked for last, with its seed and number.
     order: Arc<Mutex<Option<Pass>>>,
@@ -29,23 +29,23 @@ const JITTER: f64 = 0.2;
 
 impl Examples {
     pub(super) fn new(examples: Vec<Example>, batch_size: usize) -> Self {
-        Self { examples: examples.into(), batch_size, order: Arc::default() }
+        Self { all: examples.into(), batch_size, order: Arc::default() }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Example> {
-        self.examples.iter()
+        self.all.iter()
     }
 
     /// The number of records.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.examples.len()
+        self.all.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.examples.is_empty()
+        self.all.is_empty()
     }
 
     /// The number of tokens that count in the loss.
@@ -81,7 +81,7 @@ impl Examples {
 
     /// The rows of a pass.
     fn n_rows(&self) -> usize {
-        self.examples.len().next_multiple_of(self.batch_size)
+        self.all.len().next_multiple_of(self.batch_size)
     }
 
     /// The record in each row of a pass.
@@ -97,7 +97,7 @@ impl Examples {
         let mut random = ChaCha8Rng::from_seed(key);
         random.set_stream(pass);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let jittered = |idx: usize, uniform: f64| self.examples[idx].ids.len() as f64 * (1.0 + JITTER * uniform);
+        let jittered = |idx: usize, uniform: f64| self.all[idx].ids.len() as f64 * (1.0 + JITTER * uniform);
         let mut by_length: Vec<(f64, usize)> = (0..self.len()).map(|idx| (jittered(idx, uniform()), idx)).collect();
         by_length.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let batches = by_length.chunks(self.batch_size);
@@ -115,7 +115,7 @@ impl Examples {
         let n = self.n_rows() as u64;
         let row = |row: u64| {
             let place = usize::try_from(row % n).expect("below the rows of a pass");
-            self.order(seed, row / n)[place].map(|idx| &self.examples[idx])
+            self.order(seed, row / n)[place].map(|idx| &self.all[idx])
         };
         rows.map(row).collect()
     }
@@ -136,9 +136,9 @@ impl BatchSource for Examples {
     /// From the shortest records to the longest.
     fn spread(&self, _: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
         let mut order: Vec<usize> = (0..self.len()).collect();
-        order.sort_by_key(|idx| self.examples[*idx].ids.len());
+        order.sort_by_key(|idx| self.all[*idx].ids.len());
         let batches: Vec<Vec<usize>> = order.chunks(batch_size).map(<[usize]>::to_vec).collect();
-        let (n_all, examples) = (batches.len(), self.examples.clone());
+        let (n_all, examples) = (batches.len(), self.all.clone());
         let n = n_all.min(n_batches);
         Box::new((0..n).map(move |i| {
             let rows: Vec<_> = batches[i * n_all / n].iter().map(|idx| Some(&examples[*idx])).collect();
