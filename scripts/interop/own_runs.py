@@ -23,7 +23,8 @@ FAMILIES = {
     "starcoder2": [
         "model.position=rope", "model.norm=layer_norm", "model.bias=true", "model.mlp=gelu_tanh", "model.qk_norm=false",
     ],
-    "phi3": [*ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.rotary_fraction=0.5"],
+    # Not by its full name: of a model called phi3, llama.cpp expects the tokens of Microsoft's.
+    "phi": [*ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.rotary_fraction=0.5"],
     "smollm3": [*ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.rope_layers=[true,true,true,false]", "model.n_layers=4"],
     "granite": [
         *ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.embedding_scale=12", "model.residual_scale=0.22",
