@@ -19,6 +19,10 @@ const MOST_OPENING: usize = 90;
 /// The text that is looked into first in a model that has not written any.
 const OPENING: &str = "\"I am tired,\" said the cat, because it was late";
 
+/// What a report of the page leaves out.
+const UNMEASURED: &str = "What each head does and who looks at whom is measured with the model: `tinderbox report` writes \
+                          it, and Look shows it for any text.";
+
 /// The number of points in a sparkline.
 const N_SPARK: usize = 60;
 /// The most runs in a comparison.
@@ -132,7 +136,8 @@ pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Resu
 pub(super) async fn report(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
     let work = service.off_thread(Work::Long, move |service| {
         let report = Report::read(&service.library.run(&name)?.run);
-        let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+        let mut report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+        report.note(UNMEASURED.to_owned());
         Ok(respond(HTML, REPORT_POLICY, report.html()))
     });
     work.await

@@ -291,6 +291,13 @@ impl Browser {
         self.mouse("mouseReleased", x, y);
     }
 
+    /// Clicks at a place of the window.
+    pub fn click_at(&mut self, [x, y]: [f64; 2]) {
+        for event in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            self.mouse(event, x, y);
+        }
+    }
+
     /// Drags from one fraction of an element's width to another.
     pub fn drag(&mut self, selector: &str, [from, to]: [f64; 2]) {
         self.point(selector); // scrolls it into view

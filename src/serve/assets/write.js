@@ -13,12 +13,14 @@ export function write(main, run, about) {
   const now = state(DEFAULTS);
   const status = statusLine();
   const area = editor("Text", now.prompt, (text) => changed(text));
-  const flow = page.element("div", { class: "flow", role: "group", "aria-label": "The text, token by token" });
-  const others = page.element("div", { class: "others", role: "group", "aria-label": "Alternatives" });
+  const flow = page.element("div", { class: "flow", "aria-hidden": "true" }); // the field above it is what is read
+  const others = page.element("div", { class: "others", role: "group", "aria-label": "Alternatives", "aria-live": "polite" });
   const next = page.element("div", { class: "next" });
   const branches = new Branches((text) => replace(text));
   const checkpoint = checkpoints(run, about, now, () => changed(area.value));
-  let scored = []; // tokens of the text as {token, logprob, top, offset}
+  let read = []; // the characters of the text that was scored
+  let chosen = -1; // the token whose alternatives are shown
+  let scored = []; // tokens of that text as {token, logprob, top, offset}
   let after = []; // the likeliest next tokens as [text, log-probability]
   let writing = null;
   let given = Infinity; // the characters of the text that the reader gave, before those that the model wrote
@@ -30,7 +32,7 @@ export function write(main, run, about) {
     const wanted = area.value;
     const body = { model: checkpoint.model(), prompt: wanted, max_tokens: 1, temperature: 0, echo: true, logprobs: N_TOP };
     if (wanted === "") {
-      [scored, after] = [[], []];
+      [scored, after, read] = [[], [], []];
       return show();
     }
     const response = await ask("/v1/completions", body, signal).catch(async (error) => {
@@ -47,6 +49,7 @@ export function write(main, run, about) {
     const dropped = Array.from(wanted).length - (all.at(-1)?.offset ?? 0);
     after = all.pop()?.top ?? [];
     scored = all.map((token) => ({ ...token, offset: token.offset + dropped }));
+    read = Array.from(wanted);
     return text && show();
   });
 
@@ -58,8 +61,10 @@ export function write(main, run, about) {
     if (!isWritten) {
       given = Infinity;
     }
+    chosen = -1;
     now.prompt = text;
     keep(now, DEFAULTS);
+    draw();
     return score();
   }
 
@@ -87,7 +92,7 @@ export function write(main, run, about) {
     try {
       for await (const { choices } of events("/v1/completions", body, mine.signal)) {
         area.value += choices[0]?.text ?? "";
-        area.scrollTop = area.scrollHeight;
+        draw();
       }
       status.textContent = "";
     } catch (error) {
@@ -133,52 +138,52 @@ export function write(main, run, about) {
       page.element("h3", {}, page.element("code", {}, visible(token)), ` ${known}`),
       ...(top.length > 0 ? [page.element("p", {}, "Go on from here with"), ...top.map(choose)] : []),
     );
-    [...flow.querySelectorAll("button")].forEach((other, place) => page.set(other, { "aria-pressed": String(place === at) }));
+    chosen = at;
+    draw();
   }
 
-  /** The text as tokens, those of a word together; what does not fit the context any more stands before them. */
-  function show() {
-    const beginning = Array.from(area.value).slice(0, scored[0]?.offset ?? 0).join("");
-    flow.replaceChildren(
-      ...(beginning === "" ? [] : [page.element("span", { class: "unread", title: "The model does not read this any more" }, beginning)]),
-      ...words(
-        scored.map(({ token, logprob, offset }, at) => {
-        const share = logprob === null ? null : Math.exp(logprob);
-        const node = page.element(
-          "button",
-          {
-            type: "button",
-            class: offset >= given ? "token written" : "token",
-            title: share === null ? "begins the text" : percent(share),
-            "data-logprob": logprob,
-            click: () => alternatives(at),
-          },
-          visible(token),
-        );
-        node.style.setProperty("--share", share ?? 0);
-        return [token, node];
-        }),
-      ),
-    );
-    distribution();
-  }
-
-  /** Tokens in groups that no line ends in: a word begins with a blank, and a line end ends one. */
-  function words(tokens) {
-    const groups = [];
-    let word = null;
-    for (const [token, node] of tokens) {
-      if (word === null || /^\s/.test(token)) {
-        word = page.element("span", { class: "word" });
-        groups.push(word);
-      }
-      word.append(node);
-      if (token.includes("\n")) {
-        groups.push(page.element("br"));
-        word = null;
-      }
+  /**
+   * Draws the text below the field in which it is written: its tokens, as far as it is still the text that was scored, and
+   * the rest as it is. What does not fit the context any more stands before them.
+   */
+  function draw() {
+    const text = Array.from(area.value);
+    let same = 0;
+    while (same < read.length && read[same] === text[same]) {
+      same += 1;
     }
-    return groups;
+    const known = scored.filter((_, at) => end(at) <= same);
+    const first = known.length > 0 ? known[0].offset : 0;
+    const last = known.length > 0 ? end(known.length - 1) : 0;
+    const nodes = known.map(({ logprob, offset }, at) => {
+      const share = logprob === null ? 0 : Math.exp(logprob);
+      const classes = ["token", ...(offset >= given ? ["written"] : []), ...(at === chosen ? ["present"] : [])];
+      const attributes = { class: classes.join(" "), "data-logprob": logprob };
+      const node = page.element("span", attributes, text.slice(offset, end(at)).join(""));
+      node.style.setProperty("--share", logprob === null ? 1 : share);
+      return node;
+    });
+    const beginning = page.element("span", { class: first > 0 ? "unread" : null }, text.slice(0, first).join(""));
+    flow.replaceChildren(beginning, ...nodes, text.slice(last).join(""), "\u200b"); // a last line has its height
+  }
+
+  /** Where a token ends, in characters of the text. */
+  function end(at) {
+    return scored[at + 1]?.offset ?? read.length;
+  }
+
+  /** Shows what could have come in the place of the token at the caret. */
+  function atCaret() {
+    const place = Array.from(area.value.slice(0, area.selectionStart)).length;
+    const at = scored.findIndex((token, index) => token.offset <= place && place < end(index));
+    if (at >= 0 && area.selectionStart === area.selectionEnd && area.value === read.join("")) {
+      alternatives(at);
+    }
+  }
+
+  function show() {
+    draw();
+    distribution();
   }
 
   /** The next token's distribution with this temperature and top-p. */
@@ -224,6 +229,8 @@ export function write(main, run, about) {
     distribution();
   };
   const button = page.element("button", { type: "button", class: "main", click: () => (writing ? stop() : begin()) }, "Write");
+  area.addEventListener("click", atCaret);
+  area.addEventListener("keyup", (event) => /^(Arrow|Home|End|Page)/.test(event.key) && atCaret());
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
@@ -239,17 +246,16 @@ export function write(main, run, about) {
         {},
         page.element("h2", {}, "Write"),
         checkpoint.node,
-        area,
+        page.element("div", { class: "pad" }, flow, area),
         page.element(
           "div",
           { class: "controls" },
           button,
           field("Tokens", { min: 1, max: 2000, value: now.tokens }, setting("tokens")),
           field("Seed", { min: 0, max: 2 ** 31, value: now.seed }, setting("seed")),
-          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the stronger its line, the less likely it was; what the model wrote is coloured"),
+          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token, or the arrow keys, show what else could have come; the stronger its line, the less likely it was; what the model wrote is coloured"),
         ),
         status,
-        flow,
         others,
         branches.node,
       ),
