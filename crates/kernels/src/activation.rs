@@ -113,7 +113,7 @@ impl Activation {
     }
 }
 
-/// The activation of `x`, gated by `gate` if it is gated, as an operation of its own: [`crate::mlp`] computes it along
+/// The activation of `x`, gated by `gate` if it is gated, as an operation of its own: [`crate::mlp()`] computes it along
 /// with the projections.
 ///
 /// # Shapes
