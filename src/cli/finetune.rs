@@ -86,12 +86,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             Config::from_toml_inheriting(&earlier.to_toml(), saved.root(), &overrides, Some(Base::Resumed(&earlier)))?
         }
         Start::New | Start::Overwrite => {
-            RunDir::check_new(&run_dir, start == Start::Overwrite)?;
             let (text, records) = text_of_config(args, &base)?;
             if args.print_config {
                 print(&text)?;
                 return Ok(DONE);
             }
+            RunDir::check_new(&run_dir, start == Start::Overwrite)?;
             describe(&records);
             let inherited = base.run.config()?;
             let origin = Path::new("the config of the fine-tuning");
