@@ -25,8 +25,10 @@ const MOST_MIB: usize = 2;
 /// The number of tokens of the validation split that are searched for starts of lines.
 const SEARCHED_TOKENS: usize = 4096;
 
-/// The longest window on which heads are measured in a run that was trained on records.
-const RECORD_TOKENS: usize = 256;
+/// The windows on which heads are measured in a run that was trained on records, and their length: records are short
+/// beside the context of a pretrained model, which is also many times as large as one that is trained from nothing.
+const RECORD_WINDOWS: usize = 8;
+const RECORD_TOKENS: usize = 64;
 
 /// The number of lines that are read to find the one that shows most.
 const N_CANDIDATES: usize = 12;
@@ -54,9 +56,11 @@ pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn
     let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;
     let step = state.step as u64;
     let logged = run::head_metrics(run, ScoredHeads::from_json)?.remove(&step); // the same numbers
-    // Records are short beside the context of a model that was made for long texts.
-    let most = if corpus.records.is_some() { RECORD_TOKENS } else { usize::MAX };
-    let windows = batch::spread_tokens(&corpus.val, config.model.context_length.min(most), N_WINDOWS)?;
+    let (length, n) = match corpus.records {
+        Some(_) => (config.model.context_length.min(RECORD_TOKENS), RECORD_WINDOWS),
+        None => (config.model.context_length, N_WINDOWS),
+    };
+    let windows = batch::spread_tokens(&corpus.val, length, n)?;
     let heads = logged.map_or_else(|| ScoredHeads::measure(&model, &windows), Ok)?;
     let evidence = HeadEvidence::measure(&model, &tokenizer, &windows)?;
     Ok(Measured { step, heads, evidence, attention: attention(&model, &tokenizer, &corpus.val)? })
