@@ -7,12 +7,10 @@ use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
+use crate::MatmulPrecision;
 use crate::flex::{self, from_vec, in_f32, matrix, tensor, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, product, store};
-use crate::linear::n_composed_gradients;
-use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::{MatmulPrecision, Operations, TrainingMemory};
 
 /// `out`, with `scale (x a) b` added to some of its columns: the output of a layer whose weight has changed by
 /// `scale a b` there. Only the two narrow matrices need gradients, and no gradient of a full matrix is computed.
@@ -54,20 +52,6 @@ fn add_to_columns<const D: usize>(out: Tensor<D>, update: Tensor<D>, columns: Ra
     let [before, after] = [0..columns.start, columns.end..n_columns].map(part);
     let updated = part(columns).map(|part| part + update);
     Tensor::cat([before, updated, after].into_iter().flatten().collect(), D - 1)
-}
-
-/// The memory of [`low_rank`] in training, for `rows` `[B, T]` and an update of rank R of a weight `[K, M]`: `x` is
-/// saved, unless that is counted already.
-#[must_use]
-pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, r, m]: [usize; 3]) -> TrainingMemory {
-    let (x, inner, update) = (bytes([b, t, k]), bytes([b, t, r]), bytes([b, t, m]));
-    match operations {
-        Operations::Fused => TrainingMemory { saved: inner, temporary: x + update },
-        Operations::Composed => {
-            let gradients = n_composed_gradients(rows) * bytes([k + m, r]);
-            TrainingMemory { saved: inner + update, temporary: x + 2.0 * update + gradients }
-        }
-    }
 }
 
 /// Not generic, like that of the linear layer.

@@ -182,7 +182,7 @@ fn with_hint(problem: &str) -> String {
 }
 
 /// The message of a parser's error without the place.
-fn reason(message: &str) -> &str {
+pub(super) fn reason(message: &str) -> &str {
     message.split_once(" at line ").map_or(message, |(reason, _)| reason)
 }
 

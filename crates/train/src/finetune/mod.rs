@@ -8,4 +8,4 @@ mod config;
 mod starting_config;
 
 pub use config::{FinetuneConfig, FinetuneMethod, TrainOn};
-pub use starting_config::{BATCH_SIZE, starting_config};
+pub use starting_config::starting_config;

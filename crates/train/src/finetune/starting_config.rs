@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::FinetuneMethod;
-use crate::data::Records;
+use crate::data::conversations::n_held_out;
+use crate::data::{DataConfig, Records};
 
 /// The rows of a step. Small steps suit a few hundred records: two passes over 300 of them are 68 steps.
-pub const BATCH_SIZE: usize = 8;
+const BATCH_SIZE: usize = 8;
 
 /// The fraction of the steps in which the learning rate rises.
 const WARMUP: f64 = 0.05;
@@ -19,7 +20,8 @@ const WARMUP: f64 = 0.05;
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "fractions of a number of steps")]
 pub fn starting_config(base: &Path, data: &Path, method: FinetuneMethod, records: &Records, epochs: f64) -> String {
     let quoted = |path: &Path| toml::Value::from(path.to_str().expect("UTF-8")).to_string();
-    let n_train = records.used.saturating_sub((records.used / 10).max(1));
+    let n_val = n_held_out(records.used, DataConfig::default().val_fraction);
+    let n_train = records.used.saturating_sub(n_val);
     let steps = ((n_train as f64 / BATCH_SIZE as f64).ceil() * epochs).round().max(1.0);
     let (max_steps, warmup) = (steps as usize, (WARMUP * steps).ceil() as usize);
     let often = max_steps.div_ceil(4);

@@ -223,7 +223,7 @@ impl<'a> Training<'a> {
             (Err(error), _) | (_, Err(error)) => return Err(self.device_failed(&error)),
         };
         self.clock.done();
-        self.corpus.train_batches().check()?;
+        self.corpus.train.check()?;
         // If gradients are summed, all ranks have the same numbers, and rank 0 reports them.
         let reports = self.trainer.ranks().is_first() || self.config.distributed.sync == SyncKind::Local;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
@@ -295,7 +295,7 @@ impl<'a> Training<'a> {
             let model = self.trainer.evaluated();
             let precision = matmul_precision.on(&self.device.device);
             self.finite(evaluate::estimate(&model, &self.corpus.val_batches(), batch_size, 1, precision))?;
-            self.corpus.val_batches().check()?;
+            self.corpus.val.check()?;
         }
         let checkpoint = self.trainer.checkpoint(self.state.clone());
         let files = self.files.as_mut().expect("rank 0 writes them");

@@ -36,22 +36,8 @@ impl Examples {
         self.all.iter()
     }
 
-    /// The number of records.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.all.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// The number of tokens that count in the loss.
-    #[must_use]
-    pub fn n_counted(&self) -> usize {
-        self.iter().map(Example::n_counted).sum()
     }
 
     /// The mean number of tokens in a row of a pass.

@@ -67,6 +67,12 @@ pub(super) struct Conversations {
     pub path: PathBuf,
 }
 
+/// The number of `n` records that are kept for validation.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a number of records")]
+pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
+    ((val_fraction * n as f64).round() as usize).max(1)
+}
+
 /// Reads the records of a config. Its seed decides which are for validation.
 pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversations, DataError> {
     let Config { data, finetune, train, model, .. } = config;
@@ -77,8 +83,7 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
     }
     let path = configs[0].path.clone();
     let (mut examples, summary, sha256) = reading.finish(&path)?;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a number of records")]
-    let n_val = ((data.val_fraction * examples.len() as f64).round() as usize).max(1);
+    let n_val = n_held_out(examples.len(), data.val_fraction);
     if examples.len() < 2 {
         return Err(DataError::TooFewRecords { path, n: examples.len() });
     }

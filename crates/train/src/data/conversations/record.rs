@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::data::record::reason;
+
 /// What a record says.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
@@ -21,9 +23,8 @@ impl Record {
     /// Reads a line; fails with the reason, which continues a sentence about the line.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(line).map_err(|error| {
-            let message = error.to_string();
-            let reason = message.split_once(" at line ").map_or(&*message, |(reason, _)| reason);
-            format!("is not JSON: {reason} at column {}\n  hint: JSON Lines is one object a line", error.column())
+            let (message, column) = (error.to_string(), error.column());
+            format!("is not JSON: {} at column {column}\n  hint: JSON Lines is one object a line", reason(&message))
         })?;
         let Value::Object(mut fields) = value else {
             return Err(format!("is not an object\n  {FORMS}"));

@@ -196,7 +196,7 @@ impl Training<'_> {
         let Config { model: shape, train, .. } = &self.config;
         let batches = self.corpus.val_batches().windows(shape.context_length, train.batch_size);
         let loss = self.mean_loss(model, batches, MatmulPrecision::F32);
-        self.corpus.val_batches().check()?;
+        self.corpus.val.check()?;
         loss.map(|loss| self.finite(loss)).transpose()
     }
 }
