@@ -9,9 +9,9 @@ use std::hint::black_box;
 
 use burn::tensor::{Device, Int, Tensor};
 use divan::Bencher;
-use tinderbox::autoconfig::Preset;
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::{NoProbe, Pass, Point, Probe, Site};
+use tinderbox::preset::Preset;
 use tinderbox_kernels::MatmulPrecision;
 
 /// As in the program.

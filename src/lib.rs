@@ -9,7 +9,7 @@
 //!    [`autoconfig`], [`sweep`]: what that costs, and which settings serve;
 //! 4. [`interop`]: import and export of models of other projects.
 //!
-//! The program adds [`view`], which draws, with the [`report`] of a run, and as features `serve` and `cli`.
+//! The program adds [`preset`], the shipped configs, and [`view`], which draws, with the [`report`] of a run, and as features `serve` and `cli`.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The `cli` module turns the arguments of the program into calls.
@@ -23,6 +23,7 @@
 mod bench;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod preset;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod view;

@@ -131,10 +131,11 @@ class Logits:
 class LlamaCpp:
     """llama.cpp's server, in a process of its own, with a cache in f32 and without flash attention."""
 
-    def __init__(self, path, n_ctx=1024):
+    def __init__(self, path, n_ctx=1024, adapter=None):
         program = Path(__file__).with_name("llama_server.py")
+        beside = ["1", str(adapter)] if adapter else []
         self.child = subprocess.Popen(
-            [sys.executable, str(program), str(path), str(n_ctx), str(THREADS)],
+            [sys.executable, str(program), str(path), str(n_ctx), str(THREADS), *beside],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )
         for line in self.child.stdout:

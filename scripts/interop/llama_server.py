@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Serves a GGUF file by llama.cpp until its standard input ends; prints the address. See `common.LlamaCpp`.
 
-    llama_server.py FILE CONTEXT THREADS [TEXTS AT ONCE]
+    llama_server.py FILE CONTEXT THREADS [TEXTS AT ONCE [ADAPTER]]
 """
 
 import os
@@ -17,6 +17,8 @@ params.n_ctx = n_ctx * params.n_parallel
 params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads
+if len(sys.argv) > 5:
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[5])]
 params.port = 0
 params.verbosity = 0
 params.ui = False

@@ -30,9 +30,14 @@ FAMILIES = {
         *ROPE, "model.mlp=swiglu", "model.qk_norm=false", "model.embedding_scale=12", "model.residual_scale=0.22",
         "model.logit_scale=0.125", "model.attention_scale=0.0625",
     ],
+    "gemma3_text": [
+        *ROPE, "model.mlp=geglu", "model.qk_norm=true", "model.post_norm=true", "model.n_layers=6", "model.embedding_scale=8",
+        "model.attention_window=[64,64,64,64,64,0]", "model.rope_theta=1000000", "model.rope_local_theta=10000",
+    ],
+    "yarn": [*ROPE, "model.mlp=swiglu", "model.qk_norm=true", 'model.rope_scaling={kind="yarn", factor=4, original_context_length=96}'],
 }
 # Whose GELU is a table in llama.cpp, of numbers in f16.
-GELU = ("gpt2", "starcoder2")
+GELU = ("gpt2", "starcoder2", "gemma3_text")
 # Small, and trained for long enough that the likeliest token is no matter of chance.
 SETTINGS = [
     "data.path=data/stories.txt", "model.context_length=384", "model.d_model=64", "model.n_layers=2", "model.n_heads=4",

@@ -89,7 +89,7 @@ def train(run, theme):
     high, low = math.log(losses[0][1]), math.log(min(loss for _, loss in losses))
     x = lambda step: left + (right - left) * step / last
     y = lambda loss: top + (bottom - top) * (high - math.log(loss)) / (high - low)
-    body = text(28, 42, "$ tinderbox train configs/quickstart.toml", theme["ink"], 17, font=MONO)
+    body = text(28, 42, "$ tinderbox train quickstart", theme["ink"], 17, font=MONO)
     body += text(left, 78, "training loss, nats per token, on a logarithmic axis", theme["quiet"], 13)
     path = "".join(f"{'L' if i else 'M'}{x(step):.1f} {y(loss):.1f}" for i, (step, loss) in enumerate(losses))
     body += f'<path d="{path}" fill="none" stroke="{theme["spark"]}" stroke-width="2.5" stroke-linejoin="round"/>\n'

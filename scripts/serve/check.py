@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+from clients import check_clients
 from crowd import check_crowd
 from speed import check_speed
 
@@ -175,10 +176,11 @@ def check_lm_eval(run, work):
 
 def main():
     work = pathlib.Path(sys.argv[1])
-    parts = sys.argv[2:] or ["openai", "lm-eval", "crowd"]
+    parts = sys.argv[2:] or ["openai", "clients", "lm-eval", "crowd"]
     run = str(work / "run")
     checks = {
         "openai": lambda: check_openai(run),
+        "clients": lambda: check_clients(work, Server),
         "lm-eval": lambda: check_lm_eval(run, work),
         "crowd": lambda: check_crowd(run, Server),
         "speed": lambda: check_speed(PROGRAM, os.environ.get("RUN", run), work, Server),

@@ -158,6 +158,7 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
                 scale: kernels::attention_scale(width / (3 * n_heads)),
                 window: None,
                 dropout: None,
+                lengths: None,
             };
             kernels::self_attention(qkv, attention)
         }

@@ -68,6 +68,11 @@ pub fn measure(
     device: &OpenDevice,
     measured: Repetitions,
 ) -> anyhow::Result<Speed> {
+    if config.finetune.base.is_some() {
+        bail!(
+            "this measures steps on a text, and a fine-tuning has records\n  hint: `tinderbox plan` measures its steps"
+        );
+    }
     let matmul_precision = precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device.device.clone().autodiff());

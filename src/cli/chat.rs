@@ -104,14 +104,10 @@ struct Chat {
     is_stopped: Arc<AtomicBool>,
 }
 
-fn message(role: &str, content: impl Into<String>) -> Message {
-    Message { role: role.to_owned(), content: content.into(), name: None }
-}
-
 impl Chat {
     /// Forgets what was said, and sets the instructions.
     fn begin(&mut self, system: Option<String>) {
-        self.messages = system.map(|text| message("system", text)).into_iter().collect();
+        self.messages = system.map(|text| Message::new("system", text)).into_iter().collect();
     }
 
     /// Follows a command; false if it ends the conversation.
@@ -149,10 +145,10 @@ impl Chat {
 
     /// Answers a question, and keeps both; nothing is kept if there is no answer.
     fn ask(&mut self, question: &str) -> anyhow::Result<()> {
-        self.messages.push(message("user", question));
+        self.messages.push(Message::new("user", question));
         match self.answer() {
             Ok(answer) => {
-                self.messages.push(message("assistant", answer));
+                self.messages.push(Message::new("assistant", answer));
                 Ok(())
             }
             Err(error) => {

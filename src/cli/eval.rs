@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
-    let ends = opened.tokenizer.end_of_text().map(|id| tokens.count(id));
+    let ends = opened.tokenizer.end_of_text().map(|id| tokens.counts(opened.tokenizer.vocab_size())[id as usize]);
     tokens.check()?;
     if !loss.nats_per_token.is_finite() {
         bail!(
@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Evaluates the model on the tokens of records that count.
 fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> {
-    let (examples, records) = conversations::open_records(path, &opened.config, &opened.tokenizer)?;
+    let (examples, records) = conversations::open_records(path, usize::MAX, &opened.config, &opened.tokenizer)?;
     let loss = evaluate::full(&opened.model, &examples, opened.config.train.batch_size).context("the device failed")?;
     let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
     let Records { used, skipped, .. } = records;

@@ -18,6 +18,7 @@ Examples:
   tinderbox export runs/quickstart/last --to hf --dtype bf16 --output my-model
   tinderbox export runs/quickstart --to gguf --dtype q8_0
   tinderbox export runs/smol-my --adapter --to hf --output my-adapter
+  tinderbox export runs/smol-my --adapter --to gguf
 
 With a GGUF file comes a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
 pub(super) struct Args {
@@ -26,7 +27,7 @@ pub(super) struct Args {
     /// The kind of program that will read it
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
-    /// Write only the adapters of a fine-tuned run, as a folder for PEFT; otherwise they are merged with the weights
+    /// Write only the adapters of a fine-tuned run, for PEFT or llama.cpp; otherwise they are merged with the weights
     #[arg(long)]
     adapter: bool,
     /// The type of the numbers
@@ -65,18 +66,19 @@ enum Numbers {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
     let output = |folder: &str| args.output.clone().unwrap_or_else(|| model.run.join(folder));
+    if args.adapter {
+        let output = match args.to {
+            Format::Hf => {
+                let output = output("adapter");
+                hf::export_adapter(&model, args.dtype.in_folder()?, &output, args.overwrite)?;
+                output
+            }
+            Format::Gguf => gguf::export_adapter(&model, args.dtype.in_file(), &output("gguf"), args.overwrite)?,
+        };
+        note(format!("exported the adapters to {}", shell_word(output)));
+        return Ok(());
+    }
     let output = match args.to {
-        Format::Hf if args.adapter => {
-            let (dtype, output) = (args.dtype.in_folder()?, output("adapter"));
-            hf::export_adapter(&model, dtype, &output, args.overwrite)?;
-            note(format!("exported the adapters to {}", shell_word(output)));
-            return Ok(());
-        }
-        Format::Gguf if args.adapter => {
-            bail!(
-                "--adapter writes a folder for PEFT\n  hint: use --to hf, or leave out --adapter to merge the adapters"
-            )
-        }
         Format::Hf => {
             let (dtype, output) = (args.dtype.in_folder()?, output("hf"));
             hf::export(&model, dtype, &output, args.overwrite)?;

@@ -1,35 +1,41 @@
 //! `tinderbox finetune`: adapts a trained model to records such as conversations.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::numbers::number;
 use super::train::{Finished, Session, start_of};
 use super::{DONE, Misuse, note, overrides, print, print_json, program};
-use crate::config::{Base, Config, GenerateConfig};
-use crate::data::{Records, conversations};
+use crate::config::{Base, Config, GenerateConfig, with_overrides};
+use crate::data::{self, BatchSource, Records, Split, Tokens, conversations};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
-use crate::finetune::{FinetuneMethod, starting_config};
+use crate::finetune::{ChatFormat, FinetuneMethod, starting_config};
 use crate::format::{grouped, shell_word, without_control};
 use crate::generate::{LanguageModel, Writer};
-use crate::run::{self, Checkpoint, Located, RunDir, Trained};
+use crate::model::Parameter;
+use crate::run::{self, Answers, BeforeAndAfter, Checkpoint, Located, RunDir, Trained};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Start, Summary, evaluate};
 
+/// What shows how much was forgotten: pieces of this project's documentation and of its stories.
+const GENERAL_TEXT: &str = include_str!("../../data/general.txt");
 /// The questions whose answers of before and after are shown.
 const N_QUESTIONS: usize = 3;
 /// The longest answer that is shown, in tokens.
 const ANSWER_TOKENS: usize = 120;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
 #[command(after_help = "\
 Examples:
   tinderbox finetune runs/smol --data my.jsonl
   tinderbox finetune runs/smol --data my.jsonl --set finetune.rank=8 --epochs 3
+  tinderbox finetune runs/smollm2-base --data my.jsonl --template chatml
   tinderbox finetune runs/smol --data my.jsonl --resume")]
 pub(super) struct Args {
     /// The run whose model is adapted (its best checkpoint), RUN/last or one of its checkpoints/step-N
@@ -41,15 +47,24 @@ pub(super) struct Args {
     /// The directory of the new run [default: the run's, followed by a hyphen and the name of the data]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// What is trained: two narrow matrices beside each linear layer, or all parameters
+    /// What is trained: two narrow matrices beside each linear layer, these and the lengths of its columns, or all
+    /// parameters
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     method: FinetuneMethod,
+    /// Give the model this chat template, as a run of its own beside it, which is then adapted; the vectors of the
+    /// template's tokens are trained, too [default: the model's own]
+    #[arg(long, value_name = "NAME", value_enum)]
+    template: Option<ChatFormat>,
     /// The number of passes over the records
     #[arg(long, value_name = "X", value_parser = number, default_value_t = 2.0)]
     epochs: f64,
     /// Replace the value of a key of the config, such as finetune.rank=8; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// A text of another kind, on which the loss before and after shows what was forgotten [default: a page of English
+    /// that comes with the program]
+    #[arg(long, value_name = "FILE")]
+    general_text: Option<PathBuf>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: auto]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -77,6 +92,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     }
     let base = run::locate(&args.run)?;
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(base.run.root(), &args.data));
+    let (args, base) = match args.template {
+        None => (args.clone(), base),
+        Some(template) => with_template(args, &base, template)?,
+    };
+    let args = &args;
     let overrides = overrides(&args.overrides, args.device);
     let start = start_of(args.resume, args.overwrite);
     let config = match start {
@@ -87,19 +107,41 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         }
         Start::New | Start::Overwrite => {
             let (text, records) = text_of_config(args, &base)?;
+            let inherited = base.run.config()?;
+            let origin = Path::new("the config of the fine-tuning");
+            let config = Config::from_toml_inheriting(&text, origin, &overrides, Some(Base::Weights(&inherited)))?;
             if args.print_config {
-                print(&text)?;
+                print(&with_overrides(&text, &overrides, &config))?;
                 return Ok(DONE);
             }
             RunDir::check_new(&run_dir, start == Start::Overwrite)?;
             describe(&records);
-            let inherited = base.run.config()?;
-            let origin = Path::new("the config of the fine-tuning");
-            Config::from_toml_inheriting(&text, origin, &overrides, Some(Base::Weights(&inherited)))?
+            config
         }
     };
     let session = Session { config, run_dir, start, from: None, force: false, tui: args.tui };
-    session.run(&Ranks::alone(), |finished| at_end(args, &base, finished))
+    let compared = OnceCell::new();
+    let compare = |summary: &Summary| {
+        if !summary.interrupted {
+            compared.set(Compared::new(args, &base, summary)?).ok();
+        }
+        Ok(())
+    };
+    session.run(&Ranks::alone(), compare, |finished| at_end(args, finished, compared.get()))
+}
+
+/// The base with a chat template, a run beside it, and the arguments with its name.
+fn with_template(args: &Args, base: &Located, template: ChatFormat) -> anyhow::Result<(Args, Located)> {
+    let name = template.to_possible_value().expect("it is not hidden").get_name().to_owned();
+    let root = default_dir(base.run.root(), Path::new(&name));
+    if RunDir::open(&root).is_ok() {
+        note(format!("note: {} has the template already, and is used", shell_word(&root)));
+    } else {
+        template.give(base, &root)?;
+        note(format!("wrote {}: the base with the chat template {name}", shell_word(&root)));
+    }
+    let located = run::locate(&root)?;
+    Ok((Args { run: root, ..args.clone() }, located))
 }
 
 /// `runs/smol-my`, for the run `runs/smol` and the records `my.jsonl`.
@@ -114,28 +156,49 @@ fn default_dir(base: &Path, data: &Path) -> PathBuf {
 
 /// The config, and what is in the records.
 fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Records)> {
-    let inherited = base.run.config()?;
-    // The settings that decide what of a record is read.
-    let is_of_records = |set: &&String| set.starts_with("finetune.") || set.starts_with("data.");
+    // The settings that decide what of a record is read, and how many make a step.
+    let of_steps = ["train.batch_size", "train.grad_accumulation_steps"];
+    let sets = |set: &str, keys: &[&str]| keys.iter().any(|key| set.starts_with(key));
+    let is_of_records = |set: &&String| sets(set, &["finetune.", "data."]) || sets(set, &of_steps);
     let overrides: Vec<String> = args.overrides.iter().filter(is_of_records).cloned().collect();
-    let text = starting_config(&args.run, &args.data, args.method, &Records::default(), args.epochs);
-    let origin = Path::new("the arguments");
-    let config = Config::from_toml_inheriting(&text, origin, &overrides, Some(Base::Weights(&inherited)))?;
+    let config = config_of_records(base, &args.run, &args.data, &overrides)?;
     let tokenizer = base.run.tokenizer_of_model(&config)?;
-    let (_, records) = conversations::open_records(&args.data, &config, &tokenizer)?;
-    let text = starting_config(&args.run, &args.data, args.method, &records, args.epochs);
+    let max_tokens = config.finetune.max_tokens;
+    let (_, records) = conversations::open_records(&args.data, max_tokens, &config, &tokenizer)?;
+    let trained = args.template.map_or_else(Vec::new, |template| template.ids(&tokenizer));
+    let trained = if args.method == FinetuneMethod::Full { &[][..] } else { &trained[..] };
+    let is_set = overrides.iter().any(|set| sets(set, &of_steps));
+    let rows_per_step = is_set.then(|| config.train.batch_size * config.train.grad_accumulation_steps);
+    let text = starting_config(&args.run, &args.data, args.method, &records, args.epochs, trained, rows_per_step);
     Ok((text, records))
+}
+
+/// The config by which records are read for a fine-tuning of `base`, which was named `run`.
+pub(super) fn config_of_records(
+    base: &Located,
+    run: &Path,
+    data: &Path,
+    overrides: &[String],
+) -> anyhow::Result<Config> {
+    let inherited = base.run.config()?;
+    let text = starting_config(run, data, FinetuneMethod::default(), &Records::default(), 1.0, &[], None);
+    let origin = Path::new("the arguments");
+    Ok(Config::from_toml_inheriting(&text, origin, overrides, Some(Base::Weights(&inherited)))?)
 }
 
 /// Says on standard error what was read.
 fn describe(records: &Records) {
-    let Records { used, skipped, cut, tokens, counted_tokens, longest } = records;
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records;
+    let what = if *preferences { "preferences" } else { "records" };
     note(format!(
-        "records {used}, {} tokens, of which {} count ({:.0} %); the longest has {longest}",
+        "{what} {used}, {} tokens, of which {} count ({:.0} %); the longest has {longest}",
         grouped(*tokens),
         grouped(*counted_tokens),
         100.0 * *counted_tokens as f64 / (*tokens).max(1) as f64
     ));
+    if rows < used {
+        note(format!("packed into {} rows", grouped(*rows as u64)));
+    }
     if *cut > 0 {
         note(format!(
             "note: {cut} records are longer than finetune.max_tokens, and their ends are cut off\n  hint: --set \
@@ -147,34 +210,84 @@ fn describe(records: &Records) {
     }
 }
 
-/// Compares the new model with its base: the loss on the records that were held out, and some answers.
-fn at_end(args: &Args, base: &Located, finished: &Finished) -> anyhow::Result<()> {
+/// The new model beside its base.
+struct Compared {
+    result: BeforeAndAfter,
+    trained_parameters: u64,
+    base_sha256: Option<String>,
+    records: Records,
+}
+
+impl Compared {
+    /// Measures both models, and keeps the result in the run, whose report shows it.
+    fn new(args: &Args, base: &Located, summary: &Summary) -> anyhow::Result<Self> {
+        let after = Trained::open(&summary.run_dir, args.device.as_ref())?;
+        let before = Trained::open(&base.checkpoint, args.device.as_ref())?;
+        let split = after.corpus()?.records.context("a fine-tuning has records")?;
+        let batch_size = after.config.train.batch_size;
+        let both = [&before, &after];
+        let losses = |text: &dyn BatchSource| -> anyhow::Result<[f64; 2]> {
+            let [before, after] = both.map(|it| evaluate::full(&it.model, text, batch_size));
+            Ok([before?.nats_per_token, after?.nats_per_token])
+        };
+        let general = args.general_text(&after)?;
+        let held_out_loss = losses(&split.val)?;
+        let general_loss = general.as_ref().map(|text| losses(text)).transpose()?;
+        let trained_parameters = match after.config.finetune.lora() {
+            Some(lora) => {
+                let trained = lora.parameters(&before.model.parameters().collect::<Vec<_>>());
+                trained.iter().map(Parameter::n_numbers).sum()
+            }
+            None => summary.parameters as u64,
+        };
+        let base_sha256 = Checkpoint::read_state(&after.checkpoint)?.adapter.map(|adapter| adapter.base_sha256);
+        let tokenizer = after.tokenizer;
+        let models = [before.model, after.model].map(|model| LanguageModel::from(&model));
+        let answers = split.val.questions(N_QUESTIONS).into_iter().map(|[question, expected]| {
+            let [prompt, expected] = [question, expected].map(|ids| tokenizer.decode(&ids));
+            let [before, after] = models.each_ref().map(|model| answer(model, &tokenizer, &prompt));
+            Ok(Answers { prompt, expected, before: before?, after: after? })
+        });
+        let result = BeforeAndAfter {
+            held_out_loss,
+            general_loss,
+            general_tokens: general.map_or(0, |text| text.len() as u64),
+            answers: answers.collect::<anyhow::Result<_>>()?,
+        };
+        result.write(&RunDir::open(&summary.run_dir)?)?;
+        Ok(Self { result, trained_parameters, base_sha256, records: split.summary })
+    }
+}
+
+impl Args {
+    /// The text that shows what was forgotten; `None` if none is given and the tokenizer lacks characters of the default.
+    fn general_text(&self, trained: &Trained) -> anyhow::Result<Option<Split>> {
+        if let Some(path) = &self.general_text {
+            return Ok(Some(data::open_text(path, &trained.config.data, &trained.tokenizer)?));
+        }
+        let ids = trained.tokenizer.encode_prompt(GENERAL_TEXT).ok();
+        Ok(ids.map(|ids| Split::from(Tokens::from_ids(&ids, GENERAL_TEXT.len() as u64))))
+    }
+}
+
+/// Says what has changed.
+fn at_end(args: &Args, finished: &Finished, compared: Option<&Compared>) -> anyhow::Result<()> {
     let Finished { summary, progress, report } = finished;
     progress.finish(summary, report, ["talk with it", &next_command(args, summary)]);
-    if summary.interrupted {
-        return Ok(());
-    }
-    let after = Trained::open(&summary.run_dir, args.device.as_ref())?;
-    let before = Trained::open(&base.checkpoint, args.device.as_ref())?;
-    let records = after.corpus()?.records.context("a fine-tuning has records")?;
-    let base_val_loss = evaluate::full(&before.model, &records.val, after.config.train.batch_size)?.nats_per_token;
-    let trained_parameters = match after.config.finetune.lora() {
-        Some(lora) => {
-            let adapters = lora.adapters(&before.model.parameters().collect::<Vec<_>>());
-            adapters.iter().map(|rows| rows.a.n_numbers() + rows.b.n_numbers()).sum()
-        }
-        None => summary.parameters as u64,
-    };
+    let Some(Compared { result, trained_parameters, base_sha256, records }) = compared else { return Ok(()) };
+    let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;
     if args.json {
-        let base_sha256 = Checkpoint::read_state(&after.checkpoint)?.adapter.map(|adapter| adapter.base_sha256);
         let mut object = serde_json::to_value(summary)?;
         let more = json!({
             "trained_parameters": trained_parameters,
             "base": args.run,
             "base_sha256": base_sha256,
-            "counted_tokens": records.summary.counted_tokens,
-            "skipped_records": records.summary.skipped,
+            "counted_tokens": records.counted_tokens,
+            "skipped_records": records.skipped,
             "base_val_loss": base_val_loss,
+            "general_tokens": general_tokens,
+            "base_general_loss": general_loss.map(|it| it[0]),
+            "general_loss": general_loss.map(|it| it[1]),
         });
         if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
             object.extend(more);
@@ -184,16 +297,18 @@ fn at_end(args: &Args, base: &Located, finished: &Finished) -> anyhow::Result<()
     print(&format!(
         "held-out records: loss {base_val_loss:.4} before, {:.4} after; {} parameters trained\n",
         summary.best_val_loss.unwrap_or(f64::NAN),
-        grouped(trained_parameters)
+        grouped(*trained_parameters)
     ))?;
-    let tokenizer = after.tokenizer.clone();
-    let models = [("before", before), ("after", after)].map(|(when, it)| (when, LanguageModel::from(&it.model)));
-    for [question, expected] in records.val.questions(N_QUESTIONS) {
-        let prompt = tokenizer.decode(&question);
-        print(&format!("\nprompt    {}\nexpected  {}\n", end_of(&prompt), one_line(&tokenizer.decode(&expected))))?;
-        for (when, model) in &models {
-            print(&format!("{when:<9} {}\n", one_line(&answer(model, &tokenizer, &prompt)?)))?;
-        }
+    if let Some([before, after]) = general_loss {
+        print(&format!(
+            "general text: loss {before:.4} before, {after:.4} after ({:+.1} %), on {} tokens\n",
+            100.0 * (after / before - 1.0),
+            grouped(*general_tokens)
+        ))?;
+    }
+    for Answers { prompt, expected, before, after } in answers {
+        print(&format!("\nprompt    {}\nexpected  {}\n", end_of(prompt), one_line(expected)))?;
+        print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
     }
     Ok(())
 }

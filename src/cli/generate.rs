@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -13,10 +14,12 @@ use super::weights::Formats;
 use super::{Misuse, Subject, note_cut_prompt, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
-use crate::generate::{GenerateError, Piece, Writers};
+use crate::generate::{GenerateError, Grammar, Guide, Piece, Vocabulary, Writers};
 use crate::measure::Machine;
+use crate::model::OrderedJson;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
+use crate::tokenizer::Tokenizer;
 
 /// The separator printed before each text except the first.
 const SEPARATOR: &str = "---\n";
@@ -69,6 +72,9 @@ pub(super) struct Args {
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
+    /// Write only JSON of the JSON Schema in this file, without the prompt before it [default: any text]
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
     /// Write the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
     #[arg(long)]
     raw: bool,
@@ -105,6 +111,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let opened = args.subject.open()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
+    let guide = args.json_schema.as_deref().map(|path| read_schema(path, &opened.tokenizer)).transpose()?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
     let form = match args.raw {
@@ -113,7 +120,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => Form::Text,
     };
     let mut stdout = stdout;
-    let shown = form.prompt(&prompt);
+    let shown = if guide.is_some() { Vec::new() } else { form.prompt(&prompt) }; // so that it is JSON and nothing else
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
@@ -121,6 +128,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let mut rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         if let ((n_read, n_dropped @ 1..), 0) = (rounds.prompt_tokens(), samples.start) {
             note_cut_prompt(n_read, n_dropped);
+        }
+        if let Some(guide) = &guide {
+            rounds = rounds.guided(&opened.tokenizer, &settings, guide);
         }
         if args.raw {
             rounds = rounds.raw()?;
@@ -138,6 +148,17 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     let mut prompt = Vec::new();
     io::stdin().lock().read_to_end(&mut prompt)?;
     Ok(prompt)
+}
+
+/// The guide of texts in the JSON Schema of a file.
+fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
+    let read = || {
+        let schema: OrderedJson = serde_json::from_str(&fs::read_to_string(path)?)?;
+        let vocabulary = Vocabulary::of(tokenizer);
+        let vocabulary = vocabulary.context("the tokens of this model are not text by themselves")?;
+        Ok::<_, anyhow::Error>(Guide::new(Arc::new(Grammar::of_schema(&schema)?), Arc::new(vocabulary))?)
+    };
+    read().with_context(|| format!("cannot write by the schema `{}`", path.display()))
 }
 
 /// The form in which texts are printed.

@@ -1,6 +1,6 @@
 //! `tinderbox import`: converts a model of another project to a run directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{note, program};
 use crate::format::{grouped, shell_word};
@@ -12,6 +12,9 @@ pub(super) struct Args {
     /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), a .gguf file, or
     /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf, which is downloaded from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
+    /// The run that adapters belong to, if MODEL is a folder of PEFT or mlx-lm with adapters [default: MODEL is whole]
+    #[arg(long, value_name = "RUN")]
+    base: Option<PathBuf>,
     /// The run directory to make
     #[arg(long, value_name = "DIR")]
     run_dir: PathBuf,
@@ -30,6 +33,7 @@ Examples:
   tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
   tinderbox import hf:HuggingFaceTB/SmolLM2-135M --run-dir runs/smollm2
   tinderbox import hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf --run-dir runs/qwen3
+  tinderbox import my-adapter --base runs/smollm2 --run-dir runs/smollm2-theirs
 
 It takes models of the families {first} and {last}."
     )
@@ -37,6 +41,9 @@ It takes models of the families {first} and {last}."
 
 /// Imports the model and prints its size and the next steps.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(base) = &args.base {
+        return run_adapters(args, base);
+    }
     let origin = args.model.display().to_string();
     let path = match origin.strip_prefix("hf:") {
         Some(name) => download(name)?,
@@ -56,6 +63,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         "\nNext:\n    {program} generate {run} --prompt \"...\"\n    {program} eval {run} --text FILE\n    {program} \
          inspect explain {run} --prompt \"...\"\n    {program} train CONFIG --from {run}"
     ));
+    Ok(())
+}
+
+/// Imports adapters as a run that names its base.
+fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
+    let lora = interop::import_adapters(&args.model, base, &args.run_dir, args.overwrite)?;
+    let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();
+    note(format!("imported adapters of rank {}, of {}", lora.rank, targets.join(", ")));
+    let (program, run) = (program(), shell_word(&args.run_dir));
+    note(format!("\nNext:\n    {program} chat {run}\n    {program} export {run} --to gguf"));
     Ok(())
 }
 

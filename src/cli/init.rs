@@ -9,12 +9,13 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use super::{DONE, INTERRUPTED, note, open_device, output, print, program, sweep};
-use crate::autoconfig::{self, PRESETS, Preset, Request};
+use crate::autoconfig::{self, Request};
 use crate::config::reference::with_every_key;
 use crate::config::{Config, TokenizerKind};
 use crate::data;
 use crate::device::DeviceSpec;
 use crate::format::shell_word;
+use crate::preset::{PRESETS, Preset};
 use crate::run::layout::default_dir;
 use crate::sweep::{Method, Request as SweepRequest, earlier};
 

@@ -59,6 +59,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         print_json(&rows)?;
     } else if !rows.is_empty() {
         print_table(&view::curves_table(&rows, n_columns()))?;
+        let norms = view::gradient_norms_table(&curves, n_columns());
+        if !norms.is_empty() {
+            print_table(&format!("\n{norms}"))?;
+        }
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every row, --csv also all columns"));

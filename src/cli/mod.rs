@@ -11,7 +11,9 @@ mod bench;
 mod cache;
 mod chat;
 mod completions;
+mod config;
 mod dashboard;
+mod data;
 mod devices;
 mod eval;
 mod export;
@@ -23,6 +25,7 @@ mod import;
 mod init;
 mod inspect;
 mod man;
+mod merge;
 mod metrics;
 mod numbers;
 mod output;
@@ -42,7 +45,7 @@ mod weights;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -50,12 +53,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 use tinderbox_kernels::SimdLevel;
 
-use crate::config::{Base, Config, ConfigError};
-use crate::data::DataError;
+use crate::config::ConfigError;
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::format::{cut_in_the_middle, shell_word, without_control};
+use crate::interop::open_adapters;
+use crate::run::Trained;
 use crate::run::log::ERROR;
-use crate::run::{self, Trained};
 use crate::view;
 
 /// Success.
@@ -114,6 +117,8 @@ enum Command {
     Import(import::Args),
     /// Write a run's model for other projects
     Export(export::Args),
+    /// Merge the adapters of a fine-tuned run with its base, as a run of its own
+    Merge(merge::Args),
     /// Compare a run with the model of another project, tensor by tensor
     Verify(verify::Args),
     /// List runs, or compare some of them
@@ -122,6 +127,8 @@ enum Command {
     Metrics(metrics::Args),
     /// Write a page with a run's curves, samples, heads and config
     Report(report::Args),
+    /// Show records or texts as a model reads them
+    Data(data::Args),
     /// Show how a tokenizer splits text
     Tokenizer(tokenizer::Args),
     /// Measure the speed and memory of training, generation and attention on this machine
@@ -146,6 +153,10 @@ struct Misuse(String);
 struct Subject {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
+    /// Adapters to put beside the run's weights: a run that was fine-tuned from it, or a folder of PEFT or mlx-lm
+    /// [default: none]
+    #[arg(long, value_name = "PATH")]
+    adapter: Option<PathBuf>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -153,7 +164,8 @@ struct Subject {
 
 impl Subject {
     fn open(&self) -> anyhow::Result<Trained> {
-        let opened = Trained::open(&self.run, self.device.as_ref())?;
+        let adapters = self.adapter.as_ref().map(|path| open_adapters(path, &self.run)).transpose()?;
+        let opened = Trained::open_adapted(&self.run, self.device.as_ref(), adapters)?;
         warn_if_slow(&opened.device);
         Ok(opened)
     }
@@ -209,10 +221,12 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Import(args) => import::run(&args).map(|()| DONE),
         Command::Export(args) => export::run(&args).map(|()| DONE),
+        Command::Merge(args) => merge::run(&args).map(|()| DONE),
         Command::Verify(args) => verify::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Report(args) => report::run(&args).map(|()| DONE),
+        Command::Data(args) => data::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Bench(args) => bench::run(&args).map(|()| DONE),
         Command::Cache(args) => cache::run(&args).map(|()| DONE),
@@ -222,11 +236,14 @@ fn run(command: Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Writes a line to standard error, without control characters if it is a terminal. A closed standard error does not
-/// stop the program.
+/// Writes a line to standard error; on a terminal without control characters, and remarks wrapped between words. A closed
+/// standard error does not stop the program.
 fn note(line: impl Display) {
-    let line = line.to_string();
+    let mut line = line.to_string();
     let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() && ["note: ", "warning: "].iter().any(|kind| line.starts_with(kind)) {
+        line = view::folded(&line, paint::n_columns());
+    }
     let written = match stderr.is_terminal() {
         true if paint::has_colors(&stderr) => writeln!(stderr, "{}", paint::message(&without_control(&line))),
         true => writeln!(stderr, "{}", without_control(&line)),
@@ -352,26 +369,6 @@ fn program() -> String {
 /// The arguments of `--set`, and `--device` as the key that it sets.
 fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
     sets.iter().cloned().chain(device.map(|device| format!("train.device=\"{device}\""))).collect()
-}
-
-/// The config of a new run, which may omit the model's keys if it starts `from` the weights of another run.
-fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
-    let named = Config::finetune_base(path, overrides)?;
-    let base = from.or(named.as_deref()).map(|from| run::locate(from)?.run.config()).transpose()?;
-    let config = Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?;
-    check_texts(path, &config)?;
-    Ok(config)
-}
-
-/// Rejects a text that is missing in the working directory and exists beside the config.
-fn check_texts(config_path: &Path, config: &Config) -> Result<(), DataError> {
-    let folder = config_path.parent().unwrap_or(Path::new(""));
-    let paths = config.data.all_sources().into_iter().map(|source| source.path);
-    let mut missing = paths.filter(|path| path.is_relative() && path != Path::new("-") && !path.exists());
-    match missing.find(|path| folder.join(path).exists()) {
-        Some(path) => Err(DataError::BesideConfig { beside: folder.join(&path), path }),
-        None => Ok(()),
-    }
 }
 
 #[cfg(test)]

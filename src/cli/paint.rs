@@ -96,6 +96,11 @@ pub(super) fn quiet(text: &str) -> String {
     painted(QUIET, text)
 }
 
+/// Highlights what counts.
+pub(super) fn good(text: &str) -> String {
+    painted(GOOD, text)
+}
+
 /// The text in a style that is reset at the end of each line, since pagers may carry it on.
 fn painted(style: Style, text: &str) -> String {
     let mut painted = String::new();

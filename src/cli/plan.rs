@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use super::inspect::output::{DrawnOutput, json_of};
 use super::numbers::within;
-use super::{load_config, note_each, open_device, overrides, print_folded, print_json};
-use crate::device::DeviceSpec;
+use super::{config, note_each, open_device, overrides, print_json};
+use crate::config::Config;
+use crate::device::{DeviceSpec, OpenDevice};
+use crate::format::{grouped, size, without_control};
 use crate::interop::Family;
 use crate::plan::{self, Machines, Network, Portable, Vocabulary};
 use crate::run;
@@ -15,12 +18,13 @@ use crate::view;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tinderbox plan configs/quickstart.toml
+  tinderbox plan quickstart
   tinderbox plan my.toml --set train.batch_size=16 --device cpu
+  tinderbox plan my.toml --format html --output plan.html
   tinderbox plan my.toml --ranks 8 --network 1Gbit
   tinderbox plan my.toml --no-measure --json")]
 pub(super) struct Args {
-    /// The config, such as configs/quickstart.toml
+    /// The config: a file, or a preset such as quickstart
     config: PathBuf,
     /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -44,19 +48,20 @@ pub(super) struct Args {
     #[arg(long)]
     no_measure: bool,
     /// Print one JSON object instead of text
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    output: DrawnOutput,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let config = load_config(&args.config, &overrides(&args.overrides, args.device), args.from.as_deref())?;
-    if config.finetune.base.is_some() {
-        bail!(
-            "a plan of a fine-tuning is not possible: what it takes depends on the lengths of the records\n  hint: \
-             train a few steps with --set train.max_steps=5; the report says what they took"
-        );
-    }
+    args.output.file.check()?;
+    let config = config::load(&args.config, &overrides(&args.overrides, args.device), args.from.as_deref())?;
+    config::provide_stories(&config)?;
     let device = open_device(&config.train.device.parse()?)?;
+    if config.finetune.base.is_some() {
+        return finetune(args, &config, &device);
+    }
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
     plan.portable = Some(match Family::of(&config.model) {
@@ -70,10 +75,38 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&plan)?;
     } else {
-        print_folded(&view::plan_table(&plan, &config))?;
+        let sheets = view::plan_sheets(&plan, &config);
+        let about = format!("{} · {} parameters", args.config.display(), grouped(plan.parameters.total));
+        let text = without_control(&view::plan_table(&plan, &config)).into_owned();
+        args.output.write_sheets("A plan", &about, &text, &json_of(vec![serde_json::to_string(&plan)?]), &sheets)?;
         note_each("note", &plan.notes);
     }
     note_each("warning", config.cautions().iter().chain(&plan.warnings));
+    Ok(())
+}
+
+/// Plans a fine-tuning, of which only the numbers are shown.
+fn finetune(args: &Args, config: &Config, device: &OpenDevice) -> anyhow::Result<()> {
+    if args.ranks.is_some() {
+        bail!("a fine-tuning is planned for one machine\n  hint: leave out --ranks and --network");
+    }
+    if args.output.is_picture() {
+        bail!("a plan of a fine-tuning has no pictures\n  hint: leave out --format, or use --json");
+    }
+    let plan = plan::plan_finetune(config, device, !args.no_measure)?;
+    if args.json {
+        print_json(&plan)?;
+    } else {
+        let (text, json) = (view::finetune_plan_table(&plan, config), json_of(vec![serde_json::to_string(&plan)?]));
+        args.output.write_sheets("A plan", "", &without_control(&text), &json, &[])?;
+    }
+    let needed = plan.measured.and_then(|measured| measured.peak);
+    if let (Some(needed), Some(machine)) = (needed, plan.machine)
+        && needed > machine.total
+    {
+        note_each("warning", [format!("the run needs {}, and this machine has {}", size(needed), size(machine.total))]);
+    }
+    note_each("warning", config.cautions());
     Ok(())
 }
 

@@ -15,16 +15,16 @@ use super::note;
 use super::paint::{self, MARGIN};
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
-use crate::format::{counted, duration, grouped, without_control, wrapped};
+use crate::format::{counted, duration, grouped, whole, without_control, wrapped};
 use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 use crate::view::sparkline;
 
-const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
+const BAR: &str = "{wide_bar} step {human_pos}/{human_len}  {msg}  {eta} left";
 /// The same bar in amber, number 166 of the 256 terminal colours, which is visible on black and on white.
-const AMBER_BAR: &str = "{wide_bar:.166/dim} step {pos}/{len}  {msg}  {eta} left";
+const AMBER_BAR: &str = "{wide_bar:.166/dim} step {human_pos}/{human_len}  {msg}  {eta} left";
 
 /// The width of the loss curve next to the bar, in columns.
 const CURVE_COLUMNS: usize = 8;
@@ -232,7 +232,7 @@ impl Screen {
         self.batches = Some((started.batches.tokens_before(started.step), started.batches));
         self.began = Instant::now();
         let (verb, after) = match started.resumed {
-            true => ("resuming", format!(", after step {}", started.step)),
+            true => ("resuming", format!(", after step {}", grouped(started.step as u64))),
             false => ("training", String::new()),
         };
         let precision = match (started.chosen_precision, started.matmul_precision) {
@@ -310,7 +310,7 @@ impl Screen {
             let tokens_per_s = tokens as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
             let curve = if self.curve.is_empty() { String::new() } else { format!("{} ", self.curve) };
-            bar.set_message(format!("{curve}{loss}{tokens_per_s:.0} tokens/s"));
+            bar.set_message(format!("{curve}{loss}{} tokens/s", whole(tokens_per_s)));
             bar.set_position(step as u64);
         }
     }
@@ -318,13 +318,13 @@ impl Screen {
     fn logged(&mut self, logged: &Logged) {
         let exchange = logged.exchange.as_ref().map(described).unwrap_or_default();
         let line = format!(
-            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {:.0} tokens/s{}",
+            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {} tokens/s{}",
             step_label(logged.step, self.max_steps),
             logged.train_loss,
             logged.learning_rate,
             logged.gradient_norm,
             logged.median_step_ms,
-            logged.tokens_per_s,
+            whole(logged.tokens_per_s),
             exchange,
         );
         self.keep(&line);
@@ -365,24 +365,26 @@ impl Screen {
             self.line(report);
             self.line(&format!(
                 "interrupted {when} step {} of {}; everything is saved in `{run}`. Continue with\n    {next}",
-                summary.steps, self.max_steps
+                grouped(summary.steps as u64),
+                grouped(self.max_steps as u64)
             ));
             return;
         }
         // The time includes evaluation and saving, which the median step does not.
         self.line(&format!(
-            "done: {}{} steps in {}; {:.0} tokens/s in the median step",
-            self.steps,
+            "done: {}{} steps in {}; {} tokens/s in the median step",
+            grouped(self.steps as u64),
             if self.steps < summary.steps { " more" } else { "" },
             duration(summary.wall_s),
-            summary.tokens_per_s
+            whole(summary.tokens_per_s)
         ));
         if let (Some(last), Some(best), Some(step), Some(bits)) =
             (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
         {
             self.line(&format!(
                 "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
-                 best checkpoint: step {step}, val loss {best:.4}"
+                 best checkpoint: step {}, val loss {best:.4}",
+                grouped(step as u64)
             ));
         }
         self.line(report);

@@ -9,13 +9,15 @@ use anyhow::{Context, bail};
 
 use super::numbers::{count, within};
 use super::weights::Formats;
-use super::{INTERRUPTED, Misuse, Subject, note, on_ctrl_c};
+use super::{INTERRUPTED, Misuse, note, on_ctrl_c, warn_if_slow};
+use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
 use crate::format::{first_line, size};
+use crate::interop::open_adapters;
 use crate::measure::Machine;
 use crate::plan::Writing;
-use crate::run::{self, Checkpoint, RunError, Trained};
-use crate::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, is_origin, unix_s};
+use crate::run::{self, Adapters, Checkpoint, RunDir, RunError, Trained};
+use crate::serve::{Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, is_origin, unix_s};
 
 /// How long a stream may be silent: proxies and clients close connections after 30 seconds and more.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -25,6 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 Examples:
   tinderbox serve runs/quickstart
   tinderbox serve runs/quickstart/last runs/other --port 9000 --weights int8
+  tinderbox serve runs/smol --adapter runs/smol-my --adapter their-adapter
   tinderbox serve --runs runs
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"The\", \"max_tokens\": 50}'")]
 pub(super) struct Args {
@@ -35,6 +38,10 @@ pub(super) struct Args {
     /// [default: only the runs named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
+    /// Adapters of the one RUN, served as a model called RUN+NAME beside it, on a CPU with the same weights in memory: a
+    /// run that was fine-tuned from it, or a folder of PEFT or mlx-lm; may be repeated [default: none]
+    #[arg(long, value_name = "PATH", conflicts_with = "folder")]
+    adapter: Vec<PathBuf>,
     /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -69,6 +76,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.parallel == 0 {
         return Err(Misuse("--parallel must be at least 1".to_owned()).into());
     }
+    if !args.adapter.is_empty() && args.runs.len() != 1 {
+        return Err(Misuse("--adapter is for one RUN: which of them it belongs to is not said".to_owned()).into());
+    }
     let address = address(&args.host, args.port)?;
     let keys = args.api_key_file.as_deref().map(keys).transpose()?;
     if !address.ip().is_loopback() && keys.is_none() {
@@ -86,7 +96,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         check_memory(&args.runs, args.parallel)?;
     }
     let models = args.runs.iter().map(|run| args.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let models: Vec<Model> = models.into_iter().flatten().collect();
+    let names = |model: &Model| {
+        let adapted = model.adapted.iter().map(|adapted| adapted.name.clone());
+        std::iter::once(model.name.clone()).chain(adapted).collect::<Vec<_>>()
+    };
+    let mut names: Vec<String> = models.iter().flat_map(names).collect();
     let folder = args.folder.clone();
     folder.as_deref().map_or(Ok(()), check_folder)?;
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
@@ -153,20 +168,91 @@ impl Args {
     fn later(&self) -> OpenModel {
         let args = self.clone();
         OpenModel::new(move |run| {
-            let checked = if args.force { Ok(()) } else { check_memory(&[run.to_owned()], args.parallel) };
-            checked.and_then(|()| args.open(run)).map_err(|error| first_line(format!("{error:#}")))
+            let checked = if args.force { Ok(()) } else { check_memory([run], args.parallel) };
+            let opened = checked.and_then(|()| args.open_plain(run)).map(|(model, _)| model);
+            opened.map_err(|error| first_line(format!("{error:#}")))
         })
     }
 
+    /// Opens a run and the adapters: beside the weights of the run, or, on a device whose models cannot have them there,
+    /// each as a model of its own with merged weights.
+    fn open(&self, path: &Path) -> anyhow::Result<Vec<Model>> {
+        let (mut model, source) = self.open_plain(path)?;
+        let mut merged = Vec::new();
+        for adapter in &self.adapter {
+            let adapters = open_adapters(adapter, &source.checkpoint)?;
+            let name = format!("{}+{}", model.name, last(&fs::canonicalize(adapter)?));
+            let (tensors, run) = (source.tensors(Some(adapters.clone())), RunDir::open(adapter).ok());
+            if let Some(engine) = model.model.engine_mut() {
+                adapters.add_to(engine, &source.checkpoint)?;
+                model.adapted.push(Adapted { name, tensors, run });
+                continue;
+            }
+            if !self.force {
+                check_memory([path], self.parallel)?;
+            }
+            let opened = Trained::open_adapted(&source.checkpoint, self.device.as_ref(), Some(adapters))?;
+            merged.push(Model {
+                name,
+                model: self.formats.convert(opened.model, &opened.device.name)?,
+                tensors,
+                tokenizer: model.tokenizer.clone(),
+                stop_token_ids: model.stop_token_ids.clone(),
+                created_unix_s: model.created_unix_s,
+                run,
+                adapted: Vec::new(),
+            });
+        }
+        Ok(std::iter::once(model).chain(merged).collect())
+    }
+
     /// Opens a model, whose name is that of the run's folder, followed by the checkpoint if `path` names one.
-    fn open(&self, path: &Path) -> anyhow::Result<Model> {
+    fn open_plain(&self, path: &Path) -> anyhow::Result<(Model, Source)> {
         let located = run::locate(path)?;
-        let device = self.device;
-        let opened = Subject { run: path.to_owned(), device }.open()?;
-        let (checkpoint, checksum, config) = (opened.checkpoint, opened.checksum, opened.config.model);
-        let stop_token_ids = opened.config.generate.stop_token_ids;
-        let created_unix_s = unix_s(fs::metadata(&checkpoint)?.modified()?);
-        let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
+        let opened = Trained::open(path, self.device.as_ref())?;
+        warn_if_slow(&opened.device);
+        let model = self.formats.convert(opened.model, &opened.device.name)?;
+        let source = Source {
+            checkpoint: opened.checkpoint,
+            checksum: opened.checksum,
+            config: opened.config.model,
+            device: self.device,
+        };
+        let [root, named] = [located.run.root(), path].map(fs::canonicalize);
+        let (root, named) = (root?, named?);
+        let model = Model {
+            name: if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) },
+            model,
+            tensors: source.tensors(None),
+            tokenizer: opened.tokenizer,
+            stop_token_ids: opened.config.generate.stop_token_ids,
+            created_unix_s: unix_s(fs::metadata(&source.checkpoint)?.modified()?),
+            run: Some(located.run),
+            adapted: Vec::new(),
+        };
+        Ok((model, source))
+    }
+}
+
+/// The last part of a path.
+fn last(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// The checkpoint that a model was opened from.
+#[derive(Clone)]
+struct Source {
+    checkpoint: PathBuf,
+    checksum: Option<String>,
+    config: ModelConfig,
+    device: Option<DeviceSpec>,
+}
+
+impl Source {
+    /// Opens it again as tensors, with adapters merged with its weights, if it is still the same.
+    fn tensors(&self, adapters: Option<Adapters>) -> OpenTensors {
+        let Self { checkpoint, checksum, config, device } = self.clone();
+        OpenTensors::new(move || match Trained::open_adapted(&checkpoint, device.as_ref(), adapters.clone()) {
             Ok(again) if again.checksum == checksum && again.config.model == config => Ok(again.model),
             // Another run may have taken the place of the first, with a checkpoint of the same name.
             Ok(_) => Err(TensorsError::Gone),
@@ -174,22 +260,15 @@ impl Args {
                 Err(TensorsError::Gone)
             }
             Err(error) => Err(TensorsError::Failed(first_line(&error))),
-        });
-        let model = self.formats.convert(opened.model, &opened.device.name)?;
-        let [root, named] = [located.run.root(), path].map(fs::canonicalize);
-        let (root, named) = (root?, named?);
-        let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
-        let (tokenizer, run) = (opened.tokenizer, Some(located.run));
-        Ok(Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run })
+        })
     }
 }
 
 /// Returns an error if the models do not fit into memory together.
-fn check_memory(runs: &[PathBuf], n_texts: usize) -> anyhow::Result<()> {
+fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_texts: usize) -> anyhow::Result<()> {
     let mut needed = 0_u64;
     for run in runs {
-        let located = run::locate(run)?;
+        let located = run::locate(run.as_ref())?;
         let config = located.run.config()?;
         let writing = Writing {
             model: &config.model,

@@ -8,8 +8,8 @@ use anyhow::Context;
 use super::numbers::{at_least_one, within};
 use super::paint::n_columns;
 use super::train::stop_or_exit;
-use super::{DONE, INTERRUPTED, load_config, note, on_ctrl_c, overrides, print_json, print_table};
-use crate::config::ConfigError;
+use super::{DONE, INTERRUPTED, config, note, on_ctrl_c, overrides, print_json, print_table};
+use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;
 use crate::format::{duration, grouped, milliseconds};
@@ -24,7 +24,7 @@ Examples:
   tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
   tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
 pub(super) struct Args {
-    /// The base config; its run sets the length of a whole run
+    /// The base config, a file or a preset; its run sets the length of a whole run
     config: PathBuf,
     /// A key and the values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
     #[arg(long, value_name = "KEY=VALUES", required = true)]
@@ -62,11 +62,13 @@ pub(super) struct Args {
 /// Runs the sweep or continues a stopped one, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     refuse_launcher("search all by itself")?;
-    let config =
-        std::fs::read_to_string(&args.config).map_err(|error| ConfigError::Read(args.config.clone(), error))?;
-    load_config(&args.config, &overrides(&args.overrides, args.device), None)?;
+    config::provide_stories(&config::load(&args.config, &overrides(&args.overrides, args.device), None)?)?;
+    let text = config::read(&args.config)?;
+    // With the keys of the model that it starts from.
+    let is_finetuning = Config::finetune_base(&text, &args.overrides).is_some();
+    let text = if is_finetuning { config::load(&args.config, &args.overrides, None)?.to_toml() } else { text };
     let request = Request {
-        config,
+        config: text,
         config_name: args.config.clone(),
         overrides: overrides(&args.overrides, args.device),
         space: args.space.clone(),

@@ -7,13 +7,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::{print, print_json};
+use super::inspect::output::{Colors, Drawn, DrawnOutput};
+use super::inspect::{about, place};
+use super::{note, print, print_json};
 use crate::data;
-use crate::run::{self, RunDir};
+use crate::format::grouped;
+use crate::inspect::{self, Prompt};
+use crate::run::{self, RunDir, Trained};
 use crate::tokenizer::{Tokenizer, visible};
+use crate::view::{self, ReadText};
 
 /// The number of tokens in each list of `info`.
 const N_SHOWN: usize = 8;
+
+/// The most tokens of a text that `show` draws.
+const MAX_SHOWN: usize = 4096;
 
 /// The most text on which `info` measures the bytes per token, in bytes.
 const MAX_MEASURED: u64 = 1 << 20;
@@ -32,18 +40,17 @@ pub(super) struct Args {
 enum Command {
     /// Show the tokens of a text, one per line
     Encode(Encode),
+    /// Show a text in its tokens, coloured by how well the run's model predicts them
+    Show(Show),
     /// Print the text of ids
     Decode(Decode),
     /// Describe a tokenizer, with some of its tokens
     Info(Info),
 }
 
+/// A tokenizer and a text for it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  tinderbox tokenizer encode runs/quickstart \"The bank\"
-  tinderbox tokenizer encode runs/quickstart --file my.txt --ids")]
-struct Encode {
+struct Given {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
     /// The text, after -- if it begins with a dash [default: standard input]
@@ -52,12 +59,52 @@ struct Encode {
     /// A file with the text, UTF-8, or - for standard input [default: TEXT, or standard input]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+}
+
+impl Given {
+    fn read(&self) -> anyhow::Result<Vec<u8>> {
+        let text = match (&self.text, &self.file) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Some(path)) if path != Path::new("-") => {
+                fs::read(path).with_context(|| format!("cannot read the text `{}`", path.display()))?
+            }
+            (None, _) => read_stdin("a text, or --file with the path of one")?,
+        };
+        if text.is_empty() {
+            bail!("the text is empty\n  hint: give at least one character");
+        }
+        Ok(text)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer encode runs/quickstart \"The bank\"
+  tinderbox tokenizer encode runs/quickstart --file my.txt --ids")]
+struct Encode {
+    #[command(flatten)]
+    given: Given,
     /// Print only the ids, on one line
     #[arg(long, conflicts_with = "json")]
     ids: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer show runs/quickstart \"The bank of the river\"
+  tinderbox tokenizer show runs/quickstart --file my.txt --format html --output my.html")]
+struct Show {
+    #[command(flatten)]
+    given: Given,
+    #[command(flatten)]
+    colors: Colors,
+    #[command(flatten)]
+    output: DrawnOutput,
 }
 
 #[derive(Debug, clap::Args)]
@@ -87,23 +134,15 @@ struct Info {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Encode(args) => encode(args),
+        Command::Show(args) => show(args),
         Command::Decode(args) => decode(args),
         Command::Info(args) => info(args),
     }
 }
 
 fn encode(args: &Encode) -> anyhow::Result<()> {
-    let tokenizer = open(&args.run)?;
-    let text = match (&args.text, &args.file) {
-        (Some(text), _) => text.clone().into_bytes(),
-        (None, Some(path)) if path != Path::new("-") => {
-            fs::read(path).with_context(|| format!("cannot read the text `{}`", path.display()))?
-        }
-        (None, _) => read_stdin("a text, or --file with the path of one")?,
-    };
-    if text.is_empty() {
-        bail!("the text is empty\n  hint: give at least one character");
-    }
+    let tokenizer = open(&args.given.run)?;
+    let text = args.given.read()?;
     let ids = tokenizer.encode_bytes(&text).context("cannot encode the text")?;
     let (n_tokens, n_bytes, bytes_per_token) = (ids.len(), text.len(), ratio(text.len(), ids.len()));
     if args.ids {
@@ -118,6 +157,37 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     }
     let lines = lines(&tokenizer, &ids);
     print(&format!("{lines}\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token\n"))
+}
+
+/// Shows the tokens in place; with the bits of each if there is a model.
+fn show(args: &Show) -> anyhow::Result<()> {
+    args.output.file.check()?;
+    let path = &args.given.run;
+    let tokenizer = open(path)?;
+    let text = args.given.read()?;
+    let mut ids = tokenizer.encode_bytes(&text).context("cannot encode the text")?;
+    if ids.len() > MAX_SHOWN {
+        note(format!(
+            "note: the first {} of {} tokens are shown",
+            grouped(MAX_SHOWN as u64),
+            grouped(ids.len() as u64)
+        ));
+        ids.truncate(MAX_SHOWN);
+    }
+    let prompt = Prompt::of_ids(ids, &tokenizer);
+    let opened = if run::locate(path).is_ok() { Some(Trained::open(path, None)?) } else { None };
+    let bits = match &opened {
+        Some(opened) => inspect::bits(&opened.model, &opened.tokenizer, &prompt)?,
+        None => Vec::new(),
+    };
+    let name = opened.as_ref().map_or_else(|| path.display().to_string(), place);
+    let sheet = view::tokens_sheet(&ReadText { name, prompt: &prompt, bits: bits.clone() });
+    let drawn = Drawn {
+        text: view::pieces_text(&sheet, args.colors.style(&args.output.file)),
+        json: json!({ "tokens": prompt.texts, "ids": prompt.ids, "bits": bits }).to_string(),
+        sheet,
+    };
+    args.output.write("A text in its tokens", &opened.as_ref().map(about).unwrap_or_default(), vec![drawn])
 }
 
 fn decode(args: &Decode) -> anyhow::Result<()> {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
 use super::{
-    DONE, FAILED, INTERRUPTED, describe, load_config, note, note_each, on_ctrl_c, open_device, overrides, print_json,
+    DONE, FAILED, INTERRUPTED, config, describe, note, note_each, on_ctrl_c, open_device, overrides, print_json,
     program, report,
 };
-use crate::config::{Base, Config, ConfigError};
+use crate::config::{Base, Config};
 use crate::data;
 use crate::device::{self, DeviceSpec};
 use crate::distributed::Ranks;
@@ -24,11 +24,11 @@ use crate::train::{self, Assignment, Interrupter, Job, Skipped, Start, Summary, 
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
 #[command(after_help = "\
 Examples:
-  tinderbox train configs/quickstart.toml
+  tinderbox train quickstart
   tinderbox train my.toml --set train.max_steps=3000 --run-dir runs/longer
   tinderbox train my.toml --resume")]
 pub(super) struct Args {
-    /// The config, such as configs/quickstart.toml
+    /// The config: a file, or a preset such as quickstart
     config: PathBuf,
     /// Replace the value of a key of the config, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -87,8 +87,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
 /// Checks that the program, the config file and the arguments that change the config are the same as on rank 0.
 fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
     ranks.check_same("version of the program", env!("CARGO_PKG_VERSION"))?;
-    let config =
-        std::fs::read_to_string(&args.config).map_err(|error| ConfigError::Read(args.config.clone(), error))?;
+    let config = config::read(&args.config)?;
     Ok(ranks.check_same("config", &format!("{config}{:?}", (&args.overrides, &args.device)))?)
 }
 
@@ -122,17 +121,27 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let config = if args.resume {
         let base = RunDir::open(&run_dir)?.config()?;
-        Config::load_inheriting(&args.config, &overrides, Some(Base::Resumed(&base)))?
+        Config::from_toml_inheriting(
+            &config::read(&args.config)?,
+            &args.config,
+            &overrides,
+            Some(Base::Resumed(&base)),
+        )?
     } else {
-        load_config(&args.config, &overrides, args.from.as_deref())?
+        config::load(&args.config, &overrides, args.from.as_deref())?
     };
+    config::provide_stories(&config)?;
     let start = start_of(args.resume, args.overwrite);
     let session = Session { config, run_dir, start, from: args.from.clone(), force: args.force, tui: args.tui };
-    session.run(ranks, |trained| {
-        let (summary, progress, report) = (&trained.summary, &trained.progress, &trained.report);
-        progress.finish(summary, report, ["generate text with it", &next_command(args, summary)]);
-        if args.json { print_json(summary) } else { Ok(()) }
-    })
+    session.run(
+        ranks,
+        |_| Ok(()),
+        |trained| {
+            let (summary, progress, report) = (&trained.summary, &trained.progress, &trained.report);
+            progress.finish(summary, report, ["generate text with it", &next_command(args, summary)]);
+            if args.json { print_json(summary) } else { Ok(()) }
+        },
+    )
 }
 
 /// The way in which a run starts by these arguments.
@@ -162,8 +171,13 @@ pub(super) struct Finished {
 }
 
 impl Session {
-    /// Trains, calls `at_end` with the outcome, and returns the exit code.
-    pub(super) fn run(self, ranks: &Ranks, at_end: impl FnOnce(&Finished) -> anyhow::Result<()>) -> anyhow::Result<u8> {
+    /// Trains, calls `before_report` once the run is trained and `at_end` with the outcome, and returns the exit code.
+    pub(super) fn run(
+        self,
+        ranks: &Ranks,
+        before_report: impl FnOnce(&Summary) -> anyhow::Result<()>,
+        at_end: impl FnOnce(&Finished) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
         let Self { config, run_dir, start, from, force, tui } = self;
         if tui {
             dashboard::check()?;
@@ -206,6 +220,7 @@ impl Session {
                 return Ok(FAILED);
             }
         };
+        before_report(&summary)?;
         let report = report::at_end(&run_dir);
         let finished = Finished { summary, progress, report };
         at_end(&finished)?;

@@ -8,9 +8,11 @@ use std::time::SystemTime;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::calls::Call;
 use super::choice::{Choice, TextDelta};
 use super::hosted::Hosted;
 use super::request::{Shape, TextRequest};
+use super::responses;
 use super::score::Score;
 use crate::generate::End;
 
@@ -19,8 +21,8 @@ use crate::generate::End;
 pub(super) struct Answer {
     pub(super) model: Arc<Hosted>,
     pub(super) request: TextRequest,
-    id: String,
-    created: u64,
+    pub(super) id: String,
+    pub(super) created: u64,
 }
 
 /// A response, or a chunk of one.
@@ -93,8 +95,29 @@ pub(super) struct MessageContent {
 #[derive(Serialize, JsonSchema)]
 struct Message {
     role: &'static str,
-    content: String,
+    /// Null if there are only calls.
+    content: Option<String>,
     refusal: (),
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ToolCall {
+    /// Only in a stream: its number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    id: String,
+    #[schemars(extend("enum" = ["function"]))]
+    r#type: &'static str,
+    function: Function,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Function {
+    name: String,
+    /// JSON, as the model wrote it.
+    arguments: String,
 }
 
 #[derive(Default, Serialize)]
@@ -103,13 +126,16 @@ struct Delta {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
 }
 
 #[derive(Clone, Copy, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 enum FinishReason {
     Stop,
     Length,
+    ToolCalls,
 }
 
 #[derive(Serialize)]
@@ -171,28 +197,37 @@ impl UsageBody {
 
 impl Answer {
     pub(super) fn new(model: Arc<Hosted>, request: TextRequest) -> Self {
-        let prefix = if request.shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
+        let prefix = match request.shape {
+            Shape::Completion => "cmpl-",
+            Shape::Chat => "chatcmpl-",
+            Shape::Response => "resp_",
+        };
         Self {
             model,
             request,
-            id: format!("{prefix}-{:016x}", super::random()),
+            id: format!("{prefix}{:016x}", super::random()),
             created: super::unix_s(SystemTime::now()),
         }
     }
 
     /// The complete response, with each text in one part.
     pub(super) fn whole(&self, texts: Vec<TextDelta>, choices: &[Choice]) -> String {
+        if self.request.shape == Shape::Response {
+            return responses::whole(self, &texts[0].text, &choices[0]);
+        }
         let choice = |(index, (part, choice)): (usize, (TextDelta, &Choice))| ChoiceBody {
             index,
             logprobs: self.logprobs(part.scores),
             content: match self.request.shape {
                 Shape::Completion => Content::Text(TextContent { text: part.text }),
-                Shape::Chat => {
-                    let message = Message { role: "assistant", content: part.text, refusal: () };
+                Shape::Chat | Shape::Response => {
+                    let tool_calls: Vec<ToolCall> = part.calls.into_iter().map(|call| tool_call(call, None)).collect();
+                    let content = Some(part.text).filter(|text| tool_calls.is_empty() || !text.is_empty());
+                    let message = Message { role: "assistant", content, refusal: (), tool_calls };
                     Content::Message(MessageContent { message })
                 }
             },
-            finish_reason: choice.end.map(finish_reason),
+            finish_reason: finish_reason(choice),
         };
         let bodies = texts.into_iter().zip(choices).enumerate().map(choice);
         let object = if self.request.shape == Shape::Chat { "chat.completion" } else { "text_completion" };
@@ -201,26 +236,31 @@ impl Answer {
 
     /// The first chunk of a text, which exists only in chats.
     pub(super) fn opening(&self, index: usize) -> Option<String> {
-        let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
+        let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
         (self.request.shape == Shape::Chat).then(|| self.chunk(index, Content::Chunk { delta }, None, None))
     }
 
-    /// A chunk with part of a text.
-    pub(super) fn part(&self, index: usize, part: TextDelta) -> String {
+    /// A chunk with part of a text, before which there were `n_calls` calls.
+    pub(super) fn part(&self, index: usize, part: TextDelta, n_calls: usize) -> String {
         let content = match self.request.shape {
             Shape::Completion => Content::Text(TextContent { text: part.text }),
-            Shape::Chat => Content::Chunk { delta: Delta { role: None, content: Some(part.text) } },
+            Shape::Chat | Shape::Response => {
+                let calls = part.calls.into_iter().zip(n_calls..);
+                let tool_calls: Vec<ToolCall> = calls.map(|(call, n)| tool_call(call, Some(n))).collect();
+                let content = Some(part.text).filter(|text| tool_calls.is_empty() || !text.is_empty());
+                Content::Chunk { delta: Delta { role: None, content, tool_calls } }
+            }
         };
         self.chunk(index, content, self.logprobs(part.scores), None)
     }
 
     /// The last chunk of a text.
-    pub(super) fn closing(&self, index: usize, end: End) -> String {
+    pub(super) fn closing(&self, index: usize, choice: &Choice) -> String {
         let content = match self.request.shape {
             Shape::Completion => Content::Text(TextContent { text: String::new() }),
-            Shape::Chat => Content::Chunk { delta: Delta::default() },
+            Shape::Chat | Shape::Response => Content::Chunk { delta: Delta::default() },
         };
-        self.chunk(index, content, None, Some(finish_reason(end)))
+        self.chunk(index, content, None, finish_reason(choice))
     }
 
     /// The last chunk of a stream that requested it: the numbers of tokens read and generated.
@@ -273,7 +313,7 @@ impl Answer {
                 top_logprobs: (n_top > 0).then(|| scores.iter().map(|(_, score)| self.top(score)).collect()),
                 text_offset: scores.iter().map(|(offset, _)| *offset).collect(),
             }),
-            Shape::Chat => Logprobs::Chat(ChatLogprobs {
+            Shape::Chat | Shape::Response => Logprobs::Chat(ChatLogprobs {
                 content: scores.into_iter().filter_map(|(_, score)| self.chat_score(&score)).collect(),
                 refusal: (),
             }),
@@ -305,9 +345,15 @@ impl Answer {
     }
 }
 
-fn finish_reason(end: End) -> FinishReason {
-    match end {
-        End::Model | End::StopText => FinishReason::Stop,
+fn finish_reason(choice: &Choice) -> Option<FinishReason> {
+    Some(match choice.end? {
         End::Length => FinishReason::Length,
-    }
+        End::Model | End::StopText if choice.reader.n_calls > 0 => FinishReason::ToolCalls,
+        End::Model | End::StopText => FinishReason::Stop,
+    })
+}
+
+fn tool_call(call: Call, index: Option<usize>) -> ToolCall {
+    let Call { id, name, arguments } = call;
+    ToolCall { index, id, r#type: "function", function: Function { name, arguments } }
 }

@@ -2,27 +2,39 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
+use super::calls::Tools;
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::Fields;
+use super::hosted::Hosted;
 use super::limits::MAX_CHATS;
-use super::renderer::{Conversation, RenderError, Renderer};
+use super::renderer::{Conversation, RenderError};
+use super::request::{EncodedPrompt, check_prompt};
+use crate::model::OrderedJson;
 use crate::tokenizer::Message;
 
-/// The prompt for a conversation with the model `name`.
+/// The prompt for a conversation with a model. The messages are those of the field `field`.
 pub(super) fn prompt(
-    renderer: &Renderer,
-    messages: Option<&Json>,
-    variables: Option<Json>,
-    name: &str,
-) -> Result<String, ApiError> {
-    let variables = match variables {
-        None => Map::new(),
-        Some(Json::Object(variables)) => variables,
-        Some(other) => return Err(wrong("chat_template_kwargs", &other, "an object")),
+    field: &str,
+    messages: Vec<Message>,
+    variables: Option<OrderedJson>,
+    tools: Option<&Tools>,
+    model: &Hosted,
+) -> Result<EncodedPrompt, ApiError> {
+    let name = &model.name;
+    let mut variables = match variables {
+        None => Vec::new(),
+        Some(OrderedJson::Object(variables)) => variables,
+        Some(_) => return Err(ApiError::field("chat_template_kwargs", "`chat_template_kwargs` must be an object")),
     };
-    renderer.render(&Conversation { messages: self::messages(messages)?, variables }).map_err(|error| match error {
+    if let Some(tools) = tools {
+        variables.retain(|(name, _)| name != "tools");
+        variables.push(("tools".to_owned(), OrderedJson::Array(tools.list.clone())));
+    }
+    let variables = OrderedJson::Object(variables);
+    let rendered = model.renderer.render(&Conversation { messages, variables });
+    let text = rendered.map_err(|error| match error {
         RenderError::NoTemplate => {
             ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))
         }
@@ -30,13 +42,17 @@ pub(super) fn prompt(
             ApiError::bad_request(format!("the chat template of `{name}` cannot be used: {why}"))
         }
         RenderError::Refused(why) => {
-            ApiError::field("messages", format!("the chat template of `{name}` does not take these: {why}"))
+            ApiError::field(field, format!("the chat template of `{name}` does not take these: {why}"))
         }
         RenderError::Busy => ApiError::busy(&format!("{MAX_CHATS} conversations wait for the template of `{name}`")),
-    })
+    })?;
+    let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field(field, error.to_string()))?;
+    check_prompt(field, &tokens, model)?;
+    Ok(EncodedPrompt { tokens: tokens.into(), text: text.into() })
 }
 
-fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
+/// The messages of a request.
+pub(super) fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
     let rule = "`messages` must be a list of objects with `role` and `content`, at least one";
     let list = json.and_then(Json::as_array).filter(|list| !list.is_empty());
     list.ok_or_else(|| ApiError::field("messages", rule))?.iter().map(message).collect()
@@ -44,7 +60,7 @@ fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
 
 /// A message as it is sent.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(rename = "Message", extend("required" = ["role", "content"]))]
+#[schemars(rename = "Message", extend("required" = ["role"]))]
 pub(super) struct MessageFields {
     /// One that the model's template knows, such as user.
     role: Option<String>,
@@ -59,15 +75,31 @@ pub(super) struct MessageFields {
     ]))]
     content: Json,
     name: Option<String>,
+    /// Of an assistant: the calls that it made.
+    #[serde(default)]
+    #[schemars(extend("type" = "array"))]
+    tool_calls: Json,
+    /// Of a tool: the call whose result this is.
+    tool_call_id: Option<String>,
 }
 
 fn message(json: &Json) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let Json::Object(fields) = json else { return Err(wrong("an object")) };
-    let MessageFields { role, content, name } = Fields::from_object(fields.clone()).parse(&[])?;
+    let fields: MessageFields = Fields::from_object(fields.clone()).parse(&[])?;
+    let MessageFields { role, content, name, tool_calls, tool_call_id } = fields;
     let role = role.ok_or_else(|| wrong("an object with a `role`"))?;
+    let tool_calls = match tool_calls {
+        Json::Null => None,
+        Json::Array(calls) if role == "assistant" => {
+            let calls: Option<Vec<OrderedJson>> = calls.iter().map(call).collect();
+            Some(calls.ok_or_else(|| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
+        }
+        _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
+    };
     let content = match content {
         Json::String(text) => text,
+        Json::Null if tool_calls.is_some() => String::new(),
         Json::Array(parts) => {
             let text =
                 |part: &Json| (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned)).flatten();
@@ -76,7 +108,20 @@ fn message(json: &Json) -> Result<Message, ApiError> {
         }
         _ => return Err(wrong("an object with a `content`, a string or a list of texts")),
     };
-    Ok(Message { role, content, name })
+    Ok(Message { role, content, name, tool_calls, tool_call_id })
+}
+
+/// A call of a tool as templates read it: its arguments are an object, not the text of one.
+fn call(json: &Json) -> Option<OrderedJson> {
+    let (id, name, arguments) =
+        (&json["id"], json["function"]["name"].as_str()?, json["function"]["arguments"].as_str()?);
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| OrderedJson::Scalar(arguments.into()));
+    let object = |entries: Vec<(&str, OrderedJson)>| {
+        OrderedJson::Object(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    };
+    let function = object(vec![("name", OrderedJson::Scalar(name.into())), ("arguments", arguments)]);
+    let [id, kind] = [id.clone(), "function".into()].map(OrderedJson::Scalar);
+    Some(object(vec![("id", id), ("type", kind), ("function", function)]))
 }
 
 #[cfg(test)]
@@ -86,8 +131,16 @@ mod tests {
     #[test]
     fn messages_are_checked() {
         let parts = serde_json::json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
-        let joined = Message { role: "user".to_owned(), content: "ab".to_owned(), name: None };
+        let joined = Message::new("user", "ab");
         assert_eq!(messages(Some(&parts)).map_err(|error| error.body()), Ok(vec![joined]));
+        let call = serde_json::json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
+        let called = messages(Some(&serde_json::json!([{"role": "assistant", "content": null, "tool_calls": [call]}])));
+        let called = called.map_err(|error| error.body()).expect("a call");
+        let expected = r#"[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]"#;
+        assert_eq!(
+            (&*called[0].content, serde_json::to_string(&called[0].tool_calls).unwrap().as_str()),
+            ("", expected)
+        );
         for wrong in [
             serde_json::json!([]),
             serde_json::json!("hi"),
@@ -96,6 +149,7 @@ mod tests {
             serde_json::json!([{"role": "user"}]),
             serde_json::json!([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]),
             serde_json::json!([{"role": "user", "content": "a", "tool_calls": []}]),
+            serde_json::json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]),
         ] {
             messages(Some(&wrong)).expect_err(&wrong.to_string());
         }

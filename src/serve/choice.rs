@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::calls::{Call, CallReader};
 use super::error::ApiError;
 use super::request::{EncodedPrompt, TextRequest};
 use super::scheduler::EventKind;
@@ -18,6 +19,8 @@ pub(super) struct TextDelta {
     pub(super) text: String,
     /// Tokens, each with the number of characters of the text before it.
     pub(super) scores: Vec<(usize, Score)>,
+    /// Calls of tools, each complete.
+    pub(super) calls: Vec<Call>,
 }
 
 /// The text generated so far.
@@ -33,6 +36,8 @@ pub(super) struct Choice {
     pub(super) n_cached: usize,
     pub(super) n_written: usize,
     pub(super) end: Option<End>,
+    /// Takes the calls out of the text, if the request has tools.
+    pub(super) reader: CallReader,
 }
 
 impl Choice {
@@ -52,13 +57,15 @@ impl Choice {
                 }
                 self.n_echoed = prompt.text.chars().count();
                 let scores = offsets(prompt, tokenizer).into_iter().zip(scores).collect();
-                Ok(TextDelta { text: prompt.text.to_string(), scores })
+                Ok(TextDelta { text: prompt.text.to_string(), scores, ..TextDelta::default() })
             }
             EventKind::Token { offset, text, score } => {
                 self.n_written += 1;
                 self.n_shown += text.chars().count();
                 self.held.extend(score.map(|score| (self.n_echoed + offset, score)));
-                Ok(TextDelta { text, scores: self.release() })
+                let mut calls = Vec::new();
+                let text = if request.has_tools { self.reader.push(&text, &mut calls) } else { text };
+                Ok(TextDelta { text, scores: self.release(), calls })
             }
             EventKind::End(end) => {
                 self.end = Some(end);
@@ -67,7 +74,8 @@ impl Choice {
                     End::StopText => self.release(),
                     End::Model | End::Length => self.held.drain(..).collect(),
                 };
-                Ok(TextDelta { text: String::new(), scores: rest })
+                let mut calls = Vec::new();
+                Ok(TextDelta { text: self.reader.finish(&mut calls), scores: rest, calls })
             }
             EventKind::Failed(error) => Err(error),
         }
@@ -83,12 +91,13 @@ impl Choice {
 
 impl TextDelta {
     pub(super) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.scores.is_empty()
+        self.text.is_empty() && self.scores.is_empty() && self.calls.is_empty()
     }
 
     pub(super) fn append(&mut self, next: Self) {
         self.text.push_str(&next.text);
         self.scores.extend(next.scores);
+        self.calls.extend(next.calls);
     }
 }
 

@@ -14,6 +14,7 @@ use super::embeddings::{EmbeddingFields, Embeddings};
 use super::error::ErrorBody;
 use super::inspect::{InspectFields, Inspection};
 use super::request::{ChatRequest, CompletionRequest, StreamOptions};
+use super::responses::ResponseRequest;
 use super::routes::{DetokenizeRequest, Detokenized, ModelBody, TokenizeRequest, Tokenized};
 use super::view::ViewFields;
 
@@ -26,6 +27,7 @@ static REQUESTS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
         request::<EmbeddingFields>(),
         request::<InspectFields>(),
         request::<MessageFields>(),
+        request::<ResponseRequest>(),
         request::<StreamOptions>(),
         request::<TokenizeRequest>(),
         request::<ViewFields>(),
@@ -129,6 +131,19 @@ fn paths() -> Value {
         "/v1/chat/completions": post(
             "Answer a conversation, with a model that has a chat template", "ChatRequest", texts("ChatCompletion"),
         ),
+        "/v1/responses": post("Answer a conversation, in OpenAI's newer form", "ResponseRequest", json!({
+            "application/json": {"schema": {"type": "object", "properties": {
+                "id": {"type": "string"},
+                "object": {"type": "string", "enum": ["response"]},
+                "status": {"type": "string", "enum": ["completed", "incomplete"]},
+                "output": {"type": "array", "items": {"type": "object"}},
+                "usage": {"type": "object"},
+            }}},
+            "text/event-stream": {"schema": {
+                "type": "string",
+                "description": "With stream: events from response.created to response.completed, as OpenAI sends them.",
+            }},
+        })),
         "/v1/embeddings": post(
             "The vectors of texts: the mean of the last residual stream", "EmbeddingRequest", of(response::<Embeddings>()),
         ),
@@ -142,6 +157,10 @@ fn paths() -> Value {
             json!({"type": "object", "properties": {"status": {"type": "string", "enum": ["ok"]}}}),
         )),
         "/metrics": get("Counters, for Prometheus", json!({"text/plain": {"schema": {"type": "string"}}})),
+        "/props": get("A model, as llama.cpp's server describes one; ?model=NAME", of(json!({"type": "object"}))),
+        "/slots": get("The slots of a model, as llama.cpp's server lists them; ?model=NAME", of(
+            json!({"type": "array", "items": {"type": "object"}}),
+        )),
         "/openapi.json": get("This document", of(json!({"type": "object"}))),
     })
 }
@@ -158,6 +177,7 @@ pub(super) fn json() -> String {
         "DetokenizeRequest",
         "EmbeddingRequest",
         "InspectRequest",
+        "ResponseRequest",
         "TokenizeRequest",
     ] {
         schemas[request]["properties"]["model"] = json!({

@@ -1,6 +1,8 @@
 //! The fields of a request, checked against the schema of its type: an invalid value is rejected with its name and range,
 //! and so is every field that the schema does not have.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -8,17 +10,29 @@ use serde_json::{Map, Value};
 use super::document;
 use super::error::{ApiError, MAX_ECHOED};
 use crate::format::cut_in_the_middle;
+use crate::model::OrderedJson;
 
 /// The fields of a JSON object that were not yet taken.
 pub(super) struct Fields {
     left: Map<String, Value>,
+    /// Those of [`ORDERED`], with their keys in order.
+    ordered: HashMap<String, OrderedJson>,
 }
+
+/// Fields in which the order of keys counts.
+const ORDERED: [&str; 4] = ["chat_template_kwargs", "response_format", "text", "tools"];
 
 impl Fields {
     /// The fields of a request's body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(left)) => Ok(Self { left }),
+            Ok(Value::Object(left)) => {
+                let has_ordered = ORDERED.iter().any(|name| left.contains_key(*name));
+                let read = has_ordered.then(|| serde_json::from_slice(body).ok()).flatten();
+                let mut ordered: HashMap<String, OrderedJson> = read.unwrap_or_default();
+                ordered.retain(|name, _| ORDERED.contains(&&**name));
+                Ok(Self { left, ordered })
+            }
             Ok(_) => Err(ApiError::bad_request("the body is JSON, but not an object: it must be {...}")),
             Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }
@@ -26,12 +40,18 @@ impl Fields {
 
     /// The fields of a nested object of a request.
     pub(super) fn from_object(left: Map<String, Value>) -> Self {
-        Self { left }
+        Self { left, ordered: HashMap::new() }
     }
 
     /// A field's value; null counts as missing.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Like [`Fields::take`], with the keys of objects in order.
+    pub(super) fn take_ordered(&mut self, name: &str) -> Option<OrderedJson> {
+        self.take(name)?;
+        self.ordered.remove(name)
     }
 
     /// A field with a string.

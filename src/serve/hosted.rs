@@ -1,16 +1,17 @@
 //! A served model: its name, its tokenizer, and the queue of its generating thread.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
-use super::metrics::Metrics;
+use super::metrics::{Gauges, Metrics, Shown};
 use super::renderer::Renderer;
 use super::scheduler::{Queue, Scheduler};
 use crate::config::ModelConfig;
-use crate::generate::LanguageModel;
+use crate::generate::{LanguageModel, Vocabulary};
 use crate::run::RunDir;
 use crate::tokenizer::Tokenizer;
 
@@ -31,9 +32,23 @@ pub struct Model {
     pub created_unix_s: u64,
     /// Its run, for the page; `None` for a model without one.
     pub run: Option<RunDir>,
+    /// The adapters that were put beside its weights, in their order: each makes a model of its own, which shares the
+    /// weights, the tokenizer and the batch.
+    pub adapted: Vec<Adapted>,
 }
 
-/// A model with its thread.
+/// Adapters beside the weights of a [`Model`], as a model to serve.
+#[derive(Debug)]
+pub struct Adapted {
+    /// The name used in requests.
+    pub name: String,
+    /// The merged weights as tensors, for inspection.
+    pub tensors: OpenTensors,
+    /// Their run, for the page; `None` if they come from elsewhere.
+    pub run: Option<RunDir>,
+}
+
+/// A model with its thread, which it may share with models that are its adapters.
 #[derive(Debug)]
 pub(super) struct Hosted {
     pub(super) name: String,
@@ -43,37 +58,64 @@ pub(super) struct Hosted {
     pub(super) config: ModelConfig,
     pub(super) inspectable: Arc<Inspectable>,
     pub(super) run: Option<RunDir>,
-    pub(super) renderer: Renderer,
-    pub(super) n_slots: usize,
+    pub(super) renderer: Arc<Renderer>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) queue: Queue,
+    /// The index of the adapters that it uses.
+    pub(super) adapters: Option<usize>,
+    pub(super) n_slots: usize,
+    /// The slots that are taken, by texts of any model of the thread.
+    pub(super) busy_slots: Arc<AtomicUsize>,
+    pub(super) queue: Arc<Queue>,
+    /// Made by the first text that is written by a schema.
+    vocabulary: Arc<OnceLock<Option<Arc<Vocabulary>>>>,
 }
 
 impl Hosted {
-    /// Starts the thread of a model, which ends once this is dropped and all sequences are finished. Processes of
-    /// `program` render its chat template.
-    pub(super) fn start(model: Model, n_slots: usize, program: &Path) -> std::io::Result<Self> {
-        let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run } = model;
+    /// Starts the thread of a model, which ends once this and all models of its adapters are dropped and all sequences
+    /// are finished. Processes of `program` render its chat template. The model comes before those of its adapters.
+    pub(super) fn start(model: Model, n_slots: usize, program: &Path) -> std::io::Result<Vec<Self>> {
+        let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
-        let inspectable = Arc::new(Inspectable::new(tensors));
-        let metrics = Arc::<Metrics>::default();
+        let busy_slots = Arc::<AtomicUsize>::default();
         let (queue, end) = Queue::new(MAX_WAITING);
-        let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, metrics.clone());
+        let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, busy_slots.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
-        let renderer = Renderer::new(program.to_owned(), &tokenizer);
-        Ok(Self {
+        let renderer = Arc::new(Renderer::new(program.to_owned(), &tokenizer));
+        let (queue, vocabulary) = (Arc::new(queue), Arc::default());
+        let named = |Adapted { name, tensors, run }, adapters: Option<usize>| Self {
             name,
             created_unix_s,
-            tokenizer,
-            stop_token_ids,
-            config,
-            inspectable,
+            tokenizer: tokenizer.clone(),
+            stop_token_ids: stop_token_ids.clone(),
+            config: config.clone(),
+            inspectable: Arc::new(Inspectable::new(tensors)),
             run,
-            renderer,
+            renderer: Arc::clone(&renderer),
+            metrics: Arc::default(),
+            adapters,
             n_slots,
-            metrics,
-            queue,
-        })
+            busy_slots: Arc::clone(&busy_slots),
+            queue: Arc::clone(&queue),
+            vocabulary: Arc::clone(&vocabulary),
+        };
+        let base = named(Adapted { name, tensors, run }, None);
+        let adapted = adapted.into_iter().enumerate().map(|(i, adapted)| named(adapted, Some(i)));
+        Ok(std::iter::once(base).chain(adapted).collect())
+    }
+
+    /// It as `/metrics` shows it.
+    pub(super) fn shown(&self) -> Shown<'_> {
+        let gauges = || Gauges {
+            waiting_texts: self.queue.n_waiting(),
+            busy_slots: self.busy_slots.load(Ordering::Relaxed),
+            n_slots: self.n_slots,
+        };
+        Shown { name: &self.name, metrics: &self.metrics, gauges: self.adapters.is_none().then(gauges) }
+    }
+
+    /// Its tokens, for texts that are written by a schema; `None` if they are not text by themselves.
+    pub(super) fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
+        self.vocabulary.get_or_init(|| Vocabulary::of(&self.tokenizer).map(Arc::new)).clone()
     }
 
     /// The number of tokens in its context.

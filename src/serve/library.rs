@@ -207,8 +207,9 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, &self.program);
-        let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
+        let started = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, &self.program);
+        let started = started.map_err(|error| failed(error.to_string()))?;
+        let model = Arc::new(started.into_iter().next().expect("the model itself"));
         let mut opened = self.opened();
         // A model of an earlier checkpoint, or the least recently used one, finishes its texts.
         let mut old: Vec<_> = opened.extract_if(.., |(.., other)| other.name == name).collect();

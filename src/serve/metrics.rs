@@ -1,7 +1,7 @@
 //! Counters, in Prometheus's text format.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The counters of one model.
@@ -10,7 +10,6 @@ pub(super) struct Metrics {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     pub(super) written_tokens: AtomicU64,
-    pub(super) busy_slots: AtomicUsize,
     first_token: Histogram,
 }
 
@@ -44,11 +43,28 @@ impl Metrics {
     }
 }
 
-/// A model as shown by `/metrics`: its name, the number of waiting sequences, the number of slots, and its counters.
-pub(super) type Shown<'a> = (&'a str, usize, usize, &'a Metrics);
+/// A model as shown by `/metrics`.
+#[derive(Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) name: &'a str,
+    pub(super) metrics: &'a Metrics,
+    /// The gauges of its thread; `None` for a model that is the adapters of another one, which shows them.
+    pub(super) gauges: Option<Gauges>,
+}
+
+/// The state of a model's thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gauges {
+    /// The number of waiting sequences.
+    pub(super) waiting_texts: usize,
+    /// The number of slots that are taken.
+    pub(super) busy_slots: usize,
+    /// The number of slots.
+    pub(super) n_slots: usize,
+}
 
 /// The value of a metric for a model.
-type Value<'a> = &'a dyn Fn(&Shown<'_>) -> String;
+type Value<'a> = &'a dyn Fn(&Shown<'_>) -> Option<String>;
 
 /// The page `/metrics`: the models, and the number of responses by status.
 pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
@@ -62,26 +78,26 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let mut responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
     metric("responses_total", "counter", "Responses, by status.", &mut responses);
     let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
+    let gauge = |shown: &Shown<'_>, of: fn(Gauges) -> usize| shown.gauges.map(of).map(|n| n.to_string());
     let of_models: [(&str, &str, &str, Value<'_>); 6] = [
-        ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| total(&shown.3.prompt_tokens)),
+        ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| Some(total(&shown.metrics.prompt_tokens))),
         ("prompt_tokens_shared_total", "counter", "Tokens of prompts that had been read before.", &|shown| {
-            total(&shown.3.cached_tokens)
+            Some(total(&shown.metrics.cached_tokens))
         }),
-        ("written_tokens_total", "counter", "Tokens written.", &|shown| total(&shown.3.written_tokens)),
-        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| shown.1.to_string()),
-        ("busy_places", "gauge", "Slots that are taken.", &|shown| {
-            shown.3.busy_slots.load(Ordering::Relaxed).to_string()
-        }),
-        ("places", "gauge", "All slots.", &|shown| shown.2.to_string()),
+        ("written_tokens_total", "counter", "Tokens written.", &|shown| Some(total(&shown.metrics.written_tokens))),
+        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| gauge(shown, |it| it.waiting_texts)),
+        ("busy_places", "gauge", "Slots that are taken.", &|shown| gauge(shown, |it| it.busy_slots)),
+        ("places", "gauge", "All slots.", &|shown| gauge(shown, |it| it.n_slots)),
     ];
     for (name, kind, help, value) in of_models {
-        let mut lines = models.iter().map(|shown| (format!("{{model={}}}", quoted(shown.0)), value(shown)));
+        let labels = |shown: &Shown<'_>| format!("{{model={}}}", quoted(shown.name));
+        let mut lines = models.iter().filter_map(|shown| Some((labels(shown), value(shown)?)));
         metric(name, kind, help, &mut lines);
     }
     let name = "first_token_seconds";
     writeln!(page, "# HELP tinderbox_{name} Time from a request to its first token.").expect("memory");
     writeln!(page, "# TYPE tinderbox_{name} histogram").expect("memory");
-    for (model, _, _, metrics) in models {
+    for Shown { name: model, metrics, .. } in models {
         let (model, histogram) = (quoted(model), &metrics.first_token);
         let mut bucket = |bound: &str, n: &AtomicU64| {
             writeln!(page, "tinderbox_{name}_bucket{{model={model},le=\"{bound}\"}} {}", total(n)).expect("memory");
@@ -112,13 +128,17 @@ mod tests {
         metrics.read(10, 4);
         metrics.first_token(Duration::from_millis(3));
         metrics.first_token(Duration::from_secs(100));
-        let page = page(&[("a \"b\"", 3, 16, &metrics)], &[(200, 7)]);
+        let gauges = Some(Gauges { waiting_texts: 3, busy_slots: 1, n_slots: 16 });
+        let shown = Shown { name: "a \"b\"", metrics: &metrics, gauges };
+        let of_adapters = Shown { name: "adapters", metrics: &Metrics::default(), gauges: None };
+        let page = page(&[shown, of_adapters], &[(200, 7)]);
         for line in [
             "tinderbox_responses_total{status=\"200\"} 7",
             "tinderbox_prompt_tokens_total{model=\"a \\\"b\\\"\"} 10",
             "tinderbox_prompt_tokens_shared_total{model=\"a \\\"b\\\"\"} 4",
             "tinderbox_waiting_texts{model=\"a \\\"b\\\"\"} 3",
             "tinderbox_places{model=\"a \\\"b\\\"\"} 16",
+            "tinderbox_prompt_tokens_total{model=\"adapters\"} 0",
             "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.002\"} 0",
             "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.005\"} 1",
             "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"+Inf\"} 2",
@@ -126,6 +146,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|found| found == line), "{line} in\n{page}");
         }
+        assert!(!page.contains("places{model=\"adapters\"}"), "{page}");
         let typed = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         assert_eq!((typed, page.lines().filter(|line| line.starts_with("# HELP")).count()), (8, 8));
     }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod app;
+mod calls;
 mod chat;
 mod choice;
 mod connections;
@@ -13,6 +14,7 @@ mod document;
 mod embeddings;
 mod error;
 mod fields;
+mod format;
 mod guard;
 mod hosted;
 mod inspect;
@@ -23,9 +25,11 @@ mod listen;
 mod metrics;
 mod renderer;
 mod request;
+mod responses;
 mod routes;
 mod scheduler;
 mod score;
+mod slots;
 mod stream;
 mod view;
 
@@ -47,7 +51,7 @@ use tokio::sync::{Semaphore, watch};
 use self::error::ApiError;
 pub use self::guard::{ApiKeys, is_origin};
 use self::hosted::Hosted;
-pub use self::hosted::Model;
+pub use self::hosted::{Adapted, Model};
 pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
@@ -136,7 +140,8 @@ impl Server {
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
         let Options { address, n_slots, keys, origins, keep_alive, folder, open, program } = options;
-        let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+        let adapted = models.iter().flat_map(|model| &model.adapted).map(|adapted| &*adapted.name);
+        let mut names: Vec<&str> = models.iter().map(|model| &*model.name).chain(adapted).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(ServeError::SameName(pair[0].to_owned()));
@@ -147,8 +152,9 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_slots, &program).map(Arc::new);
+        let start = |model| Hosted::start(model, n_slots, &program);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let models = models.into_iter().flatten().map(Arc::new).collect();
         let stop = watch::Sender::new(false);
         let service = Service {
             library: Library::new(models, folder, open, n_slots, program),

@@ -12,12 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::limits::{MAX_CHATS, MAX_TEXT, RENDER_MEMORY_MIB, RENDER_STACK, RENDER_TIME};
 use crate::format::cut_in_the_middle;
 use crate::measure::rss_mib;
+use crate::model::OrderedJson;
 use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
 
 /// The argument with which the program calls [`render_chats`].
@@ -50,8 +50,8 @@ pub(super) enum RenderError {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
-    /// Variables of the template's own.
-    pub(super) variables: Map<String, Value>,
+    /// An object with variables of the template's own.
+    pub(super) variables: OrderedJson,
 }
 
 /// The chat template of a model, and the process that renders it: started by the first conversation, and anew after one

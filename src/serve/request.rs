@@ -6,15 +6,20 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::calls::Tools;
 use super::chat;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
+use super::format;
 use super::hosted::Hosted;
 use super::limits::{
     MAX_BIAS, MAX_CHOICES, MAX_SHOWN_SCORES, MAX_STOP, MAX_STOPS, MAX_TEXT, MAX_TOKENS, MAX_TOP_LOGPROBS,
 };
+use super::responses::{self, ResponseRequest};
 use crate::config::GenerateConfig;
 use crate::format::cut_in_the_middle;
+use crate::generate::Guide;
+use crate::model::OrderedJson;
 use crate::tokenizer::Tokenizer;
 
 /// A request to `/v1/completions`.
@@ -68,15 +73,14 @@ pub(super) struct ChatRequest {
     /// Only with logprobs: of how many of the likeliest tokens at its position.
     #[schemars(range(max = MAX_TOP_LOGPROBS))]
     top_logprobs: Option<usize>,
-    /// Nothing but text is supported.
-    #[schemars(extend("type" = "object", "enum" = [{"type": "text"}]))]
-    response_format: Value,
-    /// Not supported, but for an empty list.
-    #[schemars(extend("type" = "array", "enum" = [[]]))]
+    /// Functions that the model may call, with a template that has tools.
+    #[schemars(extend("type" = "array", "items" = {"type": "object", "required": ["type", "function"]}))]
     tools: Value,
-    /// Not supported, but for those that choose no tool.
-    #[schemars(extend("type" = "string", "enum" = ["none", "auto"]))]
+    /// Whether the model calls none of the tools, any (auto), one (required), or the one that is named.
+    #[schemars(extend("anyOf" = [{"type": "string", "enum": ["none", "auto", "required"]}, {"type": "object"}]))]
     tool_choice: Value,
+    /// Changes nothing: the model decides how many calls it writes.
+    parallel_tool_calls: Option<bool>,
     /// Variables of the model's chat template, such as `enable_thinking`.
     #[schemars(extend("type" = "object"))]
     chat_template_kwargs: Value,
@@ -129,6 +133,10 @@ struct Sampling {
         "additionalProperties" = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
     ))]
     logit_bias: Value,
+    /// The form of the text: `{"type": "text"}`, `{"type": "json_object"}`, or
+    /// `{"type": "json_schema", "json_schema": {"schema": ...}}`.
+    #[schemars(extend("type" = "object"))]
+    response_format: Value,
     /// Whether the texts come as server-sent events while they are written.
     stream: bool,
     /// Only with stream: whether a last event says how many tokens were read and written.
@@ -182,6 +190,7 @@ impl Default for Sampling {
             ignore_eos: false,
             seed: -1,
             logit_bias: Value::Null,
+            response_format: Value::Null,
             stream: false,
             stream_options: Value::Null,
             user: None,
@@ -200,6 +209,13 @@ pub(super) struct EncodedPrompt {
     pub(super) text: Arc<str>,
 }
 
+impl EncodedPrompt {
+    /// The number of tokens that can be written after it within the context; at least 1.
+    fn room(&self, model: &Hosted) -> usize {
+        (model.context_length() - self.tokens.len() + 1).min(MAX_TOKENS)
+    }
+}
+
 /// The form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -207,9 +223,12 @@ pub(super) enum Shape {
     Completion,
     /// That of `/v1/chat/completions`.
     Chat,
+    /// That of `/v1/responses`, which have one text.
+    Response,
 }
 
 /// A request for texts.
+#[allow(clippy::struct_excessive_bools, reason = "each is a field of a request")]
 #[derive(Clone, Debug)]
 pub(super) struct TextRequest {
     pub(super) shape: Shape,
@@ -223,6 +242,12 @@ pub(super) struct TextRequest {
     pub(super) config: Arc<GenerateConfig>,
     /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
+    /// Allows the next tokens of each text; `None` if all are.
+    pub(super) guide: Option<Guide>,
+    /// Whether calls are taken out of the texts.
+    pub(super) has_tools: bool,
+    /// The fields that the response repeats.
+    pub(super) repeated: Value,
     pub(super) stream: bool,
     /// Whether a stream ends with the numbers of tokens read and generated.
     pub(super) include_usage: bool,
@@ -232,27 +257,58 @@ impl TextRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let prompts = prompts("prompt", &mut fields, model)?;
+        let guide = format::guide("response_format", fields.take_ordered("response_format").as_ref(), model)?;
         let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
         let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
-        sampling.request(model, Shape::Completion, prompts, max_tokens, echo, logprobs)
+        let request = sampling.request(model, Shape::Completion, prompts, max_tokens, echo, logprobs)?;
+        Ok(Self { guide, ..request })
     }
 
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let (messages, variables) = (fields.take("messages"), fields.take("chat_template_kwargs"));
-        let text = chat::prompt(&model.renderer, messages.as_ref(), variables, &model.name)?;
-        let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))?;
-        check_prompt("messages", &tokens, model)?;
+        let (messages, variables) = (fields.take("messages"), fields.take_ordered("chat_template_kwargs"));
+        let tools = Tools::read(fields.take_ordered("tools"), fields.take("tool_choice"), model)?;
+        let messages = chat::messages(messages.as_ref())?;
+        let prompt = chat::prompt("messages", messages, variables, tools.as_ref(), model)?;
+        let form = format::guide("response_format", fields.take_ordered("response_format").as_ref(), model)?;
+        let call = tools.as_ref().map(|tools| tools.guide(model)).transpose()?.flatten();
+        if form.is_some() && call.is_some() {
+            return Err(ApiError::field(
+                "response_format",
+                "a text that must be a call cannot have a `response_format`",
+            ));
+        }
         let request: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
         let ChatRequest { max_tokens, max_completion_tokens, logprobs, top_logprobs, sampling, .. } = request;
         let max_tokens = max_completion_tokens.or(max_tokens);
-        let max_tokens = max_tokens.unwrap_or(model.context_length() - tokens.len() + 1).min(MAX_TOKENS);
+        let max_tokens = max_tokens.unwrap_or_else(|| prompt.room(model));
         if top_logprobs.is_some() && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` = true"));
         }
         let n_top = logprobs.then(|| top_logprobs.unwrap_or(0));
-        let prompt = EncodedPrompt { tokens: tokens.into(), text: text.into() };
-        sampling.request(model, Shape::Chat, vec![prompt], max_tokens, false, n_top)
+        let request = sampling.request(model, Shape::Chat, vec![prompt], max_tokens, false, n_top)?;
+        Ok(Self { guide: form.or(call), has_tools: tools.is_some(), ..request })
+    }
+
+    /// Reads a request to `/v1/responses`.
+    pub(super) fn response(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
+        let (input, instructions) = (fields.take("input"), fields.text("instructions")?);
+        let messages = responses::messages(input.as_ref(), instructions.clone())?;
+        let prompt = chat::prompt("input", messages, None, None, model)?;
+        let text = fields.take_ordered("text");
+        let text = text.unwrap_or(OrderedJson::Object(Vec::new()));
+        if text.entries().is_none() {
+            return Err(ApiError::field("text", "`text` must be an object with a `format`"));
+        }
+        let guide = format::guide("text", text.get("format"), model)?;
+        let request: ResponseRequest = fields.parse(&[])?;
+        let repeated = responses::repeated(&request, instructions.as_deref());
+        let ResponseRequest { max_output_tokens, temperature, top_p, seed, stream, .. } = request;
+        let max_tokens = max_output_tokens.unwrap_or_else(|| prompt.room(model));
+        let (temperature, top_p, seed) = (temperature.unwrap_or(1.0), top_p.unwrap_or(1.0), seed.unwrap_or(-1));
+        let sampling = Sampling { temperature, top_p, seed, stream, ..Sampling::default() };
+        let request = sampling.request(model, Shape::Response, vec![prompt], max_tokens, false, None)?;
+        Ok(Self { guide, repeated, ..request })
     }
 
     /// Rejects a request whose response could have too many log-probabilities.
@@ -320,7 +376,21 @@ impl Sampling {
                 format!("`n` texts of each prompt are {n_choices} texts; a request may ask for {MAX_CHOICES}");
             return Err(ApiError::field("n", message));
         }
-        let request = TextRequest { shape, prompts, n, echo, n_top, config, bias, stream, include_usage };
+        let (guide, has_tools, repeated) = (None, false, Value::Null);
+        let request = TextRequest {
+            shape,
+            prompts,
+            n,
+            echo,
+            n_top,
+            config,
+            bias,
+            guide,
+            has_tools,
+            repeated,
+            stream,
+            include_usage,
+        };
         request.check_size()?;
         Ok(request)
     }
@@ -433,7 +503,7 @@ pub(super) fn check_text(name: &str, text: &str) -> Result<(), ApiError> {
     Err(ApiError::field(name, message))
 }
 
-fn check_prompt(name: &str, tokens: &[u32], model: &Hosted) -> Result<(), ApiError> {
+pub(super) fn check_prompt(name: &str, tokens: &[u32], model: &Hosted) -> Result<(), ApiError> {
     let most = model.context_length();
     match tokens.len() {
         0 => Err(ApiError::field(name, format!("`{name}` is empty: it must have at least one token"))),

@@ -32,6 +32,7 @@ use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
 use super::request::{TextRequest, check_text, tokens};
 use super::scheduler::SequenceRequest;
+use super::slots;
 use super::stream::{Chunks, Texts};
 use super::view::ViewRequest;
 use super::{Busy, Service, Shared, Work};
@@ -55,10 +56,13 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/responses", post(responses))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/inspect", post(inspect))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route("/props", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::props).await))
+        .route("/slots", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::slots).await))
         .route("/health", get(async |State(service): State<Shared>| health(&service)))
         .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
         .route("/openapi.json", get(async || json_text(document::json())))
@@ -153,6 +157,16 @@ async fn model(State(service): State<Shared>, Name(name): Name) -> Result<Respon
         .await
 }
 
+/// What there is to say about the model that a query names.
+async fn about(service: Shared, uri: Uri, say: fn(&Hosted) -> Value) -> Result<Response, ApiError> {
+    let name = slots::model_of(&uri)?;
+    let said = service.off_thread(Work::Long, move |service| {
+        let model = service.library.model(name.as_deref())?;
+        Ok(say(&model).to_string())
+    });
+    Ok(json_text(said.await?))
+}
+
 fn health(service: &Service) -> Result<Response, ApiError> {
     service.begin()?;
     match service.library.loaded().iter().find(|model| !model.queue.is_open()) {
@@ -163,8 +177,7 @@ fn health(service: &Service) -> Result<Response, ApiError> {
 
 fn metrics_page(service: &Service) -> Response {
     let models = service.library.loaded();
-    let models: Vec<metrics::Shown<'_>> =
-        models.iter().map(|model| (&*model.name, model.queue.n_waiting(), model.n_slots, &*model.metrics)).collect();
+    let models: Vec<_> = models.iter().map(|model| model.shown()).collect();
     let page = metrics::page(&models, &service.responses());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
@@ -214,16 +227,23 @@ async fn chat(State(service): State<Shared>, request: Request) -> Result<Respons
     texts(&service, request, TextRequest::chat).await
 }
 
+async fn responses(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    texts(&service, request, TextRequest::response).await
+}
+
 async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
     let Read { model, request, busy } = read(service, request, parse).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
     let sequence = |idx: usize| SequenceRequest {
         idx,
+        adapters: model.adapters,
+        metrics: model.metrics.clone(),
         prompt: request.prompt(idx).tokens.clone(),
         config: request.config.clone(),
         choice_idx: (idx % request.n) as u64,
         bias: request.bias.clone(),
+        guide: request.guide.clone(),
         scores_prompt: request.echo && request.n_top.is_some(),
         n_top: request.n_top,
         deadline: since + REQUEST_TIME,

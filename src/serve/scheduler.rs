@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::metrics::Metrics;
 use super::score::Score;
 use crate::config::GenerateConfig;
-use crate::generate::{Batch, End, LanguageModel, Logits, Sampler, Sequence};
+use crate::generate::{Batch, End, Guide, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
 /// The most tokens of one prompt that are read between two tokens of the other sequences (chunked prefill).
@@ -24,12 +24,18 @@ const CHUNK: usize = 128;
 pub(super) struct SequenceRequest {
     /// Its index within the request.
     pub(super) idx: usize,
+    /// The index of the adapters that it uses.
+    pub(super) adapters: Option<usize>,
+    /// Those of the model that was asked for.
+    pub(super) metrics: Arc<Metrics>,
     pub(super) prompt: Arc<[u32]>,
     pub(super) config: Arc<GenerateConfig>,
     /// Its index among the sequences of the same prompt and seed.
     pub(super) choice_idx: u64,
     /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
+    /// Allows the next tokens; `None` if all are.
+    pub(super) guide: Option<Guide>,
     /// Whether the tokens of the prompt are scored as well.
     pub(super) scores_prompt: bool,
     /// The number of most probable tokens with each score; `None` for no scores.
@@ -125,7 +131,7 @@ pub(super) struct Scheduler {
     queue: QueueEnd,
     /// The waiting sequences of each request, which has at least one.
     waiting: Vec<VecDeque<SequenceRequest>>,
-    metrics: Arc<Metrics>,
+    busy_slots: Arc<AtomicUsize>,
 }
 
 /// A sequence with a slot.
@@ -139,16 +145,16 @@ struct Active {
 }
 
 impl Scheduler {
-    /// A scheduler with `n_slots` slots.
+    /// A scheduler with `n_slots` slots, of which `busy_slots` is the number in use.
     pub(super) fn new(
         model: LanguageModel,
         tokenizer: Tokenizer,
         n_slots: usize,
         queue: QueueEnd,
-        metrics: Arc<Metrics>,
+        busy_slots: Arc<AtomicUsize>,
     ) -> Self {
         let (batch, waiting) = (empty_batch(&model, n_slots), Vec::new());
-        Self { model, n_slots, batch, tokenizer, queue, waiting, metrics }
+        Self { model, n_slots, batch, tokenizer, queue, waiting, busy_slots }
     }
 
     /// Generates until no more sequences can be queued.
@@ -165,7 +171,7 @@ impl Scheduler {
                 self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
                 self.batch = empty_batch(&self.model, self.n_slots); // what it had cached may be incomplete
             }
-            self.metrics.busy_slots.store(self.batch.len(), Ordering::Relaxed);
+            self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
@@ -207,9 +213,9 @@ impl Scheduler {
         {
             self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
             let logits = if request.scores_prompt { Logits::Each } else { Logits::Last };
-            let prompt = request.prompt.clone();
-            self.batch.join(Active::new(request, &self.tokenizer), &prompt, logits);
-            self.metrics.busy_slots.store(self.batch.len(), Ordering::Relaxed);
+            let (prompt, adapters) = (request.prompt.clone(), request.adapters);
+            self.batch.join(Active::new(request, &self.tokenizer), adapters, &prompt, logits);
+            self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
@@ -230,8 +236,7 @@ impl Scheduler {
 
     /// Reads the tokens generated last, and part of the prompts; then generates a token of every sequence that was read.
     fn round(&mut self) -> Result<(), TensorReadError> {
-        let metrics = &self.metrics;
-        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.write(logits, n_cached, metrics), ());
+        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.write(logits, n_cached), ());
         self.batch.step(Active::score_prompt, choose).map(|_| ())
     }
 }
@@ -257,10 +262,10 @@ impl SequenceRequest {
 
 impl Active {
     fn new(request: SequenceRequest, tokenizer: &Tokenizer) -> Self {
-        let SequenceRequest { prompt, config, choice_idx, bias, .. } = &request;
+        let SequenceRequest { prompt, config, choice_idx, bias, guide, .. } = &request;
         let mut sequence = Sequence::new(tokenizer, config, prompt, *choice_idx);
-        let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *choice_idx).with_bias(bias.clone());
-        sequence.set_sampler(Box::new(sampler));
+        let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *choice_idx);
+        sequence.set_sampler(Box::new(sampler.with_bias(bias.clone()).with_guide(guide.clone())));
         Self { request, sequence, scores: Vec::new(), was_read: false }
     }
 
@@ -276,10 +281,10 @@ impl Active {
     }
 
     /// Generates a token; `None` if the sequence is finished.
-    fn write(&mut self, logits: &[f32], n_cached: usize, metrics: &Metrics) -> Option<u32> {
+    fn write(&mut self, logits: &[f32], n_cached: usize) -> Option<u32> {
         let Self { request, sequence, scores, was_read } = self;
         if !std::mem::replace(was_read, true) {
-            metrics.read(request.prompt.len(), n_cached);
+            request.metrics.read(request.prompt.len(), n_cached);
             request.send(EventKind::Read { scores: std::mem::take(scores), n_cached });
             if sequence.is_done() {
                 request.send(EventKind::End(End::Length));
@@ -293,7 +298,7 @@ impl Active {
                 return None;
             }
         };
-        metrics.written_tokens.fetch_add(1, Ordering::Relaxed);
+        request.metrics.written_tokens.fetch_add(1, Ordering::Relaxed);
         let (next, score) = (written.next(), request.n_top.map(|n_top| Score::new(logits, written.token, n_top)));
         let text = String::from_utf8(written.text).expect("whole characters");
         request.send(EventKind::Token { offset: written.offset, text, score });
@@ -320,10 +325,13 @@ mod tests {
         let (events, receiver) = unbounded_channel();
         let sequence = |idx| SequenceRequest {
             idx,
+            adapters: None,
+            metrics: Arc::default(),
             prompt: [token].into(),
             config: Arc::new(GenerateConfig { max_new_tokens, ..GenerateConfig::default() }),
             choice_idx: 0,
             bias: Arc::default(),
+            guide: None,
             scores_prompt: false,
             n_top: None,
             deadline: Instant::now() + Duration::from_mins(1),

@@ -16,6 +16,8 @@ use super::Busy;
 use super::answer::Answer;
 use super::choice::{Choice, TextDelta};
 use super::error::ApiError;
+use super::request::Shape;
+use super::responses::ResponseEvents;
 use super::scheduler::{self, Event, EventKind};
 
 /// The bytes of events after which they are passed on, even if there are more.
@@ -28,6 +30,8 @@ pub(super) struct Texts {
     events: UnboundedReceiver<Event>,
     choices: Vec<Choice>,
     n_open: usize,
+    /// The events of a response, if that is the form.
+    response: ResponseEvents,
     /// The time at which the request arrived; `None` once the first token was generated.
     since: Option<Instant>,
     _busy: Busy,
@@ -44,7 +48,8 @@ impl Texts {
     pub(super) fn new(answer: Answer, events: UnboundedReceiver<Event>, since: Instant, busy: Busy) -> Self {
         let n = answer.request.n_choices();
         let choices = vec![Choice::default(); n];
-        Self { answer, events, choices, n_open: n, since: Some(since), _busy: busy }
+        let response = ResponseEvents::default();
+        Self { answer, events, choices, n_open: n, response, since: Some(since), _busy: busy }
     }
 
     /// The complete response, once all texts are finished.
@@ -97,8 +102,34 @@ impl Texts {
         Ok(part)
     }
 
+    /// Writes the server-sent events of a response for an event of its text.
+    fn write_response(&mut self, next: Result<Event, ApiError>, out: &mut String) -> Flow {
+        let taken = next.and_then(|Event { idx, kind }| {
+            if matches!(kind, EventKind::Read { .. }) {
+                self.response.open(&self.answer, out);
+            }
+            self.take(idx, kind)
+        });
+        match taken {
+            Err(error) => {
+                self.response.fail(&error, out);
+                return Flow::Done;
+            }
+            Ok(part) if !part.text.is_empty() => self.response.add(&self.answer, &part.text, out),
+            Ok(_) => {}
+        }
+        if self.n_open > 0 {
+            return Flow::More;
+        }
+        self.response.close(&self.answer, &self.choices[0], out);
+        Flow::Done
+    }
+
     /// Writes the server-sent events for an event of a text.
     fn write(&mut self, next: Result<Event, ApiError>, out: &mut String) -> Flow {
+        if self.answer.request.shape == Shape::Response {
+            return self.write_response(next, out);
+        }
         let taken = next.and_then(|Event { idx, kind }| {
             if matches!(kind, EventKind::Read { .. }) {
                 self.answer.opening(idx).into_iter().for_each(|chunk| event(out, &chunk));
@@ -113,10 +144,11 @@ impl Texts {
             }
         };
         if !part.is_empty() {
-            event(out, &self.answer.part(idx, part));
+            let first_call = self.choices[idx].reader.n_calls - part.calls.len();
+            event(out, &self.answer.part(idx, part, first_call));
         }
-        if let Some(end) = self.choices[idx].end {
-            event(out, &self.answer.closing(idx, end));
+        if self.choices[idx].end.is_some() {
+            event(out, &self.answer.closing(idx, &self.choices[idx]));
         }
         if self.n_open > 0 {
             return Flow::More;

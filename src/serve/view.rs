@@ -9,7 +9,9 @@ use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
 use super::inspect::{check_weights, tokens};
 use crate::config::ModelConfig;
-use crate::inspect::{Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
+use crate::inspect::{
+    Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects, head_of_token,
+};
 use crate::model::Gpt;
 use crate::view;
 
@@ -22,8 +24,8 @@ const N_TOP: usize = 5;
 pub(super) struct ViewFields {
     view: String,
     token: Option<usize>,
-    layer: usize,
-    head: usize,
+    layer: Option<usize>,
+    head: Option<usize>,
 }
 
 /// A request for a view.
@@ -45,8 +47,11 @@ enum Kind {
         token: usize,
         from: Vec<u32>,
     },
-    /// One token in one head, as layer, head and token.
-    Explain([usize; 3]),
+    /// One token in one of these heads.
+    Explain {
+        token: usize,
+        heads: HeadSelection,
+    },
 }
 
 impl ViewRequest {
@@ -63,7 +68,10 @@ impl ViewRequest {
             "effects" => Kind::Effects,
             "lens" => Kind::Lens { token },
             "patching" => Kind::Patching { token, from: tokens("from", from, model)? },
-            "explain" => Kind::Explain([layer, head, token]),
+            "explain" => {
+                let heads = HeadSelection::new(layer, head, &model.config).expect("within the model");
+                Kind::Explain { token, heads }
+            }
             _ => return Err(wrong("view", &view.into(), "attention, effects, lens, patching or explain")),
         };
         check_weights(&model.config, prompt.len())?;
@@ -86,8 +94,9 @@ impl ViewRequest {
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
                 view::sheet_fragment(&view::lens_sheet(&lens, &[attribution], *token, &prompt))
             }
-            Kind::Explain(cell) => {
-                let explanation = Explanation::new(model, &prompt, *cell)?;
+            Kind::Explain { token, heads } => {
+                let [layer, head] = head_of_token(model, tokenizer, &prompt, heads, *token)?;
+                let explanation = Explanation::new(model, &prompt, [layer, head, *token])?;
                 view::sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
             }
             Kind::Patching { token, from } => {

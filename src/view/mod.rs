@@ -30,11 +30,14 @@ pub(crate) use html::head_history::HeadHistory;
 pub(crate) use html::head_map::head_map;
 #[cfg(feature = "cli")]
 pub(crate) use html::is_page;
-pub(crate) use html::{Fragment, escape, page, page_about};
+pub(crate) use html::{Fragment, breakable, escape, page, page_about};
 pub use sheet::embeddings::embeddings_sheet;
 pub use sheet::explanation::explanation_sheet;
 pub use sheet::heads::{head_answers_sheet, scored_heads_sheet};
+pub use sheet::map::{embedding_map_sheet, embedding_map_text};
 pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
+pub use sheet::pieces::{ReadText, compared_sheet, pieces_text, tokens_sheet};
+pub use sheet::plan::plan_sheets;
 #[cfg(feature = "serve")]
 pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
@@ -43,7 +46,7 @@ pub use svg::attention::attention_svg;
 pub(crate) use svg::is_picture;
 #[cfg(feature = "cli")]
 pub(crate) use svg::plot::round_marks;
-pub(crate) use svg::plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
+pub(crate) use svg::plot::{N_SERIES, Point, STYLE as PLOT_STYLE, spread};
 pub use sweep::{sweep_page, sweep_table};
 pub use terminal::attention::{Palette, attention_text};
 pub use terminal::cache::cache_table;
@@ -51,9 +54,9 @@ pub use terminal::cache::cache_table;
 pub(crate) use terminal::columns::folded;
 pub use terminal::explanation::explanation;
 pub use terminal::heads::{head_answers, scored_heads};
-pub use terminal::plan::plan_table;
+pub use terminal::plan::{finetune_plan_table, plan_table};
 pub(crate) use terminal::runs::run_names;
-pub use terminal::runs::{curves_table, runs_side_by_side, runs_table};
+pub use terminal::runs::{curves_table, gradient_norms_table, runs_side_by_side, runs_table};
 #[cfg(feature = "serve")]
 pub(crate) use terminal::sparkline::means;
 pub use terminal::sparkline::sparkline;

@@ -289,6 +289,14 @@ fn model(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     let expected = |query: usize, key: usize| format!("{:.4}", row(weights, [1, 1, query])[key]);
     let (strongest, _) = strongest(&row(weights, [1, 1, 10]), 1)[0];
     assert_eq!(browser.texts(".large .readout strong"), [expected(10, strongest)]);
+    // Zooming moves nothing but the map's own cells.
+    let place = "(({ top, width, height }) => [top, width, height, document.documentElement.scrollHeight].join())\
+                 (document.querySelector('.large .map').getBoundingClientRect())";
+    let before = browser.evaluate(place);
+    browser.press("+");
+    assert_eq!(browser.evaluate(place), before);
+    browser.press("0");
+    assert_eq!(browser.evaluate(place), before);
     for _ in 0..10 {
         browser.press("ArrowLeft"); // to the first, and no further
     }
@@ -316,6 +324,10 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
 
     // The terms of the dimensions add up to the sum.
     browser.evaluate("document.querySelector('.row[role=option][data-key=\"4\"]').focus()");
+    // The numbers cover no row that is read.
+    let below = "document.activeElement.getBoundingClientRect().top - \
+                 document.querySelector('.neuron-view .readout').getBoundingClientRect().bottom";
+    assert!(number(&browser.evaluate(below)) >= -1.0);
     let mut sum = 0.0;
     let n = explained["head_dim"].as_u64().expect("a number");
     for _ in 0..n {

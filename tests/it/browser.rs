@@ -333,6 +333,8 @@ impl Browser {
             "ArrowUp" => 38,
             "ArrowRight" => 39,
             "ArrowDown" => 40,
+            "+" => 187,
+            "0" => 48,
             other => panic!("`{other}` is no key that this driver knows"),
         };
         for kind in ["keyDown", "keyUp"] {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
 use tinderbox::config::Config;
 use tinderbox::config::MatmulPrecision;
@@ -12,6 +12,7 @@ use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
 use tinderbox::run::{Checkpoint, Trained};
 use tinderbox::train::Start;
+use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{Folder, Place, largest_difference, number};
@@ -96,22 +97,29 @@ fn adapters_learn_the_records_and_the_base_stays() {
     }
 }
 
+/// Trains the run `parts`, stopped after 5 of 10 steps and resumed: all its files are those of the run `whole`.
+fn assert_resumed(place: &Place, parts: &str, config: impl Fn() -> Config, whole: &str) {
+    place.train(parts, config(), Start::New, Some(5)).expect("stops");
+    place.train(parts, config(), Start::Resume, None).expect("continues");
+    let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
+    let files = files.map(|file| format!("checkpoints/step-000010/{file}"));
+    place.assert_same(whole, parts, &files.each_ref().map(String::as_str));
+    place.assert_same(whole, parts, &["metrics.jsonl", "best", "last"]);
+}
+
 #[test]
 fn a_fine_tuning_that_was_stopped_continues_to_the_byte() {
     let place = place();
     for (name, overrides) in [
         ("lora", &["finetune.dropout=0.2", "finetune.targets=[\"q\", \"v\", \"down\"]"][..]),
+        ("dora", &["finetune.method=\"dora\"", "finetune.trained_tokens=[65, 256]"][..]),
         ("full", &["finetune.method=\"full\"", "train.grad_accumulation_steps=2"][..]),
+        ("packed", &["finetune.packing=true", "finetune.base_weights=\"int8\"", "train.batch_size=2"][..]),
     ] {
         let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
         let config = || config(&place, overrides);
         place.train(&whole, config(), Start::New, None).expect("trains");
-        place.train(&parts, config(), Start::New, Some(5)).expect("stops");
-        place.train(&parts, config(), Start::Resume, None).expect("continues");
-        let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
-        let files = files.map(|file| format!("checkpoints/step-000010/{file}"));
-        place.assert_same(&whole, &parts, &files.each_ref().map(String::as_str));
-        place.assert_same(&whole, &parts, &["metrics.jsonl", "best", "last"]);
+        assert_resumed(&place, &parts, config, &whole);
     }
 }
 
@@ -123,17 +131,74 @@ fn micro_batches_of_unequal_records_are_one_batch() {
     // The order of a pass follows the batch size, so the records of the first step are named here.
     let records: String = records().split_inclusive('\n').take(5).collect();
     fs::write(place.path("records.jsonl"), records).expect("written");
-    let losses = [("all", at_once), ("each", one_by_one)].map(|(name, config)| {
+    // Four rows hold all of them, with several in one of them.
+    let packed = config(&place, &["train.max_steps=1", "optimizer.kind=\"adamw\"", "finetune.packing=true"]);
+    let losses = [("all", at_once), ("each", one_by_one), ("packed", packed)].map(|(name, config)| {
         let (summary, losses) = place.train(name, config, Start::New, None).expect("trains");
         (losses[0], summary.val_loss.expect("evaluated"))
     });
-    assert!((losses[0].0 - losses[1].0).abs() < 1e-6, "{losses:?}");
-    assert!((losses[0].1 - losses[1].1).abs() < 1e-5, "{losses:?}");
+    for other in &losses[1..] {
+        assert!((losses[0].0 - other.0).abs() < 1e-6, "{losses:?}");
+        assert!((losses[0].1 - other.1).abs() < 1e-5, "{losses:?}");
+    }
+}
+
+#[test]
+fn learned_positions_begin_anew_with_every_packed_record() {
+    let place = Place::new();
+    let settings =
+        ["tokenizer.kind=\"byte\"", "model.context_length=64", "model.position=\"learned\"", "model.dropout=0.0"];
+    let config = place.config(&settings);
+    let model = Gpt::new(&config.model, 256, 3, &Device::flex());
+    let lengths = [20, 1, 64, 7];
+    let ids: Vec<i32> = (0..92).map(|i| i * 7 % 256).collect();
+    let loss = |ids: &[i32], lengths: Option<&[usize]>| {
+        let tokens = Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &Device::flex());
+        let targets = Targets::new(ids.to_vec(), &Device::flex());
+        let loss = model.packed_loss(tokens, lengths.map(Into::into), targets, MatmulPrecision::F32, None);
+        loss.try_into_vec_as::<f32>().expect("a CPU")[0]
+    };
+    let mut rest = &ids[..];
+    let mut sum = 0.0;
+    for length in lengths {
+        let alone = rest.split_off(..length).expect("as many");
+        sum += loss(alone, None) * length as f32;
+    }
+    let packed = loss(&ids, Some(&lengths));
+    assert!((packed - sum / 92.0).abs() < 1e-5, "{packed} is not {}", sum / 92.0);
+}
+
+#[test]
+fn a_base_in_fewer_bytes_is_nearly_the_same_and_merged_exactly() {
+    let place = place();
+    let losses = ["f32", "bf16", "int8"].map(|precision| {
+        let set = format!("finetune.base_weights=\"{precision}\"");
+        let config = config(&place, &[&set, "finetune.targets=[\"q\", \"v\"]", "train.log_interval=1"]);
+        place.train(precision, config, Start::New, None).expect("trains").1
+    });
+    for other in &losses[1..] {
+        let away: Vec<f32> = losses[0].iter().zip(other).map(|(a, b)| (a - b).abs()).collect();
+        assert!(away[0] > 0.0 && away.iter().all(|away| *away < 0.02), "{losses:?}");
+    }
+    // What is saved is the adapters, for the exact weights.
+    let weights = |run: &str| parameters::read(&Trained::open(&place.path(run), None).expect("opens").model);
+    let (base, tuned) = (weights("base"), weights("int8"));
+    assert_eq!(base["blocks.0.mlp.expand.weight"], tuned["blocks.0.mlp.expand.weight"]);
+    assert_ne!(base["blocks.0.attention.qkv.weight"], tuned["blocks.0.attention.qkv.weight"]);
 }
 
 fn lora() -> Lora {
     let targets = Target::ALL.to_vec();
-    Lora { rank: 3, alpha: 6.0, use_rslora: true, dropout: 0.0, targets, last_blocks: None }
+    Lora {
+        rank: 3,
+        alpha: 6.0,
+        use_rslora: true,
+        use_dora: false,
+        dropout: 0.0,
+        targets,
+        last_blocks: None,
+        tokens: vec![],
+    }
 }
 
 /// The gradients of all adapters of a model for one batch.
@@ -181,44 +246,188 @@ fn adapters_have_the_same_gradients_on_every_device_and_nothing_else_has_any() {
 #[test]
 fn merged_weights_have_the_logits_of_adapters_beside_them() {
     let place = place();
-    let config = config(&place, &["finetune.use_rslora=true", "finetune.last_blocks=1"]);
-    place.train("tuned", config.clone(), Start::New, None).expect("trains");
-    let merged = Trained::open(&place.path("tuned/last"), None).expect("opens");
-    let device = Device::flex();
-    let zeros = Gpt::zeros(&config.model, merged.tokenizer.vocab_size(), &device);
-    let lora = config.finetune.lora().expect("adapters");
-    let base = Trained::open(&place.path("base"), None).expect("opens").model;
-    let mut weights = parameters::read(&base);
-    let saved = place.path("tuned/checkpoints/step-000010/model.safetensors");
-    for (name, tensor) in tinderbox::model::tensor_file::open(&saved).expect("opens") {
-        weights.insert(name, tensor.read().expect("read"));
+    for (name, overrides) in [
+        ("lora", &["finetune.use_rslora=true", "finetune.last_blocks=1"][..]),
+        ("dora", &["finetune.method=\"dora\"", "finetune.targets=[\"q\", \"v\", \"up\", \"down\"]"]),
+        ("tokens", &["finetune.trained_tokens=[58, 256]"]),
+    ] {
+        let config = config(&place, overrides);
+        place.train(name, config.clone(), Start::New, None).expect("trains");
+        let merged = Trained::open(&place.path(name).join("last"), None).expect("opens");
+        let device = Device::flex();
+        let zeros = Gpt::zeros(&config.model, merged.tokenizer.vocab_size(), &device);
+        let lora = config.finetune.lora().expect("adapters");
+        let base = Trained::open(&place.path("base"), None).expect("opens").model;
+        let mut weights = parameters::read(&base);
+        let saved = place.path(name).join("checkpoints/step-000010/model.safetensors");
+        for (name, tensor) in tinderbox::model::tensor_file::open(&saved).expect("opens") {
+            weights.insert(name, tensor.read().expect("read"));
+        }
+        let beside = parameters::assign(zeros.adapted(&lora, 1), |name, _| weights.remove(name)).expect("all");
+        assert_eq!(weights.len(), 0, "{name}");
+        let options = OpenOptions { tokenizer: Some(merged.tokenizer.clone()), ..Default::default() };
+        let batch = Corpus::open(&config, options).expect("records").val_batches().windows(64, 2).next();
+        let (tokens, targets) = batch.expect("a batch").to_device(&device);
+        let losses = [&base, &merged.model, &beside].map(|model| {
+            let loss = model.loss(tokens.clone(), targets.clone(), MatmulPrecision::F32, None);
+            loss.try_into_vec_as::<f32>().expect("a CPU")[0]
+        });
+        assert!((losses[1] - losses[2]).abs() < 1e-5 && losses[0] - losses[1] > 1e-3, "{name}: {losses:?}");
+        let logits = [&merged.model, &beside]
+            .map(|model| model.forward(tokens.clone()).into_data().try_to_vec::<f32>().expect("f32"));
+        assert!(largest_difference(&logits[0], &logits[1]) < 1e-5, "{name}");
     }
-    let beside = parameters::assign(zeros.adapted(&lora, 1), |name, _| weights.remove(name)).expect("all");
-    let batch = Corpus::open(&config, OpenOptions { tokenizer: Some(merged.tokenizer.clone()), ..Default::default() })
-        .expect("records")
-        .val_batches()
-        .windows(64, 2)
-        .next();
-    let (tokens, targets) = batch.expect("a batch").to_device(&device);
-    let losses = [&merged.model, &beside].map(|model| {
-        let loss = model.loss(tokens.clone(), targets.clone(), MatmulPrecision::F32, None);
-        loss.try_into_vec_as::<f32>().expect("a CPU")[0]
+}
+
+#[test]
+fn adapters_go_to_other_formats_and_come_back() {
+    let folder = folder();
+    let arguments = [&["finetune", "runs/base", "--data", "my.jsonl"][..], &SETTINGS].concat();
+    folder.succeed(&arguments);
+    let loss = |arguments: &[&str]| {
+        let measured = folder.succeed(&[&["eval"][..], arguments, &["--data", "my.jsonl", "--json"]].concat());
+        number(&serde_json::from_str::<Value>(&measured).expect("JSON")["loss"])
+    };
+    let (base, tuned) = (loss(&["runs/base"]), loss(&["runs/base-my"]));
+    assert!(tuned < base - 0.01, "{tuned} after {base}");
+    folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "hf", "--output", "adapter"]);
+    folder.succeed(&["import", "adapter", "--base", "runs/base", "--run-dir", "runs/again"]);
+    folder.succeed(&["merge", "runs/base-my", "--run-dir", "runs/merged"]);
+    folder.succeed(&["merge", "runs/base", "--adapter", "adapter", "--run-dir", "runs/merged-too"]);
+    for arguments in [
+        &["runs/base", "--adapter", "runs/base-my"][..],
+        &["runs/base", "--adapter", "adapter"],
+        &["runs/again"],
+        &["runs/merged"],
+        &["runs/merged-too"],
+    ] {
+        assert!((loss(arguments) - tuned).abs() < 1e-6, "{arguments:?}");
+    }
+    // A merged run needs its base no more, and is tuned like any other.
+    fs::rename(folder.path("runs/base"), folder.path("runs/gone")).expect("renamed");
+    assert!((loss(&["runs/merged"]) - tuned).abs() < 1e-6);
+    let refused = folder.fail(&["merge", "runs/merged", "--run-dir", "runs/none"]);
+    assert!(refused.contains("has no adapter"), "{refused}");
+    fs::rename(folder.path("runs/gone"), folder.path("runs/base")).expect("renamed");
+    let other = folder.fail(&["eval", "runs/merged", "--adapter", "runs/base-my", "--data", "my.jsonl"]);
+    assert!(other.contains("has an adapter for other weights") && other.matches("SHA-256").count() == 1, "{other}");
+    // The names and shapes of llama.cpp.
+    folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "gguf", "--output", "adapter.gguf"]);
+    let file = fs::read(folder.path("adapter.gguf")).expect("written");
+    let has = |text: &str| file.windows(text.len()).any(|part| part == text.as_bytes());
+    for text in ["general.type", "adapter.lora.alpha", "blk.1.attn_q.weight.lora_a", "blk.0.ffn_down.weight.lora_b"] {
+        assert!(has(text), "{text}");
+    }
+    assert!(!has("token_embd"), "nothing of the base is in it");
+    // What else is in a folder is named.
+    let config = folder.read("adapter/adapter_config.json").replace("LORA", "IA3");
+    fs::write(folder.path("adapter/adapter_config.json"), config).expect("written");
+    let refused = folder.fail(&["generate", "runs/base", "--adapter", "adapter"]);
+    assert!(refused.contains("peft_type = IA3"), "{refused}");
+}
+
+#[test]
+fn the_preview_marks_what_counts_and_names_what_is_cut() {
+    let folder = folder();
+    let shown = folder.succeed(&["data", "preview", "runs/base", "--data", "my.jsonl", "--n-shown", "1"]);
+    assert!(shown.contains("records   24: 22 for training, 2 for validation"), "{shown}");
+    assert!(shown.contains("u:is it ") && shown.contains("a:⟦yes") && shown.contains("<|endoftext|>⟧"), "{shown}");
+    let arguments = ["data", "preview", "runs/base", "--data", "my.jsonl", "--json", "--n-shown", "2"];
+    let cut = folder.succeed(&[&arguments[..], &["--set", "finetune.max_tokens=20"]].concat());
+    let cut: Value = serde_json::from_str(&cut).expect("JSON");
+    assert_eq!(cut["shown"].as_array().expect("records").len(), 2);
+    assert!(number(&cut["cut"]) > 0.0 && number(&cut["longest"]) > 20.0, "{cut}");
+    assert_eq!(cut["lengths"]["longest"], 20);
+    let counts = cut["shown"][0]["counts"].as_array().expect("a list");
+    assert_eq!(counts.len(), cut["shown"][0]["pieces"].as_array().expect("a list").len());
+    // A text is documents.
+    fs::write(folder.path("text.txt"), "one two three four five six seven\n".repeat(40)).expect("written");
+    let toml = "[data]\npath = \"text.txt\"\n[model]\ncontext_length = 16\n[tokenizer]\nkind = \"byte\"\n";
+    fs::write(folder.path("c.toml"), toml).expect("written");
+    let shown = folder.succeed(&["data", "preview", "c.toml"]);
+    assert!(shown.contains("text.txt: ") && shown.contains("longer than the context of 16 tokens"), "{shown}");
+    let shown = folder.succeed(&["data", "preview", "quickstart", "--n-shown", "1"]);
+    assert!(shown.contains("stories.txt: ") && shown.contains("document 1 of the training split"), "{shown}");
+}
+
+/// Questions of which the answer "yes" is the better one.
+fn preferences(n: usize) -> String {
+    let pair = |i: usize| {
+        let (prompt, rejected) = (format!("is it {}?", i * 7 % 10), "no ".repeat(i % 3 + 1));
+        format!("{}\n", serde_json::json!({"prompt": prompt, "chosen": "yes", "rejected": rejected.trim_end()}))
+    };
+    (0..n).map(pair).collect()
+}
+
+#[test]
+fn preferences_make_the_better_answer_likelier_and_continue_to_the_byte() {
+    let place = place();
+    fs::write(place.path("records.jsonl"), preferences(14)).expect("written");
+    for (name, overrides) in [
+        ("dpo", &["finetune.dropout=0.1"][..]),
+        ("orpo", &["finetune.preference=\"orpo\"", "train.grad_accumulation_steps=2"]),
+    ] {
+        let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
+        let config = || config(&place, overrides);
+        let (summary, losses) = place.train(&whole, config(), Start::New, None).expect("trains");
+        if name == "dpo" {
+            // The mean of the first steps; at the first one the model is the base.
+            assert!((f64::from(losses[0]) - std::f64::consts::LN_2).abs() < 0.05, "{losses:?}");
+        }
+        assert!(losses[losses.len() - 1] < losses[0], "{losses:?}");
+        assert_eq!(summary.best_step, Some(10), "the last one is the best");
+        assert_resumed(&place, &parts, config, &whole);
+    }
+    let full = place.train("full", config(&place, &["finetune.method=\"full\""]), Start::New, None);
+    let error = full.expect_err("there is no base beside it").to_string();
+    assert!(error.contains("compares with the model without its adapters"), "{error}");
+    fs::write(place.path("records.jsonl"), preferences(3) + &records()).expect("written");
+    let error = place.train("mixed", config(&place, &[]), Start::New, None).expect_err("mixed").to_string();
+    assert!(error.contains("line 4 of ") && error.contains("is a preference and others are not"), "{error}");
+}
+
+#[test]
+fn a_base_model_gets_a_chat_template_with_tokens_of_its_own() {
+    let folder = folder();
+    fs::remove_file(folder.path("runs/base/tokenizer_config.json")).expect("removed");
+    let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--template", "chatml", "--json"];
+    let done = folder.succeed(&[&arguments[..], &SETTINGS].concat());
+    let done: Value = serde_json::from_str(&done).expect("JSON");
+    assert_eq!((&done["run_dir"], &done["base"]), (&"runs/base-my".into(), &"runs/base-chatml".into()));
+    let saved = folder.path("runs/base-my/checkpoints/step-000004/model.safetensors");
+    let saved = tinderbox::model::tensor_file::open(&saved).expect("opens");
+    let rows = saved["token_embedding.token_rows"].read().expect("read");
+    assert_eq!(rows.shape[0], 2);
+    assert!(rows.values.iter().any(|change| change.abs() > 1e-4), "the vectors of the roles are trained");
+    let [before, after] = ["runs/base", "runs/base-my"].map(|run| {
+        let run = Trained::open(&folder.path(run), None).expect("opens");
+        (run.tokenizer.n_ids(), run.tokenizer.end_of_text().map(|id| run.tokenizer.piece(id)), run.model)
     });
-    assert!((losses[0] - losses[1]).abs() < 1e-5, "{losses:?}");
-    let logits = [&merged.model, &beside]
-        .map(|model| model.forward(tokens.clone()).into_data().try_to_vec::<f32>().expect("f32"));
-    assert!(largest_difference(&logits[0], &logits[1]) < 1e-5);
+    assert_eq!((after.0, after.1.as_deref()), (before.0 + 2, Some("<|im_end|>")));
+    assert_eq!(after.2.output.is_some(), before.2.output.is_some(), "it stays tied");
+    let talk = folder.pipe(&["chat", "runs/base-my", "--max-new-tokens", "3"], "is it 3?\n").exits(0);
+    assert_eq!(talk.stdout.lines().count(), 1);
+    // The exports end a text with the new token, too.
+    folder.succeed(&["export", "runs/base-my", "--to", "hf", "--output", "out"]);
+    let config: Value = serde_json::from_str(&folder.read("out/config.json")).expect("JSON");
+    let generation: Value = serde_json::from_str(&folder.read("out/generation_config.json")).expect("JSON");
+    let tokenizer: Value = serde_json::from_str(&folder.read("out/tokenizer_config.json")).expect("JSON");
+    assert_eq!(config["eos_token_id"], after.0 - 1, "{config}");
+    assert!(generation["eos_token_id"].to_string().contains(&(after.0 - 1).to_string()), "{generation}");
+    assert_eq!(tokenizer["eos_token"], "<|im_end|>");
+    let refused = folder.fail(&["export", "runs/base-my", "--adapter", "--to", "hf", "--output", "adapter"]);
+    assert!(refused.contains("vectors of some tokens"), "{refused}");
 }
 
 /// A folder in which the commands run, with the base and the records of [`place`].
-fn folder() -> Folder {
+pub fn folder() -> Folder {
     let folder = Folder::new();
     crate::fixtures::copy(&place().path("base"), &folder.path("runs/base"));
     fs::write(folder.path("my.jsonl"), records()).expect("written");
     folder
 }
 
-const SETTINGS: [&str; 6] =
+pub const SETTINGS: [&str; 6] =
     ["--set", "train.max_steps=4", "--set", "train.device=\"flex\"", "--set", "optimizer.learning_rate=0.01"];
 
 #[test]
@@ -231,6 +440,11 @@ fn the_command_trains_a_run_that_every_command_takes() {
     assert!(number(&done["base_val_loss"]) > number(&done["best_val_loss"]));
     assert_eq!(done["base_sha256"].as_str().expect("a hash").len(), 64);
     assert!(number(&done["trained_parameters"]) < number(&done["parameters"]));
+    assert!(number(&done["general_tokens"]) > 1000.0 && number(&done["base_general_loss"]) > 0.0);
+    let compared: Value = serde_json::from_str(&folder.read("runs/base-my/before-and-after.json")).expect("JSON");
+    assert_eq!(compared["general_loss"][1], done["general_loss"]);
+    let page = folder.read("runs/base-my/report.html");
+    assert!(page.contains("Before and after") && page.contains("tokens of general text"));
     let measured = folder.succeed(&["eval", "runs/base-my", "--data", "my.jsonl", "--json"]);
     let measured: Value = serde_json::from_str(&measured).expect("JSON");
     assert_eq!(measured["records"], 24);
@@ -255,6 +469,58 @@ fn the_command_trains_a_run_that_every_command_takes() {
     fs::remove_dir_all(folder.path("moved/base")).expect("removed");
     let gone = folder.fail(&["eval", "moved/base-my", "--data", "my.jsonl"]);
     assert!(gone.contains("its base `") && gone.contains("hint: put the base run back"), "{gone}");
+}
+
+#[test]
+fn a_plan_says_what_the_fine_tuning_then_is() {
+    let folder = folder();
+    let print = |more: &[&str]| {
+        let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--print-config"];
+        folder.succeed(&[&arguments[..], more].concat())
+    };
+    let packed = print(&["--set", "finetune.packing=true"]);
+    // The epochs are those that were asked for, however many rows a step has.
+    let steps = |config: &str| toml::from_str::<toml::Table>(config).expect("TOML")["train"]["max_steps"].as_integer();
+    assert_eq!(steps(&print(&[])), Some(6), "22 records, 8 rows, 2 passes");
+    assert_eq!(steps(&print(&["--set", "train.batch_size=2"])), Some(22));
+    assert_eq!(steps(&print(&["--set", "train.grad_accumulation_steps=2"])), Some(4));
+    assert!(packed.contains("batch_size = 1\n"), "{packed}");
+    fs::write(folder.path("packed.toml"), &packed).expect("written");
+    let plan =
+        |more: &[&str]| folder.succeed(&[&["plan", "packed.toml", "--set", "finetune.packing=true"], more].concat());
+    let planned: Value = serde_json::from_str(&plan(&["--json"])).expect("JSON");
+    let done = ["train", "packed.toml", "--run-dir", "runs/tuned", "--json"];
+    let done: Value = serde_json::from_str(&folder.succeed(&done)).expect("JSON");
+    assert_eq!(planned["steps"], done["steps"]);
+    // The last token of a record is only predicted.
+    let tokens = number(&planned["tokens_per_step"]) * number(&done["steps"]);
+    assert!((0.9..1.0).contains(&(tokens / number(&done["tokens"]))), "{tokens}, {done}");
+    let files = ["model", "optimizer"].map(|name| {
+        let file = format!("runs/tuned/checkpoints/step-{:06}/{name}.safetensors", number(&done["steps"]));
+        fs::metadata(folder.path(&file)).expect("a file").len() as f64
+    });
+    let headers = files.iter().sum::<f64>() - number(&planned["checkpoint_bytes"]);
+    assert!((0.0..20_000.0).contains(&headers), "{planned}, {files:?}");
+    assert!(number(&planned["measured"]["tokens_per_s"]) > 0.0 && number(&planned["measured"]["peak"]) > 1e7);
+    let shown = plan(&["--no-measure"]);
+    assert!(shown.contains("packed into") && !shown.contains("measured"), "{shown}");
+    let refused = folder.fail(&["plan", "packed.toml", "--format", "html"]);
+    assert!(refused.contains("has no pictures"), "{refused}");
+}
+
+#[test]
+fn settings_of_a_fine_tuning_are_swept_and_the_best_config_trains() {
+    let folder = folder();
+    let config = folder.succeed(&["finetune", "runs/base", "--data", "my.jsonl", "--print-config"]);
+    fs::write(folder.path("tune.toml"), config).expect("written");
+    let sweep = ["sweep", "tune.toml", "--space", "finetune.rank=2,4", "--method", "grid", "--budget", "20s", "--json"];
+    let outcome: Value = serde_json::from_str(&folder.succeed(&sweep)).expect("JSON");
+    assert!(outcome["trials"].as_array().is_some_and(|trials| trials.len() == 3), "{outcome}");
+    let best = folder.read("sweeps/tune/best.toml");
+    assert!(best.contains("[finetune]") && best.contains("rank = "), "{best}");
+    let done = ["train", "sweeps/tune/best.toml", "--set", "train.max_steps=2", "--run-dir", "runs/best", "--json"];
+    let done: Value = serde_json::from_str(&folder.succeed(&done)).expect("JSON");
+    assert_eq!(done["steps"], 2);
 }
 
 #[test]

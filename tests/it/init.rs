@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use tinderbox::autoconfig::PRESETS;
 use tinderbox::config::{Config, TokenizerKind};
 use tinderbox::data::{Corpus, OpenOptions};
+use tinderbox::preset::PRESETS;
 
 use crate::fixtures::{Folder, Ran, assert_transcript, text};
 
@@ -106,12 +106,41 @@ fn a_preset_says_where_its_text_is() {
             "shakespeare-gpu",
             "Its text is `data/tinyshakespeare.txt`: `scripts/fetch_data.sh shakespeare` in the repository",
         ),
-        ("quickstart", "Its text is `data/stories.txt`: it comes with the repository"),
+        ("quickstart", "Its text is `data/stories.txt`: it comes with the program"),
     ] {
         let output = format!("{preset}.toml");
         let said = succeed(&folder, &["init", "--preset", preset, "--output", &output]);
         assert!(said.stderr.contains(expected), "{}", said.stderr);
     }
+}
+
+#[test]
+fn a_preset_is_trained_by_its_name() {
+    let folder = Folder::new();
+    let short = ["--set", "train.max_steps=1", "--set", "train.eval_batches=1", "--set", "train.sample_tokens=0"];
+    let small = ["--set", "model.d_model=8", "--set", "model.n_layers=1", "--set", "tokenizer.kind=byte"];
+    let train = |config: &str, more: &[&str]| folder.run(&[&["train", config], &short[..], &small, more].concat());
+    let ran = train("quickstart", &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("wrote the stories, which come with the program, to `data/stories.txt`\n"));
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/stories.txt");
+    assert!(fs::read(folder.path("data/stories.txt")).expect("read") == fs::read(shipped).expect("read"));
+    // The text is there now, and is not written again.
+    let ran = train("quickstart", &["--overwrite"]);
+    assert!(ran.code == Some(0) && !ran.stderr.contains("wrote"), "{}", ran.stderr);
+    // A file takes precedence, a folder does not.
+    folder.write("shakespeare", "[data]\npath = 3\n");
+    assert!(train("shakespeare", &[]).stderr.contains("data.path = 3"));
+    fs::create_dir(folder.path("gpt2")).expect("made");
+    assert!(train("gpt2", &[]).stderr.contains("model.d_model = 8 must be divisible by model.n_heads = 12"));
+    assert_transcript!(folder, @r"
+    $ train quikstart
+    error: there is no config file `quikstart`, and no preset of this name
+      hint: did you mean `quickstart`? the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; a config file is named by its path
+    $ plan mine
+    error: there is no config file `mine`, and no preset of this name
+      hint: the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; a config file is named by its path
+    ");
 }
 
 #[test]

@@ -113,8 +113,9 @@ fn an_explanation_is_a_page() {
     layer 1 head 3: what `a`, the token at position 5, gathers from the tokens it sees
     1. The token's vector
     2. Three learned matrices make a query, a key and a value of it
-    3. The query times every key: how well they match.   4. Divided by sqrt(4) = 2.0000
-    5. Later tokens are masked; the softmax turns the rest into weights that sum to 1
+    3. The query times every key: how well they match
+    4. Divided by sqrt(4) = 2.0000
+    5. Later tokens are masked; softmax turns the rest into weights that sum to 1
     6. The sum of the values, each times its weight
     ");
     for words in [

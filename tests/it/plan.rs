@@ -71,8 +71,9 @@ proptest! {
         prop_assert_eq!(block.attention_qkv, of_first_block("attention.qkv"));
         prop_assert_eq!(block.attention_output, of_first_block("attention.output"));
         prop_assert_eq!(block.mlp, of_first_block("mlp."));
-        let norms = ["attention_norm", "mlp_norm", "attention.q_norm", "attention.k_norm"];
-        prop_assert_eq!(block.norms, norms.map(of_first_block).iter().sum::<u64>());
+        let of_attention = ["attention_norm", "attention.q_norm", "attention.k_norm", "post_attention_norm"];
+        let norms = of_attention.into_iter().chain(["mlp_norm", "post_mlp_norm"]);
+        prop_assert_eq!(block.norms, norms.map(of_first_block).sum::<u64>());
     }
 }
 

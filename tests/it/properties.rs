@@ -32,7 +32,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
-        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::GeluTanh), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
+        prop::sample::select(MlpKind::ALL.to_vec()),
     );
     // Query heads per key/value head, key/value heads, and their width.
     let heads = (1..4_usize, 1..3_usize, 2..6_usize);
@@ -91,8 +91,15 @@ fn any_foreign() -> impl Strategy<Value = Foreign> {
     let scale = prop_oneof![3 => Just(None), 1 => (0.3..1.5_f64).prop_map(Some)];
     let llama3 =
         RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context_length: 9 };
-    let scaling =
-        prop_oneof![2 => Just(None), 1 => Just(Some(RopeScaling::Linear { factor: 2.0 })), 1 => Just(Some(llama3))];
+    let yarn = RopeScaling::Yarn {
+        factor: 4.0,
+        original_context_length: 7,
+        beta_fast: 3.0,
+        beta_slow: 0.5,
+        attention_factor: None,
+    };
+    let linear = RopeScaling::Linear { factor: 2.0 };
+    let scaling = prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn]).prop_map(Some)];
     (changes, window, scale, scaling).prop_map(|(changes, window, scale, scaling)| Foreign {
         changes,
         window,
@@ -115,6 +122,8 @@ impl Foreign {
             d_model: plain.d_model + usize::from(is_wider),
             rope_theta: if is_turned { 50.0 } else { plain.rope_theta },
             rope_layers: if is_scaled { vec![true, false] } else { Vec::new() },
+            post_norm: is_scaled,
+            rope_local_theta: is_turned.then_some(30.0),
             embedding_scale: by(1.5),
             residual_scale: by(0.5),
             logit_scale: by(0.75),

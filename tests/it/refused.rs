@@ -69,9 +69,9 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
     error: the model in `MODEL` is not supported:
       - llama.attention.sliding_window = 4: supported are models whose positions see all before them
     ");
-    assert_snapshot!(says("llama.rope.scaling.type", &gguf_text("yarn")), @r#"
+    assert_snapshot!(says("llama.rope.scaling.type", &gguf_text("longrope")), @r#"
     error: the model in `MODEL` is not supported:
-      - llama.rope.scaling.type = "yarn": supported are "none" and "linear", and Llama 3's, which is a tensor
+      - llama.rope.scaling.type = "longrope": supported are "none", "linear" and "yarn", and Llama 3's, which is a tensor
     "#);
     assert_snapshot!(says("split.count", &number(3)), @r"
     error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model, and its name does not say which

@@ -106,7 +106,8 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     assert!(html.contains("<dt>Went on</dt><dd>once</dd>"));
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let (whole, parts) = (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
-        assert_eq!(whole, parts, "{file}");
+        // Each says which run it is of.
+        assert_eq!(whole.replace("whole, step", "parts, step"), parts, "{file}");
     }
     // A new run leaves nothing of the one it replaces.
     folder.succeed(&["train", "tiny.toml", "--run-dir", "parts", "--overwrite"]);
@@ -267,8 +268,13 @@ fn zoom(browser: &mut Browser, size: &str) {
     assert!(half != whole && !half.contains(&"0".to_owned()), "{half:?}");
     let of_speed = ticks(browser, "speed", "small", "middle");
     assert!(!of_speed.contains(&"0".to_owned()), "all charts show the same steps: {of_speed:?}");
+    let read = |browser: &mut Browser| browser.texts("figure[data-chart=loss] output")[0].clone();
+    let inside = read(browser);
+    assert!(!inside.starts_with("step 5 "), "a step that is shown: {inside}");
     browser.click(".tools button:nth-of-type(3)");
     assert_eq!(steps(browser), whole);
+    assert!(read(browser).starts_with("step 40"), "after a reset the last: {}", read(browser));
+    assert_eq!(browser.all(".tools button:nth-of-type(3)", "it.disabled"), [true], "it stays where it is");
     browser.drag(&format!("figure[data-chart=loss] > svg.{size}"), [0.6, 0.9]);
     assert_ne!(steps(browser), whole);
     browser.press("Escape");
@@ -290,8 +296,8 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     let size = if is_narrow { "narrow" } else { "wide" };
     let shown = browser.all("figure > svg", "it.checkVisibility() ? it.getAttribute('class') : ''");
     let count = |size: &str| shown.iter().filter(|class| **class == json!(size)).count();
-    assert_eq!([count(size), count("small")], [2, 3], "{shown:?}");
-    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 5, "{shown:?}");
+    assert_eq!([count(size), count("small")], [2, 4], "{shown:?}");
+    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 6, "{shown:?}");
 
     // A chart reads out what is under the pointer, and the arrow keys continue from there.
     let readout = "figure[data-chart=loss] output";
@@ -420,6 +426,12 @@ fn compare(browser: &mut Browser, size: &str) {
     assert!(over(browser, "tokens").starts_with("tokens 2,560"));
     assert!(over(browser, "seconds").starts_with("seconds "));
     assert!(over(browser, "step").starts_with("step 40"));
+
+    // Gradient norms of each layer are there, in the order of the model.
+    let layers = browser.all("figure[data-chart^='gradients-'] .what", "it.firstChild.textContent");
+    let expected = ["token_embedding", "blocks.0", "blocks.1", "norm"];
+    assert!(expected.iter().all(|layer| layers.contains(&json!(layer))), "{layers:?}");
+    assert_eq!(drawn(browser, "'gradients-blocks.0'", "small").len(), 2);
 
     // All charts are read at one place.
     browser.point(&format!("figure[data-chart=loss] > svg.{size}"));

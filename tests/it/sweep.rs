@@ -80,7 +80,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     let error = folder.fail(&[&SWEEP[..], &["--method", "grid"]].concat());
     assert!(error.contains("--method") && error.contains("--overwrite"), "{error}");
     let text = folder.succeed(&SWEEP[..10]);
-    assert!(text.contains("BITS/BYTE") && text.contains("learning_rate=1e30"), "{text}");
+    assert!(text.contains("learning_rate  PARAMS") && text.contains("1e30"), "{text}");
     folder.succeed(&["plan", "sweeps/tiny/best.toml", "--no-measure"]);
     #[cfg(unix)]
     check_page(&folder, &table);

@@ -159,7 +159,7 @@ mod tests {
         let sizes = [(0, 4, 8), (32, 4, 8), (64, 4, 8), (96, 4, 8), (128, 2, 8), (144, 1, 5)];
         sizes.into_iter().map(move |(start, batch_size, seq_len)| {
             let tokens = |first: usize| ids[first..first + batch_size * seq_len].to_vec();
-            Batch { inputs: tokens(start), targets: tokens(start + 1), batch_size, seq_len }
+            Batch { inputs: tokens(start), targets: tokens(start + 1), batch_size, seq_len, lengths: None }
         })
     }
 

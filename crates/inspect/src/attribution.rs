@@ -3,15 +3,15 @@
 //! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
 //! "Interpretability in the Wild", section 3.1.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 
 use super::capture::{capture, host};
 use super::vectors::{dot, mean, minus};
 use super::{Answer, InspectError, Prompt, Recording};
-use tinderbox_model::Gpt;
 use tinderbox_model::config::NormKind;
 use tinderbox_model::probe::Point;
+use tinderbox_model::{Gpt, Norm};
 
 /// The difference between a token's logit and another's, or the mean of all, as a sum over parts.
 ///
@@ -52,7 +52,7 @@ pub enum Component {
     Position,
     /// The values gathered by one head, through its rows of the output projection.
     Head { layer: usize, head: usize },
-    /// The bias of an attention layer's output projection.
+    /// The bias of an attention layer's output projection, and of the norm after it.
     AttentionBias { layer: usize },
     /// A feed-forward layer, its bias included.
     Mlp { layer: usize },
@@ -89,7 +89,8 @@ impl Attribution {
         if against.as_ref() == Some(&answer) {
             return Err(InspectError::SameAnswers(answer.token));
         }
-        let points = [Point::Embedding, Point::Heads, Point::Mlp, Point::Residual, Point::Norm, Point::Logits];
+        let points =
+            [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual, Point::Norm, Point::Logits];
         let recording = capture(model, prompt, &points)?;
         let logits = uncapped_logits(model, &recording, position)?;
         let other = match &against {
@@ -158,17 +159,25 @@ fn terms(
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
         let kept = kept[layer] * config.residual_scale;
+        let before = |norm: &Option<Norm>, point: Point| {
+            let written = recording.get(layer, point).vector(0, position);
+            let passed = norm.as_ref().map(|norm| through(norm, config.norm, &direction, written, &model.device()));
+            passed.unwrap_or_else(|| Ok((direction.clone(), None)))
+        };
+        let (into_attention, attention_norm_bias) = before(&block.post_attention_norm, Point::Attention)?;
+        let (into_mlp, mlp_norm_bias) = before(&block.post_mlp_norm, Point::Mlp)?;
         let projection = host(output.weight())?; // [H D, C], row by row
-        let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
+        let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &into_attention)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
             add(Component::Head { layer, head }, kept * dot(gathered, of_head));
         }
-        if let Some(bias) = output.bias() {
-            add(Component::AttentionBias { layer }, kept * dot(&host(bias)?, &direction));
+        let bias = output.bias().map(|bias| Ok::<_, InspectError>(dot(&host(bias)?, &into_attention))).transpose()?;
+        if let Some(bias) = bias.into_iter().chain(attention_norm_bias).reduce(|a, b| a + b) {
+            add(Component::AttentionBias { layer }, kept * bias);
         }
-        let of_mlp = dot(recording.get(layer, Point::Mlp).vector(0, position), &direction);
-        add(Component::Mlp { layer }, kept * of_mlp);
+        let of_mlp = dot(recording.get(layer, Point::Mlp).vector(0, position), &into_mlp);
+        add(Component::Mlp { layer }, kept * (of_mlp + mlp_norm_bias.unwrap_or(0.0)));
     }
     if let Some(logit) = norm_bias {
         add(Component::NormBias, logit);
@@ -192,17 +201,29 @@ fn direction(
     };
     let apart = minus(&column(answer)?, &column(against)?);
 
-    let norm_bias = model.norm.bias.as_ref().map(|bias| host(bias.val())).transpose()?;
-    let norm_bias = norm_bias.map(|bias| dot(&bias, &apart));
-    let weight = host(model.norm.scale(&model.device()))?;
+    through(&model.norm, model.config().norm, &apart, residual, &model.device())
+}
+
+/// The vector whose product with a part of a norm's `input` is that of the part after the norm with `direction`, with the
+/// scale of the whole input; and the product of the norm's bias, if it has one.
+fn through(
+    norm: &Norm,
+    kind: NormKind,
+    direction: &[f64],
+    input: &[f32],
+    device: &Device,
+) -> Result<(Vec<f64>, Option<f64>), InspectError> {
+    let bias = norm.bias.as_ref().map(|bias| host(bias.val())).transpose()?;
+    let bias = bias.map(|bias| dot(&bias, direction));
+    let weight = host(norm.scale(device))?;
     // A layer norm subtracts the mean of its input; in a product it can be subtracted from the other factor instead.
-    let is_centred = model.config().norm == NormKind::LayerNorm;
-    let middle = if is_centred { mean(residual) } else { 0.0 };
-    let squares: Vec<f64> = residual.iter().map(|x| (f64::from(*x) - middle).powi(2)).collect();
-    let scale = (mean(&squares) + model.norm.epsilon()).sqrt();
-    let direction: Vec<f64> = apart.iter().zip(&weight).map(|(u, w)| u * f64::from(*w) / scale).collect();
-    let middle = if is_centred { mean(&direction) } else { 0.0 };
-    Ok((direction.iter().map(|x| x - middle).collect(), norm_bias))
+    let is_centred = kind == NormKind::LayerNorm;
+    let middle = if is_centred { mean(input) } else { 0.0 };
+    let squares: Vec<f64> = input.iter().map(|x| (f64::from(*x) - middle).powi(2)).collect();
+    let scale = (mean(&squares) + norm.epsilon()).sqrt();
+    let passed: Vec<f64> = direction.iter().zip(&weight).map(|(u, w)| u * f64::from(*w) / scale).collect();
+    let middle = if is_centred { mean(&passed) } else { 0.0 };
+    Ok((passed.iter().map(|x| x - middle).collect(), bias))
 }
 
 #[cfg(test)]
@@ -225,6 +246,7 @@ mod tests {
             let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
             // Heads that together are wider than the model.
             let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
+            let config = ModelConfig { post_norm: position == PositionKind::Rope, ..config };
             let logit_softcap = tie_embeddings.then_some(0.5);
             let config = ModelConfig { logit_softcap, embedding_skip: bias, norm_weights: !tie_embeddings, ..config };
             let scale = if tie_embeddings { 1.5 } else { 1.0 };

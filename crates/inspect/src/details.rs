@@ -124,27 +124,48 @@ impl FirstHead {
             return None;
         }
         let sinks = sinks(prompt, tokenizer);
-        // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts, and
-        // the distance only by its magnitude, or a faint look across a long text would win.
-        let pull = |layer, head, query: usize| {
-            let key = most(recording.row(layer, head, query), query);
-            let weight = f64::from(recording.row(layer, head, query)[key]);
-            let is_telling = key < query && !sinks[key] && !sinks[query];
-            let pull = if is_telling { weight.powi(2) * ((query - key) as f64 + 0.1).ln() } else { 0.0 };
-            (key, pull)
-        };
+        let pull = |layer, head, query| pull(recording.row(layer, head, query), query, &sinks);
         let reach = |layer: usize, head: usize| -> f64 {
             let effect = effects.map_or(1.0, |effects| effects[layer][head].abs().sqrt());
             (1..prompt.len()).map(|query| pull(layer, head, query).1).sum::<f64>() * effect
         };
-        let heads = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
-        let reaches = heads.map(|(layer, head)| (layer, head, reach(layer, head)));
-        let (layer, head, _) = reaches.max_by(|a, b| a.2.total_cmp(&b.2))?;
+        let [layer, head] = selection.highest(reach)?;
         let pairs = (1..prompt.len()).map(|query| (query, pull(layer, head, query)));
         let (query, (key, pull)) = pairs.max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
         let [query_name, key_name] = [query, key].map(|at| describe(prompt, at));
         Some(Self { layer, head, query, key, query_name, key_name, pull })
     }
+}
+
+/// The head in which a token looks furthest back with the largest weight, as layer and head: the one to show of it first.
+///
+/// # Errors
+/// If there is no such token, or in the same cases as [`super::capture()`].
+pub fn head_of_token(
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    selection: &HeadSelection,
+    query: usize,
+) -> Result<[usize; 2], InspectError> {
+    prompt.check(query)?;
+    if let Some((layer, head)) = selection.single() {
+        return Ok([layer, head]);
+    }
+    let attention = PromptAttention::new(model, prompt, selection, &[])?;
+    let sinks = sinks(prompt, tokenizer);
+    let reach = |layer, head| pull(attention.recording.row(layer, head, query), query, &sinks).1;
+    Ok(selection.highest(reach).expect("a selection has a head"))
+}
+
+/// The token that `query` looks at most by these weights, and how telling that is: 0 for itself and for a sink.
+fn pull(row: &[f32], query: usize, sinks: &[bool]) -> (usize, f64) {
+    let key = most(row, query);
+    let is_telling = key < query && !sinks[key] && !sinks[query];
+    // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts, and the
+    // distance only by its magnitude, or a faint look across a long text would win.
+    let weight = f64::from(row[key]).powi(2);
+    (key, if is_telling { weight * ((query - key) as f64 + 0.1).ln() } else { 0.0 })
 }
 
 /// The token that `query` looks at most; the earliest among equals.
@@ -253,6 +274,28 @@ mod tests {
         let end = Tokenizer::byte().with_end_of_text();
         let ids = [97, 256, 98, 32, 99];
         assert_eq!(sinks(&Prompt::of_ids(ids.to_vec(), &end), &end), [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_token_is_shown_in_the_head_in_which_it_looks_furthest() {
+        let prompt = testing::prompt("hello, and good");
+        let (config, tokenizer) = (small_config(), Tokenizer::byte());
+        let model = louder(&config, 256);
+        let all = HeadSelection::new(None, None, &config).expect("all");
+        let it = PromptAttention::new(&model, &prompt, &all, &[]).expect("read");
+        for query in 1..prompt.len() {
+            let [layer, head] = head_of_token(&model, &tokenizer, &prompt, &all, query).expect("read");
+            let reach = |layer, head| {
+                let row = it.recording.row(layer, head, query);
+                let key = most(row, query);
+                let counts = key > 0 && key < query && prompt.texts[key] != " " && prompt.texts[query] != " ";
+                if counts { f64::from(row[key]).powi(2) * ((query - key) as f64 + 0.1).ln() } else { 0.0 }
+            };
+            let best = all.map(reach).concat().into_iter().fold(0.0, f64::max);
+            assert!((reach(layer, head) - best).abs() < 1e-9, "token {query}: {layer}.{head}");
+        }
+        let second = HeadSelection::new(Some(1), Some(2), &config).expect("one");
+        assert_eq!(head_of_token(&model, &tokenizer, &prompt, &second, 3).expect("read"), [1, 2]);
     }
 
     /// The pair is always the largest weight of its row: whatever is drawn for the token cannot contradict it.

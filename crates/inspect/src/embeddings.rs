@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::capture::{capture, host_tensor};
-use super::vectors::{dot, mean};
+use super::vectors::{cosine, mean};
 use super::{InspectError, Prompt};
 use tinderbox_model::Gpt;
 use tinderbox_model::parameters::HostTensor;
@@ -179,12 +179,6 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
         attention.push((0..prompt.len()).map(alike).collect());
     }
     Ok((vectors, attention))
-}
-
-/// The cosine similarity of two vectors; 0 if either is zero.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }
 
 #[cfg(test)]

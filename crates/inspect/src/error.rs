@@ -32,6 +32,8 @@ pub enum InspectError {
          hint: give --prompt twice or more, or another word of the prompt with --context"
     )]
     NothingToCompare(String),
+    #[error("a map needs three different tokens, and the text has {0}\n  hint: choose a longer text with --text")]
+    TooFewTokens(usize),
     #[error("`{text}` is no token of this model")]
     NotAToken { text: String, source: TokenizerError },
     #[error(

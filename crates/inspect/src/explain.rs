@@ -285,7 +285,8 @@ mod tests {
             if let Some(rotated) = &it.query.rotated {
                 let before = it.query.normed.as_ref().unwrap_or(&it.query.projected);
                 let before = Tensor::<1>::from_floats(&**before, &model.device()).reshape([1, 1, 1, -1]);
-                let turned = host(Rotation::new(3..4, model.config(), &model.device()).apply(before)).expect("read");
+                let turned =
+                    host(Rotation::new(3..4, model.config(), false, &model.device()).apply(before)).expect("read");
                 assert!(turned.iter().zip(rotated).all(|(a, b)| (a - b).abs() < 1e-5));
             }
             assert!(it.largest_difference() < 1e-5, "{}", it.largest_difference());

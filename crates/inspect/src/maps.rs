@@ -47,6 +47,13 @@ impl HeadSelection {
         self.layers.clone().map(|layer| self.heads.clone().map(|head| value(layer, head)).collect()).collect()
     }
 
+    /// The layer and head with the largest value, the first among equals; `None` if none is selected.
+    pub(crate) fn highest(&self, value: impl Fn(usize, usize) -> f64) -> Option<[usize; 2]> {
+        let heads = self.layers.clone().flat_map(|layer| self.heads.clone().map(move |head| [layer, head]));
+        let values = heads.map(|[layer, head]| ([layer, head], value(layer, head)));
+        values.min_by(|a, b| b.1.total_cmp(&a.1)).map(|(place, _)| place)
+    }
+
     /// The layer and head, if only one head is selected.
     #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {

@@ -63,6 +63,12 @@ impl Prompt {
         self.ids.len()
     }
 
+    /// The number of bytes of the text.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The last token of the last occurrence of `text`; `None` if it is not in the prompt.
     #[must_use]
     pub fn position_of(&self, text: &str) -> Option<usize> {

@@ -46,6 +46,24 @@ impl Reading {
     }
 }
 
+/// The bits that a model needs for each token of a text, `[T]`: its loss in base 2. `None` for the first token, which is
+/// not predicted. A text longer than the context is read in windows of that length, of which each begins with the last
+/// token of the one before.
+///
+/// # Errors
+/// In the same cases as [`Reading::new`].
+pub fn bits(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<Option<f64>>, InspectError> {
+    let mut bits = vec![None];
+    let context_length = model.config().context_length.max(2);
+    while bits.len() < prompt.len() {
+        let start = bits.len() - 1;
+        let window = &prompt.ids[start..prompt.len().min(start + context_length)];
+        let reading = Reading::new(model, tokenizer, &Prompt::of_ids(window.to_vec(), tokenizer), &[], 0)?;
+        bits.extend(reading.losses.into_iter().map(|loss| Some(loss / std::f64::consts::LN_2)));
+    }
+    Ok(bits)
+}
+
 /// Continues a prompt greedily, with the values of `removed` replaced by zeros: at most `n_tokens`, up to the end of
 /// the text or of the context.
 ///
@@ -116,6 +134,22 @@ mod tests {
         }
         let ids = |guesses: &[Guess]| guesses.iter().map(|guess| guess.id).collect::<Vec<_>>();
         assert_eq!(ids(&whole.next), ids(&predicted[4].top));
+    }
+
+    #[test]
+    fn bits_of_a_long_text_are_those_of_its_windows() {
+        let (model, tokenizer) = (louder(&small_config(), 256), Tokenizer::byte());
+        let text = prompt("The quick brown fox jumps over .");
+        let all = bits(&model, &tokenizer, &text).expect("read");
+        assert_eq!((all.len(), all[0]), (text.len(), None));
+        let n = model.config().context_length;
+        for start in [0, n - 1] {
+            let window = Prompt::of_ids(text.ids[start..start + n].to_vec(), &tokenizer);
+            let losses = Reading::new(&model, &tokenizer, &window, &[], 1).expect("read").losses;
+            let close = |(bits, loss): (&Option<f64>, &f64)| (bits.unwrap() * 2.0_f64.ln() - loss).abs() < 1e-6;
+            assert!(all[start + 1..].iter().zip(&losses).all(close));
+        }
+        assert_eq!(bits(&model, &tokenizer, &prompt("a")).expect("read"), [None]);
     }
 
     /// With and without the cache, and at most up to the end of the context.

@@ -5,6 +5,12 @@ pub(super) fn dot<A: Copy + Into<f64>, B: Copy + Into<f64>>(a: &[A], b: &[B]) ->
     a.iter().zip(b).map(|(&a, &b)| a.into() * b.into()).sum()
 }
 
+/// The cosine similarity of two vectors; 0 if either is zero.
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
 /// The mean; NaN if there are no numbers.
 pub(super) fn mean<A: Copy + Into<f64>>(numbers: &[A]) -> f64 {
     numbers.iter().map(|&x| x.into()).sum::<f64>() / numbers.len() as f64

@@ -28,7 +28,7 @@ const BLOCK: usize = 16;
 /// The missing, misshapen and extra tensors among ours, one per line.
 pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
-    let theirs = layout.iter().map(|ForeignTensor { name, shape, columns }| {
+    let theirs = layout.iter().map(|ForeignTensor { name, shape, columns, above }| {
         let part = |columns: &Columns, shape: &[usize]| match columns.are_whole() {
             true => ours[&columns.path].clone(),
             false => take(columns.clone(), shape, ours[&columns.path].clone()),
@@ -38,7 +38,7 @@ pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Ve
             [columns] => part(columns, shape),
             several => stacked(shape, several.iter().map(|columns| part(columns, &[columns.n_numbers()])).collect()),
         };
-        (name.clone(), tensor)
+        (name.clone(), plus(tensor, *above))
     });
     Ok(theirs.collect())
 }
@@ -50,10 +50,10 @@ pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Ve
 pub fn to_ours(layout: &[ForeignTensor], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&layout.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect(), theirs)?;
     let mut pieces: BTreeMap<&str, Vec<(Columns, LazyTensor)>> = BTreeMap::new();
-    for ForeignTensor { name, columns: all, .. } in layout {
+    for ForeignTensor { name, columns: all, above, .. } in layout {
         let mut first = 0;
         for columns in all {
-            let (theirs, n) = (theirs[name].clone(), columns.n_numbers());
+            let (theirs, n) = (plus(theirs[name].clone(), -above), columns.n_numbers());
             let piece = if all.len() == 1 { theirs } else { slice(theirs, first..first + n) };
             pieces.entry(&columns.path).or_default().push((columns.clone(), piece));
             first += n;
@@ -90,6 +90,16 @@ fn check(expected: &BTreeMap<String, Vec<usize>>, found: &Tensors) -> Result<(),
 fn zeros(shape: &[usize]) -> LazyTensor {
     let n = shape.iter().product();
     LazyTensor::computed(shape.to_vec(), move |sink| sink(&vec![0.0; n]))
+}
+
+/// A tensor with a number added to each of its values.
+fn plus(tensor: LazyTensor, number: f32) -> LazyTensor {
+    if number == 0.0 {
+        return tensor;
+    }
+    LazyTensor::computed(tensor.shape().to_vec(), move |sink| {
+        tensor.stream(&mut |values| sink(&values.iter().map(|value| value + number).collect::<Vec<_>>()))
+    })
 }
 
 /// Tensors one after another.
@@ -162,7 +172,8 @@ fn matrix(shape: &[usize]) -> [usize; 2] {
     }
 }
 
-fn indices(columns: &Columns) -> Vec<usize> {
+/// The indices of the columns, in order.
+pub(crate) fn indices(columns: &Columns) -> Vec<usize> {
     columns.ranges.iter().cloned().flatten().collect()
 }
 
@@ -301,7 +312,8 @@ mod tests {
         let (n_rows, n_columns) = (3 * BAND + 5, VALUES_AT_ONCE / 150 + 11); // several pieces, the last one smaller
         let ranges = vec![0..n_columns];
         let columns = Columns { path: "x".into(), shape: vec![n_rows, n_columns], ranges, transposed: true };
-        let tensor = ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: vec![columns] };
+        let tensor =
+            ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: vec![columns], above: 0.0 };
         let value = move |row: usize, column: usize| (row * n_columns + column) as f32;
         let x = LazyTensor::computed(vec![n_rows, n_columns], move |sink| {
             (0..n_rows).try_for_each(|row| sink(&(0..n_columns).map(|i| value(row, i)).collect::<Vec<_>>()))

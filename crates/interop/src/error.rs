@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::Family;
-use tinderbox_model::Target;
 use tinderbox_model::tokenizer::TokenizerError;
 use tinderbox_train::run::RunError;
 
@@ -53,10 +52,12 @@ pub enum InteropError {
     )]
     NoAdapter(PathBuf),
     #[error(
-        "transformers has no layer of its own for `{target}` in a model of the family {family}\n  hint: leave out \
-         --adapter, which merges the adapters with the weights"
+        "the run `{0}` has trained the vectors of some tokens, too, which files of adapters do not hold\n  hint: leave out \
+         --adapter, which merges them with the weights"
     )]
-    NoLayerOfAdapter { family: &'static Family, target: Target },
+    TokensOfAdapter(PathBuf),
+    #[error("the adapters in `{path}` cannot be used with this model:{}", listed(problems))]
+    Adapters { path: PathBuf, problems: Vec<String> },
     #[error("the text has no tokens\n  hint: give another one with --prompt")]
     EmptyText,
     #[error("this model cannot be a GGUF file: {reason}\n  hint: export it as a Hugging Face folder, with --to hf")]

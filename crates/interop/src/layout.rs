@@ -22,7 +22,7 @@ pub enum Naming {
 }
 
 /// One of their tensors.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ForeignTensor {
     /// Its name.
     pub name: String,
@@ -31,6 +31,8 @@ pub struct ForeignTensor {
     /// The columns of ours that it holds, those of several parameters one after another along its first dimension. Empty
     /// for zeros, a bias that they need and we do not have.
     pub columns: Vec<Columns>,
+    /// What their values are above ours.
+    pub above: f32,
 }
 
 /// Columns of one of our parameters, a matrix `[in, out]`, or elements of a vector.
@@ -80,6 +82,7 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
     for (layer, parameter) in outside.chain(inside) {
         let mut add = |name: &str, ranges: Vec<Range<usize>>| {
             let suffix = if parameter.is_bias() { "bias" } else { "weight" };
+            let above = if names.norms_less_one && parameter.role.is_norm() { -1.0 } else { 0.0 };
             let transposed = parameter.is_linear() && !(names.is_conv && parameter.role != Role::Output);
             let n_columns = ranges.iter().map(ExactSizeIterator::len).sum();
             let shape = match parameter.shape[..] {
@@ -97,7 +100,7 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
                     last.shape[0] += shape[0];
                     last.columns.splice(0..0, columns);
                 }
-                None => tensors.push(ForeignTensor { name, shape, columns }),
+                None => tensors.push(ForeignTensor { name, shape, columns, above }),
             }
         };
         let all = || vec![0..*parameter.shape.last().expect("a vector or a matrix")];
@@ -129,6 +132,8 @@ pub(crate) struct TensorNames {
     pub(crate) others: &'static [(Role, &'static str)],
     /// Whether the linear layers of the blocks are GPT-2's `Conv1D`, whose matrices are `[in, out]`, like ours.
     pub(crate) is_conv: bool,
+    /// Whether the scales of norms are kept less 1. Adding it is exact for numbers of 16 bits, as they are published.
+    pub(crate) norms_less_one: bool,
 }
 
 impl TensorNames {

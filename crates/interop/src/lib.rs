@@ -10,6 +10,7 @@
 )]
 #![allow(clippy::missing_errors_doc, reason = "every error is an `InteropError`, whose messages say when it happens")]
 
+mod adapter;
 pub mod convert;
 mod error;
 mod families;
@@ -23,6 +24,7 @@ mod outgoing;
 mod source;
 pub mod verify;
 
+pub use adapter::{import_adapters, open_adapters};
 pub use error::InteropError;
 pub use families::Family;
 pub use import::{Imported, import};

@@ -60,6 +60,7 @@ impl Block {
             scale: kernels::attention_scale(D_MODEL / N_HEADS),
             window: None,
             dropout: None,
+            lengths: None,
         };
         let heads = kernels::self_attention(Tensor::cat(qkv.into(), 2), attention); // [B, T, C]
         let x = x + linear(output, heads);

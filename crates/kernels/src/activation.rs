@@ -54,15 +54,20 @@ pub enum Activation {
     GeluTanh,
     /// `silu(gate) x`, with `silu(x) = x sigmoid(x)`, which takes three matrices instead of two.
     Swiglu,
+    /// [`gelu_tanh`]`(gate) x`, which takes three matrices, too.
+    Geglu,
     /// `max(x, 0)^2`
     ReluSquared,
 }
 
 impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Gelu, Self::GeluTanh, Self::Swiglu, Self::Geglu, Self::ReluSquared];
+
     /// Whether every element of the input comes with a gate.
     #[must_use]
     pub fn is_gated(self) -> bool {
-        self == Self::Swiglu
+        matches!(self, Self::Swiglu | Self::Geglu)
     }
 
     /// Writes the activation of `x`, gated by `gate` if the activation is gated, to `out`. Overwrites both inputs with
@@ -74,7 +79,7 @@ impl Activation {
         gate: &mut [f32],
         out: &'a mut [MaybeUninit<f32>],
     ) -> &'a mut [f32] {
-        assert!(x.len() == out.len() && (gate.len() == x.len() || self != Self::Swiglu));
+        assert!(x.len() == out.len() && (gate.len() == x.len() || !self.is_gated()));
         let pairs = out.iter_mut().zip(x);
         match self {
             Self::Gelu => {
@@ -105,6 +110,15 @@ impl Activation {
                     out.write(silu * *x);
                     *gate = *x * fma::<S>(silu, 1.0 - sigmoid, sigmoid);
                     *x = silu;
+                }
+            }
+            Self::Geglu => {
+                for ((out, x), gate) in pairs.zip(gate) {
+                    let (distribution, density) = phi_by_tanh::<S>(*gate);
+                    let gelu = *gate * distribution;
+                    out.write(gelu * *x);
+                    *gate = *x * fma::<S>(*gate, density, distribution);
+                    *x = gelu;
                 }
             }
         }
@@ -138,6 +152,7 @@ pub(crate) fn composed<const D: usize>(kind: Activation, x: Tensor<D>, gate: Opt
         Activation::GeluTanh => gelu_tanh(x),
         Activation::ReluSquared => relu_squared(x),
         Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * x,
+        Activation::Geglu => gelu_tanh(gate.expect("a GEGLU has a gate")) * x,
     }
 }
 
@@ -212,7 +227,7 @@ mod tests {
 
     #[test]
     fn activations_have_the_gradients_of_their_formulas() {
-        for kind in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
+        for kind in Activation::ALL {
             let run = |f: fn(Activation, Tensor<2>, Option<Tensor<2>>) -> Tensor<2>| {
                 output_and_gradients(3, |leaves| {
                     let x = leaves.next([70, 300], 1);
@@ -245,7 +260,7 @@ mod tests {
 
     #[test]
     fn nan_stays_nan() {
-        for activation in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
+        for activation in Activation::ALL {
             let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
             let mut out = [MaybeUninit::uninit(); 2];
             let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);

@@ -64,14 +64,14 @@ fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> Disp
 
 /// Inputs: x, weight, and bias if there is one. `E` is the element type of the products.
 #[derive(Debug)]
-struct Linear<E> {
-    has_bias: bool,
-    elements: PhantomData<E>,
+pub(crate) struct Linear<E> {
+    pub(crate) has_bias: bool,
+    pub(crate) elements: PhantomData<E>,
 }
 
 /// The indices of the inputs.
-const X: usize = 0;
-const WEIGHT: usize = 1;
+pub(crate) const X: usize = 0;
+pub(crate) const WEIGHT: usize = 1;
 const BIAS: usize = 2;
 
 impl<E: Element> FlexOperation for Linear<E> {

@@ -7,7 +7,9 @@ use pulp::{Simd, WithSimd};
 use crate::MatmulPrecision;
 use crate::elementary::sum;
 use crate::flex::{self, in_f32, primitive, values_mut};
-use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
+use crate::gemm::{
+    Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, n_waiting, store, store_symmetric,
+};
 use crate::optimizer::sum_of_squares;
 use crate::simd;
 
@@ -76,14 +78,18 @@ const SQUARES: usize = 6;
 #[must_use]
 pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[usize], is_fused: bool) -> f64 {
     let of_block = |width: &usize| {
-        let (matrix, square) = (n_rows * width, n_rows.min(*width).pow(2));
-        match is_fused {
+        let (matrix, smaller) = (n_rows * width, n_rows.min(*width));
+        let square = smaller.pow(2);
+        // The deepest product is the Gram matrix.
+        let waiting = if is_fused { n_waiting(smaller, n_rows.max(*width)) } else { 0 };
+        let held = match is_fused {
             // In place, from a packed copy. One that is not tall is first packed by rows, where a square comes later.
             true if n_rows > *width => matrix + SQUARES * square,
             true => 2 * matrix + (SQUARES - 1) * square,
             // Each iteration needs two more matrices of the same shape, and a square one of the smaller side.
             false => square,
-        }
+        };
+        held + waiting
     };
     let whole = if is_fused { 0 } else { 2 * n_rows * n_columns };
     4.0 * (whole + widths.iter().map(of_block).max().unwrap_or(0)) as f64

@@ -40,6 +40,13 @@ impl Wanted {
         wanted
     }
 
+    /// The same of an operation with a constant more, at the place `input`.
+    pub(crate) fn with_constant(mut self, input: usize) -> Self {
+        self.0[input..].rotate_right(1);
+        self.0[input] = false;
+        self
+    }
+
     /// Whether there will be a backward pass, for which something is saved.
     pub(crate) fn any(self) -> bool {
         self != Self::NONE

@@ -1,4 +1,5 @@
-//! What the arithmetic units could do: a loop of nothing but multiply-adds, which no product of matrices can beat.
+//! What the machine could do: a loop of nothing but multiply-adds, which no product of matrices can beat, and loops that
+//! do nothing but read and write memory.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -62,9 +63,40 @@ fn run<A: Arithmetic>(arithmetic: A, rounds: usize) -> usize {
     2 * SUMS * A::Simd::F32_LANES * A::Element::NUMBERS
 }
 
+/// The sum of all numbers: reads memory, as generation reads weights.
+#[must_use]
+pub fn sum(numbers: &[f32]) -> f32 {
+    // Independent partial sums, so that no addition waits for the previous one.
+    let mut sums = [0.0; 64];
+    let (chunks, rest) = numbers.as_chunks::<64>();
+    for chunk in chunks {
+        for (sum, number) in sums.iter_mut().zip(chunk) {
+            *sum += number;
+        }
+    }
+    sums.iter().chain(rest).sum()
+}
+
+/// `c = a + x b` for each number (the triad of STREAM): reads two numbers for each that it writes.
+pub fn triad(c: &mut [f32], a: &[f32], x: f32, b: &[f32]) {
+    for (c, (a, b)) in c.iter_mut().zip(a.iter().zip(b)) {
+        *c = a + x * b;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_number_is_read_once() {
+        let numbers = [1.0; 1000];
+        assert!((sum(&numbers) - 1000.0).abs() < f32::EPSILON);
+        assert!((sum(&numbers[..63]) - 63.0).abs() < f32::EPSILON);
+        let mut c = [0.0; 1000];
+        triad(&mut c, &numbers, 0.5, &numbers);
+        assert!(c.iter().all(|c| (c - 1.5).abs() < f32::EPSILON));
+    }
 
     #[test]
     fn operations_are_counted() {

@@ -1,13 +1,14 @@
 //! Low-rank adapters (LoRA): two narrow matrices beside the weight of a linear layer, which are trained instead of it.
 //!
 //! Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4; the factor of many ranks:
-//! Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA".
+//! Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; the magnitudes: Liu et al. 2024,
+//! "DoRA: Weight-Decomposed Low-Rank Adaptation".
 
 use std::fmt;
 use std::ops::Range;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::probe::{Pass, Probe};
@@ -76,13 +77,22 @@ pub struct Lora {
     pub alpha: f64,
     /// See `alpha`.
     pub use_rslora: bool,
+    /// Whether the lengths of the weight's columns are trained apart from their directions (DoRA).
+    #[serde(default)]
+    pub use_dora: bool,
     /// The probability of dropping an element of an adapter's input in training, in `[0, 1)`.
     pub dropout: f64,
     /// The matrices with adapters.
     pub targets: Vec<Target>,
     /// The blocks with adapters: so many, counted from the last; `None` for all of them.
     pub last_blocks: Option<usize>,
+    /// Tokens whose vectors are trained, too, such as the roles of a chat template that is new to the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<u32>,
 }
+
+/// The name of the changes of tokens' vectors within a layer.
+pub const TOKEN_ROWS: &str = "token_rows";
 
 impl Lora {
     /// The factor of an adapter's product.
@@ -94,13 +104,38 @@ impl Lora {
 
     /// The adapters of a model with these parameters, in their order.
     pub fn adapters(&self, table: &[Parameter]) -> Vec<AdapterRows> {
-        let block = |weight: &Parameter| -> Option<usize> {
-            weight.path.strip_prefix("blocks.")?.split('.').next()?.parse().ok()
-        };
+        let block = |weight: &Parameter| Parameter::block_of(&weight.path);
         let n_blocks = table.iter().filter_map(block).max().map_or(0, |last| last + 1);
         let first = self.last_blocks.map_or(0, |n| n_blocks.saturating_sub(n));
         let weights = table.iter().filter(|row| !row.is_bias() && block(row).is_some_and(|block| block >= first));
         weights.flat_map(|weight| self.adapters_of(weight)).collect()
+    }
+
+    /// The changes of the vectors of [`Lora::tokens`], in the token embedding and in an output layer that is not tied.
+    pub fn token_rows(&self, table: &[Parameter]) -> Vec<Parameter> {
+        let n = self.tokens.len();
+        let of = |weight: &Parameter| {
+            let width = match weight.role {
+                Role::TokenEmbedding => weight.shape[1],
+                Role::Output if !weight.is_bias() => weight.shape[0],
+                _ => return None,
+            };
+            let layer = weight.path.strip_suffix(".weight")?;
+            Some(Parameter {
+                path: format!("{layer}.{TOKEN_ROWS}"),
+                shape: vec![n, width],
+                role: Role::Adapter,
+                initial: Initial::Constant(0.0),
+                is_trained: true,
+            })
+        };
+        table.iter().filter(|_| n > 0).filter_map(of).collect()
+    }
+
+    /// All that is trained beside a model with these parameters.
+    pub fn parameters(&self, table: &[Parameter]) -> Vec<Parameter> {
+        let adapters = self.adapters(table).into_iter().flat_map(|rows| [Some(rows.a), Some(rows.b), rows.magnitude]);
+        adapters.flatten().chain(self.token_rows(table)).collect()
     }
 
     fn adapters_of(&self, weight: &Parameter) -> Vec<AdapterRows> {
@@ -112,7 +147,7 @@ impl Lora {
         });
         let wanted = all.filter(|(target, _)| self.targets.contains(target)).enumerate();
         let rows = |(idx, (target, columns)): (usize, (Target, Range<usize>))| {
-            let row = |name: &str, shape: [usize; 2], initial| Parameter {
+            let row = |name: &str, shape: &[usize], initial| Parameter {
                 path: format!("{layer}.adapters.{idx}.{name}"),
                 shape: shape.to_vec(),
                 role: Role::Adapter,
@@ -125,8 +160,9 @@ impl Lora {
             AdapterRows {
                 weight: weight.path.clone(),
                 target,
-                a: row("a", [n_inputs, self.rank], Initial::Uniform(bound)),
-                b: row("b", [self.rank, columns.len()], Initial::Constant(0.0)),
+                a: row("a", &[n_inputs, self.rank], Initial::Uniform(bound)),
+                b: row("b", &[self.rank, columns.len()], Initial::Constant(0.0)),
+                magnitude: self.use_dora.then(|| row("magnitude", &[columns.len()], Initial::Constant(1.0))),
                 columns,
             }
         };
@@ -147,6 +183,8 @@ pub struct AdapterRows {
     pub a: Parameter,
     /// The matrix after it, `[R, columns]`.
     pub b: Parameter,
+    /// The lengths of the changed weight's columns, `[columns]`, if they are trained. At first those of the weight.
+    pub magnitude: Option<Parameter>,
 }
 
 /// The adapter of some columns of a linear layer: `x weight` becomes `x weight + scale (x a) b` there.
@@ -154,6 +192,7 @@ pub struct AdapterRows {
 pub struct Adapter {
     a: Param<Tensor<2>>,
     b: Param<Tensor<2>>,
+    magnitude: Option<Param<Tensor<1>>>,
     #[module(skip)]
     scale: f64,
     #[module(skip)]
@@ -166,8 +205,9 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A new adapter, initialized from `seed`.
-    pub(crate) fn new(rows: &AdapterRows, lora: &Lora, seed: u64, device: &Device) -> Self {
+    /// A new adapter of a layer with this weight, initialized from `seed`.
+    pub(crate) fn new(rows: &AdapterRows, lora: &Lora, seed: u64, weight: &Tensor<2>) -> Self {
+        let device = &weight.device();
         let [a, b] = [&rows.a, &rows.b].map(|row| {
             let shape: [usize; 2] = row.shape[..].try_into().expect("a matrix");
             Param::from_tensor(Tensor::from_data(TensorData::new(init::draw(row, seed), shape), device))
@@ -175,6 +215,10 @@ impl Adapter {
         Self {
             a,
             b,
+            magnitude: rows.magnitude.as_ref().map(|_| {
+                let columns = weight.clone().narrow(1, rows.columns.start, rows.columns.len());
+                Param::from_tensor(lengths(columns.detach()))
+            }),
             scale: lora.scale(),
             columns: rows.columns.clone(),
             dropout: lora.dropout,
@@ -196,12 +240,48 @@ impl Adapter {
         kernels::low_rank(out, x, self.narrow(), self.scale, self.columns.clone(), pass.precision())
     }
 
+    /// Whether the lengths of the weight's columns are trained.
+    pub(crate) fn has_magnitude(&self) -> bool {
+        self.magnitude.is_some()
+    }
+
     /// The layer's weight, changed by the adapter.
     pub(crate) fn merged_into(&self, weight: Tensor<2>) -> Tensor<2> {
-        low_rank::merged(weight, self.narrow(), self.scale, self.columns.clone())
+        let merged = low_rank::merged(weight.clone(), self.narrow(), self.scale, self.columns.clone());
+        match self.has_magnitude() {
+            true => merged * self.factors(weight).unsqueeze(),
+            false => merged,
+        }
+    }
+
+    /// The numbers by which the columns of the layer's output are multiplied, `[out]`: the trained lengths over those of
+    /// the changed weight's columns, through which no gradient flows, and ones where the adapter changes nothing.
+    ///
+    /// Source: Liu et al. 2024, section 4.3.
+    pub(crate) fn factors(&self, weight: Tensor<2>) -> Tensor<1> {
+        let n_columns = weight.dims()[1];
+        let ones = |n: usize| Tensor::<1>::ones([n], &weight.device());
+        let magnitude = match &self.magnitude {
+            Some(magnitude) => magnitude.val(),
+            None => return ones(n_columns),
+        };
+        let [a, b] = self.narrow().map(Tensor::detach);
+        let columns = weight.clone().detach().narrow(1, self.columns.start, self.columns.len());
+        let factors = magnitude / lengths(columns + a.matmul(b) * self.scale);
+        let [before, after] = [self.columns.start, n_columns - self.columns.end].map(|n| (n > 0).then(|| ones(n)));
+        Tensor::cat([before, Some(factors), after].into_iter().flatten().collect(), 0)
     }
 
     fn narrow(&self) -> [Tensor<2>; 2] {
         [self.a.val(), self.b.val()]
     }
+}
+
+/// The Euclidean lengths of the columns of a matrix.
+///
+/// # Shapes
+/// `[n, columns]` -> `[columns]`
+fn lengths(matrix: Tensor<2>) -> Tensor<1> {
+    let n_columns = matrix.dims()[1];
+    (matrix.clone() * matrix).sum_dim(0).sqrt().reshape([n_columns])
 }

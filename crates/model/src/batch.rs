@@ -1,5 +1,7 @@
 //! Rows of tokens that go through the model at once.
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_kernels::{IGNORE_INDEX, Targets};
 
@@ -14,6 +16,8 @@ pub struct Batch {
     pub batch_size: usize,
     /// The number of tokens in a row.
     pub seq_len: usize,
+    /// The lengths of the sequences that are packed in the only row; `None` if each row is one.
+    pub lengths: Option<Arc<[usize]>>,
 }
 
 impl Batch {

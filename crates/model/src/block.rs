@@ -12,8 +12,8 @@ use super::{Linear, Mlp, Norm};
 use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
-/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, either one
-/// after the other or in parallel, where both read the block's input.
+/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, which may be
+/// normalized again, either one after the other or in parallel, where both read the block's input.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
 /// Transformer Architecture", figure 1 b. Parallel residual: Wang and Komatsuzaki 2021 (GPT-J).
@@ -23,10 +23,14 @@ pub struct Block {
     pub attention_norm: Norm,
     /// The attention layer.
     pub attention: MultiHeadAttention,
+    /// Norm after the attention; `None` if what it writes is added as it is.
+    pub post_attention_norm: Option<Norm>,
     /// Norm before the feed-forward layer.
     pub mlp_norm: Norm,
     /// The feed-forward layer.
     pub mlp: Mlp,
+    /// Norm after the feed-forward layer; `None` if what it writes is added as it is.
+    pub post_mlp_norm: Option<Norm>,
     /// The weights of the residual stream and of the embedding in the block's input, `[2]`, initialized to 1 and 0;
     /// `None` without the skip connection from the embedding (x0 skip).
     pub skip_factors: Option<Param<Tensor<1>>>,
@@ -41,11 +45,14 @@ pub struct Block {
 impl Block {
     /// The block at index `block_idx`.
     pub(crate) fn new(config: &ModelConfig, block_idx: usize, block: &Placeholders<'_>) -> Self {
+        let post_norm = |name: &str| config.post_norm.then(|| Norm::of_residual(config, &block.of(name)));
         Self {
             attention_norm: Norm::of_residual(config, &block.of("attention_norm")),
             attention: MultiHeadAttentionConfig::from_model(config, block_idx).module(&block.of("attention")),
+            post_attention_norm: post_norm("post_attention_norm"),
             mlp_norm: Norm::of_residual(config, &block.of("mlp_norm")),
             mlp: Mlp::new(config, &block.of("mlp")),
+            post_mlp_norm: post_norm("post_mlp_norm"),
             skip_factors: block.get("skip_factors"),
             parallel_residual: config.parallel_residual,
             residual_scale: config.residual_scale,
@@ -88,12 +95,23 @@ impl Block {
     ) -> Tensor<3> {
         let x = self.read(x, pass.embedding.clone());
         let normed = self.attention_norm.forward(x.clone());
-        let attended = scaled(self.attention.forward(normed, rotation, cache, pass), self.residual_scale);
+        let attended = self.attention.forward(normed, rotation, cache, pass);
+        let attended = self.written(attended, self.post_attention_norm.as_ref());
         let came_in = self.parallel_residual.then(|| x.clone());
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
         let normed = self.mlp_norm.forward(came_in.unwrap_or_else(|| x.clone()));
-        let processed = scaled(self.mlp.forward(normed, pass), self.residual_scale);
+        let processed = self.mlp.forward(normed, pass);
+        let processed = self.written(processed, self.post_mlp_norm.as_ref());
         let x = x + pass.drop(Point::Mlp, processed, self.dropout);
         pass.visit(Point::Residual, x)
+    }
+
+    /// What is added to the residual stream of a layer's output.
+    fn written(&self, output: Tensor<3>, norm: Option<&Norm>) -> Tensor<3> {
+        let normed = match norm {
+            Some(norm) => norm.forward(output),
+            None => output,
+        };
+        scaled(normed, self.residual_scale)
     }
 }

@@ -27,8 +27,8 @@ crate::sections! {
         pub n_kv_heads: usize = 4,
         /// The width of a head. At least 1, even with `rope`; default `d_model / n_heads`.
         pub head_dim: usize = Self::default_head_dim(128, 4),
-        /// The width inside the MLP. At least 1; default 4 `d_model`, or for `swiglu`, which has a third matrix, 8/3
-        /// `d_model` rounded up to a multiple of 32.
+        /// The width inside the MLP. At least 1; default 4 `d_model`, or for `swiglu` and `geglu`, which have a third matrix,
+        /// 8/3 `d_model` rounded up to a multiple of 32.
         pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
         /// The position encoding: `learned` (a vector for each position) or `rope` (queries and keys are rotated).
         pub position: PositionKind = PositionKind::default(),
@@ -41,7 +41,8 @@ crate::sections! {
         /// The epsilon that norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with
         /// `layer_norm`, 1e-6 with `rms_norm`.
         pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
-        /// The activation of the MLP: `gelu`, `gelu_tanh` (GPT-2's approximation of it), `swiglu` or `relu_squared`.
+        /// The activation of the MLP: `gelu`, `gelu_tanh` (GPT-2's approximation of it), `swiglu`, `geglu` or
+        /// `relu_squared`.
         pub mlp: MlpKind = MlpKind::default(),
         /// Whether linear layers and layer norms have biases.
         pub bias: bool = false,
@@ -106,10 +107,21 @@ crate::sections! {
         ///
         /// Source: Yang et al. 2025, "`RoPE` to `NoPE` and Back Again: A New Hybrid Attention Strategy".
         pub rope_layers: Vec<bool> = Vec::new(),
-        /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, or
-        /// as in Llama 3.1. Default: they were not.
+        /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, `llama3`
+        /// as in Llama 3.1, or `yarn` as in Qwen3. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rope_scaling: Option<RopeScaling> = None,
+        /// Whether what attention and the MLP of a block write is normalised, too, before it is added to the residual
+        /// stream.
+        ///
+        /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+        pub post_norm: bool = false,
+        /// The base of the wavelengths of `rope` in layers with an attention window, where nothing is stretched. Above 0;
+        /// default: as in all layers.
+        ///
+        /// Source: Gemma Team 2025, "Gemma 3 Technical Report", section 2.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub rope_local_theta: Option<f64> = None,
     }
 }
 
@@ -160,6 +172,64 @@ pub enum RopeScaling {
         /// The context length before the stretching. At least 1.
         original_context_length: usize,
     },
+    /// Stretches long wavelengths by a factor and short ones not at all, with a linear transition in between, and sharpens
+    /// attention (`YaRN`).
+    ///
+    /// Source: Peng et al. 2023, "`YaRN`: Efficient Context Window Extension of Large Language Models", section 3.
+    Yarn {
+        /// The factor. At least 1.
+        factor: f64,
+        /// The context length before the stretching. At least 1.
+        original_context_length: usize,
+        /// Wavelengths that fit into `original_context_length` at least so many times are not stretched. Above `beta_slow`;
+        /// default 32.
+        #[serde(default = "RopeScaling::beta_fast")]
+        beta_fast: f64,
+        /// Wavelengths that fit into it at most so many times are stretched by the whole factor. Above 0; default 1.
+        #[serde(default = "RopeScaling::beta_slow")]
+        beta_slow: f64,
+        /// Multiplies the rotated queries and keys. Above 0; default 0.1 times the logarithm of the factor, plus 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attention_factor: Option<f64>,
+    },
+}
+
+impl RopeScaling {
+    /// The default of `beta_fast`.
+    #[must_use]
+    pub fn beta_fast() -> f64 {
+        32.0
+    }
+
+    /// The default of `beta_slow`.
+    #[must_use]
+    pub fn beta_slow() -> f64 {
+        1.0
+    }
+
+    /// The default of `attention_factor`.
+    #[must_use]
+    pub fn default_attention_factor(factor: f64) -> f64 {
+        0.1 * factor.ln() + 1.0
+    }
+
+    /// The factor by which the longest wavelengths are stretched.
+    #[must_use]
+    pub fn factor(&self) -> f64 {
+        let (Self::Linear { factor } | Self::Llama3 { factor, .. } | Self::Yarn { factor, .. }) = *self;
+        factor
+    }
+
+    /// The factor that multiplies rotated queries and keys.
+    #[must_use]
+    pub fn attention_factor(&self) -> f64 {
+        match *self {
+            Self::Linear { .. } | Self::Llama3 { .. } => 1.0,
+            Self::Yarn { factor, attention_factor, .. } => {
+                attention_factor.unwrap_or_else(|| Self::default_attention_factor(factor))
+            }
+        }
+    }
 }
 
 impl ModelConfig {
@@ -167,7 +237,7 @@ impl ModelConfig {
     pub fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
             MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => d_model.saturating_mul(4),
-            MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
+            MlpKind::Swiglu | MlpKind::Geglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
         }
     }
 
@@ -225,6 +295,7 @@ impl ModelConfig {
             logit_softcap: Some(30.0),
             vocab_size: Some(50_304),
             rope_scaling: Some(RopeScaling::Linear { factor: 4.0 }),
+            rope_local_theta: Some(10_000.0),
             ..Self::default()
         }
     }
@@ -258,6 +329,20 @@ impl ModelConfig {
     pub fn rotates(&self, layer: usize) -> bool {
         let n = self.rope_layers.len().max(1);
         self.position == PositionKind::Rope && self.rope_layers.get(layer % n).is_none_or(|rotates| *rotates)
+    }
+
+    /// Whether a layer has wavelengths of its own.
+    pub fn has_local_rope(&self, layer: usize) -> bool {
+        self.rope_local_theta.is_some() && self.attention_window_of(layer).is_some()
+    }
+
+    /// The base of the wavelengths of `rope` and their scaling, in layers [with wavelengths of their
+    /// own](Self::has_local_rope) or in all others.
+    pub(crate) fn wavelengths(&self, is_local: bool) -> (f64, Option<RopeScaling>) {
+        match self.rope_local_theta.filter(|_| is_local) {
+            Some(theta) => (theta, None),
+            None => (self.rope_theta, self.rope_scaling),
+        }
     }
 
     /// The factor that scales the products of queries and keys.
@@ -312,7 +397,12 @@ impl ModelConfig {
             logit_scale,
             rope_layers: _,
             rope_scaling,
+            post_norm: _,
+            rope_local_theta,
         } = self;
+        if let Some(theta) = rope_local_theta {
+            problems.above_zero("model.rope_local_theta", *theta);
+        }
         problems.above_zero("model.embedding_scale", *embedding_scale);
         problems.above_zero("model.residual_scale", *residual_scale);
         problems.above_zero("model.logit_scale", *logit_scale);
@@ -386,16 +476,27 @@ impl ModelConfig {
                 .0
                 .push("model.rope_scaling is only for model.position = \"rope\": leave it out, or use rope".to_owned());
         }
-        let (RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. }) = scaling;
+        let factor = scaling.factor();
         let is_factor = factor.is_finite() && factor >= 1.0;
         problems.must(is_factor, "model.rope_scaling.factor", factor, "be a finite number, 1 or more");
-        if let RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor: high, original_context_length, .. } =
-            scaling
-        {
-            problems.above_zero("model.rope_scaling.low_freq_factor", low);
-            let rule = format!("be a finite number above low_freq_factor = {low}");
-            problems.must(high.is_finite() && high > low, "model.rope_scaling.high_freq_factor", high, &rule);
-            problems.size("model.rope_scaling.original_context_length", original_context_length);
-        }
+        let mut above = |key: &str, value: f64, than: &str, least: f64| {
+            let rule = format!("be a finite number above {than} = {least}");
+            problems.must(value.is_finite() && value > least, key, value, &rule);
+        };
+        let (low, original) = match scaling {
+            RopeScaling::Linear { .. } => return,
+            RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor, original_context_length, .. } => {
+                above("model.rope_scaling.high_freq_factor", high_freq_factor, "low_freq_factor", low);
+                (("model.rope_scaling.low_freq_factor", low), original_context_length)
+            }
+            RopeScaling::Yarn { original_context_length, beta_fast, beta_slow, .. } => {
+                above("model.rope_scaling.beta_fast", beta_fast, "beta_slow", beta_slow);
+                above("model.rope_theta", self.rope_theta, "the smallest with yarn", 1.0);
+                problems.above_zero("model.rope_scaling.attention_factor", scaling.attention_factor());
+                (("model.rope_scaling.beta_slow", beta_slow), original_context_length)
+            }
+        };
+        problems.above_zero(low.0, low.1);
+        problems.size("model.rope_scaling.original_context_length", original);
     }
 }

@@ -1,16 +1,18 @@
 //! The language model: tokens in, logits for the next token out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::attention::{KvCache, Rotation};
 use super::placeholders::Placeholders;
 use super::probe::{NoProbe, Pass, Point, Probe};
-use super::{Adapter, Block, Embedding, Linear, Lora, Norm, Parameter, init};
+use super::{Adapter, AdapterRows, Block, Embedding, Linear, Lora, Norm, Parameter, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
+use tinderbox_kernels::decode::Precision;
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions, Targets};
 
 /// A decoder-only transformer.
@@ -59,20 +61,33 @@ impl Gpt {
     /// The model with new adapters, initialized from `seed`, beside its weights, which are frozen.
     #[must_use]
     pub fn adapted(self, lora: &Lora, seed: u64) -> Self {
-        let (table, device) = (self.parameters().collect::<Vec<_>>(), self.device());
+        let table: Vec<Parameter> = self.parameters().collect();
         let mut model = Self { lora: Some(lora.clone()), ..self.no_grad() };
-        let mut adapters: BTreeMap<String, Vec<Adapter>> = BTreeMap::new();
+        let mut adapters: BTreeMap<String, Vec<AdapterRows>> = BTreeMap::new();
         for rows in lora.adapters(&table) {
-            let adapter = Adapter::new(&rows, lora, seed, &device);
-            adapters.entry(rows.weight).or_default().push(adapter);
+            adapters.entry(rows.weight.clone()).or_default().push(rows);
         }
         for (block_idx, block) in model.blocks.iter_mut().enumerate() {
             for (name, layer) in block.layers_mut() {
-                layer.adapt(adapters.remove(&format!("blocks.{block_idx}.{name}.weight")).unwrap_or_default());
+                let rows = adapters.remove(&format!("blocks.{block_idx}.{name}.weight")).unwrap_or_default();
+                let weight = layer.base_weight();
+                layer.adapt(rows.iter().map(|rows| Adapter::new(rows, lora, seed, &weight)).collect());
             }
+        }
+        if !lora.tokens.is_empty() {
+            model.token_embedding.train_tokens(&lora.tokens);
+            model.output.iter_mut().for_each(|output| output.train_tokens(&lora.tokens));
         }
         debug_assert!(adapters.is_empty(), "the blocks have all the layers");
         model
+    }
+
+    /// The model with the weights of its blocks' linear layers kept in this precision. They cannot be trained or saved
+    /// any more.
+    #[must_use]
+    pub fn with_frozen_weights(mut self, precision: Precision) -> Self {
+        self.blocks.iter_mut().flat_map(Block::layers_mut).for_each(|(_, layer)| layer.freeze(precision));
+        self
     }
 
     /// The model's config.
@@ -84,11 +99,11 @@ impl Gpt {
     pub fn parameters(&self) -> impl Iterator<Item = Parameter> {
         let mut table: Vec<Parameter> = Parameter::all(&self.config, self.vocab_size()).collect();
         if let Some(lora) = &self.lora {
-            let adapters = lora.adapters(&table);
+            let trained = lora.parameters(&table);
             for row in &mut table {
                 row.is_trained = false;
             }
-            table.extend(adapters.into_iter().flat_map(|rows| [rows.a, rows.b]));
+            table.extend(trained);
         }
         table.into_iter()
     }
@@ -170,18 +185,91 @@ impl Gpt {
         precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
+        self.packed_loss(tokens, None, targets, precision, dropout)
+    }
+
+    /// Like [`Gpt::loss`], of sequences of these `lengths`, which follow each other in the only row, and of which each is
+    /// computed as if it were alone.
+    ///
+    /// # Shapes
+    /// `tokens: [1, T]`, as many targets -> `[1]`
+    ///
+    /// # Panics
+    /// As [`Gpt::loss`], or if the sum of the lengths is not T.
+    pub fn packed_loss(
+        &self,
+        tokens: Tensor<2, Int>,
+        lengths: Option<Arc<[usize]>>,
+        targets: impl Into<Targets>,
+        precision: MatmulPrecision,
+        dropout: Option<DropoutKey>,
+    ) -> Tensor<1> {
         let [b, t] = tokens.dims();
+        let hidden = self.hidden_for_loss(tokens, lengths, precision, dropout);
+        let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
+        kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision) // [1]
+    }
+
+    /// The mean cross-entropy of each row in nats per token, as [`Gpt::loss`] has it of all. A row without a target that
+    /// counts has the loss 0.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]`, as many targets -> `[B]`
+    ///
+    /// # Panics
+    /// As [`Gpt::loss`].
+    pub fn row_losses(
+        &self,
+        tokens: Tensor<2, Int>,
+        targets: &[i32],
+        precision: MatmulPrecision,
+        dropout: Option<DropoutKey>,
+    ) -> Tensor<1> {
+        let ([_, t], device) = (tokens.dims(), tokens.device());
+        let hidden = self.hidden_for_loss(tokens, None, precision, dropout); // [B, T, C]
+        let row = |(row, targets): (usize, &[i32])| {
+            if targets.iter().all(|target| *target == kernels::IGNORE_INDEX) {
+                return Tensor::zeros([1], &device);
+            }
+            let hidden = hidden.clone().narrow(0, row, 1).reshape([t, self.config.d_model]); // [T, C]
+            let targets = Targets::new(targets.to_vec(), &device);
+            kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision) // [1]
+        };
+        Tensor::cat(targets.chunks(t).enumerate().map(row).collect(), 0) // [B]
+    }
+
+    /// What the logits of a loss are computed from.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]` -> `[B, T, C]`
+    fn hidden_for_loss(
+        &self,
+        tokens: Tensor<2, Int>,
+        lengths: Option<Arc<[usize]>>,
+        precision: MatmulPrecision,
+        dropout: Option<DropoutKey>,
+    ) -> Tensor<3> {
         assert!(precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()), "only flex multiplies in bf16");
         let mut probe = NoProbe;
         let mut pass = Pass::new(&mut probe, precision, dropout);
-        let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
-        let output = match &self.output {
+        pass.lengths = lengths;
+        scaled(self.hidden(tokens, None, &mut pass), self.config.logit_scale)
+    }
+
+    fn loss_output(&self) -> Output {
+        match &self.output {
             Some(output) => Output::Own(output.weight()),
             None => Output::Tied(self.token_embedding.weight()),
-        };
-        let hidden = scaled(hidden, self.config.logit_scale);
-        let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
-        kernels::cross_entropy(hidden, output, targets, self.config.logit_softcap, precision) // [1]
+        }
+    }
+
+    /// The model as it was before it had adapters.
+    #[must_use]
+    pub fn without_adapters(mut self) -> Self {
+        self.blocks.iter_mut().flat_map(Block::layers_mut).for_each(|(_, layer)| layer.adapt(Vec::new()));
+        self.token_embedding.train_tokens(&[]);
+        self.output.iter_mut().for_each(|output| output.train_tokens(&[]));
+        Self { lora: None, ..self }
     }
 
     /// The normalized residual stream after the last block, from which the output layer computes the logits.
@@ -204,20 +292,30 @@ impl Gpt {
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
-        let (end, context_length) = (start + tokens.dims()[1], self.config.context_length);
+        let longest =
+            pass.lengths.as_ref().map_or(tokens.dims()[1], |lengths| lengths.iter().copied().max().unwrap_or(0));
+        let (end, context_length) = (start + longest, self.config.context_length);
         assert!(end <= context_length, "position {end} is past the context of {context_length}");
         let learned = self.position_embedding.as_ref();
+        let packed =
+            learned.zip(pass.lengths.as_deref()).map(|(embedding, lengths)| at_each(&embedding.weight(), lengths));
+        let learned = learned.filter(|_| packed.is_none());
         let positions = learned.map(|embedding| Positions { weight: embedding.weight(), first: start });
         let rotates = self.config.position == PositionKind::Rope;
-        let rotation = rotates.then(|| Rotation::new(start..end, &self.config, &tokens.device()));
+        let rotation = |is_local| rotates.then(|| Rotation::new(start..end, &self.config, is_local, &tokens.device()));
+        let (rotation, local) = (rotation(false), self.config.rope_local_theta.and_then(|_| rotation(true)));
 
         let mut x = self.embed(tokens, positions); // [B, T, C]
+        if let Some(positions) = packed {
+            x = x + positions;
+        }
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         pass.embedding = self.config.embedding_skip.then(|| x.clone());
         for (block_idx, block) in self.blocks.iter().enumerate() {
             pass.enter(Some(block_idx));
             let cache = cache.as_mut().map(|cache| cache.layer(block_idx));
+            let rotation = if self.config.has_local_rope(block_idx) { &local } else { &rotation };
             let rotation = rotation.as_ref().filter(|_| self.config.rotates(block_idx));
             x = block.forward(x, rotation, cache, pass);
         }
@@ -278,6 +376,17 @@ impl Gpt {
             None => logits,
         }
     }
+}
+
+/// The vectors of the positions of packed sequences: each begins with the first.
+///
+/// # Shapes
+/// `weight: [P, C]` -> `[1, T, C]`
+fn at_each(weight: &Tensor<2>, lengths: &[usize]) -> Tensor<3> {
+    let positions = lengths.iter().flat_map(|length| 0..*length).map(|position| i64::try_from(position).expect("few"));
+    let positions: Vec<i64> = positions.collect();
+    let n = positions.len();
+    weight.clone().select(0, Tensor::from_data(TensorData::new(positions, [n]), &weight.device())).unsqueeze()
 }
 
 fn is_one(scale: f64) -> bool {

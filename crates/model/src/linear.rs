@@ -1,12 +1,13 @@
 //! The layers that hold a matrix, and the only places at which it is read.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, module};
+use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, module};
 
 use super::Adapter;
 use super::placeholders::Placeholders;
 use super::probe::{Pass, Probe};
-use tinderbox_kernels as kernels;
+use tinderbox_kernels::decode::Precision;
+use tinderbox_kernels::{self as kernels, FrozenWeight};
 
 /// A linear layer: `x weight + bias`, whose weight may be changed by [adapters](Adapter).
 #[derive(Module, Debug)]
@@ -15,18 +16,30 @@ pub struct Linear {
     bias: Option<Param<Tensor<1>>>,
     /// Each of different columns.
     adapters: Vec<Adapter>,
+    /// Changes of some columns, one per row, of an output layer.
+    token_rows: Option<Param<Tensor<2>>>,
+    /// The columns that they change.
+    #[module(skip)]
+    tokens: Vec<u32>,
+    /// The weight in fewer bytes, in place of `weight`, which has no rows then.
+    #[module(skip)]
+    frozen: Option<FrozenWeight>,
 }
 
 impl Linear {
     /// The layer with this weight, `[in, out]`, and bias, `[out]`.
     pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
-        Self { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor), adapters: Vec::new() }
+        Self::of(Param::from_tensor(weight), bias.map(Param::from_tensor))
+    }
+
+    fn of(weight: Param<Tensor<2>>, bias: Option<Param<Tensor<1>>>) -> Self {
+        Self { weight, bias, adapters: Vec::new(), token_rows: None, tokens: Vec::new(), frozen: None }
     }
 
     /// The layer with this name; `None` if the parameter table has none.
     pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
         let layer = module.of(name);
-        Some(Self { weight: layer.get("weight")?, bias: layer.get("bias"), adapters: Vec::new() })
+        Some(Self::of(layer.get("weight")?, layer.get("bias")))
     }
 
     /// Gives the layer adapters.
@@ -34,15 +47,42 @@ impl Linear {
         self.adapters = adapters;
     }
 
-    /// Whether adapters change the weight.
-    pub fn has_adapters(&self) -> bool {
-        !self.adapters.is_empty()
+    /// Lets the columns of these tokens change, and no others.
+    pub(crate) fn train_tokens(&mut self, tokens: &[u32]) {
+        let (n, width) = (tokens.len(), self.weight.shape()[0]);
+        let rows = || Param::from_tensor(Tensor::zeros([n, width], &self.weight.device()));
+        self.token_rows = (n > 0).then(rows);
+        self.tokens = tokens.to_vec();
+    }
+
+    /// Keeps the weight, which is not trained, in this precision.
+    pub(crate) fn freeze(&mut self, precision: Precision) {
+        let (device, [_, n_columns]) = (self.weight.device(), self.weight.val().dims());
+        self.frozen = Some(FrozenWeight::new(self.weight.val(), precision));
+        self.weight = Param::from_tensor(Tensor::zeros([0, n_columns], &device)).no_grad();
+    }
+
+    /// The weight that adapters change.
+    pub(crate) fn base_weight(&self) -> Tensor<2> {
+        match &self.frozen {
+            Some(frozen) => frozen.widened(&self.weight.device()),
+            None => self.weight.val(),
+        }
+    }
+
+    /// Whether the weight is all that there is: no adapters change it, and it is kept in f32.
+    pub fn is_plain(&self) -> bool {
+        self.adapters.is_empty() && self.frozen.is_none()
     }
 
     /// The weight that multiplies the input, `[in, out]`, with the changes of adapters. Everything that uses it reads it
     /// here.
     pub fn weight(&self) -> Tensor<2> {
-        self.adapters.iter().fold(self.weight.val(), |weight, adapter| adapter.merged_into(weight))
+        let weight = match &self.token_rows {
+            Some(rows) => with_rows(self.base_weight(), 1, rows.val().transpose(), &self.tokens),
+            None => self.base_weight(),
+        };
+        self.adapters.iter().fold(weight, |weight, adapter| adapter.merged_into(weight))
     }
 
     /// The bias, `[out]`, if there is one.
@@ -64,8 +104,24 @@ impl Linear {
     /// # Shapes
     /// `x: [.., in]` -> `[.., out]`
     pub fn forward_fused<const D: usize, P: Probe>(&self, x: Tensor<D>, pass: &Pass<'_, P>) -> Tensor<D> {
-        let out = kernels::linear(x.clone(), self.weight.val(), self.bias(), pass.precision());
-        self.adapters.iter().fold(out, |out, adapter| adapter.add_to(out, x.clone(), pass))
+        let has_magnitudes = self.adapters.iter().any(Adapter::has_magnitude);
+        let bias = self.bias().filter(|_| !has_magnitudes);
+        let out = match &self.frozen {
+            Some(frozen) => kernels::frozen_linear(x.clone(), frozen, bias, pass.precision()),
+            None => kernels::linear(x.clone(), self.weight.val(), bias, pass.precision()),
+        };
+        let out = self.adapters.iter().fold(out, |out, adapter| adapter.add_to(out, x.clone(), pass));
+        if !has_magnitudes {
+            return out;
+        }
+        // Each adapter has columns of its own, so that the factors of all are their product.
+        let factors = self.adapters.iter().map(|adapter| adapter.factors(self.base_weight()));
+        let factors = factors.reduce(|all, factors| all * factors).expect("there are magnitudes");
+        let out = out * factors.unsqueeze();
+        match self.bias() {
+            Some(bias) => out + bias.unsqueeze(),
+            None => out,
+        }
     }
 }
 
@@ -73,17 +129,40 @@ impl Linear {
 #[derive(Module, Debug)]
 pub struct Embedding {
     weight: Param<Tensor<2>>,
+    /// Changes of some vectors.
+    token_rows: Option<Param<Tensor<2>>>,
+    /// The vectors that they change.
+    #[module(skip)]
+    tokens: Vec<u32>,
+}
+
+/// `weight` with `values` added to the rows, or with `dim = 1` to the columns, of these tokens.
+fn with_rows(weight: Tensor<2>, dim: usize, values: Tensor<2>, tokens: &[u32]) -> Tensor<2> {
+    let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [tokens.len()]), &weight.device());
+    weight.select_assign(dim, ids, values, IndexingUpdateOp::Add)
 }
 
 impl Embedding {
     /// The table with this name; `None` if the parameter table has none.
     pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
-        Some(Self { weight: module.of(name).get("weight")? })
+        Some(Self { weight: module.of(name).get("weight")?, token_rows: None, tokens: Vec::new() })
+    }
+
+    /// Lets the vectors of these tokens change, and no others.
+    pub(crate) fn train_tokens(&mut self, tokens: &[u32]) {
+        let (n, width) = (tokens.len(), self.weight.shape()[1]);
+        let rows = || Param::from_tensor(Tensor::zeros([n, width], &self.weight.device()));
+        self.token_rows = (n > 0).then(rows);
+        self.tokens = tokens.to_vec();
     }
 
     /// The vectors, `[n, C]`. Everything that uses them reads them here: a lookup, and a tied output layer.
     pub fn weight(&self) -> Tensor<2> {
-        self.weight.val()
+        match &self.token_rows {
+            Some(rows) => with_rows(self.weight.val(), 0, rows.val(), &self.tokens),
+            None => self.weight.val(),
+        }
     }
 
     /// The number of vectors.

@@ -9,7 +9,7 @@ use super::probe::{Pass, Point, Probe};
 use crate::config::ModelConfig;
 use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 
-/// The feed-forward layer: `down(activation(up(x)))`, or with SwiGLU `down(silu(gate(x)) * up(x))`. Checkpoints call the
+/// The feed-forward layer: `down(activation(up(x)))`, or with a gate `down(activation(gate(x)) * up(x))`. Checkpoints call the
 /// projections `expand` and `contract`.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
@@ -17,7 +17,7 @@ use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 pub struct Mlp {
     /// The up projection, `[C, F]`.
     pub expand: Linear,
-    /// The gate projection, `[C, F]`; only in a SwiGLU.
+    /// The gate projection, `[C, F]`; only in a SwiGLU or GEGLU.
     pub gate: Option<Linear>,
     /// The down projection, `[F, C]`.
     pub contract: Linear,
@@ -41,7 +41,7 @@ impl Mlp {
     /// `x: [B, T, C]` -> `[B, T, C]`
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let mut layers = [&self.expand, &self.contract].into_iter().chain(&self.gate);
-        if layers.any(Linear::has_adapters) {
+        if !layers.all(Linear::is_plain) {
             let gate = self.gate.as_ref().map(|gate| gate.forward_fused(x.clone(), pass)); // [B, T, F]
             let up = self.expand.forward_fused(x, pass); // [B, T, F]
             let hidden = kernels::activate(self.activation, up, gate); // [B, T, F]

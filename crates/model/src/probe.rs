@@ -4,6 +4,7 @@
 //! empty probe costs nothing, and only with it does attention take its fused path, which never stores the weights.
 
 use std::fmt;
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
@@ -97,6 +98,8 @@ pub struct Pass<'a, P: Probe> {
     dropout: Option<DropoutKey>,
     precision: MatmulPrecision,
     block_idx: Option<usize>,
+    /// The lengths of the sequences that are packed in the only row; `None` if each row is one.
+    pub(super) lengths: Option<Arc<[usize]>>,
     /// The input of the first block, kept for the embedding skip of later blocks, `[B, T, C]`.
     pub(super) embedding: Option<Tensor<3>>,
     /// The values of the first block, kept for the value residual of later blocks, `[B, T, Hkv D]`.
@@ -107,7 +110,7 @@ impl<'a, P: Probe> Pass<'a, P> {
     /// A pass before the first block. `precision` applies to the matrix products of the blocks' projections. Without a
     /// `dropout` key, dropout is off.
     pub fn new(probe: &'a mut P, precision: MatmulPrecision, dropout: Option<DropoutKey>) -> Self {
-        Self { probe, dropout, precision, block_idx: None, embedding: None, first_values: None }
+        Self { probe, dropout, precision, block_idx: None, lengths: None, embedding: None, first_values: None }
     }
 
     /// The precision of the matrix products of the blocks' projections.
@@ -189,7 +192,8 @@ mod tests {
     #[test]
     fn the_empty_probe_takes_no_memory() {
         type Saved = Option<Tensor<3>>;
-        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>, Saved, Saved);
+        type Lengths = Option<Arc<[usize]>>;
+        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>, Lengths, Saved, Saved);
         assert_eq!(size_of::<NoProbe>(), 0);
         assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }

@@ -42,8 +42,12 @@ pub enum Role {
     KNorm,
     /// The output projection of attention.
     AttentionOutput,
+    /// The norm after attention, of what it adds to the residual stream.
+    PostAttentionNorm,
     /// The norm before the MLP.
     MlpNorm,
+    /// The norm after the MLP, of what it adds to the residual stream.
+    PostMlpNorm,
     /// The gate projection of a gated MLP.
     Gate,
     /// The up projection of an MLP.
@@ -60,6 +64,32 @@ pub enum Role {
     Adapter,
 }
 
+impl Role {
+    /// Whether it is a norm.
+    #[must_use]
+    pub fn is_norm(self) -> bool {
+        match self {
+            Self::AttentionNorm
+            | Self::QNorm
+            | Self::KNorm
+            | Self::PostAttentionNorm
+            | Self::MlpNorm
+            | Self::PostMlpNorm
+            | Self::FinalNorm => true,
+            Self::TokenEmbedding
+            | Self::PositionEmbedding
+            | Self::Qkv(_)
+            | Self::AttentionOutput
+            | Self::Gate
+            | Self::Up
+            | Self::Down
+            | Self::Factors
+            | Self::Output
+            | Self::Adapter => false,
+        }
+    }
+}
+
 /// The values of a parameter before training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
@@ -74,6 +104,12 @@ pub enum Initial {
 }
 
 impl Parameter {
+    /// The index of the block that the parameter at `path` belongs to.
+    #[must_use]
+    pub fn block_of(path: &str) -> Option<usize> {
+        path.strip_prefix("blocks.")?.split('.').next()?.parse().ok()
+    }
+
     /// All parameters of a model, in the order of its fields.
     pub fn all(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = Self> {
         let [embeddings, last] = Self::outside_blocks(config, vocab_size);
@@ -109,12 +145,18 @@ impl Parameter {
         block.norm("attention_norm", Role::AttentionNorm, config);
         let attention = MultiHeadAttentionConfig::from_model(config, block_idx);
         block.attention("attention.", &attention, std_to_residual);
+        if config.post_norm {
+            block.norm("post_attention_norm", Role::PostAttentionNorm, config);
+        }
         block.norm("mlp_norm", Role::MlpNorm, config);
         block.linear("mlp.expand", Role::Up, [c, f], std, bias);
         if config.is_gated() {
             block.linear("mlp.gate", Role::Gate, [c, f], std, bias);
         }
         block.linear("mlp.contract", Role::Down, [f, c], std_to_residual, bias);
+        if config.post_norm {
+            block.norm("post_mlp_norm", Role::PostMlpNorm, config);
+        }
         if config.embedding_skip {
             block.add("skip_factors", Role::Factors, vec![2], Initial::Pair([1.0, 0.0]));
         }

@@ -7,7 +7,6 @@ use serde_json::json;
 use tinderbox_kernels::SimdLevel;
 
 use super::{Measuring, config, under_way};
-use crate::autoconfig::Preset;
 use crate::bench::machine::{self, Kernel, Product};
 use crate::bench::text;
 use crate::cli::numbers::at_least_one;
@@ -15,6 +14,7 @@ use crate::cli::{print, print_json};
 use crate::config::{Config, MatmulPrecision};
 use crate::device;
 use crate::plan;
+use crate::preset::Preset;
 
 /// The time after which no rounds beyond the first 3 are started.
 const ENOUGH: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const ENOUGH: Duration = Duration::from_secs(2);
 #[command(after_help = "\
 Examples:
   tinderbox bench machine
-  tinderbox bench machine configs/gpt2-124m.toml --set train.batch_size=1 --device cpu")]
+  tinderbox bench machine gpt2 --set train.batch_size=1 --device cpu")]
 pub(super) struct Args {
     /// A config whose model's matrix products are measured [default: the feed-forward layers of three shipped configs,
     /// and a large square]

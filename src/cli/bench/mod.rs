@@ -15,11 +15,11 @@ use clap::Subcommand;
 use serde_json::Map;
 
 use super::numbers::at_least_one;
-use super::{load_config, note, print_json};
-use crate::autoconfig::Preset;
+use super::{config, note, print_json};
 use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::measure::Trial;
+use crate::preset::Preset;
 
 /// The preset whose config is measured by default.
 const DEFAULT_PRESET: &str = "quickstart";
@@ -30,7 +30,7 @@ const DEFAULT_PRESET: &str = "quickstart";
 Examples:
   tinderbox bench
   tinderbox bench attention --longest 2048
-  tinderbox bench train configs/shakespeare-nanogpt.toml --json")]
+  tinderbox bench train shakespeare --json")]
 pub(super) struct Args {
     #[command(subcommand)]
     benchmark: Option<Benchmark>,
@@ -130,7 +130,7 @@ fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
         let preset = Preset::named(DEFAULT_PRESET).expect("it is shipped");
         return Ok(Config::from_toml(preset.toml, Path::new(DEFAULT_PRESET), overrides)?);
     };
-    load_config(path, overrides, None)
+    config::load(path, overrides, None)
 }
 
 /// Prints to standard error what is being measured.

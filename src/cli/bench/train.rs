@@ -6,17 +6,17 @@ use super::{config, under_way};
 use crate::bench::text;
 use crate::bench::train::{self, Repetitions, TokenSource};
 use crate::cli::numbers::{at_least_one, count};
-use crate::cli::{note_each, print, print_json};
+use crate::cli::{self, note_each, print, print_json};
 use crate::device::{self, DeviceSpec};
 use crate::train::precision;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tinderbox bench train configs/shakespeare-nanogpt.toml
+  tinderbox bench train shakespeare
   tinderbox bench train my.toml --set train.batch_size=4 --own-text --rounds 9 --json")]
 pub(super) struct Args {
-    /// The config, such as configs/shakespeare-nanogpt.toml [default: the quick start's]
+    /// The config: a file, or a preset such as shakespeare [default: quickstart]
     config: Option<PathBuf>,
     /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -43,6 +43,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = config(args.config.as_deref(), &args.overrides)?;
+    if args.own_text {
+        cli::config::provide_stories(&config)?;
+    }
     let device = device::open(&args.device.map_or_else(|| config.train.device.parse(), Ok)?)?;
     let text = if args.own_text { TokenSource::Own } else { TokenSource::MadeUp };
     let rounds = Repetitions { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };

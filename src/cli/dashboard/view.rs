@@ -35,6 +35,13 @@ const NARROW: u16 = 36;
 /// The window size from which four charts and the samples have panes.
 const WIDE: [u16; 2] = [120, 30];
 
+/// The window size from which every metric has a chart, that of the selected one a large one, and the samples a pane below
+/// the table.
+const LARGE: [u16; 2] = [160, 44];
+
+/// The width of the table and the samples in such a window.
+const LARGE_TABLE_WIDTH: u16 = 64;
+
 /// The rows of a chart for each number of its axis.
 const ROWS_PER_MARK: u16 = 3;
 
@@ -44,7 +51,8 @@ const CHART_WIDTH: u16 = 30;
 /// Draws the board. The dashboard has been open for `elapsed`.
 pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
-    let is_wide = area.width >= WIDE[0] && area.height >= WIDE[1];
+    let is_at_least = |size: [u16; 2]| area.width >= size[0] && area.height >= size[1];
+    let (is_wide, is_large) = (is_at_least(WIDE), is_at_least(LARGE));
     let log_height = if area.height < 20 { 0 } else { area.height * 3 / 10 };
     let progress_height = match area.height {
         0..12 => 2,
@@ -59,7 +67,15 @@ pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopp
     ])
     .areas(area);
     draw_progress(frame, progress, board, elapsed);
-    if area.width < TABLE_WIDTH + CHART_WIDTH {
+    if is_large {
+        let [left, charts] =
+            Layout::horizontal([Constraint::Length(LARGE_TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
+        let rows = u16::try_from(board.metrics.len()).unwrap_or(u16::MAX).saturating_add(3); // heading and frame
+        let [table, samples] = Layout::vertical([Constraint::Length(rows), Constraint::Fill(1)]).areas(left);
+        draw_table(frame, table, board);
+        draw_samples(frame, samples, board);
+        draw_all_charts(frame, charts, board);
+    } else if area.width < TABLE_WIDTH + CHART_WIDTH {
         draw_table(frame, metrics, board);
     } else {
         let [table, charts] = Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
@@ -69,7 +85,9 @@ pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopp
             false => draw_chart(frame, charts, board, board.selected),
         }
     }
-    if is_wide {
+    if is_large {
+        draw_log(frame, log, board, false);
+    } else if is_wide {
         let [samples, log] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(log);
         draw_samples(frame, samples, board);
         draw_log(frame, log, board, false);
@@ -138,6 +156,17 @@ fn draw_charts(frame: &mut Frame, area: Rect, board: &Board) {
         for (column, area) in columns.into_iter().enumerate() {
             draw_chart(frame, area, board, first + 2 * row + column);
         }
+    }
+}
+
+/// Draws the selected metric large, and all others beside it.
+fn draw_all_charts(frame: &mut Frame, area: Rect, board: &Board) {
+    let [large, others] = Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(area);
+    draw_chart(frame, large, board, board.selected);
+    let indices: Vec<usize> = (0..board.metrics.len()).filter(|index| *index != board.selected).collect();
+    let rows = Layout::vertical(indices.iter().map(|_| Constraint::Fill(1))).split(others);
+    for (index, area) in indices.into_iter().zip(rows.iter()) {
+        draw_chart(frame, *area, board, index);
     }
 }
 
@@ -316,7 +345,7 @@ mod tests {
         board.measured(&definition("loss", None).metric_id, MeasuredOn::Val, 1.25);
         board.step = 300;
         board.evaluations = 1;
-        board.note("step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)");
+        board.note("step   250/2,000  estimates: train loss 1.2000, val loss 1.2500 (best so far)");
         board.sampled("The cat\tsat", "sample:\n    | The cat\tsat");
         board.load = Some(Load { cpu: 0.935, memory: Machine { total: 16 << 30, available: 12 << 30 } });
         board.note("saved `runs/mine/checkpoints/step-000250` (best)");
@@ -343,7 +372,7 @@ mod tests {
         │                                          ││ 0                           2,000│
         └──────────────────────────────────────────┘└──────────────────────────────────┘
         ┌ log ─────────────────────────────────────────────────────────────────────────┐
-        │step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)   │
+        │step   250/2,000  estimates: train loss 1.2000, val loss 1.2500 (best so far) │
         │sample:                                                                       │
         │    | The cat sat                                                             │
         │saved `runs/mine/checkpoints/step-000250` (best)                              │
@@ -358,15 +387,37 @@ mod tests {
         let mut board = running();
         board.register(definition("gradient norm", None));
         board.register(definition("peak memory", Some("MiB")));
-        let picture = picture(&board, 160, 45, false);
+        let picture = picture(&board, 150, 40, false);
         for title in ["loss (nats/token)", "learning rate", "speed (tokens/s)", "gradient norm", "samples", "log"] {
             assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");
         }
         assert_eq!(picture.matches("The cat sat").count(), 1, "not in the log as well:\n{picture}");
         assert_eq!(picture.matches(" 2,000│").count(), 3, "axes reach to the last step:\n{picture}");
         board.select(-1);
-        let picture = self::picture(&board, 160, 45, false);
+        let picture = self::picture(&board, 150, 40, false);
         assert!(picture.contains("┌ peak memory (MiB) ─") && !picture.contains("┌ loss"), "{picture}");
+    }
+
+    #[test]
+    fn a_large_window_is_used_everywhere() {
+        let mut board = running();
+        board.register(definition("gradient norm", None));
+        board.measured(&definition("gradient norm", None).metric_id, MeasuredOn::Train, 0.5);
+        board.sampled(&"The cat sat on the mat. ".repeat(80), "sample:");
+        (0..20).for_each(|_| board.note("saved `runs/mine/checkpoints/step-000250` (best)"));
+        let picture = picture(&board, 200, 50, false);
+        for metric in ["loss (nats/token)", "learning rate", "speed (tokens/s)", "gradient norm"] {
+            assert_eq!(picture.matches(&format!("┌ {metric} ─")).count(), 1, "{metric}:\n{picture}");
+        }
+        assert!(
+            picture.contains("saved `runs/mine/checkpoints/step-000250` (best)   "),
+            "a line of the log:\n{picture}"
+        );
+        // No pane is mostly empty: of the rows between the first and the last frame, none is blank from side to side.
+        let is_blank = |line: &str| line.chars().all(|c| " │".contains(c));
+        assert!(!picture.lines().any(is_blank), "{picture}");
+        let n_samples = picture.matches("The cat sat").count();
+        assert!(n_samples > 20, "{n_samples} of the sample:\n{picture}");
     }
 
     #[test]

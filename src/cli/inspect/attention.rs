@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             args.output.write_styled(&read()?.iter().map(text).collect::<Vec<_>>().join("\n"))
         }
         Format::Json => args.output.write(&json_of(read()?.iter().map(view::attention_json).collect())),
-        Format::Svg => args.output.write(&view::attention_svg(&read()?)),
+        Format::Svg => args.output.write(&view::attention_svg(&read()?, &about(&opened))),
         Format::Html => {
             check_size(&opened.config.model, &prompts, &selection)?;
             let Trained { model, tokenizer, .. } = &opened;

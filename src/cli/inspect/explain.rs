@@ -5,7 +5,7 @@ use super::{Prompts, Token, about};
 use crate::cli::Subject;
 use crate::cli::numbers::count;
 use crate::cli::paint::n_columns;
-use crate::inspect::Explanation;
+use crate::inspect::{Explanation, HeadSelection, head_of_token};
 use crate::view;
 
 #[derive(Debug, clap::Args)]
@@ -19,12 +19,12 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// The layer, counted from 0
-    #[arg(long, value_name = "L", default_value_t = 0, value_parser = count)]
-    layer: usize,
-    /// The head, counted from 0
-    #[arg(long, value_name = "H", default_value_t = 0, value_parser = count)]
-    head: usize,
+    /// The layer, counted from 0 [default: that of the head in which the token looks furthest back with the largest weight]
+    #[arg(long, value_name = "L", value_parser = count)]
+    layer: Option<usize>,
+    /// The head, counted from 0 [default: as with --layer]
+    #[arg(long, value_name = "H", value_parser = count)]
+    head: Option<usize>,
     #[command(flatten)]
     token: Token,
     #[command(flatten)]
@@ -35,10 +35,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let opened = args.subject.open()?;
+    let heads = HeadSelection::new(args.layer, args.head, opened.model.config())?;
     let mut pages = Vec::new();
     for prompt in args.prompts.read(&opened)? {
-        let place = [args.layer, args.head, args.token.position(&prompt)?];
-        let explanation = Explanation::new(&opened.model, &prompt, place)?;
+        let token = args.token.position(&prompt)?;
+        let [layer, head] = head_of_token(&opened.model, &opened.tokenizer, &prompt, &heads, token)?;
+        let explanation = Explanation::new(&opened.model, &prompt, [layer, head, token])?;
         pages.push(Drawn {
             text: view::explanation(&explanation, &prompt, n_columns()),
             json: serde_json::to_string(&explanation)?,

@@ -3,11 +3,13 @@
 
 mod ablate;
 mod attention;
+mod compare;
 mod embeddings;
 mod explain;
 mod heads;
 mod lens;
-mod output;
+mod map;
+pub(super) mod output;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,10 @@ enum Command {
     Heads(heads::Args),
     /// Compare the vectors of one word in several texts, layer by layer
     Embeddings(embeddings::Args),
+    /// Show the token embedding as a map: tokens with similar vectors near each other
+    Map(map::Args),
+    /// Read one text with two models, and show which expects which token better
+    Compare(compare::Args),
     /// Measure how much the loss rises without each head, attention layer and feed-forward layer
     Ablate(ablate::Args),
     /// Show the prediction of each layer, and the contribution of each part to it
@@ -56,18 +62,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Command::Embeddings(args) => embeddings::run(args),
         Command::Ablate(args) => ablate::run(args),
         Command::Lens(args) => lens::run(args),
+        Command::Map(args) => map::run(args),
+        Command::Compare(args) => compare::run(args),
     }
 }
 
-/// One line about the run, the step and the model.
-fn about(opened: &Trained) -> String {
-    let Trained { config, model, checkpoint, .. } = opened;
+/// The name of the run, and the step.
+pub(super) fn place(opened: &Trained) -> String {
+    let checkpoint = &opened.checkpoint;
     let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let step = name(Some(checkpoint)).and_then(|name| name.strip_prefix("step-")?.parse().ok());
-    let run = checkpoint.ancestors().nth(2);
+    let run = name(checkpoint.ancestors().nth(2).and_then(|run| run.canonicalize().ok()).as_deref());
+    run.into_iter().chain(step.map(|step| format!("step {}", grouped(step)))).collect::<Vec<_>>().join(" · ")
+}
+
+/// One line about the run, the step and the model.
+pub(super) fn about(opened: &Trained) -> String {
+    let Trained { config, model, .. } = opened;
     let parts = [
-        name(run.and_then(|run| run.canonicalize().ok()).as_deref()),
-        step.map(|step| format!("step {}", grouped(step))),
+        Some(place(opened)).filter(|place| !place.is_empty()),
         Some(format!(
             "{} of {}",
             counted(config.model.n_layers as u64, "layer"),

@@ -26,7 +26,7 @@ enum DrawnFormat {
 
 /// The form and the place of the output.
 #[derive(Debug, clap::Args)]
-pub(super) struct DrawnOutput {
+pub(in crate::cli) struct DrawnOutput {
     /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = DrawnFormat::Text)]
     format: DrawnFormat,
@@ -35,8 +35,8 @@ pub(super) struct DrawnOutput {
 }
 
 /// One result in every format.
-#[derive(Clone, Debug)]
-pub(super) struct Drawn {
+#[derive(Debug)]
+pub(in crate::cli) struct Drawn {
     pub text: String,
     pub json: String,
     pub sheet: Sheet,
@@ -44,38 +44,59 @@ pub(super) struct Drawn {
 
 impl DrawnOutput {
     /// Whether a page is asked for, in which a reader can choose.
-    pub(super) fn is_page(&self) -> bool {
+    pub(in crate::cli) fn is_page(&self) -> bool {
         matches!(self.format, DrawnFormat::Html)
     }
 
+    /// Whether a picture is asked for, on a page or alone.
+    pub(in crate::cli) fn is_picture(&self) -> bool {
+        matches!(self.format, DrawnFormat::Svg | DrawnFormat::Html)
+    }
+
     /// Writes the results; pictures have a title and a line about the run.
-    pub(super) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
-        let each = |of: fn(Drawn) -> String| results.iter().cloned().map(of).collect::<Vec<_>>();
-        let sheets = || results.iter().map(|drawn| drawn.sheet.clone()).collect::<Vec<_>>();
+    pub(in crate::cli) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
+        let (mut texts, mut documents, mut sheets) = (Vec::new(), Vec::new(), Vec::new());
+        for Drawn { text, json, sheet } in results {
+            texts.push(text);
+            documents.push(json);
+            sheets.push(sheet);
+        }
+        self.write_sheets(title, about, &texts.join("\n"), &json_of(documents), &sheets)
+    }
+
+    /// Writes one result of several sheets.
+    pub(in crate::cli) fn write_sheets(
+        &self,
+        title: &str,
+        about: &str,
+        text: &str,
+        json: &str,
+        sheets: &[Sheet],
+    ) -> anyhow::Result<()> {
         match self.format {
-            DrawnFormat::Text => self.file.write_styled(&each(|drawn| drawn.text).join("\n")),
-            DrawnFormat::Json => self.file.write(&json_of(each(|drawn| drawn.json))),
-            DrawnFormat::Svg => self.file.write(&view::sheets_svg(title, about, &sheets())),
-            DrawnFormat::Html => self.file.write(&view::sheets_html(title, about, &sheets())),
+            DrawnFormat::Text => self.file.write_styled(text),
+            DrawnFormat::Json => self.file.write(json),
+            DrawnFormat::Svg => self.file.write(&view::sheets_svg(title, about, sheets)),
+            DrawnFormat::Html => self.file.write(&view::sheets_html(title, about, sheets)),
         }
     }
 }
 
 /// The place of the output.
 #[derive(Debug, clap::Args)]
-pub(super) struct File {
+pub(in crate::cli) struct File {
     /// A file to write; of existing ones, only pages and pictures of Tinderbox are replaced [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 impl File {
-    pub(super) fn is_given(&self) -> bool {
+    pub(in crate::cli) fn is_given(&self) -> bool {
         self.output.is_some()
     }
 
     /// Checks that the output file can be written, before anything is computed.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(in crate::cli) fn check(&self) -> anyhow::Result<()> {
         self.output.as_deref().map_or(Ok(()), |path| {
             let is_ours = |text: &str| view::is_page(text) || view::is_picture(text);
             output::check_replaced(path, "a page or a picture that Tinderbox wrote", is_ours)
@@ -83,7 +104,7 @@ impl File {
     }
 
     /// Writes `text` to the file, atomically, or to standard output.
-    pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
+    pub(in crate::cli) fn write(&self, text: &str) -> anyhow::Result<()> {
         match &self.output {
             Some(path) => output::write(path, text),
             None => print(text),
@@ -92,7 +113,7 @@ impl File {
 
     /// As [`File::write`], of a text with colours, whose long lines are wrapped if the width is known; the caller has
     /// removed control characters from other texts in it.
-    pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
+    pub(in crate::cli) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
         match (&self.output, given_columns()) {
             (Some(path), _) => output::write(path, text),
             (None, Some(n_columns)) => print_styled(&view::folded(text, n_columns)),
@@ -102,7 +123,7 @@ impl File {
 }
 
 /// A single document as it is, or several as an array, followed by a line break.
-pub(super) fn json_of(mut documents: Vec<String>) -> String {
+pub(in crate::cli) fn json_of(mut documents: Vec<String>) -> String {
     match documents.len() {
         1 => documents.remove(0) + "\n",
         _ => format!("[{}]\n", documents.join(",")),
@@ -111,7 +132,7 @@ pub(super) fn json_of(mut documents: Vec<String>) -> String {
 
 /// When colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Color {
+pub(in crate::cli) enum Color {
     /// On a terminal, unless NO_COLOR is set
     Auto,
     /// Always
@@ -122,7 +143,7 @@ pub(super) enum Color {
 
 /// The colours of text.
 #[derive(Debug, clap::Args)]
-pub(super) struct Colors {
+pub(in crate::cli) struct Colors {
     /// Whether to colour text
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
@@ -130,12 +151,12 @@ pub(super) struct Colors {
 
 impl Colors {
     /// The colours of tables in text that goes to `file`, and their width.
-    pub(super) fn style(&self, file: &File) -> (Palette, usize) {
+    pub(in crate::cli) fn style(&self, file: &File) -> (Palette, usize) {
         (self.palette(file.is_given()), n_columns())
     }
 
     /// The colours that the terminal supports. Text in a file has none, unless they are requested.
-    pub(super) fn palette(&self, to_file: bool) -> Palette {
+    pub(in crate::cli) fn palette(&self, to_file: bool) -> Palette {
         let has_colors = !to_file && paint::has_colors(&io::stdout());
         palette(self.color, has_colors, |name| env::var(name).ok())
     }
@@ -143,7 +164,7 @@ impl Colors {
 
 /// The style of a map in text.
 #[derive(Debug, clap::Args)]
-pub(super) struct TextStyle {
+pub(in crate::cli) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
     /// The most columns of a map in text [default: the environment variable COLUMNS, else those of the terminal, else 100]
@@ -152,7 +173,7 @@ pub(super) struct TextStyle {
 }
 
 impl TextStyle {
-    pub(super) fn n_columns(&self) -> usize {
+    pub(in crate::cli) fn n_columns(&self) -> usize {
         self.width.unwrap_or_else(n_columns)
     }
 }

@@ -35,7 +35,7 @@ export function checkpoints(run, { checkpoints: kept }, now, changed) {
   function show() {
     const { step, is_best: isBest } = kept[place()] ?? {};
     input.value = place();
-    shown.textContent = `step ${step}${isBest ? ", the best" : ""}`;
+    shown.textContent = `step ${step?.toLocaleString("en")}${isBest ? ", the best" : ""}`;
     page.set(input, { "aria-valuetext": shown.textContent });
     button.textContent = playing ? "Stop" : "Replay";
   }

@@ -59,7 +59,7 @@ export function runs(main, first) {
       show();
     };
     const name = key === "curve" ? title : page.element("button", { type: "button", class: "plain", click }, title);
-    return page.element("th", { scope: "col", class: isNumber ? `number ${key}` : null }, name);
+    return page.element("th", { scope: "col", class: isNumber ? `number ${key}` : key }, name);
   });
   const compare = page.element("a", { class: "button" }, "Compare");
   const table = page.element(
@@ -93,7 +93,7 @@ export function runs(main, first) {
         status: () => page.element("span", { class: `badge ${run.status}` }, run.status === "running" ? "live" : run.status),
         curve: () => sparkline(run, scale),
       }[key];
-      return page.element("td", { class: isNumber ? `number ${key}` : null }, content ? content() : text(run));
+      return page.element("td", { class: isNumber ? `number ${key}` : key }, content ? content() : text(run));
     });
     const shown = page.element("tr", {}, page.element("td", {}, box), ...cells);
     shown.querySelectorAll("a, input").forEach((node, at) => page.set(node, { "data-focus": `${at} ${run.name}` }));

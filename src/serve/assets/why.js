@@ -1,9 +1,10 @@
 /** What each layer would have predicted, the parts behind a prediction, and the values of one text put into another. */
-import { editor, field, keep, latest, state, statusLine } from "./api.js";
+import { editor, keep, latest, state, statusLine } from "./api.js";
 import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
-const DEFAULTS = { from: "", token: -1, layer: 0, head: 0, step: -1 };
+/** -1: the last token, the head in which it looks furthest back, and the newest checkpoint. */
+const DEFAULTS = { from: "", token: -1, layer: -1, head: -1, step: -1 };
 
 export function why(main, run, about) {
   const defaults = { prompt: about.prompt, ...DEFAULTS };
@@ -13,7 +14,8 @@ export function why(main, run, about) {
   const lens = section("sheet", "Layer by layer");
   const cell = section("sheet", "One token in one head, step by step", 2);
   const cellStatus = statusLine();
-  const asked = () => ({ model: checkpoint.model(), prompt: now.prompt, ...(now.token < 0 ? {} : { token: now.token }) });
+  const chosen = (...names) => Object.fromEntries(names.filter((name) => now[name] >= 0).map((name) => [name, now[name]]));
+  const asked = () => ({ model: checkpoint.model(), prompt: now.prompt, ...chosen("token") });
   const showLens = latest(status, async (signal) => {
     if (now.prompt !== "") {
       const view = now.from === "" ? { view: "lens" } : { view: "patching", from: now.from };
@@ -22,7 +24,7 @@ export function why(main, run, about) {
   });
   const showCell = latest(cellStatus, async (signal) => {
     if (now.prompt !== "") {
-      await cell.show({ ...asked(), view: "explain", layer: now.layer, head: now.head }, signal);
+      await cell.show({ ...asked(), view: "explain", ...chosen("layer", "head") }, signal);
     }
   });
   function changed() {
@@ -37,10 +39,11 @@ export function why(main, run, about) {
     token.value = detail;
     set("token")(detail);
   });
-  const token = page.element("input", {
-    type: "number", min: 0, value: now.token < 0 ? "" : now.token, placeholder: "last",
-    input: () => set("token")(token.value === "" ? -1 : Number(token.value)),
+  const optional = (name, placeholder, max = Infinity) => page.element("input", {
+    type: "number", min: 0, value: now[name] < 0 ? "" : now[name], placeholder,
+    input: ({ target }) => set(name)(target.value === "" ? -1 : Math.min(Number(target.value), max)),
   });
+  const token = optional("token", "last");
   main.append(
     page.element("h2", {}, "Why"),
     checkpoint.node,
@@ -52,8 +55,9 @@ export function why(main, run, about) {
     ),
     page.element("div", { class: "controls" },
       page.element("label", { class: "slider" }, "Token", token),
-      field("Layer", { min: 0, max: about.n_layers - 1, value: now.layer }, set("layer")),
-      field("Head", { min: 0, max: about.n_heads - 1, value: now.head }, set("head")),
+      page.element("label", { class: "slider" }, "Layer", optional("layer", "chosen", about.n_layers - 1)),
+      page.element("label", { class: "slider" }, "Head", optional("head", "chosen", about.n_heads - 1)),
+      page.element("span", { class: "hint" }, "A click on a column below chooses its token, too."),
     ),
     status,
     lens.node,

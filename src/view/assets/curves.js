@@ -182,8 +182,11 @@ class Chart {
     this.ask([middle - half, middle + half]);
   }
 
-  /** Shows these steps, or all of them for `null`. */
+  /** Shows these steps, or all of them for `null`, and reads one of them: at first the last. */
   show(shown) {
+    const [low, high] = shown ?? [-Infinity, Infinity];
+    const step = shown ? Math.min(Math.max(this.all[this.index], low), high) : this.all.at(-1);
+    this.index = nearest(this.all, step);
     this.shown = shown;
     for (const picture of this.pictures) {
       this.draw(picture);
@@ -319,13 +322,14 @@ class Chart {
 
 page.view("curves", (section, numbers) => {
   const figures = [...section.querySelectorAll("figure")];
-  const whole = page.element("button", { type: "button", hidden: true, click: () => show(null) }, "Whole run");
+  // Disabled rather than hidden, so that nothing moves when it can be used.
+  const whole = page.element("button", { type: "button", disabled: true, click: () => show(null) }, "Whole run");
   // All charts show the same steps, the same curves, and are read at the same place.
   const show = (asked) => {
     const least = charts[0].across === "seconds" ? 0 : LEAST_STEPS;
     const steps = asked && asked[1] - asked[0] >= least ? asked : null;
     charts.forEach((chart) => chart.show(steps));
-    whole.hidden = steps === null;
+    whole.disabled = steps === null;
   };
   const switches = [];
   const shared = {
@@ -361,7 +365,7 @@ page.view("curves", (section, numbers) => {
     const options = Object.entries(AXES).map(([value, name]) => page.element("option", { value }, name));
     const over = page.element("select", {
       "aria-label": "Over", change: () => {
-        whole.hidden = true;
+        whole.disabled = true;
         charts.forEach((chart) => chart.again({ across: over.value }));
       },
     }, ...options);

@@ -1,3 +1,6 @@
+/** The cell that the reader chose last, to be read again after the server drew its grid anew. */
+let chosen = null;
+
 /** A grid's cell in words: the one under the pointer, or the one that the arrow keys reach. */
 function readCells(table) {
   const output = table.closest("figure").querySelector("output");
@@ -20,6 +23,7 @@ function readCells(table) {
   // A click, or Enter, chooses the column whose bars are shown below.
   const bars = [...table.closest("section").querySelectorAll("figure[data-column]")];
   const choose = () => {
+    chosen = { label: table.ariaLabel, at };
     if (bars.some((figure) => Number(figure.dataset.column) === at.column)) {
       bars.forEach((figure) => (figure.hidden = Number(figure.dataset.column) !== at.column));
     }
@@ -58,10 +62,46 @@ function readCells(table) {
       }
     },
   });
-  output.textContent = "Point at a cell, or walk with the arrow keys.";
+  if (chosen?.label !== table.ariaLabel || !show(chosen.at)) {
+    output.textContent = "Point at a cell, or walk with the arrow keys.";
+  }
+}
+
+/** A text or a map in words: the token under the pointer, or the one that the arrow keys reach. */
+function walk(node) {
+  const output = node.closest("figure").querySelector("output");
+  const all = [...node.querySelectorAll("[data-about]")];
+  let at = 0;
+  const show = (to) => {
+    all[at].classList.remove("present");
+    at = Math.min(Math.max(to, 0), all.length - 1);
+    all[at].classList.add("present");
+    output.textContent = all[at].dataset.about;
+  };
+  const point = (event) => {
+    const found = event.target.closest("[data-about]");
+    if (found) {
+      show(all.indexOf(found));
+    }
+  };
+  page.set(node, {
+    pointermove: point,
+    pointerdown: point,
+    focus: () => show(at),
+    keydown: (event) => {
+      const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: -all.length, End: all.length }[event.key];
+      if (by) {
+        event.preventDefault();
+        show(at + by);
+        all[at].scrollIntoView({ block: "nearest", inline: "nearest" });
+      }
+    },
+  });
+  output.textContent = "Point at a token, or walk with the arrow keys.";
 }
 
 page.view("sheet", (section) => {
   section.querySelectorAll(".cells").forEach(readCells);
+  section.querySelectorAll("[data-walk]").forEach(walk);
   section.querySelector(".lead").after(page.actions(section, () => section));
 });

@@ -14,7 +14,7 @@ use crate::model::probe::Point;
 use crate::tokenizer::visible;
 use crate::view::html::packing::Packing;
 use crate::view::terminal::columns::fit;
-use crate::view::{Fragment, escape, page_about};
+use crate::view::{Fragment, breakable, escape, page_about};
 
 const STYLES: &[&str] = &[
     include_str!("../assets/attention/attention.css"),
@@ -52,13 +52,18 @@ const FINE_MIB: usize = 4;
 /// The most columns of a heading.
 const HEADING: usize = 72;
 
+/// A heading that was cut, without a part of its last word.
+fn whole_words(heading: &str) -> String {
+    let cut = heading.strip_suffix('…').and_then(|cut| cut.rsplit_once('·'));
+    cut.map_or_else(|| heading.to_owned(), |(words, _)| format!("{words}·…"))
+}
+
 /// The page: a section for each prompt; `about` names a run and its step.
 #[must_use]
 pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
     let section = |details: &PromptDetails| {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
-        // Lines may break after each visible space.
-        (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
+        (breakable(&whole_words(heading.trim_end())), attention_fragment(details))
     };
     page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
 }
@@ -395,6 +400,13 @@ mod tests {
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
         assert!(error.contains("513 MiB") && error.contains("--layer"), "{error}");
+    }
+
+    #[test]
+    fn a_heading_ends_with_a_word() {
+        assert_eq!(whole_words("it·was·too·tir…"), "it·was·too·…");
+        assert_eq!(whole_words("it·was·tired"), "it·was·tired");
+        assert_eq!(whole_words("tire…"), "tire…");
     }
 
     #[test]

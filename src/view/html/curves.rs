@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::view::Fragment;
 use crate::view::svg::plot::{self, Axis, Plot, Point, Size, legend_entry, margin, text_width, thinned};
 use crate::view::svg::{self, Anchor};
+use crate::view::{Fragment, escape};
 
 const STYLE: &str = include_str!("../assets/curves.css");
 const AXES: &str = include_str!("../assets/axes.js");
@@ -36,9 +36,9 @@ pub(crate) const SECONDS: Across = Across { name: "seconds", factor: 1e-3 };
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
     /// The name of the chart within a page, as an attribute.
-    pub id: &'static str,
+    pub id: String,
     /// The name of the chart, and its unit.
-    pub title: [&'static str; 2],
+    pub title: [String; 2],
     /// The curves, back to front.
     pub series: Vec<Series>,
     pub across: Across,
@@ -92,6 +92,22 @@ impl Series {
 }
 
 impl Chart {
+    /// A chart by step without a title, whose axis starts at 0.
+    pub fn from_zero(id: &str, series: Vec<Series>) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: Default::default(),
+            series,
+            across: STEPS,
+            is_ranked: false,
+            is_logarithmic: false,
+            mark: None,
+            from_zero: true,
+            ceiling: f64::INFINITY,
+            decimals: None,
+        }
+    }
+
     /// Whether there is nothing to draw.
     pub fn is_empty(&self) -> bool {
         self.series.iter().all(|series| series.points.is_empty())
@@ -102,14 +118,38 @@ impl Chart {
         self.numbers().any(|number| number > self.ceiling)
     }
 
-    /// The chart as a file.
-    pub fn file(&self) -> String {
+    /// The chart as a file, with a line about the run.
+    pub fn file(&self, about: &str) -> String {
         let [width, height] = FILE;
         let drawn: Vec<&Series> = self.series.iter().filter(|series| !series.points.is_empty()).collect();
         let legend = self.listed(&drawn).into_iter().map(|(name, of)| (format!("line {}", drawn[of[0]].class), name));
         let body = self.drawn(&self.plot([width, height]));
         let note = self.is_cut().then_some(CUT);
-        plot::file(self.title, &legend.collect::<Vec<_>>(), note, [width, height], &body)
+        plot::file(
+            self.title.each_ref().map(|text| &**text),
+            about,
+            &legend.collect::<Vec<_>>(),
+            note,
+            [width, height],
+            &body,
+        )
+    }
+
+    /// The chart as a figure of a page, without a script.
+    pub fn still(&self) -> String {
+        let pictures = [Size::Wide, Size::Narrow].map(|size| self.svg(size)).concat();
+        format!("<figure>\n<figcaption>{}</figcaption>\n{pictures}</figure>\n", escape(&self.title.join(", ")))
+    }
+
+    /// Draws the chart within a picture, with its upper left corner there; returns its right and lower ends.
+    pub fn below(&self, svg: &mut String, [x, y]: [f64; 2]) -> [f64; 2] {
+        const TITLE: f64 = 28.0;
+        let [width, height] = pixels(Size::Wide);
+        *svg += &format!("<g transform=\"translate({x} {y})\">\n");
+        *svg += &svg::text("i", [0.0, 14.0], Some(13.0), Anchor::Start, &self.title.join(", "));
+        *svg +=
+            &format!("<g transform=\"translate(0 {TITLE})\">\n{}</g>\n</g>\n", self.drawn(&self.plot([width, height])));
+        [x + width, y + TITLE + height]
     }
 
     /// The chart as part of a page.
@@ -118,12 +158,12 @@ impl Chart {
         let numbers = |Axis { domain: [a, b], range: [c, d] }: Axis| format!("{a} {b} {c} {d}");
         let data = format!(" data-x=\"{}\" data-y=\"{}\"", numbers(plot.x), numbers(plot.y));
         let drawing = format!("<g class=\"drawing\">\n{}</g>\n", self.drawn(&plot));
-        plot::in_page(size, pixels(size), &self.title.join(", "), &data, &drawing)
+        plot::in_page(size, pixels(size), &escape(&self.title.join(", ")), &data, &drawing)
     }
 
     /// The chart as a figure of a page in these sizes, and its data.
     fn figure(&self, sizes: &[Size]) -> (String, Value) {
-        let [title, unit] = self.title;
+        let [title, unit] = self.title.each_ref().map(|text| escape(text));
         let [width, _] = FILE;
         let mut series = self.thinned_series(width);
         series.retain(|series| !series.points.is_empty());
@@ -138,7 +178,7 @@ impl Chart {
             "<figure data-chart=\"{}\">\n\
              <figcaption><span class=\"what\">{title}<span class=\"unit\">{unit}</span></span>\
              <span class=\"legend\">{legend}{cut}</span></figcaption>\n<output></output>\n{}</figure>\n",
-            self.id,
+            escape(&self.id),
             sizes.iter().map(|size| self.svg(*size)).collect::<String>(),
         );
         let series = series.iter().map(|series| {
@@ -335,8 +375,8 @@ mod tests {
 
     fn chart(points: Vec<Point>) -> Chart {
         Chart {
-            id: "loss",
-            title: ["Loss", "nats per token"],
+            id: "loss".to_owned(),
+            title: ["Loss", "nats per token"].map(str::to_owned),
             series: vec![series("training", "train", points)],
             across: STEPS,
             is_ranked: false,
@@ -395,12 +435,13 @@ mod tests {
             let number: f64 = number.parse().expect(path);
             assert!((0.0..=880.0).contains(&number), "{path}");
         }
-        assert!(chart.file().contains("higher values"));
+        assert!(chart.file("").contains("higher values"));
     }
 
     #[test]
     fn a_file_has_its_colours_for_light_and_dark() {
-        let svg = chart(vec![(1, 4.0), (2, 3.0)]).file();
+        let svg = chart(vec![(1, 4.0), (2, 3.0)]).file("mine, step 2");
+        assert!(svg.contains(">mine, step 2</text>"), "{svg}");
         assert!(svg.contains("@media (prefers-color-scheme: dark)"));
         assert!(!svg.contains("light-dark(") && !svg.contains("var("), "not every viewer knows these");
         assert!(svg.contains("training</text>"));

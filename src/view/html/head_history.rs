@@ -98,10 +98,10 @@ impl HeadHistory {
     }
 
     /// The history as a file.
-    pub fn file(&self) -> String {
+    pub fn file(&self, about: &str) -> String {
         let layout = Layout::new(Size::Wide);
         let title = ["What each head does", "score by step, a line for each head"];
-        plot::file(title, &self.legend(), None, layout.size(), &self.panels(&layout))
+        plot::file(title, about, &self.legend(), None, layout.size(), &self.panels(&layout))
     }
 
     fn svg(&self, size: Size) -> String {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(data["heads"][5], "1.2");
         assert_eq!(data["scores"]["local"][5], json!([0.1, 0.9]));
         assert_eq!(data["scores"]["self"][5], json!([null, null]));
-        assert!(history.file().contains(">layer 1</text>"));
+        assert!(history.file("").contains(">layer 1</text>"));
     }
 
     #[test]

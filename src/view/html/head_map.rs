@@ -40,13 +40,14 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads, evidence: &[Vec<HeadEvide
             let kind = scores.kind();
             let (name, class) = (kind.to_string(), class(kind));
             let most = lead(scores, &heads.even, evidence.get(layer).and_then(|layer| layer.get(head)));
-            let label = match is_many {
-                true => describe(kind)[0].to_owned(),
-                false => format!("{name}<small>{}</small>", escape(&most.map(|it| it.short()).unwrap_or_default())),
+            let most = escape(&most.map(|it| it.short()).unwrap_or_default());
+            let (label, spoken) = match is_many {
+                true => (describe(kind)[0].to_owned(), name.clone()),
+                false => (format!("{name} <small>{most}</small>"), format!("{name} {most}")),
             };
             rows += &format!(
                 "<td><button type=\"button\" class=\"cell {class}\" data-head=\"{layer}.{head}\" title=\"{}\" \
-                 aria-label=\"head {layer}.{head}: {name}\">{label}</button></td>",
+                 aria-label=\"head {layer}.{head}: {spoken}\">{label}</button></td>",
                 summary(scores)
             );
         }

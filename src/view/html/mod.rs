@@ -69,7 +69,7 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
     for (number, (heading, fragment)) in (1..).zip(sections) {
         let heading = escape(heading.as_ref());
         contents += &format!("<li><a href=\"#section-{number}\">{heading}</a></li>\n");
-        body += &section(number, &heading, fragment);
+        body += &section(number, &heading, heading == escape(title), fragment);
         if kinds.iter().all(|known| known.kind != fragment.kind) {
             kinds.push(fragment);
         }
@@ -143,9 +143,12 @@ pub(crate) fn script(kinds: &[&Fragment]) -> String {
     script + "\npage.start();\n"
 }
 
-fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, lists, .. }: &Fragment) -> String {
+/// A section; a heading that repeats the title is there only for the names of pictures.
+fn section(number: usize, heading: &str, is_title: bool, fragment: &Fragment) -> String {
+    let Fragment { kind, scripts, body, data, lists, .. } = fragment;
+    let hidden = if is_title { " hidden" } else { "" };
     let mut html = format!(
-        "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{heading}</h2>\n{body}\n"
+        "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2{hidden}>{heading}</h2>\n{body}\n"
     );
     if !scripts.is_empty() {
         html += "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n";
@@ -159,6 +162,11 @@ fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, l
         html += "</script>\n";
     }
     html + "</section>\n"
+}
+
+/// A text whose lines may break after each visible space, and then nowhere within a word.
+pub(crate) fn breakable(text: &str) -> String {
+    text.replace('·', "·\u{200b}")
 }
 
 /// Escapes text for HTML or SVG, between tags or in a quoted attribute.
@@ -211,6 +219,7 @@ mod tests {
     fn styles_and_scripts_of_a_kind_are_written_once() {
         let sections = [("One", moving("[1]")), ("Still", Fragment::empty("words", &[], &[])), ("Two", moving("[2]"))];
         assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
+        assert!(page("One", "", &sections[..1]).contains("<h2 hidden>One"), "a title is not said twice");
         let html = page("A page", "", &sections);
         assert_eq!(html.matches("const one = 1;").count(), 1);
         assert_eq!(html.matches("section.example {").count(), 1);

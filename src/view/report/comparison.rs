@@ -1,6 +1,6 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
-use super::curves::{SMALL, TRAINING_LOSS, progress};
+use super::curves::{self, Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
 use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
@@ -58,8 +58,8 @@ impl Comparison {
     fn charts(&self, names: &[String]) -> Vec<Chart> {
         let runs = || names.iter().zip(&self.reports).enumerate().rev();
         let losses = Chart {
-            id: "loss",
-            title: ["Validation loss", "bits per byte, estimates"],
+            id: "loss".to_owned(),
+            title: ["Validation loss", "bits per byte, estimates"].map(str::to_owned),
             series: runs()
                 .map(|(at, (name, report))| Series {
                     name: name.clone(),
@@ -77,18 +77,42 @@ impl Comparison {
             ceiling: f64::INFINITY,
             decimals: Some(4),
         };
-        let small = |column: super::curves::Column| {
-            let of_runs = runs().map(|(at, (name, report))| (name.clone(), class(at), &report.curves));
-            Chart { is_ranked: true, ..column.chart(of_runs) }
-        };
-        let training = Chart { from_zero: false, ..small(TRAINING_LOSS) };
-        [losses, training].into_iter().chain(SMALL.map(small)).collect()
+        let training = Chart { from_zero: false, ..self.column(TRAINING_LOSS, names) };
+        let small = [LEARNING_RATE, GRADIENT_NORM, SPEED].map(|column| self.column(column, names));
+        [losses, training].into_iter().chain(small).chain(self.gradient_norms(names)).collect()
+    }
+
+    /// A column of the logs, with a curve per run, the best in front.
+    fn column(&self, column: Column, names: &[String]) -> Chart {
+        let runs = names.iter().zip(&self.reports).enumerate().rev();
+        let of_runs = runs.map(|(at, (name, report))| (name.clone(), class(at), &report.curves));
+        Chart { is_ranked: true, ..column.chart(of_runs) }
+    }
+
+    /// The gradient norms of each layer, with a curve per run.
+    fn gradient_norms(&self, names: &[String]) -> Vec<Chart> {
+        let mut charts = Vec::new();
+        let layers = self.reports.iter().map(|report| report.curves.gradient_norms()).collect::<Vec<_>>();
+        // The layers of the deepest run: those of the others are among them.
+        let deepest = layers.iter().max_by_key(|layers| layers.len()).into_iter().flatten();
+        for (layer, _) in deepest {
+            let of_run = |at: usize| {
+                let (_, points) = layers[at].iter().find(|(known, _)| known == layer)?;
+                Some((names[at].clone(), class(at), points.clone(), &self.reports[at].curves))
+            };
+            charts.push(Chart {
+                title: [(*layer).to_owned(), "gradient norm".to_owned()],
+                is_ranked: true,
+                ..curves::chart(&format!("gradients-{layer}"), (0..names.len()).rev().filter_map(of_run))
+            });
+        }
+        charts
     }
 
     fn table(&self, names: &[String]) -> Fragment {
-        let mut body = "<div class=\"scrolls\">\n<table>\n<tr><th>run</th><th>bits per byte</th><th>best validation \
-                        loss</th><th>at step</th><th>steps</th><th>parameters</th><th>tokens per second</th><th>time of \
-                        steps</th></tr>\n"
+        let mut body = "<div class=\"scrolls\" role=\"region\" aria-label=\"The runs\" tabindex=\"0\">\n<table>\n\
+                        <tr><th>run</th><th>bits per byte</th><th>best validation loss</th><th>at step</th>\
+                        <th>steps</th><th>parameters</th><th>tokens per second</th><th>time of steps</th></tr>\n"
             .to_owned();
         for (at, (name, report)) in names.iter().zip(&self.reports).enumerate() {
             let facts = &report.facts;
@@ -132,7 +156,9 @@ impl Comparison {
         };
         let rows: String = self.differences.iter().map(row).collect();
         let table = format!("<table>\n<tr><td></td>{heading}</tr>\n{rows}</table>");
-        Some(fragment(format!("<div class=\"scrolls\">\n{table}\n</div>")))
+        Some(fragment(format!(
+            "<div class=\"scrolls\" role=\"region\" aria-label=\"The settings\" tabindex=\"0\">\n{table}\n</div>"
+        )))
     }
 }
 

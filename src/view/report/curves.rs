@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::run::{Curves, RunInfo};
-use crate::view::{Chart, STEPS, Series};
+use crate::view::{Chart, N_SERIES, Point, STEPS, Series, spread};
 
 /// The multiple of the first loss above which losses are drawn at the upper edge: an explosion would flatten everything
 /// else.
@@ -23,8 +23,8 @@ pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
     let first = train.first().into_iter().chain(validation.first());
     let first = first.map(|point| point.1).fold(0.0, f64::max);
     Chart {
-        id: "loss",
-        title: ["Loss", "nats per token"],
+        id: "loss".to_owned(),
+        title: ["Loss", "nats per token"].map(str::to_owned),
         series: vec![
             Series {
                 name: "training".to_owned(),
@@ -75,42 +75,53 @@ pub(super) const LEARNING_RATE: Column =
 pub(super) const TRAINING_LOSS: Column =
     Column { id: "training", title: ["Training loss", "nats per token"], key: "train_loss", decimals: Some(4) };
 
-/// The small charts of a run.
-pub(super) const SMALL: [Column; 3] = [
-    LEARNING_RATE,
-    Column { id: "gradients", title: ["Gradient norm", "before clipping"], key: "gradient_norm", decimals: Some(3) },
-    Column { id: "speed", title: ["Speed", "tokens per second"], key: "tokens_per_s", decimals: Some(0) },
-];
+pub(super) const GRADIENT_NORM: Column =
+    Column { id: "gradients", title: ["Gradient norm", "before clipping"], key: "gradient_norm", decimals: Some(3) };
+
+pub(super) const SPEED: Column =
+    Column { id: "speed", title: ["Speed", "tokens per second"], key: "tokens_per_s", decimals: Some(0) };
+
+/// The gradient norm of each layer of a run, as curves of one chart; of a deep model only some of the layers.
+pub(super) fn gradient_norms(curves: &Curves) -> Chart {
+    let layers = curves.gradient_norms();
+    let shown = spread(layers.len(), N_SERIES);
+    let rest =
+        if shown.len() < layers.len() { format!(", of {} of {}", shown.len(), layers.len()) } else { String::new() };
+    let series = shown.iter().enumerate().map(|(at, layer)| {
+        let (name, points) = &layers[*layer];
+        ((*name).to_owned(), format!("series-{at}"), points.clone(), curves)
+    });
+    Chart {
+        title: [format!("Gradient norm by layer{rest}"), GRADIENT_NORM.title[1].to_owned()],
+        is_logarithmic: true,
+        ..chart("gradients-by-layer", series)
+    }
+}
 
 impl Column {
     /// A chart of this column, with the name, the CSS class and the log of each curve.
     pub fn chart<'a>(self, curves: impl IntoIterator<Item = (String, String, &'a Curves)>) -> Chart {
         let Self { id, title, key, decimals } = self;
-        let series = curves.into_iter().map(|(name, class, curves)| Series {
-            name,
-            class,
-            points: curves.column(key),
-            has_dots: false,
-            progress: progress(curves),
-        });
-        Chart {
-            id,
-            title,
-            series: series.collect(),
-            across: STEPS,
-            is_ranked: false,
-            is_logarithmic: false,
-            mark: None,
-            from_zero: true,
-            ceiling: f64::INFINITY,
-            decimals,
-        }
+        let series = curves.into_iter().map(|(name, class, curves)| (name, class, curves.column(key), curves));
+        Chart { title: title.map(str::to_owned), decimals, ..chart(id, series) }
     }
 
     /// A chart of this column of one run.
     pub fn single(self, curves: &Curves) -> Chart {
         self.chart([(self.title[0].to_lowercase(), "rate".to_owned(), curves)])
     }
+}
+
+/// A chart without a title, from 0, with the name, the CSS class, the points and the log of each curve.
+pub(super) fn chart<'a>(id: &str, curves: impl IntoIterator<Item = (String, String, Vec<Point>, &'a Curves)>) -> Chart {
+    let series = curves.into_iter().map(|(name, class, points, curves)| Series {
+        name,
+        class,
+        points,
+        has_dots: false,
+        progress: progress(curves),
+    });
+    Chart { decimals: GRADIENT_NORM.decimals, ..Chart::from_zero(id, series.collect()) }
 }
 
 #[cfg(test)]

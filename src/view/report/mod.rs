@@ -2,6 +2,7 @@
 //!
 //! A running, failed or older run has a report as far as its files allow; [`Report::notes`] says what is missing.
 
+mod answers;
 mod comparison;
 mod curves;
 mod measured;
@@ -13,10 +14,13 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
+use crate::format::grouped;
 use crate::inspect::ScoredHeads;
 use crate::run::files::remove_left_over;
-use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
-use crate::view::{self, Chart, HeadHistory};
+use crate::run::{
+    self, BeforeAndAfter, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically,
+};
+use crate::view::{self, HeadHistory};
 pub use comparison::Comparison;
 use measured::Measured;
 use settings::Section;
@@ -51,6 +55,7 @@ pub struct Report {
     curves: Curves,
     heads: Option<HeadHistory>,
     samples: Vec<Sample>,
+    compared: Option<BeforeAndAfter>,
     settings: Vec<Section>,
     measured: Option<Measured>,
     /// One line for each missing part.
@@ -74,6 +79,7 @@ impl Report {
             curves: Curves::read(run)?,
             heads: HeadHistory::new(&run::head_metrics(run, ScoredHeads::from_json)?),
             samples: run::samples(run)?,
+            compared: BeforeAndAfter::read(run)?,
             settings: settings::sections(&run::config_table(run)?),
             measured: None,
             notes,
@@ -110,13 +116,14 @@ impl Report {
     /// If a file cannot be written; each is replaced atomically.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
         remove_left_over(run.root()); // of an earlier report that was killed
+        let about = format!("{}, step {}", self.name(), grouped(self.facts.step));
         let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.single(&self.curves)];
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
         for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
-            replace(&run.join(name), &chart.file())?;
+            replace(&run.join(name), &chart.file(&about))?;
         }
         if let Some(heads) = &self.heads {
-            replace(&run.join(layout::HEADS_SVG), &heads.file())?;
+            replace(&run.join(layout::HEADS_SVG), &heads.file(&about))?;
         }
         replace(&run.join(PAGE), &self.html())
     }
@@ -125,8 +132,9 @@ impl Report {
     #[must_use]
     pub fn html(&self) -> String {
         let losses = curves::losses(&self.curves, &self.facts);
-        let small = curves::SMALL.map(|column| column.single(&self.curves));
-        let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
+        let [rate, norm, speed] =
+            [curves::LEARNING_RATE, curves::GRADIENT_NORM, curves::SPEED].map(|column| column.single(&self.curves));
+        let charts = [losses, rate, norm, curves::gradient_norms(&self.curves), speed];
         let measured = self.measured.as_ref();
         let head_map = |Measured { step, heads, evidence, .. }: &Measured| view::head_map(*step, heads, evidence);
         let attention = measured.and_then(|measured| measured.attention.as_ref());
@@ -134,6 +142,7 @@ impl Report {
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
             ("Curves", view::curves(&charts, &newest)),
+            ("Before and after", self.compared.as_ref().map(answers::answers)),
             ("What it wrote", samples::samples(&self.samples, &self.curves)),
             ("What each head does", measured.map(head_map)),
             ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),

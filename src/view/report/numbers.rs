@@ -41,7 +41,7 @@ pub(super) fn numbers(report: &Report) -> Fragment {
     }
     body += "</dl>\n";
     if !report.notes.is_empty() {
-        let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
+        let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", with_code(note)));
         body += &format!("<ul class=\"notes\">\n{}</ul>\n", notes.collect::<String>());
     }
     fragment(body)
@@ -52,6 +52,12 @@ pub(super) fn details(report: &Report) -> Fragment {
     let facts = facts(report).into_iter();
     let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
     fragment(format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>()))
+}
+
+/// Plain text as HTML; what stands between backticks is code.
+fn with_code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()
 }
 
 fn fragment(body: String) -> Fragment {

@@ -32,7 +32,7 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
         let loss = loss.map(|(_, loss)| format!("<small>validation loss ~{loss:.4}</small>"));
         // HTML drops a line break at the start of `pre`, and the text may begin with one.
         body += &format!(
-            "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>\n",
+            "<li><h3>Step {}{}</h3>\n<pre tabindex=\"0\">\n{}</pre></li>\n",
             grouped(*step),
             loss.unwrap_or_default(),
             shown(text)
@@ -46,7 +46,9 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
 pub(super) fn newest(heading: &str, samples: &[Sample]) -> Option<String> {
     let Sample { step, text } = samples.last()?;
     let (heading, step, text) = (escape(heading), grouped(*step), shown(text.trim()));
-    Some(format!("<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre>{text}</pre>\n</aside>\n"))
+    Some(format!(
+        "<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre tabindex=\"0\">{text}</pre>\n</aside>\n"
+    ))
 }
 
 /// The text as HTML, without control characters: an untrained model may generate anything.
@@ -64,7 +66,7 @@ mod tests {
             Sample { step: 1000, text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned() };
         let html = samples(&[sample], &Curves::default()).expect("a section").body;
         assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
-        assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");
+        assert!(html.contains("<pre tabindex=\"0\">\n\n&lt;/pre&gt;"), "{html}");
         assert!(!html.contains('\u{1b}') && !html.contains('\0'));
         assert!(html.contains("Step 1,000<"));
     }

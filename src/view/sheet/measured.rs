@@ -75,7 +75,7 @@ fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
         compared_with(it, ["“", "”"]),
         signed(it.difference, 4)
     );
-    Bars { title, rows: contributions(it), choice: None }
+    Bars { title, rows: contributions(it), choice: None, label: in_nats }
 }
 
 /// The rise of the loss without each head and layer; `measured_on` names the text.
@@ -84,7 +84,7 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     let rises: Vec<(Part, f64)> =
         it.parts.iter().filter_map(|part| Some((part.part, part.mean.or(part.zero)? - it.loss))).collect();
     let has_mean = it.parts.iter().any(|part| part.mean.is_some());
-    let instead = if has_mean { "their mean over the text" } else { "zeros" };
+    let instead = if has_mean { "their mean over the text" } else { "zero" };
     let about = |part: Part, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
     let title = "How much the loss rises without each part, nats per token".to_owned();
     let grid =
@@ -93,12 +93,12 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
     let most = order.first();
     let rows = order.iter().take(N_RANKED).map(|(part, rise)| (part.to_string(), *rise)).collect();
-    let ranked = Bars { title: "The parts without which it rises most".to_owned(), rows, choice: None };
+    let ranked = Bars { title: "The parts without which it rises most".to_owned(), rows, choice: None, label: in_nats };
     Sheet {
         heading: "The loss without each part".to_owned(),
         lead: format!(
             "The whole model has a loss of {:.4} nats per token over {} tokens: {measured_on}. A part is switched off by \
-             putting {instead} in the place of its values; its number is how much worse the model then predicts this text, \
+             setting its values to {instead}; its number is how much worse the model then predicts this text, \
              and below 0 the model does better without it.{}",
             it.loss,
             grouped(it.tokens as u64),
@@ -107,6 +107,10 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
         ),
         figures: vec![Figure::Grid(grid), Figure::Bars(ranked)],
     }
+}
+
+fn in_nats(number: f64) -> String {
+    signed(number, 4)
 }
 
 /// Parts by layer: the heads, the whole attention layer, the feed-forward layer.

@@ -3,13 +3,19 @@
 pub(crate) mod embeddings;
 pub(crate) mod explanation;
 pub(crate) mod heads;
+pub(crate) mod map;
 pub(crate) mod measured;
+pub(crate) mod pieces;
+pub(crate) mod plan;
 
 use crate::format::signed;
+use crate::view::svg::plot;
 use crate::view::svg::{self, Anchor};
 use crate::view::terminal::columns::{fit, flow, width};
 use crate::view::theme::{self, Heat, Theme, hex};
-use crate::view::{Fragment, escape, page_about};
+use crate::view::{Chart, Fragment, breakable, escape, page_about};
+use map::Map;
+use pieces::Pieces;
 
 const STYLE: &str = include_str!("../assets/sheet.css");
 const SCRIPT: &str = include_str!("../assets/sheet.js");
@@ -32,6 +38,13 @@ pub enum Figure {
     Grid(Grid),
     /// A bar per number, to the right or the left of 0.
     Bars(Bars),
+    /// A text in coloured pieces.
+    Pieces(Pieces),
+    /// Names in a plane.
+    Map(Map),
+    /// Curves.
+    #[allow(private_interfaces, reason = "only drawn, and made here")]
+    Chart(Chart),
 }
 
 /// Cells in rows and columns, coloured by value.
@@ -67,6 +80,8 @@ pub struct Cell {
 pub enum ColorScale {
     /// From 0 to 1, by square root, like weights.
     Fraction,
+    /// From 0 up to the number that has full strength, evenly: bits.
+    UpTo(f64),
     /// Below and above 0; the given number has full strength.
     Signed(f64),
 }
@@ -81,6 +96,8 @@ pub struct Bars {
     /// The column of the sheet's first grid that they are about, if the reader can choose another; of these only the one
     /// that is shown first is in a picture.
     pub choice: Option<Choice>,
+    /// A number as text.
+    pub label: fn(f64) -> String,
 }
 
 /// One of several bars, by the column that a reader clicks.
@@ -104,6 +121,7 @@ impl ColorScale {
     fn strength(self, value: f64) -> f32 {
         match self {
             Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
+            Self::UpTo(full) => (value / full).clamp(0.0, 1.0) as f32,
             Self::Signed(full) => (value.abs() / full).clamp(0.0, 1.0).sqrt() as f32,
         }
     }
@@ -112,6 +130,7 @@ impl ColorScale {
     fn legend(self) -> Vec<(f64, String)> {
         match self {
             Self::Fraction => [0.0, 0.01, 0.05, 0.2, 0.5, 1.0].map(|x| (x, format!("{:.0} %", 100.0 * x))).to_vec(),
+            Self::UpTo(full) => [0.0, 0.25, 0.5, 0.75, 1.0].map(|x| (x * full, (x * full).to_string())).to_vec(),
             Self::Signed(full) => {
                 let decimals = if full < 0.1 { 4 } else { 2 };
                 let label = |x: f64| if x == 0.0 { "0".to_owned() } else { signed(x, decimals) };
@@ -124,7 +143,7 @@ impl ColorScale {
     pub(crate) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
         let strength = self.strength(value);
         let ground = match self {
-            Self::Fraction => Heat::new(theme).at(strength),
+            Self::Fraction | Self::UpTo(_) => Heat::new(theme).at(strength),
             Self::Signed(_) => {
                 let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
                 theme::between(theme::rgb("panel", theme), full, strength)
@@ -137,21 +156,24 @@ impl ColorScale {
 /// Several sheets as a page; `about` names a run and its step.
 #[must_use]
 pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
-    let section = |sheet: &Sheet| (sheet.heading.clone(), sheet_fragment(sheet));
+    let section = |sheet: &Sheet| (breakable(&sheet.heading), sheet_fragment(sheet));
     page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
 }
 
 /// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment::empty("sheet", &[STYLE], &[SCRIPT]);
+pub(crate) const EMPTY: Fragment = Fragment::empty("sheet", &[plot::STYLE, STYLE], &[SCRIPT]);
 
 /// A sheet as a section of any page.
 pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
     let figures = sheet.figures.iter().map(|figure| match figure {
         Figure::Grid(grid) => grid.html(),
         Figure::Bars(bars) => bars.html(),
+        Figure::Pieces(pieces) => pieces.html(),
+        Figure::Map(map) => map.html(),
+        Figure::Chart(chart) => chart.still(),
     });
     Fragment {
-        body: format!("<p class=\"lead\">{}</p>\n{}", escape(&sheet.lead), figures.collect::<String>()),
+        body: format!("<p class=\"lead\">{}</p>\n{}", breakable(&escape(&sheet.lead)), figures.collect::<String>()),
         ..EMPTY
     }
 }
@@ -160,6 +182,26 @@ pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
 fn css_colors(scale: ColorScale, value: f64) -> [String; 2] {
     let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
     [0, 1].map(|at| format!("light-dark({}, {})", light[at], dark[at]))
+}
+
+/// The colours of a scale and their values, as a line of a page.
+fn legend_html(scale: ColorScale) -> String {
+    let entry = |(value, label): (f64, String)| {
+        let [ground, _] = css_colors(scale, value);
+        format!("<span><i style=\"background:{ground}\"></i>{}</span>", escape(&label))
+    };
+    format!("<p class=\"scale\">{}</p>\n", scale.legend().into_iter().map(entry).collect::<String>())
+}
+
+/// The same in a picture, below `y`.
+fn legend_svg(scale: ColorScale, svg: &mut String, y: f64) {
+    let mut x = MARGIN;
+    for (value, label) in scale.legend() {
+        let (class, _) = scale.classes(value);
+        *svg += &format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\"/>\n");
+        *svg += &svg::text("i", [x + 18.0, y + 10.0], Some(SIZE), Anchor::Start, &label);
+        x += 18.0 + ADVANCE * (width(&label) as f64 + 2.0);
+    }
 }
 
 impl Grid {
@@ -185,13 +227,9 @@ impl Grid {
             }
             rows += "</tr>\n";
         }
-        let entry = |(value, label): (f64, String)| {
-            let [ground, _] = css_colors(self.scale, value);
-            format!("<span><i style=\"background:{ground}\"></i>{}</span>", escape(&label))
-        };
-        let legend: String = self.scale.legend().into_iter().map(entry).collect();
+        let legend = legend_html(self.scale);
         format!(
-            "<figure>\n<figcaption>{}</figcaption>\n<p class=\"scale\">{legend}</p>\n<output></output>\n\
+            "<figure>\n<figcaption>{}</figcaption>\n{legend}<output></output>\n\
              <div class=\"scrolls\">\n<table class=\"cells\" tabindex=\"0\" aria-label=\"{}\">\n\
              <thead><tr><td></td>{columns}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n</figure>\n",
             escape(&self.title),
@@ -210,14 +248,7 @@ impl Grid {
         let column = ADVANCE * (widest + 1.0);
         let top = y + 3.2 * ROW;
         *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
-        let mut x = MARGIN;
-        for (value, label) in self.scale.legend() {
-            let (class, _) = self.scale.classes(value);
-            *svg +=
-                &format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\"/>\n", y + 24.0);
-            *svg += &svg::text("i", [x + 18.0, y + 34.0], Some(SIZE), Anchor::Start, &label);
-            x += 18.0 + ADVANCE * (width(&label) as f64 + 2.0);
-        }
+        legend_svg(self.scale, svg, y + 24.0);
         for (at, name) in self.columns.iter().enumerate() {
             let x = left + (at as f64 + 0.5) * column;
             *svg += &svg::text("m", [x, top - 6.0], Some(SIZE), Anchor::Middle, name);
@@ -247,11 +278,17 @@ impl Grid {
 }
 
 impl Bars {
-    /// The CSS class, the left end and the length of a value's bar, where the largest is `half` long and 0 is there.
-    fn bar(&self, value: f64, half: f64) -> (&'static str, f64, f64) {
+    /// Whether there are bars to the left of 0, which is then in the middle.
+    fn is_signed(&self) -> bool {
+        self.rows.iter().any(|(_, value)| *value < 0.0)
+    }
+
+    /// The CSS class, the left end and the length of a value's bar within `width`, which the largest fills.
+    fn bar(&self, value: f64, width: f64) -> (&'static str, f64, f64) {
+        let zero = if self.is_signed() { width / 2.0 } else { 0.0 };
         let full = self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max);
-        let length = half * value.abs() / full;
-        if value < 0.0 { ("negative", half - length, length) } else { ("positive", half, length) }
+        let length = (width - zero) * value.abs() / full;
+        if value < 0.0 { ("negative", zero - length, length) } else { ("positive", zero, length) }
     }
 
     fn html(&self) -> String {
@@ -260,37 +297,39 @@ impl Bars {
         });
         let mut rows = String::new();
         for (name, value) in &self.rows {
-            let (class, left, width) = self.bar(*value, 50.0); // percent
+            let (class, left, width) = self.bar(*value, 100.0); // percent
             rows += &format!(
                 "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{width:.2}%\"></i>\
                  </span><span class=\"number\">{}</span></dd>\n",
                 escape(name),
-                signed(*value, 4)
+                escape(&(self.label)(*value))
             );
         }
         format!(
-            "<figure{choice}>\n<figcaption>{}</figcaption>\n<dl class=\"terms\">\n{rows}</dl>\n</figure>\n",
-            escape(&self.title)
+            "<figure{choice}>\n<figcaption>{}</figcaption>\n<dl class=\"terms{}\">\n{rows}</dl>\n</figure>\n",
+            escape(&self.title),
+            if self.is_signed() { "" } else { " from-zero" }
         )
     }
 
     fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
-        const HALF: f64 = 160.0;
+        const WIDTH: f64 = 320.0;
         let longest = self.rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0) as f64;
         let left = MARGIN + ADVANCE * (longest + 1.0);
-        let end = left + 2.0 * HALF + ADVANCE * 8.0;
+        let labels: Vec<String> = self.rows.iter().map(|(_, value)| (self.label)(*value)).collect();
+        let end = left + WIDTH + ADVANCE * (1 + labels.iter().map(|label| width(label)).max().unwrap_or(0)) as f64;
         *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
         let top = y + 26.0;
         for (row, (name, value)) in self.rows.iter().enumerate() {
             let y = top + row as f64 * ROW;
-            let (class, start, length) = self.bar(*value, HALF);
+            let (class, start, length) = self.bar(*value, WIDTH);
             let x = left + start;
             *svg += &svg::text("m", [left - 8.0, y + 14.0], Some(SIZE), Anchor::End, name);
             *svg += &format!(
                 "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"12\"/>\n",
                 y + 4.0
             );
-            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &signed(*value, 4));
+            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &labels[row]);
         }
         [end, top + self.rows.len() as f64 * ROW]
     }
@@ -313,7 +352,7 @@ impl ColorScale {
     fn classes(self, value: f64) -> (String, String) {
         let shade = (self.strength(value) * N_SHADES as f32).round() as usize;
         let kind = match self {
-            Self::Fraction => 's',
+            Self::Fraction | Self::UpTo(_) => 's',
             Self::Signed(_) if value < 0.0 => 'n',
             Self::Signed(_) => 'p',
         };
@@ -323,8 +362,9 @@ impl ColorScale {
 
 /// The styles of a picture: a class per shade, and one for text on it.
 fn svg_style() -> String {
-    let signed = ".positive{fill:var(--positive)}.negative{fill:var(--negative)}\n";
-    let mut style = svg::STYLE.to_owned() + signed;
+    let signed = ".positive{fill:var(--positive)}.negative{fill:var(--negative)}\n\
+                  .odd,.frame{fill:var(--panel)}.even{fill:var(--edge)}.point{fill:var(--plain)}\n";
+    let mut style = [svg::STYLE, plot::STYLE, signed].concat();
     for shade in 0..=N_SHADES {
         let value = (shade as f64 / N_SHADES as f64).powi(2);
         for (kind, scale, value) in [
@@ -364,6 +404,9 @@ pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
             let [end, below] = match figure {
                 Figure::Grid(grid) => grid.svg(&mut body, y),
                 Figure::Bars(bars) => bars.svg(&mut body, y),
+                Figure::Pieces(pieces) => pieces.svg(&mut body, y),
+                Figure::Map(map) => map.svg(&mut body, y),
+                Figure::Chart(chart) => chart.below(&mut body, [MARGIN, y]),
             };
             ends = ends.max(end);
             y = below + FIGURE_GAP / 2.0;

@@ -34,16 +34,18 @@ const N_SHADES: usize = 15;
 /// The most cells of a map that is drawn as paths; larger maps are images.
 const MOST_CELLS: usize = 20_000;
 
-/// The heads of each prompt, with the prompts stacked vertically.
+/// The heads of each prompt, with the prompts stacked vertically; `about` names a run and its step.
 #[must_use]
-pub fn attention_svg(prompts: &[PromptAttention]) -> String {
+pub fn attention_svg(prompts: &[PromptAttention], about: &str) -> String {
     let pictures: Vec<Picture<'_>> = prompts.iter().map(Picture::new).collect();
-    let content_width = pictures.iter().map(|picture| picture.width).fold(LEAST_WIDTH, f32::max);
+    let least_width = LEAST_WIDTH.max(TEXT_SIZE * ADVANCE * width(about) as f32); // no word is cut off
+    let content_width = pictures.iter().map(|picture| picture.width).fold(least_width, f32::max);
     // A picture wider than a screen is scaled down, so its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let has_images = prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS);
     let mut body = if has_images { filters() } else { String::new() };
-    let mut y = MARGIN;
+    let mut y = MARGIN + 20.0;
+    body += &svg::text("m", [MARGIN, y], Some(size), Anchor::Start, about);
     for picture in &pictures {
         y = picture.draw(&mut body, y, content_width, size) + MARGIN;
     }
@@ -283,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_long_prompt_has_images() {
-        let picture = |n: usize| attention_svg(&[attention(&"a".repeat(n), [1, 2], [None, None], |_, _, _| 0.3)]);
+        let picture =
+            |n: usize| attention_svg(&[attention(&"a".repeat(n), [1, 2], [None, None], |_, _, _| 0.3)], "mine");
         let (short, long) = (picture(199), picture(200));
         assert!(!short.contains("<image") && !short.contains("<filter"));
         assert_eq!((long.matches("<image").count(), long.matches("<filter").count()), (2, 2));
@@ -309,7 +312,8 @@ mod tests {
     fn a_picture_is_well_formed_whatever_the_text_is() {
         for head in [None, Some(1)] {
             let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
-            let svg = attention_svg(&prompts.map(|text| attention(text, [1, 2], [None, head], |_, _, _| 0.3)));
+            let svg =
+                attention_svg(&prompts.map(|text| attention(text, [1, 2], [None, head], |_, _, _| 0.3)), "<mine>");
             assert!(is_well_formed(&svg), "{svg}");
             assert!(!svg.contains("<script") && !svg.contains('\u{1b}') && !svg.contains('\u{0}'));
             assert!(svg.contains("&lt;") && svg.contains("&amp;"));

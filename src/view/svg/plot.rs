@@ -244,9 +244,10 @@ pub(crate) fn legend_entry(class: &str, name: &str) -> String {
     )
 }
 
-/// A plot as a file: a title with its unit, a legend of classes and names, and `body` below them.
+/// A plot as a file: a title with its unit, a line about its run, a legend of classes and names, and `body` below them.
 pub(crate) fn file(
     [title, unit]: [&str; 2],
+    about: &str,
     legend: &[(String, String)],
     note: Option<&str>,
     [width, height]: [f64; 2],
@@ -254,7 +255,7 @@ pub(crate) fn file(
 ) -> String {
     const PADDING: f64 = 16.0;
     let [mut x, mut y] = [0.0, 34.0];
-    let mut entries = String::new();
+    let mut entries = svg::text("name", [width, 14.0], None, Anchor::End, about);
     for (class, name) in legend {
         let name_width = text_width(name);
         if x + 24.0 + name_width > width {
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_file_closes_its_rules() {
-        let file = file(["a", "b"], &[], None, [1.0, 1.0], "");
+        let file = file(["a", "b"], "", &[], None, [1.0, 1.0], "");
         assert_eq!(file.matches('{').count(), file.matches('}').count());
     }
 
@@ -392,7 +393,7 @@ mod tests {
     #[test]
     fn a_long_legend_has_several_lines() {
         let legend = vec![("line".to_owned(), "layers 0–1".to_owned()); 9];
-        let svg = file(["a", "b"], &legend, None, [880.0, 100.0], "");
+        let svg = file(["a", "b"], "", &legend, None, [880.0, 100.0], "");
         assert!(svg.contains("d=\"M0.0 34H") && svg.contains("d=\"M0.0 52H"), "{svg}");
     }
 }

@@ -137,7 +137,8 @@ pub(super) fn parallel(outcome: &Outcome) -> String {
     let picture = |size: Size, [width, height]: [f64; 2]| {
         let range = [height - 14.0, 40.0];
         let n = outcome.keys.len();
-        let left = 70.0;
+        let is_narrow = width < 500.0;
+        let left = if is_narrow { 50.0 } else { 70.0 };
         let x = |at: usize| left + at as f64 * (width - 2.0 * left) / n as f64;
         let mut axes: Vec<Along> = (0..n)
             .map(|key| Along::new(&known.iter().map(|(_, row, _)| &*row.values[key]).collect::<Vec<_>>(), range))
@@ -160,9 +161,12 @@ pub(super) fn parallel(outcome: &Outcome) -> String {
         for (key, axis) in axes.iter().enumerate() {
             let title = outcome.keys.get(key).map_or("bits per byte", |key| name(key));
             body += &format!("<path class=\"grid\" d=\"M{:.1} {:.1}V{:.1}\"/>\n", x(key), range[1], range[0]);
-            body += &svg::text("name", [x(key), 20.0], None, Anchor::Middle, title);
+            // On two lines in turn where there is little room.
+            let y = if is_narrow && key % 2 == 1 { 28.0 } else { 12.0 };
+            body += &svg::text("name", [x(key), y], None, Anchor::Middle, title);
+            let (gap, anchor) = if key == n { (6.0, Anchor::Start) } else { (-6.0, Anchor::End) };
             for (y, label) in axis.ticks(6.0) {
-                body += &svg::text("tick halo", [x(key) - 6.0, y + 4.0], None, Anchor::End, &label);
+                body += &svg::text("tick halo", [x(key) + gap, y + 4.0], None, anchor, &label);
             }
         }
         plot::in_page(size, [width, height], "Every setting as a line through its values and its loss", "", &body)

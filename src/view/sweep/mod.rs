@@ -5,7 +5,9 @@ mod page;
 
 pub use page::sweep_page;
 
-use crate::format::{compact, duration, grouped};
+use std::iter;
+
+use crate::format::{compact, counted, duration, grouped};
 use crate::sweep::{Edge, Outcome, Row};
 use crate::view;
 use crate::view::terminal::table::table;
@@ -13,19 +15,20 @@ use crate::view::terminal::table::table;
 /// The table of a sweep: a line per setting, best first, and the importance of each key below.
 #[must_use]
 pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
-    let headings = "SETTING | >TRIAL | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE";
+    let keys = outcome.keys.iter().map(|key| format!(" | >{}", name(key))).collect::<String>();
+    let headings = format!("TRIAL{keys} | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE");
     let row = |row: &Row| {
-        [
-            values(outcome, row),
-            row.trial.to_string(),
+        let trial = if row.trial == 0 { "0, base".to_owned() } else { row.trial.to_string() };
+        let numbers = [
             row.parameters.map(compact).unwrap_or_default(),
             row.step_ms.map(|ms| format!("{ms:.1}")).unwrap_or_default(),
             row.step.map(|step| grouped(step as u64)).unwrap_or_default(),
             after(outcome, row),
             loss(outcome, row),
-        ]
+        ];
+        iter::once(trial).chain(row.values.iter().cloned()).chain(numbers).collect::<Vec<_>>()
     };
-    let mut text = table(headings, &outcome.trials.iter().map(row).collect::<Vec<_>>(), n_columns);
+    let mut text = table(&headings, &outcome.trials.iter().map(row).collect::<Vec<_>>(), n_columns);
     let reason = |row: &Row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
     let reasons: String = outcome.trials.iter().filter_map(reason).collect();
     if !reasons.is_empty() {
@@ -48,11 +51,18 @@ pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
 fn remarks(outcome: &Outcome) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some(best) = outcome.best() else { return remarks };
-    if let Some((rung, base)) = outcome.base().and_then(|base| Some((base.rung?, *base.rungs.last()?)))
+    if let Some((base_row, rung, base)) = outcome.base().and_then(|row| Some((row, row.rung?, *row.rungs.last()?)))
         && let Some(at_that_time) = best.rungs.get(rung).filter(|_| best.trial != 0)
     {
         let after = duration(outcome.rungs_s[rung]);
-        remarks.push(format!("After {after} the best setting had {at_that_time:.4} and the base config {base:.4}."));
+        // At the end both numbers of steps are known; fewer are of a base config that broke off.
+        let [of_best, of_base] = [best, base_row].map(|row| match row.step.filter(|_| best.rung == Some(rung)) {
+            Some(step) => format!(", in {}", counted(step as u64, "step")),
+            None => String::new(),
+        });
+        remarks.push(format!(
+            "After {after} the best setting had {at_that_time:.4}{of_best}, and the base config {base:.4}{of_base}."
+        ));
     }
     let spread = |row: &Row| row.seeds.map(|[low, high]| high - low);
     match outcome.trials.iter().filter_map(spread).reduce(f64::max) {
@@ -127,7 +137,7 @@ mod tests {
             rungs_s: vec![40.0, 120.0],
             trials: vec![
                 row(2, "swiglu", Some(1), Some(1.5), None),
-                row(0, "gelu", Some(0), Some(1.75), None),
+                row(0, "gelu", Some(1), Some(1.75), None),
                 row(1, "<b>", None, None, Some("the loss of step 7 is NaN")),
             ],
             importance: vec![Importance {
@@ -148,17 +158,17 @@ mod tests {
     #[test]
     fn the_table_ranks_settings_and_keys() {
         assert_snapshot!(sweep_table(&outcome(), 100), @r#"
-        SETTING                             TRIAL  PARAMS  MS/STEP  STEPS      AFTER  BITS/BYTE
-        mlp=swiglu learning_rate=0.001          2    804K     31.2    300  2 min 0 s     1.5000
-        base: mlp=gelu learning_rate=0.001      0    804K     31.2    100     40.0 s    ~1.7500
-        mlp=<b> learning_rate=0.001             1    804K     31.2
+        TRIAL       mlp  learning_rate  PARAMS  MS/STEP  STEPS      AFTER  BITS/BYTE
+        2        swiglu          0.001    804K     31.2    300  2 min 0 s     1.5000
+        0, base    gelu          0.001    804K     31.2    300  2 min 0 s     1.7500
+        1           <b>          0.001    804K     31.2
 
         trial 1: the loss of step 7 is NaN
 
         IMPORTANCE, by the ranks after 40.0 s
          62.5 %  model.mlp
 
-        After 40.0 s the best setting had 1.6250 and the base config 1.7500.
+        After 2 min 0 s the best setting had 1.5000, in 300 steps, and the base config 1.7500, in 300 steps.
         One seed each: --seeds 3 shows which differences are chance.
         The best learning_rate is the highest that was tried: search --space "optimizer.learning_rate=log(1e-3..1e-1)" next.
         "#);
@@ -171,7 +181,7 @@ mod tests {
         assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");
         assert_eq!(html.matches("<path class=\"line series-").count(), 2 * 3 + 2 * 2, "legend and chart; all keys");
         assert!(html.contains("[[40.0,1.9],[120.0,1.5]]"), "no curve is cut");
-        assert!(html.contains("the highest that was tried") && html.contains("After 40.0 s the best"));
+        assert!(html.contains("the highest that was tried") && html.contains("After 2 min 0 s the best"));
         for heading in ["What was found", "Settings", "Curves", "Each key", "Importance", "The best config"] {
             assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
         }

@@ -52,8 +52,8 @@ fn chart(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Chart {
         progress: Vec::new(),
     });
     Chart {
-        id: "loss",
-        title: ["Validation loss", "bits per byte, by seconds of training steps"],
+        id: "loss".to_owned(),
+        title: ["Validation loss", "bits per byte, by seconds of training steps"].map(str::to_owned),
         series: series.rev().collect(),
         across: SECONDS,
         is_ranked: true,
@@ -101,13 +101,13 @@ fn importance(keys: &[Importance]) -> String {
         let share = it.share.unwrap_or_default();
         let groups: Vec<String> = it.groups.iter().map(|group| escape(&group.label())).collect();
         format!(
-            "<tr><th>{}</th><td>{}</td><td><svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" \
+            "<tr><th>{}</th><td class=\"share\">{}</td><td><svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" \
              role=\"img\" aria-label=\"{}\"><rect width=\"{}\" height=\"8\"/></svg></td><td>{}</td></tr>\n",
             escape(&it.key),
             it.share.map_or_else(|| "-".to_owned(), percent),
             percent(share),
             whole(100.0 * share),
-            groups.join("<br>")
+            groups.iter().map(|group| format!("<div>{group}</div>")).collect::<String>()
         )
     });
     format!(

@@ -339,7 +339,7 @@ fn legend(palette: Palette) -> String {
             painter.text(&format!("{character} {least:.3}   "));
         } else {
             painter.cell(Some(middle), 2);
-            painter.text(&format!(" {middle:.2}  "));
+            painter.text(&format!(" {middle:.2} "));
         }
     }
     painter.finish()

@@ -126,9 +126,9 @@ impl Writer<'_> {
             None => format!("Divided by sqrt({}) = {:.4}", it.head_dim, (it.head_dim as f64).sqrt()),
             Some(scale) => format!("Times {scale}, the model's attention_scale"),
         };
-        self.line(format!("\n3. The query times every key: how well they match.   4. {scaled}"));
+        self.line(format!("\n3. The query times every key: how well they match\n4. {scaled}"));
         let before = it.window.map_or(String::new(), |n| format!(" and those before the last {n}"));
-        self.line(format!("5. Later tokens{before} are masked; the softmax turns the rest into weights that sum to 1"));
+        self.line(format!("5. Later tokens{before} are masked; softmax turns the rest into weights that sum to 1"));
         let token_width = width(&self.token(0)).max(5);
         self.line(format!(
             "   {:<token_width$}  {:>9}  {:>9}  {:>9}  {:>7}",

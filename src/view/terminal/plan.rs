@@ -1,8 +1,9 @@
 //! A plan as text for a terminal.
 
 use crate::config::{Config, precision_remark};
-use crate::format::{duration, grouped, milliseconds, size};
-use crate::plan::{Distributed, Memory, Plan, Synchronized, Time, Vocabulary};
+use crate::data::Records;
+use crate::format::{duration, fixed, grouped, milliseconds, percent, size, whole};
+use crate::plan::{Distributed, FinetunePlan, Memory, Plan, Synchronized, Time, Vocabulary};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 #[must_use]
@@ -22,6 +23,54 @@ pub fn plan_table(plan: &Plan, config: &Config) -> String {
     text
 }
 
+/// The plan of a fine-tuning as text for a terminal; ends with a line break.
+#[must_use]
+pub fn finetune_plan_table(plan: &FinetunePlan, config: &Config) -> String {
+    let mut text = String::new();
+    let base = config.finetune.base.as_deref().map_or_else(String::new, |base| base.display().to_string());
+    let method = serde_json::to_string(&plan.method).unwrap_or_default();
+    heading(&mut text, "fine-tuning", &format!("{base} by {}", method.trim_matches('"')));
+    row(&mut text, "parameters", &grouped(plan.parameters), "");
+    let share = percent(plan.trained_parameters as f64 / plan.parameters.max(1) as f64);
+    row(&mut text, "of which are trained", &grouped(plan.trained_parameters), &format!("as many as {share}"));
+    let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = &plan.records;
+    heading(&mut text, if *preferences { "preferences" } else { "records" }, &grouped(*used as u64));
+    let packed = format!("packed into {} rows", grouped(*rows as u64));
+    let packed = if *rows < plan.train_records { &packed } else { "" };
+    row(&mut text, "for training", &grouped(plan.train_records as u64), packed);
+    row(&mut text, "held out", &grouped(plan.val_records as u64), "");
+    let counted = format!("of which {} count", grouped(*counted_tokens));
+    row(&mut text, "tokens", &grouped(*tokens), &counted);
+    row(&mut text, "of the longest", &grouped(*longest as u64), "");
+    for (name, n) in [("cut off at their ends", cut), ("left out", skipped)] {
+        if *n > 0 {
+            row(&mut text, name, &grouped(*n as u64), "");
+        }
+    }
+    heading(&mut text, "run", &format!("{} steps, {} passes", grouped(plan.steps as u64), fixed(plan.passes, 1)));
+    row(&mut text, "tokens per step", &whole(plan.tokens_per_step), "on average, padding included");
+    row(&mut text, "of the largest batch", &grouped(plan.largest_batch as u64), "");
+    row(&mut text, "checkpoint", &size(plan.checkpoint_bytes), "");
+    let Some(cost) = &plan.measured else { return text };
+    heading(&mut text, "measured", "steps with the largest batch");
+    if let Some(peak) = cost.peak {
+        let machine =
+            plan.machine.map_or_else(String::new, |machine| format!("of this machine's {}", size(machine.total)));
+        row(&mut text, "peak memory", &size(peak), &machine);
+    }
+    row(&mut text, "such a step", &milliseconds(cost.largest_step_ms), "");
+    row(&mut text, "tokens per second", &whole(cost.tokens_per_s), "");
+    row(&mut text, "training", &duration(cost.steps_s), "");
+    row(&mut text, "evaluations", &duration(cost.evaluations_s), "at a third of the time of a step, by their tokens");
+    row(
+        &mut text,
+        "together",
+        &duration(cost.steps_s + cost.evaluations_s),
+        "without loading, and the comparison at the end",
+    );
+    text
+}
+
 /// Begins a section.
 fn heading(text: &mut String, name: &str, rest: &str) {
     let gap = if text.is_empty() { "" } else { "\n" };
@@ -38,8 +87,12 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
     let (p, m) = (&plan.parameters, &config.model);
     let Vocabulary { size, source } = &plan.vocabulary;
     let summary = format!(
-        "{} layers, {} heads, {} wide, context {}, {size} tokens ({source})",
-        m.n_layers, m.n_heads, m.d_model, m.context_length
+        "{} layers, {} heads, {} wide, context {}, {} tokens ({source})",
+        m.n_layers,
+        m.n_heads,
+        m.d_model,
+        grouped(m.context_length as u64),
+        grouped(*size as u64)
     );
     heading(text, "model", &summary);
     let used = if m.tie_embeddings { "for the output layer too" } else { "" };
@@ -149,10 +202,10 @@ fn time(text: &mut String, time: &Time, plan: &Plan) {
     let precision = precision_remark(plan.matmul_precision);
     heading(text, "time", &format!("{} on {}{precision}", duration(time.total_s), plan.device));
     let of_steps = format!(
-        "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
+        "{} steps of {}: {} tokens/s, {} FLOPs/s",
         grouped(r.steps),
         milliseconds(m.step_ms),
-        time.tokens_per_s,
+        whole(time.tokens_per_s),
         si(time.flops_per_s)
     );
     row(text, "training", &duration(time.steps_s), &of_steps);
@@ -188,8 +241,9 @@ fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
         let measured = sync.step_ms.zip(sync.communication_share).zip(sync.tokens_per_s.zip(sync.times_one_process));
         let Some(((step_ms, fraction), (tokens_per_s, times))) = measured else { continue };
         let speed = format!(
-            "{:.0} % communication: {tokens_per_s:.0} tokens/s, {times:.2} times one process",
-            100.0 * fraction
+            "{:.0} % communication: {} tokens/s, {times:.2} times one process",
+            100.0 * fraction,
+            whole(tokens_per_s)
         );
         row(text, "  a step", &milliseconds(step_ms), &speed);
     }

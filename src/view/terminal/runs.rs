@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration, whole};
-use crate::run::{Difference, LogRow, RunInfo, Status};
+use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration, short, whole};
+use crate::run::{Curves, Difference, LogRow, RunInfo, Status};
 use crate::view;
+use crate::view::sparkline;
 use crate::view::terminal::columns::width;
 use crate::view::terminal::table::{Column, cut_table, narrowed_table};
 
@@ -160,6 +161,25 @@ pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
         ]
     };
     narrowed_table(headings, &rows.iter().map(cells).collect::<Vec<_>>(), n_columns, &["MS/STEP", "GRAD NORM"])
+}
+
+/// The gradient norm of each layer as a line: its curve, the first and the last. Empty for a run of an older version.
+#[must_use]
+pub fn gradient_norms_table(curves: &Curves, n_columns: usize) -> String {
+    const NUMBERS: usize = 2 * 10; // two numbers and their gaps
+    let layers = curves.gradient_norms();
+    if layers.is_empty() {
+        return String::new();
+    }
+    let longest = layers.iter().map(|(layer, _)| width(layer)).max().unwrap_or(0);
+    let room = n_columns.saturating_sub(longest + NUMBERS + 2).clamp(8, 60);
+    let row = |(layer, points): &(&str, Vec<(u64, f64)>)| {
+        let norms: Vec<f64> = points.iter().map(|(_, norm)| *norm).collect();
+        let number = |norm: Option<&f64>| norm.map(|norm| short(*norm)).unwrap_or_default();
+        [(*layer).to_owned(), sparkline(&norms, room), number(norms.first()), number(norms.last())]
+    };
+    let rows: Vec<_> = layers.iter().map(row).collect();
+    view::terminal::table::table("GRADIENT NORM OF | OVER THE STEPS | >FIRST | >LAST", &rows, n_columns)
 }
 
 #[cfg(test)]

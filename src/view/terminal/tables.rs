@@ -1,7 +1,7 @@
 //! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells
 //! have the colours of dark pages.
 
-use crate::format::{fixed, percent, signed};
+use crate::format::{fixed, grouped, percent, signed};
 use crate::inspect::{
     Ablated, Ablation, Attribution, Came, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
     TokenPredictions,
@@ -64,7 +64,7 @@ pub fn ablation(it: &Ablation, measured_on: &str, style: (Palette, usize)) -> St
     let mut text = format!(
         "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
         it.loss,
-        it.tokens,
+        grouped(it.tokens as u64),
         colored_table(&columns, &rows, style, signed_scale(&rows))
     );
     if has_mean {

@@ -2,12 +2,15 @@
 
 mod checkpoints;
 mod inside;
+mod json;
 mod load;
 mod page;
 mod program;
 mod refused;
+mod responses;
 mod templates;
 mod texts;
+mod tools;
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -43,7 +46,7 @@ fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
     let tensors = Mutex::new(model.clone());
     let tensors = OpenTensors::new(move || Ok(tensors.lock().expect("no panic").clone()));
     let (name, model, stop_token_ids) = (name.to_owned(), model.into(), Vec::new());
-    Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s: 1, run: None }
+    Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s: 1, run: None, adapted: Vec::new() }
 }
 
 /// A server in its own thread, stopped on drop.
@@ -118,15 +121,18 @@ impl Host {
 
     /// Waits until no text is being generated or waiting; fails if that takes far too long.
     fn wait_until_idle(&self) {
-        for _ in 0..3000 {
-            let [busy, waiting] = ["busy_places", "waiting_texts"]
-                .map(|name| self.metric(&format!("tinderbox_{name}{{model=\"letters\"}}")));
-            if busy == 0 && waiting == 0 {
-                return;
-            }
+        self.wait_until("waiting_texts", |texts| texts == 0);
+        self.wait_until("busy_places", |places| places == 0);
+    }
+
+    /// Waits until a gauge of the letters model is as it should be; fails if that takes far too long.
+    fn wait_until(&self, gauge: &str, as_it_should: impl Fn(u64) -> bool) {
+        let line = format!("tinderbox_{gauge}{{model=\"letters\"}}");
+        let start = Instant::now();
+        while !as_it_should(self.metric(&line)) {
+            assert!(start.elapsed() < Duration::from_mins(1), "{line} never is");
             thread::sleep(Duration::from_millis(10));
         }
-        panic!("texts that nobody waits for are still written");
     }
 }
 

@@ -182,6 +182,10 @@ fn runs_appear_and_grow_while_one_looks() {
              it.dispatchEvent(new Event('input')); }})()"
         )
     };
+    browser.look((390, Theme::Light));
+    let beyond =
+        "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.scrolls:has(.runs)'))";
+    assert!(number(&browser.evaluate(beyond)) < 1.0, "no column is beyond the edge of a phone");
     browser.evaluate(&type_filter("log_interval=100"));
     assert_eq!(browser.texts(".runs tbody tr td > div > a:first-child")[0], "new");
     assert_eq!(browser.texts(".runs tbody tr").len(), 1);
@@ -230,6 +234,13 @@ fn a_report_is_shown_with_a_key_that_it_has_for_a_moment() {
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny"));
     let frame = "document.querySelector('iframe.ready')";
     browser.wait_for(&format!("{frame}?.contentDocument.querySelector('svg') != null"));
+    // Nothing is measured for it, and it says so.
+    let said = browser.evaluate(&format!("{frame}.contentDocument.body.textContent"));
+    let said = said.as_str().expect("text");
+    assert!(said.contains("What each head does and who looks at whom is measured with the model"), "{said}");
+    let headings = format!("[...{frame}.contentDocument.querySelectorAll('h2')].map((it) => it.textContent).join()");
+    let headings = browser.evaluate(&headings);
+    assert!(!headings.as_str().expect("text").contains("Who looks at whom"), "{headings}");
     let lent = format!("{frame}.contentWindow.cookieStore.get('tinderbox_key')");
     browser.evaluate(&format!("{lent}.then(({{ expires }}) => (window.left = expires - Date.now())) && 0"));
     browser.wait_for("window.left <= 10000");

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ask, ask_with, http, text};
+use crate::finetune;
 
 use crate::fixtures::{Folder, Started, list};
 
@@ -25,7 +26,7 @@ fn the_program_serves_what_the_docs_show() {
         .filter(|block| block.starts_with("curl "))
         .collect();
     assert!(examples.len() >= 6, "the docs have examples");
-    let folder = Folder::trained();
+    let folder = Folder::with_run(&["tokenizer.kind=\"byte\""]); // a vocabulary in which any JSON can be written
     std::fs::rename(folder.path("runs/tiny"), folder.path("runs/quickstart")).expect("renamed");
     let (server, port) = program(&folder, &["runs/quickstart"]);
     let has_curl = std::process::Command::new("curl").arg("--version").output().is_ok();
@@ -74,6 +75,99 @@ fn what_cannot_be_served_is_said() {
     let (server, port) = program(&folder, &["--runs", "runs"]);
     ask(port, "GET", "/v1/models/tiny", &Value::Null).json(200);
     server.kill();
+}
+
+/// Each adapter of a base is a model that a request names.
+#[test]
+fn adapters_of_one_base_are_chosen_by_name() {
+    let folder = finetune::folder();
+    tune(&folder, "one", &["finetune.rank=2"]);
+    tune(&folder, "two", &["finetune.rank=5"]);
+    folder.succeed(&["export", "runs/two", "--adapter", "--to", "hf", "--output", "theirs"]);
+    let (server, port) =
+        program(&folder, &["runs/base", "--adapter", "runs/one", "--adapter", "theirs", "--parallel", "2"]);
+    let models = ask(port, "GET", "/v1/models", &Value::Null).json(200);
+    let names: Vec<&Value> = list(&models["data"]).iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["base", "base+one", "base+theirs"]);
+    let prompt = "u:is it 3?\na:";
+    let score = |model: &str| {
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1});
+        let answer = ask(port, "POST", "/v1/completions", &body).json(200);
+        let scores = list(&answer["choices"][0]["logprobs"]["token_logprobs"]);
+        scores.iter().filter_map(Value::as_f64).sum::<f64>()
+    };
+    let [base, one, theirs] = ["base", "base+one", "base+theirs"].map(score);
+    assert!((base - one).abs() > 1e-3 && (base - theirs).abs() > 1e-3 && (one - theirs).abs() > 1e-4);
+    server.kill();
+    let (server, port) = program(&folder, &["runs/two"]);
+    let body = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1});
+    let answer = ask(port, "POST", "/v1/completions", &body).json(200);
+    let scores = list(&answer["choices"][0]["logprobs"]["token_logprobs"]);
+    let merged = scores.iter().filter_map(Value::as_f64).sum::<f64>();
+    assert!((merged - theirs).abs() < 1e-4, "{merged} is not {theirs}");
+    server.kill();
+    let two = folder.misuse(&["serve", "runs/base", "runs/one", "--adapter", "theirs", "--port", "0"]);
+    assert!(two.contains("--adapter is for one RUN"), "{two}");
+}
+
+/// Fine-tunes `runs/base` as `runs/NAME`.
+fn tune(folder: &Folder, name: &str, settings: &[&str]) {
+    let run_dir = format!("runs/{name}");
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--run-dir", &run_dir];
+    folder.succeed(&[&arguments[..], &finetune::SETTINGS, &settings].concat());
+}
+
+/// Texts of a base and its adapters are generated in one batch, and each is the one that `generate` writes with merged
+/// weights.
+#[test]
+fn a_base_and_its_adapters_share_a_batch() {
+    let folder = finetune::folder();
+    tune(&folder, "one", &["finetune.trained_tokens=[32, 58]", "optimizer.learning_rate=0.1"]);
+    tune(&folder, "two", &["finetune.method=\"dora\"", "finetune.rank=3", "optimizer.learning_rate=0.05"]);
+    let (server, port) =
+        program(&folder, &["runs/base", "--adapter", "runs/one", "--adapter", "runs/two", "--parallel", "4"]);
+    let prompts = ["u:is it 3?\na:", "u:is it 7?\na:", "u:"];
+    let complete = |model: &str, prompt: &str| {
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 30, "temperature": 0});
+        let answer = ask(port, "POST", "/v1/completions", &body).json(200);
+        assert_eq!(answer["model"], model);
+        text(&answer, 0).to_owned()
+    };
+    let models = [("base", None), ("base+one", Some("runs/one")), ("base+two", Some("runs/two"))];
+    let asked = models.iter().flat_map(|(model, _)| prompts.map(|prompt| (*model, prompt)));
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let texts: Vec<_> = asked.clone().map(|(model, prompt)| scope.spawn(move || complete(model, prompt))).collect();
+        texts.into_iter().map(|text| text.join().expect("answered")).collect()
+    });
+    let alone: Vec<String> = asked.map(|(model, prompt)| complete(model, prompt)).collect();
+    assert_eq!(together, alone);
+    assert!(together[..3] != together[3..6] && together[..3] != together[6..] && together[3..6] != together[6..]);
+    let metrics = ask(port, "GET", "/metrics", &Value::Null).body;
+    for line in [
+        "tinderbox_prompt_tokens_total{model=\"base+one\"} 56",
+        "tinderbox_prompt_tokens_total{model=\"base+two\"} 56",
+        "tinderbox_places{model=\"base\"} 4",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
+    }
+    assert!(!metrics.contains("places{model=\"base+"), "{metrics}");
+    for (model, _) in models {
+        let body = json!({"model": model, "prompt": prompts[0]});
+        assert_eq!(ask(port, "POST", "/v1/inspect", &body).json(200)["model"], model);
+        let slots = ask(port, "GET", &format!("/slots?model={}", model.replace('+', "%2B")), &Value::Null).json(200);
+        assert_eq!(list(&slots).len(), 4);
+    }
+    server.kill();
+    for ((_, adapter), texts) in models.iter().zip(together.chunks(prompts.len())) {
+        for (prompt, text) in prompts.iter().zip(texts) {
+            let arguments =
+                ["generate", "runs/base", "--prompt", prompt, "--max-new-tokens", "30", "--temperature", "0"];
+            let adapter: Vec<&str> = adapter.iter().flat_map(|adapter| ["--adapter", *adapter]).collect();
+            let written = folder.succeed(&[&arguments[..], &adapter].concat());
+            assert_eq!(written.trim_end(), format!("{prompt}{text}").trim_end());
+        }
+    }
 }
 
 /// A folder's runs are served as they appear, each at its current checkpoint.

@@ -147,6 +147,8 @@ fn too_many_texts_are_told_to_come_back() {
     let long = http("POST", "/v1/completions", "", long.as_bytes());
     // Four of these fit, in addition to the text that has the place.
     let waiting: Vec<TcpStream> = (0..5).map(|_| host.send(&long)).collect();
+    // A request that came before these would wait behind them for its turn, and not be refused.
+    host.wait_until("waiting_texts", |texts| texts >= 4 * 1024 - 1);
     let mut asked = (0..1000).map(|_| host.post("/v1/completions", &json!({"prompt": "abc", "n": 1000})));
     let refused = asked.find(|response| response.status == 429).expect("the queue is full");
     assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
@@ -289,6 +291,7 @@ fn the_document_says_what_is_taken() {
             "ChatRequest",
             json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
         ),
+        ("/v1/responses", "ResponseRequest", json!({"input": "a", "max_output_tokens": 1})),
         ("/v1/embeddings", "EmbeddingRequest", json!({"input": "abc"})),
         ("/v1/inspect", "InspectRequest", json!({"prompt": "abc"})),
         ("/tokenize", "TokenizeRequest", json!({"content": "abc"})),
@@ -311,7 +314,7 @@ fn the_document_says_what_is_taken() {
             for value in [most, least, default].into_iter().filter(|value| !value.is_null()) {
                 let mut body = with_stream(&field, valid.clone());
                 body[&field] = value;
-                if ["n", "max_tokens", "max_completion_tokens"].contains(&field.as_str())
+                if ["n", "max_tokens", "max_completion_tokens", "max_output_tokens"].contains(&field.as_str())
                     && body[&field] != schema["minimum"]
                 {
                     continue; // it would take too long
@@ -324,7 +327,7 @@ fn the_document_says_what_is_taken() {
         body["novel"] = 1.into();
         host.post(path, &body).error(400);
     }
-    for path in ["/v1/models", "/health", "/metrics", "/openapi.json"] {
+    for path in ["/v1/models", "/health", "/metrics", "/props", "/slots", "/openapi.json"] {
         assert!(document["paths"][path]["get"].is_object() && host.get(path).status == 200, "{path}");
     }
 }

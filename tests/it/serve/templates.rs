@@ -106,6 +106,8 @@ fn grown() -> Vec<String> {
     templates.push(grown(60, "'a'", "ns.a + ns.a", "{{ ns.a }}"));
     templates.push(grown(60, "'a'", "ns.a.replace('a', ns.a)", "{{ ns.a | length }}"));
     templates.push(grown(60, "'a'", "[ns.a, ns.a] | join(ns.a)", "{{ ns.a | length }}"));
+    // Exceeds the memory long before the time, on a slow machine as well.
+    templates.push(grown(DEEP, "[]", "[ns.a, 'a' * 1000000]", ""));
     templates
 }
 

@@ -336,3 +336,22 @@ fn a_stream_that_waits_shows_that_it_is_alive() {
     }
     assert!(!read.contains("data: "), "{read}");
 }
+
+#[test]
+fn a_model_is_described_as_llama_cpp_does() {
+    let models = vec![model("plain", &letters(), tokenizer()), model("chat", &letters(), chatting())];
+    let host = Host::of(models, 3, None);
+    let props = host.get("/props").json(200);
+    assert_eq!(
+        (&props["model_alias"], &props["total_slots"], &props["chat_template"]),
+        (&json!("plain"), &json!(3), &json!(""))
+    );
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 32);
+    let chat = host.get("/props?model=chat").json(200);
+    assert_eq!(chat["eos_token"], "<|end|>");
+    assert!(chat["chat_template"].as_str().expect("a template").contains("add_generation_prompt"));
+    let slots = host.get("/slots").json(200);
+    assert_eq!(list(&slots).len(), 3);
+    assert_eq!(slots[2], json!({"id": 2, "n_ctx": 32, "speculative": false, "is_processing": false}));
+    assert_eq!(host.get("/slots?model=none").error(404)["code"], "model_not_found");
+}

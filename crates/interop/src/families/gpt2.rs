@@ -38,6 +38,7 @@ pub(super) const FAMILY: Family = Family {
         tensors: TensorNames {
             qkv: QkvNames::Fused("transformer.h.{}.attn.c_attn"),
             is_conv: true,
+            norms_less_one: false,
             others: &[
                 (Role::TokenEmbedding, "transformer.wte"),
                 (Role::PositionEmbedding, "transformer.wpe"),
@@ -57,6 +58,7 @@ pub(super) const FAMILY: Family = Family {
         write: |config| Ok(vec![gelu_key(config)]),
         tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
         has_scales: false,
+        has_windows: false,
         has_rope_freqs: false,
         has_tied_output: false,
     }),

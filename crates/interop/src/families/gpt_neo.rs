@@ -60,6 +60,7 @@ pub(super) const FAMILY: Family = Family {
                 (Role::Output, "lm_head"),
             ],
             is_conv: false,
+            norms_less_one: false,
         },
     },
     gguf: None,

@@ -50,6 +50,7 @@ pub(super) const FAMILY: Family = Family {
                 (Role::Output, "embed_out"),
             ],
             is_conv: false,
+            norms_less_one: false,
         },
     },
     gguf: Some(LlamaCpp {
@@ -63,6 +64,7 @@ pub(super) const FAMILY: Family = Family {
         },
         tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
         has_scales: false,
+        has_windows: false,
         has_rope_freqs: false,
         has_tied_output: true,
     }),

@@ -39,6 +39,7 @@ pub(super) const FAMILY: Family = Family {
                 (Role::Output, "lm_head"),
             ],
             is_conv: false,
+            norms_less_one: false,
         },
     },
     gguf: Some(GGUF),
@@ -54,6 +55,7 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
     },
     tensors: TensorNames { qkv: gguf::INTERLEAVED_QKV, ..gguf::TENSORS },
     has_scales: false,
+    has_windows: false,
     has_rope_freqs: true,
     has_tied_output: false,
 };

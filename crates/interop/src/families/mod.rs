@@ -3,6 +3,7 @@
 //! keys of `[model]`, but no files.
 
 mod arcee;
+mod gemma3;
 mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
@@ -52,6 +53,7 @@ pub(crate) struct Transformers {
 }
 
 /// A family in llama.cpp.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct LlamaCpp {
     /// llama.cpp's name for it.
     pub(crate) architecture: &'static str,
@@ -64,6 +66,8 @@ pub(crate) struct LlamaCpp {
     pub(crate) has_rope_freqs: bool,
     /// Whether it has scales on scores and logits, which `read` reads.
     pub(crate) has_scales: bool,
+    /// Whether its layers may have windows, which `read` reads and `write` writes.
+    pub(crate) has_windows: bool,
     /// Whether llama.cpp needs an output layer even if it is tied to the token embedding.
     pub(crate) has_tied_output: bool,
 }
@@ -73,7 +77,7 @@ type OwnKeys = Vec<(&'static str, Value)>;
 
 impl Family {
     /// All families, in the order of messages. A config that belongs to several is of the first.
-    pub const ALL: [&'static Self; 12] = [
+    pub const ALL: [&'static Self; 13] = [
         &gpt2::FAMILY,
         &llama::FAMILY,
         &mistral::FAMILY,
@@ -86,6 +90,7 @@ impl Family {
         &phi3::FAMILY,
         &smollm3::FAMILY,
         &granite::FAMILY,
+        &gemma3::FAMILY,
     ];
 
     /// Its name, the `model_type` of transformers.
@@ -168,6 +173,8 @@ impl Family {
             logit_scale,
             rope_layers,
             rope_scaling: _,
+            post_norm,
+            rope_local_theta,
         } = config;
         let nearest = (self.nearest)(config);
         let mut obstacles = Obstacles { family: self, lines: Vec::new() };
@@ -177,10 +184,18 @@ impl Family {
         obstacles.must_be("mlp", mlp, &nearest.mlp);
         obstacles.must_be("qk_norm", qk_norm, &nearest.qk_norm);
         obstacles.must_be("parallel_residual", parallel_residual, &nearest.parallel_residual);
+        obstacles.must_be("post_norm", post_norm, &nearest.post_norm);
         if *position == PositionKind::Rope {
             obstacles.must_be("rotary_fraction", rotary_fraction, &nearest.rotary_fraction);
             if rope_layers.contains(&false) && nearest.rope_layers != *rope_layers {
                 obstacles.add("rope_layers", rope_layers, "rotates in all layers");
+            }
+            if *rope_local_theta != nearest.rope_local_theta {
+                let why = match nearest.rope_local_theta {
+                    Some(_) => "has wavelengths of their own in layers with windows",
+                    None => "has the same wavelengths in all layers",
+                };
+                obstacles.add("rope_local_theta", rope_local_theta, why);
             }
         }
         obstacles.must_be("bias", bias, &nearest.bias);
@@ -226,6 +241,8 @@ fn plain(config: &ModelConfig) -> ModelConfig {
         residual_scale: 1.0,
         logit_scale: 1.0,
         rope_layers: Vec::new(),
+        post_norm: false,
+        rope_local_theta: None,
         ..config.clone()
     }
 }
@@ -283,9 +300,9 @@ impl Obstacles<'_> {
     }
 }
 
-/// A value as written in a config.
+/// A value as written in a config, where there is no word for a key that is left out.
 fn shown(value: &impl Serialize) -> String {
-    toml::Value::try_from(value).expect("values of a config can be written as TOML").to_string()
+    toml::Value::try_from(value).map_or_else(|_| "none".to_owned(), |value| value.to_string())
 }
 
 #[cfg(test)]

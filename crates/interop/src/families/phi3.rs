@@ -60,6 +60,7 @@ pub(super) const FAMILY: Family = Family {
                 (Role::Output, "lm_head"),
             ],
             is_conv: false,
+            norms_less_one: false,
         },
     },
     gguf: Some(LlamaCpp {
@@ -80,8 +81,10 @@ pub(super) const FAMILY: Family = Family {
                 (Role::Output, "output"),
             ],
             is_conv: false,
+            norms_less_one: false,
         },
         has_scales: false,
+        has_windows: false,
         has_rope_freqs: false,
         has_tied_output: false,
     }),

@@ -62,6 +62,7 @@ pub(super) const FAMILY: Family = Family {
         write: |config| Ok(vec![gpt2::gelu_key(config)]),
         tensors: gguf::TENSORS,
         has_scales: false,
+        has_windows: false,
         has_rope_freqs: false,
         has_tied_output: false,
     }),

@@ -32,10 +32,13 @@ pub(super) const IN_SOME_LAYERS: &[Key] = &[
     Key::Written("sliding_window", |model| json!(size(model))),
     // For versions of transformers that do not know `layer_types`; without windows, the default.
     Key::Written("max_window_layers", |model| all(model).position(|window| window > 0).unwrap_or(28).into()),
-    Key::Written("layer_types", |model| {
-        json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
-    }),
+    Key::Written("layer_types", types),
 ];
+
+/// The type of each layer.
+pub(super) fn types(model: &ModelConfig) -> Value {
+    json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
+}
 
 /// The windows of all layers, 0 without one.
 pub(super) fn all(model: &ModelConfig) -> impl Iterator<Item = usize> {
@@ -90,23 +93,30 @@ fn read_by_layer(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
         Some(0) => 0,
         _ => keys.size_or("max_window_layers", 28),
     };
-    let by_number = || (0..n_layers).map(|layer| if layer < first { 0 } else { size }).collect();
+    let by_number = (0..n_layers).map(|layer| if layer < first { 0 } else { size }).collect();
+    let windows = by_type(keys, n_layers, is_used.then_some(size), by_number);
+    model.attention_window = repeated(&windows);
+}
+
+/// The windows of the layers by their `layer_types`, where `size` is that of a sliding one, `None` if there are none; those
+/// given, if the file does not name the types.
+pub(super) fn by_type(
+    keys: &mut ConfigJson<'_>,
+    n_layers: usize,
+    size: Option<usize>,
+    otherwise: Vec<usize>,
+) -> Vec<usize> {
     let of_type = |kind: &Value| match kind.as_str() {
         Some(FULL) => Some(0),
-        Some(SLIDING) if is_used => Some(size),
+        Some(SLIDING) => size,
         _ => None,
     };
-    let windows = match keys.get("layer_types") {
-        None => by_number(),
-        Some(types) => {
-            let windows: Option<Vec<usize>> = types.as_array().and_then(|types| types.iter().map(of_type).collect());
-            windows.filter(|windows| windows.len() == n_layers).unwrap_or_else(|| {
-                let sliding = if is_used { format!(" and \"{SLIDING}\"") } else { String::new() };
-                let supported = format!("a list of \"{FULL}\"{sliding}, as many as num_hidden_layers, is supported");
-                keys.problem("layer_types", types, &supported);
-                Vec::new()
-            })
-        }
-    };
-    model.attention_window = repeated(&windows);
+    let Some(types) = keys.get("layer_types") else { return otherwise };
+    let windows: Option<Vec<usize>> = types.as_array().and_then(|types| types.iter().map(of_type).collect());
+    windows.filter(|windows| windows.len() == n_layers).unwrap_or_else(|| {
+        let sliding = if size.is_some() { format!(" and \"{SLIDING}\"") } else { String::new() };
+        let supported = format!("a list of \"{FULL}\"{sliding}, as many as num_hidden_layers, is supported");
+        keys.problem("layer_types", types, &supported);
+        Vec::new()
+    })
 }

@@ -51,7 +51,7 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
 
 /// Checks, without changing anything, that the file `path` and a Modelfile beside it may be written: nothing is there,
 /// or only what earlier exports wrote and, for the file, `overwrite`.
-fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
+pub(super) fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
     let is_there = path.symlink_metadata().is_ok();
     if is_there && !overwrite {
         return Err(InteropError::Exists(path.to_owned()));
@@ -71,7 +71,7 @@ fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
 
 /// The type of a tensor if matrices are of the type `numbers`: vectors are always f32, and rows that are not whole
 /// blocks f16, as in llama.cpp.
-fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorType {
+pub(super) fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorType {
     match shape {
         [_, row] if name != POSITIONS => match row.is_multiple_of(numbers.block_len()) {
             true => numbers,

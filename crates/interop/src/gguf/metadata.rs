@@ -126,7 +126,7 @@ impl ArchitectureKeys<'_> {
     }
 
     /// A count, the same for all layers.
-    pub(super) fn optional_count(&self, name: &str) -> Result<Option<usize>, InteropError> {
+    pub(crate) fn optional_count(&self, name: &str) -> Result<Option<usize>, InteropError> {
         self.metadata.same_count(&self.key(name))
     }
 

@@ -3,6 +3,7 @@
 //! `docs/gguf.md` describes the format. This module has the container (`read`, `reader`, `write`, `value`, `quant`),
 //! the model's settings (`settings`), the names of its tensors (`tensors`) and the vocabulary (`vocab`).
 
+mod adapter;
 mod blocks;
 mod export;
 mod metadata;
@@ -19,6 +20,7 @@ mod value;
 mod vocab;
 mod write;
 
+pub use adapter::export_adapter;
 pub use export::export;
 pub(crate) use metadata::ArchitectureKeys;
 pub use open::open;

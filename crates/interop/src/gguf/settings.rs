@@ -9,8 +9,9 @@ use std::path::Path;
 use super::metadata::{ArchitectureKeys, Metadata};
 use super::read::{Gguf, StoredTensor};
 use super::rope_freqs;
-use super::value::Value;
+use super::value::{Value, shortest};
 use crate::error::cannot_read;
+use crate::families::LlamaCpp;
 use crate::{Family, InteropError};
 use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 
@@ -25,7 +26,7 @@ const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 const QUANTIZATION_VERSION: u32 = 2;
 
 /// The names of the architectures of some families.
-fn architectures(is_listed: impl Fn(&crate::families::LlamaCpp) -> bool) -> Vec<&'static str> {
+fn architectures(is_listed: impl Fn(&LlamaCpp) -> bool) -> Vec<&'static str> {
     let known = Family::ALL.into_iter().filter_map(|family| family.gguf.as_ref());
     let mut names: Vec<&str> = known.filter(|gguf| is_listed(gguf)).map(|gguf| gguf.architecture).collect();
     names.dedup();
@@ -47,7 +48,7 @@ pub(super) fn read(
         return Err(metadata.unsupported(ARCHITECTURE, &format!("{name:?}"), &supported));
     };
     let keys = ArchitectureKeys { metadata, architecture: name };
-    refuse_more(&keys, gguf.has_scales)?;
+    refuse_more(&keys, gguf)?;
     let (d_model, n_heads) = (keys.count("embedding_length")?, keys.count("attention.head_count")?);
     let head_dim = keys.optional_count("attention.key_length")?.or(d_model.checked_div(n_heads));
     let head_dim = keys.required("attention.key_length", head_dim)?;
@@ -97,9 +98,8 @@ pub(super) fn write(
     file_type: u32,
 ) -> Result<Vec<(String, Value)>, InteropError> {
     let no_gguf = |reason| InteropError::NoGguf { reason };
-    let unknown = || no_gguf(format!("llama.cpp does not know the family {family}"));
-    let gguf = family.gguf.as_ref().ok_or_else(unknown)?;
-    if config.attention_window.iter().any(|window| *window > 0) {
+    let gguf = family.gguf.as_ref().ok_or_else(|| unknown(family))?;
+    if !gguf.has_windows && config.attention_window.iter().any(|window| *window > 0) {
         let reason = "its layers have attention windows, which llama.cpp does not know in this family";
         return Err(no_gguf(reason.to_owned()));
     }
@@ -133,6 +133,16 @@ pub(super) fn write(
             add("rope.scaling.type", Value::string("linear"));
             add("rope.scaling.factor", Value::f32(factor));
         }
+        Some(scaling @ RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, .. }) => {
+            add("rope.scaling.type", Value::string("yarn"));
+            add("rope.scaling.factor", Value::f32(factor));
+            add("rope.scaling.original_context_length", Value::count(original_context_length));
+            add("rope.scaling.yarn_beta_fast", Value::f32(beta_fast));
+            add("rope.scaling.yarn_beta_slow", Value::f32(beta_slow));
+            // llama.cpp multiplies the default by it.
+            let share = scaling.attention_factor() / RopeScaling::default_attention_factor(factor);
+            add("rope.scaling.attn_factor", Value::f32(share));
+        }
         Some(RopeScaling::Llama3 { .. }) if !gguf.has_rope_freqs => {
             let known = architectures(|gguf| gguf.has_rope_freqs).join(" and ");
             return Err(no_gguf(format!(
@@ -150,6 +160,36 @@ pub(super) fn write(
         }
     }
     Ok(values)
+}
+
+/// The metadata of a file with adapters of a model of `family`, under this name, whose product is multiplied by `alpha`
+/// divided by their rank.
+///
+/// # Errors
+/// If llama.cpp does not know the family.
+pub(super) fn write_adapter(
+    family: &Family,
+    name: &str,
+    alpha: f64,
+    file_type: u32,
+) -> Result<Vec<(String, Value)>, InteropError> {
+    let gguf = family.gguf.as_ref().ok_or_else(|| unknown(family))?;
+    let entries = [
+        (ARCHITECTURE, Value::string(gguf.architecture)),
+        ("general.type", Value::string("adapter")),
+        ("adapter.type", Value::string("lora")),
+        ("adapter.lora.alpha", Value::f32(alpha)),
+        ("general.name", Value::string(name)),
+        ("general.file_type", Value::u32(file_type)),
+        ("general.quantization_version", Value::u32(QUANTIZATION_VERSION)),
+        (EXPORTED, Value::bool(true)),
+    ];
+    Ok(entries.map(|(key, value)| (key.to_owned(), value)).into())
+}
+
+/// The error of a family that llama.cpp does not know.
+fn unknown(family: &Family) -> InteropError {
+    InteropError::NoGguf { reason: format!("llama.cpp does not know the family {family}") }
 }
 
 /// The entry for the text at which the documents of the training text ended.
@@ -193,7 +233,7 @@ fn own_scaling(metadata: &Metadata) -> Result<Option<RopeScaling>, InteropError>
 }
 
 /// Rejects unsupported settings that would change the model.
-fn refuse_more(keys: &ArchitectureKeys<'_>, has_scales: bool) -> Result<(), InteropError> {
+fn refuse_more(keys: &ArchitectureKeys<'_>, gguf: &LlamaCpp) -> Result<(), InteropError> {
     let refuse = |key: &str, supported: &str, is_neutral: &dyn Fn(f64) -> bool| match keys.float(key)? {
         Some(value) if !is_neutral(value) => Err(keys.unsupported(key, &value.to_string(), supported)),
         _ => Ok(()),
@@ -202,8 +242,10 @@ fn refuse_more(keys: &ArchitectureKeys<'_>, has_scales: bool) -> Result<(), Inte
     let context_length = keys.count("context_length")? as f64;
     // A window that is as long as the context restricts nothing.
     let is_wide = |window: f64| window == 0.0 || window >= context_length;
-    refuse("attention.sliding_window", "models whose positions see all before them", &is_wide)?;
-    if !has_scales {
+    if !gguf.has_windows {
+        refuse("attention.sliding_window", "models whose positions see all before them", &is_wide)?;
+    }
+    if !gguf.has_scales {
         let supported = "scores divided by the root of the width of a head";
         refuse("attention.scale", supported, &|scale| scale == 0.0)?;
         for (key, supported) in [
@@ -227,6 +269,21 @@ fn rotary_fraction(keys: &ArchitectureKeys<'_>, head_dim: usize) -> Result<f64, 
     Ok(if is_less { fraction.next_up() } else { fraction })
 }
 
+/// `YaRN`, which llama.cpp computes as transformers does, with one factor more for queries and keys.
+fn yarn(keys: &ArchitectureKeys<'_>, factor: f64) -> Result<RopeScaling, InteropError> {
+    let share = keys.float("rope.scaling.attn_factor")?.filter(|share| (share - 1.0).abs() > f64::from(f32::EPSILON));
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_context_length: keys.count("rope.scaling.original_context_length")?,
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(RopeScaling::beta_fast()),
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(RopeScaling::beta_slow()),
+        attention_factor: share.map(|share| {
+            #[allow(clippy::cast_possible_truncation, reason = "the share is one of single precision")]
+            shortest((share * RopeScaling::default_attention_factor(factor)) as f32)
+        }),
+    })
+}
+
 fn rope_scaling(
     keys: &ArchitectureKeys<'_>,
     freqs: Option<&StoredTensor>,
@@ -236,8 +293,9 @@ fn rope_scaling(
     match (keys.string("rope.scaling.type")?.unwrap_or("linear"), factor) {
         ("none", _) | ("linear", None | Some(0.0 | 1.0)) => {}
         ("linear", Some(factor)) => return Ok(Some(RopeScaling::Linear { factor })),
+        ("yarn", factor) => return yarn(keys, keys.required("rope.scaling.factor", factor)?).map(Some),
         (other, _) => {
-            let supported = "\"none\" and \"linear\", and Llama 3's, which is a tensor";
+            let supported = "\"none\", \"linear\" and \"yarn\", and Llama 3's, which is a tensor";
             return Err(keys.unsupported("rope.scaling.type", &format!("{other:?}"), supported));
         }
     }

@@ -10,6 +10,7 @@ use tinderbox_model::Role;
 pub(crate) const TENSORS: TensorNames = TensorNames {
     qkv: SEPARATE_QKV,
     is_conv: false,
+    norms_less_one: false,
     others: &[
         (Role::TokenEmbedding, "token_embd"),
         (Role::PositionEmbedding, "position_embd"),
@@ -17,7 +18,9 @@ pub(crate) const TENSORS: TensorNames = TensorNames {
         (Role::QNorm, "blk.{}.attn_q_norm"),
         (Role::KNorm, "blk.{}.attn_k_norm"),
         (Role::AttentionOutput, "blk.{}.attn_output"),
+        (Role::PostAttentionNorm, "blk.{}.post_attention_norm"),
         (Role::MlpNorm, "blk.{}.ffn_norm"),
+        (Role::PostMlpNorm, "blk.{}.post_ffw_norm"),
         (Role::Gate, "blk.{}.ffn_gate"),
         (Role::Up, "blk.{}.ffn_up"),
         (Role::Down, "blk.{}.ffn_down"),

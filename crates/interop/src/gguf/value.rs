@@ -76,7 +76,7 @@ impl Number {
         let bits = u64::from_le_bytes(self.bytes);
         match self.kind {
             #[allow(clippy::cast_possible_truncation, reason = "the bytes above those of its type are zero")]
-            NumberType::F32 => f32::from_bits(bits as u32).to_string().parse().ok(),
+            NumberType::F32 => Some(shortest(f32::from_bits(bits as u32))),
             NumberType::F64 => Some(f64::from_bits(bits)),
             NumberType::Bool => None,
             _ => self.integer().map(|n| n as f64),
@@ -256,6 +256,11 @@ pub(super) fn write_string(text: &str, to: &mut Vec<u8>) {
 
 fn unknown(code: u32) -> String {
     format!("values of the unknown type {code}")
+}
+
+/// The number with the shortest decimal form that is this one in single precision.
+pub(super) fn shortest(number: f32) -> f64 {
+    number.to_string().parse().expect("a number")
 }
 
 #[cfg(test)]

@@ -1,47 +1,63 @@
-//! Writes the adapters of a fine-tuned run as a folder that PEFT can load beside their base.
+//! Folders of adapters: PEFT's, which can be read and written, and mlx-lm's, which can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-use super::{export, pretty};
-use crate::error::cannot_write;
-use crate::layout::layout;
-use crate::{InteropError, Naming, Outgoing};
-use tinderbox_model::{Dtype, LazyTensor};
+use super::folder::Folder;
+use super::{export, pretty, weights};
+use crate::adapter::{ForeignAdapter, adapters_of, to_ours, to_theirs};
+use crate::error::{cannot_read, cannot_write, damaged};
+use crate::layout::{ForeignTensor, layout};
+use crate::{Family, InteropError, Naming, Outgoing};
+use tinderbox_model::parameters::HostTensor;
+use tinderbox_model::{Dtype, LazyTensor, Parameter};
+use tinderbox_train::config::ModelConfig;
+use tinderbox_train::run::Adapters;
 use tinderbox_train::run::tensors::write_as;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+/// What PEFT puts before the names of layers.
+const PREFIX: &str = "base_model.model.";
+/// The weights of mlx-lm.
+const MLX_WEIGHTS: &str = "adapters.safetensors";
 
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///
 /// # Errors
-/// If the run has no adapters, its family has one layer for queries, keys and values, the path is taken, or the folder
-/// cannot be written.
+/// If the run has no adapters, the path is taken, or the folder cannot be written.
 pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
-    let adapter = model.state.adapter.as_ref().ok_or_else(|| InteropError::NoAdapter(model.run.root().to_owned()))?;
+    let (adapter, ours) = adapters_of(model)?;
     let layout = layout(model.family, Naming::Hf, model.model(), model.vocab_size());
+    let theirs = to_theirs(&layout, &ours).map_err(cannot_read(&model.checkpoint))?;
+    let lora = &adapter.lora;
     let (mut tensors, mut modules, mut blocks) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-    for (rows, [a, b]) in adapter.tensors(&model.checkpoint)? {
-        let theirs = layout.iter().find(|tensor| match &tensor.columns[..] {
-            [columns] => columns.path == rows.weight && columns.ranges == [rows.columns.clone()],
-            _ => false,
-        });
-        let theirs = theirs.ok_or(InteropError::NoLayerOfAdapter { family: model.family, target: rows.target })?;
-        let module = theirs.name.trim_end_matches(".weight");
-        modules.insert(module.rsplit('.').next().unwrap_or(module).to_owned());
-        blocks.extend(module.split('.').find_map(|part| part.parse::<usize>().ok()));
-        for (name, matrix) in [("A", a), ("B", b)] {
-            tensors.insert(format!("base_model.model.{module}.lora_{name}.weight"), transposed(matrix));
+    let (mut ranks, mut alphas) = (Map::new(), Map::new());
+    for (layer, ForeignAdapter { a, b, magnitude }) in theirs {
+        let module = module_name(&layer, &layout);
+        blocks.extend(layer.split('.').find_map(|part| part.parse::<usize>().ok()));
+        let rank = a.shape[0];
+        if rank != lora.rank {
+            // Adapters side by side, with the scale of each.
+            let n = rank as f64 / lora.rank as f64;
+            ranks.insert(module.clone(), rank.into());
+            alphas.insert(module.clone(), (lora.alpha * if lora.use_rslora { n.sqrt() } else { n }).into());
+        }
+        modules.insert(module);
+        let magnitude = magnitude.map(|magnitude| ("magnitude_vector", magnitude));
+        for (name, HostTensor { shape, values }) in [("A.weight", a), ("B.weight", b)].into_iter().chain(magnitude) {
+            let tensor = LazyTensor::computed(shape, move |sink| sink(&values));
+            tensors.insert(format!("{PREFIX}{layer}.lora_{name}"), tensor);
         }
     }
-    let lora = &adapter.lora;
     let config = json!({
+        "alpha_pattern": alphas,
         "base_model_name_or_path": adapter.base,
         "bias": "none",
-        "fan_in_fan_out": false,
+        "fan_in_fan_out": model.family.hf.tensors.is_conv,
         "inference_mode": true,
         "init_lora_weights": true,
         "layers_to_transform": lora.last_blocks.map_or(Value::Null, |_| json!(blocks)),
@@ -50,9 +66,10 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
         "modules_to_save": null,
         "peft_type": "LORA",
         "r": lora.rank,
+        "rank_pattern": ranks,
         "target_modules": modules,
         "task_type": "CAUSAL_LM",
-        "use_dora": false,
+        "use_dora": lora.use_dora,
         "use_rslora": lora.use_rslora,
     });
     export::write_folder(output, overwrite, |folder, text| {
@@ -62,15 +79,156 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
     })
 }
 
-/// A matrix as PyTorch stores it, `[out, in]`.
-fn transposed(matrix: LazyTensor) -> LazyTensor {
-    let [n_rows, n_columns] = matrix.shape()[..] else { unreachable!("a matrix") };
-    LazyTensor::computed(vec![n_columns, n_rows], move |sink| {
-        let values = matrix.read()?.values;
-        let turned: Vec<f32> = (0..n_columns)
-            .flat_map(|column| (0..n_rows).map(move |row| row * n_columns + column))
-            .map(|at| values[at])
-            .collect();
-        sink(&turned)
-    })
+/// The end of a layer's name by which PEFT finds it in every block: its last word, or its last two if other layers have
+/// the same.
+fn module_name(layer: &str, layout: &[ForeignTensor]) -> String {
+    let ending = |name: &str, n: usize| {
+        let words: Vec<&str> = name.rsplit('.').take(n).collect();
+        words.into_iter().rev().collect::<Vec<_>>().join(".")
+    };
+    let names = layout.iter().filter_map(|tensor| tensor.name.strip_suffix(".weight"));
+    let same: BTreeSet<String> =
+        names.filter(|name| ending(name, 1) == ending(layer, 1)).map(|name| ending(name, 2)).collect();
+    ending(layer, if same.len() > 1 { 2 } else { 1 })
+}
+
+/// Whether `path` is a folder of adapters of PEFT or mlx-lm.
+pub(crate) fn is_adapter_folder(path: &Path) -> bool {
+    path.join(CONFIG).is_file()
+}
+
+/// PEFT's `adapter_config.json`, as far as it is read. `null` is as good as nothing.
+#[derive(Deserialize)]
+struct PeftConfig {
+    peft_type: String,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: Option<f64>,
+    #[serde(default)]
+    use_rslora: Option<bool>,
+    #[serde(default)]
+    alpha_pattern: Option<BTreeMap<String, f64>>,
+}
+
+/// mlx-lm's `adapter_config.json`, as far as it is read.
+#[derive(Deserialize)]
+struct MlxConfig {
+    fine_tune_type: String,
+    lora_parameters: MlxLora,
+}
+
+#[derive(Deserialize)]
+struct MlxLora {
+    /// The factor itself, which no rank divides.
+    scale: f64,
+    #[serde(default)]
+    dropout: f64,
+}
+
+/// What the product of a module's two matrices is multiplied by, from its name and rank.
+type Scale = Box<dyn Fn(&str, usize) -> f64>;
+
+/// Reads the folder `path`, for a model of `family` with `vocab_size` token embedding rows.
+///
+/// # Errors
+/// If it cannot be read, or has anything but adapters of linear layers of the model's blocks.
+pub(crate) fn read_adapters(
+    path: &Path,
+    family: &Family,
+    model: &ModelConfig,
+    vocab_size: usize,
+) -> Result<Adapters, InteropError> {
+    let folder = Folder::open(path)?;
+    let text = folder.text(CONFIG)?.unwrap_or_default();
+    let malformed = |error: serde_json::Error| damaged(&path.join(CONFIG), error.to_string());
+    let refused = |problems: Vec<String>| InteropError::Adapters { path: path.to_owned(), problems };
+    let kind = |key: &str, value: &str| refused(vec![format!("{CONFIG} has {key} = {value}; LoRA is supported")]);
+    let (file, scale_of, dropout): (_, Scale, f64) = if let Some(file) = folder.file(MLX_WEIGHTS)? {
+        let config: MlxConfig = serde_json::from_str(&text).map_err(malformed)?;
+        if config.fine_tune_type != "lora" {
+            return Err(kind("fine_tune_type", &config.fine_tune_type));
+        }
+        let MlxLora { scale, dropout } = config.lora_parameters;
+        (file, Box::new(move |_, _| scale), dropout)
+    } else {
+        let config: PeftConfig = serde_json::from_str(&text).map_err(malformed)?;
+        let PeftConfig { peft_type, lora_alpha, lora_dropout, use_rslora, alpha_pattern } = config;
+        if peft_type != "LORA" {
+            return Err(kind("peft_type", &peft_type));
+        }
+        let alphas = alpha_pattern.unwrap_or_default();
+        let is_name = |key: &String| key.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+        if let Some(key) = alphas.keys().find(|key| !is_name(key)) {
+            return Err(refused(vec![format!(
+                "{CONFIG} has the pattern \"{key}\" in alpha_pattern; names are supported"
+            )]));
+        }
+        let Some(file) = folder.file(WEIGHTS)? else {
+            return Err(refused(vec![format!("it has neither {WEIGHTS} nor {MLX_WEIGHTS}")]));
+        };
+        let scale = move |layer: &str, rank: usize| {
+            let is_of = |key: &str| layer == key || layer.ends_with(&format!(".{key}"));
+            let alpha = alphas.iter().find(|(key, _)| is_of(key)).map_or(lora_alpha, |(_, alpha)| *alpha);
+            alpha / if use_rslora == Some(true) { (rank as f64).sqrt() } else { rank as f64 }
+        };
+        (file, Box::new(scale), lora_dropout.unwrap_or(0.0))
+    };
+    let (mut parts, mut problems) = (BTreeMap::<String, [Option<HostTensor>; 3]>::new(), Vec::new());
+    for (name, tensor) in weights::open_file(&file)? {
+        match layer_and_part(&name) {
+            Some((layer, part, is_turned)) if tensor.shape().len() == N_DIMENSIONS[part] => {
+                let read = tensor.read().map_err(cannot_read(&file))?;
+                let read = if is_turned { turned(&read) } else { read };
+                parts.entry(layer.to_owned()).or_default()[part] = Some(read);
+            }
+            _ => problems.push(format!("`{name}` is no part of an adapter of a linear layer")),
+        }
+    }
+    let mut theirs = BTreeMap::new();
+    for (layer, parts) in parts {
+        match parts {
+            [Some(a), Some(b), magnitude] => {
+                let scale = scale_of(&layer, a.shape[0]);
+                theirs.insert(layer, (ForeignAdapter { a, b, magnitude }, scale));
+            }
+            _ => problems.push(format!("`{layer}` has only one of its two matrices")),
+        }
+    }
+    if theirs.is_empty() && problems.is_empty() {
+        problems.push("there are none".to_owned());
+    }
+    if !problems.is_empty() {
+        return Err(refused(problems));
+    }
+    let layout = layout(family, Naming::Hf, model, vocab_size);
+    let table: Vec<Parameter> = Parameter::all(model, vocab_size).collect();
+    to_ours(&layout, &table, &theirs, dropout).map_err(refused)
+}
+
+/// The dimensions of A, B and the lengths.
+const N_DIMENSIONS: [usize; 3] = [2, 2, 1];
+
+/// The layer that a tensor belongs to, 0 for the matrix A, 1 for B and 2 for the lengths of DoRA, and whether it is stored transposed.
+fn layer_and_part(name: &str) -> Option<(&str, usize, bool)> {
+    const ENDS: [(&str, usize, bool); 8] = [
+        (".lora_A.weight", 0, false),
+        (".lora_B.weight", 1, false),
+        (".lora_A.default.weight", 0, false),
+        (".lora_B.default.weight", 1, false),
+        (".lora_magnitude_vector", 2, false),
+        (".lora_magnitude_vector.default.weight", 2, false),
+        (".lora_a", 0, true), // mlx-lm's
+        (".lora_b", 1, true),
+    ];
+    let of = |(end, part, is_turned): (&str, usize, bool)| Some((name.strip_suffix(end)?, part, is_turned));
+    let (layer, part, is_turned) = ENDS.into_iter().find_map(of)?;
+    Some((layer.strip_prefix(PREFIX).unwrap_or(layer), part, is_turned))
+}
+
+/// The transposed matrix.
+fn turned(HostTensor { shape, values }: &HostTensor) -> HostTensor {
+    let [n_rows, n_columns] = [shape[0], shape[1]];
+    let at = |column: usize| (0..n_rows).map(move |row| row * n_columns + column);
+    let values = (0..n_columns).flat_map(at).map(|at| values[at]).collect();
+    HostTensor { shape: vec![n_columns, n_rows], values }
 }

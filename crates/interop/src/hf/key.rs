@@ -38,6 +38,9 @@ pub(crate) enum Key {
 }
 
 impl Key {
+    /// The scaling of `RoPE`, of a family that reads it by itself.
+    pub(crate) const ROPE_SCALING: Self = Self::Written("rope_scaling", rope_scaling);
+
     /// Reads the key into `model`.
     pub(super) fn read(self, keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
         match self {

@@ -17,10 +17,12 @@ mod weights;
 use std::path::Path;
 
 pub use adapter::export_adapter;
+pub(crate) use adapter::{is_adapter_folder, read_adapters};
 pub(crate) use config_json::ConfigJson;
 pub use export::export;
 use folder::Folder;
 pub(crate) use key::Key;
+pub(crate) use rope::read_rope_by_type;
 
 use super::layout::Naming;
 use super::{InteropError, Source};

@@ -44,6 +44,32 @@ pub(super) fn read_rope(
     model.rope_scaling = rope.scaling;
 }
 
+/// Reads the settings of a family whose layers with windows have wavelengths of their own, with defaults for the bases of
+/// the others and of these, whose base is returned: a table for each type of layer in `rope_parameters`, as transformers 5
+/// writes them, or else `rope_theta`, `rope_scaling` and `rope_local_base_freq`.
+pub(crate) fn read_rope_by_type(keys: &mut ConfigJson<'_>, [theta, local]: [f64; 2], model: &mut ModelConfig) -> f64 {
+    let plain = |theta| Rope { theta, fraction: 1.0, scaling: None };
+    let outer = plain(keys.number_or("rope_theta", theta));
+    let older = read_table(keys, "rope_scaling", outer).unwrap_or(outer);
+    let local = plain(keys.number_or("rope_local_base_freq", local));
+    let (of_all, of_windows) = match keys.get("rope_parameters").and_then(Value::as_object) {
+        None => (older, local),
+        Some(tables) => {
+            let mut tables = ConfigJson::new(tables);
+            let of_all = read_table(&mut tables, "full_attention", outer).unwrap_or(older);
+            let of_windows = read_table(&mut tables, "sliding_attention", local).unwrap_or(local);
+            keys.problems.extend(tables.problems.into_iter().map(|problem| format!("rope_parameters.{problem}")));
+            (of_all, of_windows)
+        }
+    };
+    if of_windows.scaling.is_some() || [of_all, of_windows].iter().any(|rope| rope.fraction < 1.0) {
+        keys.problems.push("rope_parameters: only full_attention can be scaled, and the whole head rotates".to_owned());
+    }
+    model.rope_theta = of_all.theta;
+    model.rope_scaling = of_all.scaling;
+    of_windows.theta
+}
+
 /// The settings in the table `name`, with `outer` for the keys that it lacks; `None` without such a table.
 fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: Rope) -> Option<Rope> {
     let map = match keys.get(name)? {
@@ -71,24 +97,42 @@ fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeSc
     match kind.as_str() {
         Some("default") => None,
         Some("linear") => Some(RopeScaling::Linear { factor: keys.number("factor") }),
-        Some("llama3") => {
-            let original = keys.get("original_max_position_embeddings").or(original);
-            let original = original.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-            if original.is_none() {
-                keys.problems.push("original_max_position_embeddings is missing".to_owned());
+        Some("llama3") => Some(RopeScaling::Llama3 {
+            factor: keys.number("factor"),
+            low_freq_factor: keys.number("low_freq_factor"),
+            high_freq_factor: keys.number("high_freq_factor"),
+            original_context_length: original_context_length(keys, original),
+        }),
+        Some("yarn") => {
+            for name in ["mscale", "mscale_all_dim", "truncate"] {
+                if let Some(value) = keys.get(name).filter(|value| **value != Value::Bool(true)) {
+                    keys.problem(name, value, "it has to be left out");
+                }
             }
-            Some(RopeScaling::Llama3 {
+            let is_given = keys.get("attention_factor").is_some();
+            Some(RopeScaling::Yarn {
                 factor: keys.number("factor"),
-                low_freq_factor: keys.number("low_freq_factor"),
-                high_freq_factor: keys.number("high_freq_factor"),
-                original_context_length: original.unwrap_or(1),
+                original_context_length: original_context_length(keys, original),
+                beta_fast: keys.number_or("beta_fast", RopeScaling::beta_fast()),
+                beta_slow: keys.number_or("beta_slow", RopeScaling::beta_slow()),
+                attention_factor: is_given.then(|| keys.number("attention_factor")),
             })
         }
         _ => {
-            keys.problem(key, kind, "\"default\", \"linear\", \"llama3\" are supported");
+            keys.problem(key, kind, "\"default\", \"linear\", \"llama3\", \"yarn\" are supported");
             None
         }
     }
+}
+
+/// The context length before the scaling, in the table or, in older files, beside it.
+fn original_context_length(keys: &mut ConfigJson<'_>, outside: Option<&Value>) -> usize {
+    let original = keys.get("original_max_position_embeddings").or(outside);
+    let original = original.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    if original.is_none() {
+        keys.problems.push("original_max_position_embeddings is missing".to_owned());
+    }
+    original.unwrap_or(1)
 }
 
 /// The table `rope_scaling` of a model; null if it has none.
@@ -100,5 +144,21 @@ pub(super) fn rope_scaling(model: &ModelConfig) -> Value {
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
         }),
+        Some(RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor }) => {
+            let mut table = json!({
+                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_context_length,
+            });
+            let is_default = |number: f64, default: f64| (number - default).abs() <= 0.0;
+            for (key, number) in [
+                ("beta_fast", Some(beta_fast).filter(|beta| !is_default(*beta, RopeScaling::beta_fast()))),
+                ("beta_slow", Some(beta_slow).filter(|beta| !is_default(*beta, RopeScaling::beta_slow()))),
+                ("attention_factor", attention_factor),
+            ] {
+                if let Some(number) = number {
+                    table[key] = number.into();
+                }
+            }
+            table
+        }
     }
 }

@@ -98,7 +98,8 @@ fn files(folder: &Folder) -> Result<Vec<PathBuf>, InteropError> {
     files.collect()
 }
 
-fn open_file(path: &Path) -> Result<Tensors, InteropError> {
+/// Opens the tensors of one file.
+pub(super) fn open_file(path: &Path) -> Result<Tensors, InteropError> {
     open_as(path, |name, dtype| match dtype {
         _ if BUFFERS.iter().any(|end| name.ends_with(end)) => Ok(None),
         safetensors::Dtype::F32 => Ok(Some(Dtype::F32)),

@@ -280,6 +280,7 @@ mod tests {
                     scale: heads.scale,
                     window,
                     dropout: None,
+                    lengths: None,
                 };
                 let want = numbers(composed_self_attention(tensor(&qkv).reshape([1, T, heads.row()]), attention));
                 let [whole, others @ ..] = passes.each_ref().map(|passes| gathered(heads, &qkv, passes));

@@ -7,6 +7,7 @@ mod scores;
 mod train;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
 
@@ -43,7 +44,8 @@ pub struct SelfAttention {
     pub n_kv_heads: usize,
     /// RMS norm of queries and keys.
     pub norm: Option<QkNorm>,
-    /// Cosines and sines of the rotation of queries' and keys' first R dimensions, each `[1, 1, T, R / 2]`.
+    /// Cosines and sines of the rotation of queries' and keys' first R dimensions, each `[1, 1, T, R / 2]`, or with
+    /// packed sequences of as many positions as the longest has.
     pub rotation: Option<[Tensor<4>; 2]>,
     /// The factor of scores, which must be positive: usually [`attention_scale`].
     pub scale: f64,
@@ -51,6 +53,17 @@ pub struct SelfAttention {
     pub window: Option<usize>,
     /// Dropout of the weights.
     pub dropout: Option<Dropout>,
+    /// The lengths of packed sequences, which follow each other in the only row: each attends to itself alone, and its
+    /// positions begin at 0 (`FlashAttention`'s variable lengths). `None` if each row is a sequence.
+    pub lengths: Option<Arc<[usize]>>,
+}
+
+/// The ranges of packed sequences with these lengths.
+fn sequences(lengths: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end - length..*end)
+    })
 }
 
 /// Causal self-attention, from the fused projection of queries, keys and values to the outputs of the heads.
@@ -145,7 +158,17 @@ fn self_attention_by(
     qkv: Tensor<3>,
     attention: SelfAttention,
 ) -> Tensor<3> {
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout } = attention;
+    if let Some(lengths) = &attention.lengths {
+        let alone = sequences(lengths).map(|Range { start, end }| {
+            let n = end - start;
+            let narrow = |angles: &Tensor<4>| angles.clone().narrow(2, 0, n);
+            let rotation = attention.rotation.as_ref().map(|angles| angles.each_ref().map(narrow));
+            let attention = SelfAttention { rotation, lengths: None, ..attention.clone() };
+            self_attention_by(causal_attention, qkv.clone().narrow(1, start, n), attention)
+        });
+        return Tensor::cat(alone.collect(), 1);
+    }
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout, .. } = attention;
     let [mut q, mut k, v] = split_heads(qkv, n_heads, n_kv_heads);
     if let Some(norm) = norm {
         q = rms_norm(q, norm.q, norm.epsilon);

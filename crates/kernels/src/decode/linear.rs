@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::packed_rows::{PackedRows, Rows};
@@ -11,8 +12,9 @@ use super::pages::Pages;
 use crate::activation::Activation;
 use crate::gemm::{
     Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, Integers, MatrixMut, Mixed, Mode, PackedRef, Plain,
-    Quantized, Row, Store, WIDTH, Weight, multiply_all, n_panels, quantize,
+    Quantized, Row, Store, WIDTH, Weight, multiply_all, n_panels, quantize, scales,
 };
+use crate::tasks::run;
 
 /// The storage format of weights, and what rows are rounded to before they are multiplied with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +120,22 @@ impl PackedLinear {
         }
     }
 
+    /// `[inputs, outputs]`
+    #[must_use]
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// All weights as rounded by the storage format, `[inputs, outputs]`, computed on all cores.
+    #[must_use]
+    pub fn widened(&self) -> Vec<f32> {
+        match &self.weights {
+            Weights::F32(rows) => widened(rows, self.shape),
+            Weights::Bf16(rows) => widened(rows, self.shape),
+            Weights::Int8(rows) => widened(rows, self.shape),
+        }
+    }
+
     /// The weight from input `input` to output `output`, as rounded by the storage format.
     ///
     /// # Panics
@@ -139,19 +157,19 @@ impl PackedLinear {
     /// If the sizes do not match; so do [`Self::add`], [`Self::pack_into`] and [`Self::activate`].
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, self.written(Mode::Put, out.whole_panels(x.n_rows())));
+        self.multiply_to(Mode::Put, x.view(), out.whole_panels(x.n_rows()));
     }
 
     /// `out += x weights + bias`, row by row.
     pub fn add(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, self.written(Mode::Add, out.whole_panels(x.n_rows())));
+        self.multiply_to(Mode::Add, x.view(), out.whole_panels(x.n_rows()));
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, self.written(Mode::Put, out.resize(x.n_rows())));
+        self.multiply_to(Mode::Put, x.view(), out.resize(x.n_rows()));
     }
 
     /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` holds a value for each output
@@ -161,35 +179,41 @@ impl PackedLinear {
         let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
         // SAFETY: the block is empty.
         let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
-        self.multiply(x, Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
+        self.multiply(x.view(), Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
     }
 
-    fn written<'a>(&'a self, mode: Mode, out: MatrixMut<'a>) -> Output<'a> {
-        Output::Store(Store { mode, out, bias: &self.bias })
+    /// The bias, which is empty if there is none, and padded to whole panels.
+    pub(super) fn bias(&self) -> &[f32] {
+        &self.bias
     }
 
-    fn multiply(&self, x: &PackedRows, output: Output<'_>) {
+    /// Stores `x weights + bias` to `out`, which has whole panels.
+    pub(super) fn multiply_to(&self, mode: Mode, x: PackedRef<'_>, out: MatrixMut<'_>) {
+        self.multiply(x, Output::Store(Store { mode, out, bias: &self.bias }));
+    }
+
+    fn multiply(&self, x: PackedRef<'_>, output: Output<'_>) {
         let [inputs, outputs] = [self.shape[0], n_panels(self.shape[1]) * WIDTH];
         assert_eq!(x.n_columns(), inputs, "inputs");
         let n_blocks = n_panels(inputs);
         match &self.weights {
             Weights::F32(rows) => {
                 let right = PackedRef::within(rows, [inputs, outputs], n_blocks * f32::ROWS);
-                multiply_all(Plain(x.view()), right, output);
+                multiply_all(Plain(x), right, output);
             }
             Weights::Bf16(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Bf16x2::ROWS, outputs]);
-                multiply_all(Mixed::new(x.view()), right, output);
+                multiply_all(Mixed::new(x), right, output);
             }
             Weights::Int8(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Int8x4::ROWS, outputs]);
                 if self.rounds_rows {
                     let mut rows = QUANTIZED.take();
-                    quantize(x.view(), &mut rows);
+                    quantize(x, &mut rows);
                     multiply_all(Integers::new(&rows, x.n_rows()), right, output);
                     QUANTIZED.set(rows);
                 } else {
-                    multiply_all(Mixed::new(x.view()), right, output);
+                    multiply_all(Mixed::new(x), right, output);
                 }
             }
         }
@@ -210,6 +234,51 @@ fn pack<W: Weight>([inputs, outputs]: [usize; 2], at: impl Fn(usize, usize) -> f
         W::pack(&numbers, block);
     });
     rows
+}
+
+fn widened<W: Weight>(rows: &[Row<W>], [inputs, outputs]: [usize; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; inputs * outputs];
+    let n_blocks = n_panels(inputs);
+    let tasks = out.chunks_mut((WIDTH * outputs).max(1)).enumerate().map(|(block, out)| Widen {
+        rows,
+        block,
+        n_blocks,
+        out,
+        outputs,
+    });
+    run(inputs * outputs, tasks);
+    out
+}
+
+/// Widens a row of blocks.
+struct Widen<'a, W> {
+    rows: &'a [Row<W>],
+    block: usize,
+    n_blocks: usize,
+    out: &'a mut [f32],
+    outputs: usize,
+}
+
+impl<W: Weight> WithSimd for Widen<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for (panel, block) in self.rows.chunks_exact(self.n_blocks * W::ROWS).enumerate() {
+            let block = &block[self.block * W::ROWS..][..W::ROWS];
+            let columns = panel * WIDTH..self.outputs.min((panel + 1) * WIDTH);
+            for (row, out) in self.out.chunks_exact_mut(self.outputs).enumerate() {
+                let mut numbers = [0.0; WIDTH];
+                for (i, numbers) in S::as_mut_simd_f32s(&mut numbers).0.iter_mut().enumerate() {
+                    let column = i * S::F32_LANES;
+                    let [number] = W::widen::<S, 1>(simd, &block[row / W::NUMBERS], column, row % W::NUMBERS);
+                    let [scale] = scales::<S, W, 1>(simd, block, column);
+                    *numbers = simd.mul_f32s(number, scale);
+                }
+                out[columns.clone()].copy_from_slice(&numbers[..columns.len()]);
+            }
+        }
+    }
 }
 
 fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2]) -> f32 {
@@ -292,6 +361,7 @@ mod tests {
         let linear = linear(Precision::F32, None);
         let numbers = noise(40 * 70, 1);
         assert_eq!([linear.value(39, 69), linear.value(0, 32)], [numbers[40 * 70 - 1], numbers[32]]);
+        assert_eq!(linear.widened(), numbers);
         assert_eq!(linear.bytes(), 2 * 3 * 32 * 32 * 4);
         let Weights::F32(rows) = &linear.weights else { panic!("f32") };
         assert_eq!(rows[40], [0.0; WIDTH], "below the last row");
@@ -331,18 +401,26 @@ mod tests {
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");
             let gates = noise(n_rows * n, 5);
-            for kind in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
+            for kind in Activation::ALL {
                 if kind.is_gated() {
                     gate = packed_rows(&gates, n);
                 }
                 linear.activate(&packed, kind, &mut gate, &mut out);
+                let mut plain = Rows::new(n_rows, n);
+                linear.store(&packed, &mut plain);
+                let mut apart = PackedRows::new(n_rows, n);
+                if kind.is_gated() {
+                    gate = packed_rows(&gates, n);
+                }
+                apart.activate(&plain, n_rows, kind, &mut gate);
+                assert_eq!(unpacked(&apart), unpacked(&out), "{precision}: the same bytes in two steps");
                 for (i, got) in unpacked(&out).into_iter().enumerate() {
                     let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
+                    let by_tanh = |x: f32| f64::from(x * crate::elementary::phi_by_tanh::<pulp::Scalar>(x).0);
                     let want = match kind {
                         Activation::Gelu => x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0),
-                        Activation::GeluTanh => {
-                            x * f64::from(crate::elementary::phi_by_tanh::<pulp::Scalar>(stored[i]).0)
-                        }
+                        Activation::GeluTanh => by_tanh(stored[i]),
+                        Activation::Geglu => x * by_tanh(gates[i]),
                         Activation::ReluSquared => x.max(0.0).powi(2),
                         Activation::Swiglu => x * gate / (1.0 + (-gate).exp()),
                     };

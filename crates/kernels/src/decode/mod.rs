@@ -9,6 +9,7 @@
 
 pub(crate) mod cache;
 mod linear;
+mod low_rank;
 pub(crate) mod packed_rows;
 pub(crate) mod pages;
 
@@ -18,4 +19,5 @@ pub use crate::attention::heads::{Angles, Heads};
 pub use crate::elementary::{log_sum_exp, softcap_row};
 pub use cache::Cache;
 pub use linear::{PackedLinear, Precision};
+pub use low_rank::{ColumnAdapter, LowRank};
 pub use packed_rows::{PackedRows, RowNorm, Rows};

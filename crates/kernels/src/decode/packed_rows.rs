@@ -1,13 +1,15 @@
 //! Rows of activations, plain or packed for products with weights; norms that read plain rows and write packed ones.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::pages::Pages;
+use crate::activation::Activation;
 use crate::flex::in_f32;
-use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
+use crate::gemm::{MatrixMut, PackedRef, Row, WIDTH, n_panels};
 use crate::norm::Norm;
 use crate::simd;
 
@@ -46,6 +48,16 @@ impl Rows {
         rows.map(move |row| &mut row[..n_columns])
     }
 
+    /// Adds the first `n_rows` rows of `other` to these.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn add(&mut self, other: &Self, n_rows: usize) {
+        for row in 0..n_rows {
+            self.row_mut(row).iter_mut().zip(other.row(row)).for_each(|(x, other)| *x += other);
+        }
+    }
+
     pub(crate) fn n_columns(&self) -> usize {
         self.n_columns
     }
@@ -81,6 +93,53 @@ impl PackedRows {
         Self { rows: Pages::zeros(max_rows * n_panels(n_columns)), n_rows: 0, n_columns }
     }
 
+    /// Packs the first `n_rows` rows of `rows`.
+    ///
+    /// # Panics
+    /// If the sizes do not match.
+    pub fn pack(&mut self, rows: &Rows, n_rows: usize) {
+        assert_eq!(rows.n_columns, self.n_columns, "columns");
+        let mut out = self.resize(n_rows);
+        (0..n_rows).for_each(|row| out.put_across(row, 0, rows.row(row)));
+    }
+
+    /// Packs the activation of the first `n_rows` rows of `x`, with the bytes that [`super::PackedLinear::activate`] has. If
+    /// it is gated, `gate` holds a value for each of them and is overwritten.
+    ///
+    /// # Panics
+    /// If the sizes do not match.
+    pub fn activate(&mut self, x: &Rows, n_rows: usize, activation: Activation, gate: &mut Self) {
+        assert_eq!(x.n_columns, self.n_columns, "columns");
+        self.resize(n_rows);
+        let panel_rows = n_rows.max(1); // as a chunk must have some
+        let n = n_rows * n_panels(self.n_columns);
+        let panels = self.rows[..n].par_chunks_mut(panel_rows).enumerate();
+        if activation.is_gated() {
+            assert!(gate.n_rows == n_rows && gate.n_columns == self.n_columns, "a gate for each number");
+            let gates = gate.rows[..n].par_chunks_mut(panel_rows);
+            panels
+                .zip(gates)
+                .for_each(|((panel, out), gate)| simd::dispatch(Activate { activation, x, panel, gate, out }));
+        } else {
+            panels.for_each(|(panel, out)| simd::dispatch(Activate { activation, x, panel, gate: &mut [], out }));
+        }
+    }
+
+    /// The product of a row with a vector.
+    ///
+    /// # Panics
+    /// If there is no such row, or the vector has another length.
+    #[must_use]
+    pub fn dot(&self, row: usize, vector: &[f32]) -> f32 {
+        assert_eq!(vector.len(), self.n_columns, "columns");
+        let view = self.view();
+        let panels = vector.chunks(WIDTH).enumerate().map(|(panel, vector)| (&view.panel(panel)[row], vector));
+        let products = panels.flat_map(|(x, vector)| x.iter().zip(vector).map(|(x, y)| f64::from(*x) * f64::from(*y)));
+        #[allow(clippy::cast_possible_truncation, reason = "everything else is f32")]
+        let sum = products.sum::<f64>() as f32;
+        sum
+    }
+
     pub(crate) fn n_rows(&self) -> usize {
         self.n_rows
     }
@@ -91,6 +150,12 @@ impl PackedRows {
 
     pub(crate) fn view(&self) -> PackedRef<'_> {
         PackedRef::new(&self.rows, [self.n_rows, self.n_columns])
+    }
+
+    /// Like [`PackedRows::resize`], with another number of columns.
+    pub(crate) fn reshape(&mut self, [n_rows, n_columns]: [usize; 2]) -> MatrixMut<'_> {
+        self.n_columns = n_columns;
+        self.resize(n_rows)
     }
 
     /// Sets the number of rows and returns them, padded to whole panels, to be written. The padding after the last
@@ -105,6 +170,34 @@ impl PackedRows {
             rows[last..].iter_mut().for_each(|row| row[behind..].fill(0.0));
         }
         MatrixMut::packed(rows, [n_rows, n_panels * WIDTH])
+    }
+}
+
+/// Activates the columns of a panel.
+struct Activate<'a> {
+    activation: Activation,
+    x: &'a Rows,
+    panel: usize,
+    gate: &'a mut [Row],
+    out: &'a mut [Row],
+}
+
+impl WithSimd for Activate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { activation, x, panel, gate, out } = self;
+        for (row, out) in out.iter_mut().enumerate() {
+            let x = &x.row(row)[panel * WIDTH..];
+            let n = x.len().min(WIDTH);
+            let mut values = [0.0; WIDTH];
+            values[..n].copy_from_slice(&x[..n]);
+            let mut active = [const { MaybeUninit::uninit() }; WIDTH];
+            let gate = gate.get_mut(row).map_or(&mut [][..], |gate| &mut gate[..n]);
+            let active = activation.forward::<S>(&mut values[..n], gate, &mut active[..n]);
+            out[..n].copy_from_slice(active);
+        }
     }
 }
 
@@ -136,6 +229,42 @@ impl RowNorm {
         assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
         let out = out.resize(rows.len());
         simd::dispatch(Normalise { norm: self, x, rows, out });
+    }
+
+    /// Adds the normalized first `n_rows` rows of `x` to those of `out`.
+    ///
+    /// # Panics
+    /// If the sizes do not match.
+    pub fn add(&self, x: &Rows, n_rows: usize, out: &mut Rows) {
+        let c = self.weight.len();
+        assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
+        simd::dispatch(AddNormalised { norm: self, x, n_rows, out });
+    }
+}
+
+struct AddNormalised<'a> {
+    norm: &'a RowNorm,
+    x: &'a Rows,
+    n_rows: usize,
+    out: &'a mut Rows,
+}
+
+impl WithSimd for AddNormalised<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let RowNorm { weight, bias, norm } = self.norm;
+        for row in 0..self.n_rows {
+            let (x, out) = (self.x.row(row), self.out.row_mut(row));
+            let (mean, scale) = norm.mean_and_scale::<WIDTH>(x);
+            for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+                *out += (x - mean) * scale * weight;
+            }
+            if let Some(bias) = bias {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
+        }
     }
 }
 

@@ -7,11 +7,12 @@ use pulp::Simd;
 use pulp::bytemuck::cast_slice;
 
 use super::arithmetic::Arithmetic;
-use super::element::{Row, WIDTH, n_panels};
+use super::element::{Row, WIDTH, Word, n_panels};
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::PackedRef;
 use super::scratch::Scratch;
+use crate::SimdLevel;
 
 /// The division of a product's output into tasks: one row of blocks after another.
 #[derive(Clone, Copy, Debug)]
@@ -97,16 +98,26 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
         // only the functions that are called are compiled.
         if const { A::Simd::F32_LANES == 8 } {
             if const { L::FEW_ROWS && !L::IN_PANELS } {
-                panels::<A, L, _, 4>(arithmetic, left, right, part, epilogue);
+                panels::<A, L, _, 4, 2>(arithmetic, left, right, part, epilogue);
+            } else if const { A::Element::NUMBERS == 1 } {
+                panels::<A, L, _, 3, 4>(arithmetic, left, right, part, epilogue);
             } else {
-                panels::<A, L, _, 6>(arithmetic, left, right, part, epilogue);
+                panels::<A, L, _, 6, 2>(arithmetic, left, right, part, epilogue);
             }
         } else if const { L::FEW_ROWS } {
-            panels::<A, L, _, 8>(arithmetic, left, right, part, epilogue);
+            panels::<A, L, _, 8, 2>(arithmetic, left, right, part, epilogue);
         } else {
-            panels::<A, L, _, 12>(arithmetic, left, right, part, epilogue);
+            panels::<A, L, _, 12, 2>(arithmetic, left, right, part, epilogue);
         }
     }
+}
+
+/// The number of sums that a task of a product with these rows and this depth has waiting for each panel of columns, at the
+/// SIMD level of this process.
+pub(crate) fn n_waiting(n_rows: usize, depth: usize) -> usize {
+    let lanes = if matches!(SimdLevel::current(), Ok(SimdLevel::Avx2)) { 8 } else { 16 };
+    let has_parts = n_rows > READ_WHOLE && depth.div_ceil(WIDTH) > steps_at_once(lanes);
+    if has_parts { n_rows * WIDTH } else { 0 }
 }
 
 /// A part of the depth (of the loop over `k_c` in BLIS): the sums wait in memory for the next one.
@@ -129,9 +140,9 @@ impl Part<'_> {
 /// With this many rows of the left matrix or fewer, memory is the bottleneck rather than arithmetic.
 const READ_WHOLE: usize = 16;
 
-/// Panel after panel, in tiles of R rows.
+/// Panel after panel, in tiles of R rows by V registers.
 #[inline(always)]
-fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize>(
+fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
     right: PackedRef<'_, L::Right>,
@@ -140,34 +151,21 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        // On AVX2 two rows of a whole panel take as many registers for sums as four rows of half a panel, and the panel
-        // is read sequentially. Elements that are widened leave registers for one row only.
-        if const { F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 } {
+        // Elements that are widened leave registers for one row of a whole panel, which is read sequentially.
+        if const { F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && V < 4 } && left.n_rows() == 1 {
             let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
-            if const { L::FEW_ROWS } {
-                if left.n_rows() == 1 {
-                    tile::<A, L, 1, 4>(arithmetic, left, 0, at, &mut part, epilogue);
-                    continue;
-                }
-            } else if left.n_rows() <= READ_WHOLE {
-                for row in (0..left.n_rows()).step_by(2) {
-                    match left.n_rows() - row {
-                        1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, &mut part, epilogue),
-                        _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, &mut part, epilogue),
-                    }
-                }
-                continue;
-            }
+            tile::<A, L, 1, 4>(arithmetic, left, 0, at, &mut part, epilogue);
+            continue;
         }
         let n_columns = match F::WHOLE_PANELS {
             true => WIDTH,
             false => WIDTH.min(right.n_columns() - panel * WIDTH),
         };
-        for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
+        for column in (0..n_columns).step_by(V * A::Simd::F32_LANES) {
             let n_columns = n_columns - column;
             let at = PanelColumns { rows, first_column: panel * WIDTH, column, n_columns };
             if n_columns > A::Simd::F32_LANES {
-                column_of_tiles::<A, L, R, 2>(arithmetic, left, at, &mut part, epilogue);
+                column_of_tiles::<A, L, R, V>(arithmetic, left, at, &mut part, epilogue);
             } else {
                 column_of_tiles::<A, L, R, 1>(arithmetic, left, at, &mut part, epilogue);
             }
@@ -199,39 +197,28 @@ fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize,
 ) {
     let n = left.n_rows();
     let mut row = 0;
-    if const { L::IN_PANELS && R == 6 } {
-        while n - row >= WIDTH {
-            // A panel has 2 times 6 and 4 times 5 rows: with 4 at a time, multiply-adds would wait for one another.
-            for _ in 0..2 {
-                tile::<A, L, 6, V>(arithmetic, left, row, at, part, epilogue);
-                row += 6;
-            }
-            for _ in 0..4 {
-                tile::<A, L, 5, V>(arithmetic, left, row, at, part, epilogue);
-                row += 5;
-            }
-        }
-    } else {
-        while n - row >= R {
+    while row < n {
+        let end = if L::IN_PANELS { n.min(row + WIDTH) } else { n };
+        while end - row >= R {
             tile::<A, L, R, V>(arithmetic, left, row, at, part, epilogue);
             row += R;
         }
-    }
-    if const { V > 1 && R > 8 } && n - row >= 8 {
-        tile::<A, L, 8, V>(arithmetic, left, row, at, part, epilogue);
-        row += 8;
-    }
-    while const { V > 1 } && n - row >= 4 {
-        tile::<A, L, 4, V>(arithmetic, left, row, at, part, epilogue);
-        row += 4;
-    }
-    if const { V > 1 } && n - row >= 2 {
-        tile::<A, L, 2, V>(arithmetic, left, row, at, part, epilogue);
-        row += 2;
-    }
-    while row < n {
-        tile::<A, L, 1, V>(arithmetic, left, row, at, part, epilogue);
-        row += 1;
+        if const { V > 1 && R > 8 } && end - row >= 8 {
+            tile::<A, L, 8, V>(arithmetic, left, row, at, part, epilogue);
+            row += 8;
+        }
+        while const { V > 1 && R > 4 } && end - row >= 4 {
+            tile::<A, L, 4, V>(arithmetic, left, row, at, part, epilogue);
+            row += 4;
+        }
+        if const { V > 1 && R > 2 } && end - row >= 2 {
+            tile::<A, L, 2, V>(arithmetic, left, row, at, part, epilogue);
+            row += 2;
+        }
+        while row < end {
+            tile::<A, L, 1, V>(arithmetic, left, row, at, part, epilogue);
+            row += 1;
+        }
     }
 }
 
@@ -245,8 +232,10 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
     part: &mut Part<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
-    let column = at.first_column + at.column;
-    let (panel, lanes) = (at.first_column / WIDTH, at.column..at.column + V * A::Simd::F32_LANES);
+    // A constant where it can be one: an index into a row is then not checked in the inner loop.
+    let first = if const { V * A::Simd::F32_LANES == WIDTH } { 0 } else { at.column };
+    let column = at.first_column + first;
+    let (panel, lanes) = (at.first_column / WIDTH, first..first + V * A::Simd::F32_LANES);
     let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
     if !part.is_first {
         for (i, sums) in sums.iter_mut().enumerate() {
@@ -259,7 +248,7 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
             epilogue.prefetch(row + i, column);
         }
     }
-    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column, sums);
+    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, first, sums);
     if !part.is_last {
         for (i, sums) in sums.iter().enumerate() {
             part.waiting(row + i, panel)[lanes.clone()].copy_from_slice(cast_slice(sums));

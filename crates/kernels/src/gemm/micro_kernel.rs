@@ -1,8 +1,8 @@
 //! The micro-kernels, or inner loops: as many sums as fit the registers, over the whole depth of a product.
 //!
-//! A tile has two registers of columns and up to twelve rows: each element of the left matrix is broadcast to a
-//! register and multiplied with both, and each register of the right matrix is used for all rows. On AVX-512 the
-//! multiply-adds are the bottleneck, not the loads.
+//! A tile has two registers of columns and up to twelve rows, or on AVX2, which has half as many registers of half the
+//! size, four registers of columns, a whole panel, and three rows. Each element of the left matrix is broadcast to a
+//! register and multiplied with all columns, and each register of the right matrix is used for all rows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -286,6 +286,20 @@ fn step<A: Arithmetic, const R: usize, const V: usize>(
     right: &Row<A::Element>,
     column: usize,
 ) {
+    // What a tile has fewer of stays in registers: on AVX2, sums take all but four.
+    if const { R < V } {
+        let mut lefts = [arithmetic.spread(left(0)); R];
+        for (r, spread) in lefts.iter_mut().enumerate().skip(1) {
+            *spread = arithmetic.spread(left(r));
+        }
+        for v in 0..V {
+            let [right] = arithmetic.load::<1>(right, column + v * A::Simd::F32_LANES);
+            for (sums, left) in sums.iter_mut().zip(lefts) {
+                sums[v] = arithmetic.multiply_add(left, right, sums[v]);
+            }
+        }
+        return;
+    }
     let right = arithmetic.load::<V>(right, column);
     for (r, sums) in sums.iter_mut().enumerate() {
         let left = arithmetic.spread(left(r));

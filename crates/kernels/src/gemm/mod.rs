@@ -32,13 +32,13 @@ pub(crate) use arithmetic::{Arithmetic, Element, Exact, WithArithmetic};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
 pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
 pub(crate) use int8::{Integers, Quantized, quantize};
-pub(crate) use macro_kernel::multiply;
+pub(crate) use macro_kernel::{multiply, n_waiting};
 pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Operand, Packed, Role};
 pub(crate) use packed::PackedRef;
 pub(crate) use scratch::Scratch;
-pub(crate) use weight::{Int8x4, Weight};
+pub(crate) use weight::{Int8x4, Weight, scales};
 
 use self::macro_kernel::Blocks;
 use self::transpose::SIDE;

@@ -29,7 +29,7 @@ pub(crate) trait Weight: Word {
 
 /// The scales of a block's columns.
 #[inline(always)]
-pub(super) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W>], column: usize) -> [S::f32s; V] {
+pub(crate) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W>], column: usize) -> [S::f32s; V] {
     let mut scales = [simd.splat_f32s(1.0); V];
     if W::SCALED {
         let bits = load_bits::<S, W, V>(&block[W::ROWS - 1], column);

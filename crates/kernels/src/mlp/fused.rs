@@ -237,15 +237,14 @@ mod tests {
         })
     }
 
-    const ACTIVATIONS: [Activation; 4] =
-        [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu];
-
     /// `[B, T, C, F]`: rows of the batch, positions, width, inner width.
     const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
 
     #[test]
     fn equals_the_composed_operation_and_nearly_in_bfloat16() {
-        for (shape, activation) in SHAPES.iter().flat_map(|shape| ACTIVATIONS.map(|activation| (*shape, activation))) {
+        for (shape, activation) in
+            SHAPES.iter().flat_map(|shape| Activation::ALL.map(|activation| (*shape, activation)))
+        {
             for is_biased in [false, true] {
                 let [got, want] = [mlp, composed_mlp].map(|f| run_with(f, shape, activation, is_biased, F32));
                 let what = format!("{shape:?}, {activation:?}, bias {is_biased}");
@@ -263,7 +262,7 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_a_byte() {
-        for (activation, precision) in ACTIVATIONS.into_iter().flat_map(|x| [(x, F32), (x, Bf16)]) {
+        for (activation, precision) in Activation::ALL.into_iter().flat_map(|x| [(x, F32), (x, Bf16)]) {
             assert_threads_change_nothing(|| run_with(mlp, [7, 91, 33, 121], activation, true, precision));
         }
     }

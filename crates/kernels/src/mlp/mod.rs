@@ -33,7 +33,8 @@ pub struct Mlp {
     pub precision: MatmulPrecision,
 }
 
-/// `down(activation(up(x)))`; with SwiGLU, `down(silu(gate(x)) * up(x))`.
+/// `down(activation(up(x)))`; with SwiGLU, `down(silu(gate(x)) * up(x))`, and with
+/// GEGLU the same with GELU.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
 ///
@@ -76,6 +77,7 @@ pub fn training_memory(
                 Activation::Gelu | Activation::GeluTanh => 4.0,
                 Activation::ReluSquared => 3.0,
                 Activation::Swiglu => 5.0, // input, sigmoid and output of the gate; the other factor; the product
+                Activation::Geglu => 6.0,  // those of GELU, the other factor, and the product
             };
             TrainingMemory { saved: n_hidden * hidden, temporary: hidden + n_composed_gradients(rows) * weight }
         }

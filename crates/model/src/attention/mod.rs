@@ -198,6 +198,7 @@ impl MultiHeadAttention {
             scale: self.config.scale,
             window: self.config.window,
             dropout: pass.dropout(Point::Weights, self.config.dropout),
+            lengths: pass.lengths.clone(),
         }
     }
 

@@ -23,28 +23,32 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The rotation for `positions` in a model with this `config`.
+    /// The rotation for `positions` in a model with this `config`, in layers [with wavelengths of their
+    /// own](ModelConfig::has_local_rope) or in all others.
     ///
     /// # Panics
     /// If the number of rotated dimensions is odd.
-    pub fn new(positions: Range<usize>, config: &ModelConfig, device: &Device) -> Self {
+    pub fn new(positions: Range<usize>, config: &ModelConfig, is_local: bool, device: &Device) -> Self {
         let shape = [1, 1, positions.len(), config.rotary_dim() / 2];
         let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
-        let [cos, sin] = Self::tables(positions, config).map(table);
+        let [cos, sin] = Self::tables(positions, config, is_local).map(table);
         Self { cos, sin }
     }
 
-    /// Cosines and sines of the angles of `positions`, each `[T, R / 2]`, on the host.
+    /// Cosines and sines of the angles of `positions`, each `[T, R / 2]`, on the host, times the factor of
+    /// [`RopeScaling::attention_factor`].
     ///
     /// # Panics
     /// If the number of rotated dimensions is odd.
-    pub fn tables(positions: Range<usize>, config: &ModelConfig) -> [Vec<f32>; 2] {
-        let frequencies = frequencies(config);
+    pub fn tables(positions: Range<usize>, config: &ModelConfig, is_local: bool) -> [Vec<f32>; 2] {
+        let (theta, scaling) = config.wavelengths(is_local);
+        let frequencies = frequencies(config.rotary_dim(), theta, scaling);
+        let scale = scaling.map_or(1.0, |scaling| scaling.attention_factor());
         let angles: Vec<f64> = positions
             .flat_map(|position| frequencies.iter().map(move |frequency| position as f64 * frequency))
             .collect();
         #[allow(clippy::cast_possible_truncation, reason = "everything is computed in f32")]
-        let table = |f: fn(f64) -> f64| angles.iter().map(|angle| f(*angle) as f32).collect();
+        let table = |f: fn(f64) -> f64| angles.iter().map(|angle| (scale * f(*angle)) as f32).collect();
         [table(f64::cos), table(f64::sin)]
     }
 
@@ -65,25 +69,35 @@ impl Rotation {
     }
 }
 
-/// For each pair of dimensions, the angle in radians between adjacent positions: `[R / 2]`.
-fn frequencies(config: &ModelConfig) -> Vec<f64> {
-    let n = config.rotary_dim();
-    assert!(n.is_multiple_of(2), "pairs are rotated, not {n} dimensions");
-    let frequency = |i: usize| config.rope_theta.powf(-2.0 * i as f64 / n as f64);
-    (0..n / 2).map(frequency).map(|frequency| scaled(frequency, config.rope_scaling)).collect()
+/// For each pair of R dimensions, the angle in radians between adjacent positions: `[R / 2]`.
+fn frequencies(rotary_dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
+    assert!(rotary_dim.is_multiple_of(2), "pairs are rotated, not {rotary_dim} dimensions");
+    let of_pair = |i: usize| {
+        let frequency = theta.powf(-2.0 * i as f64 / rotary_dim as f64);
+        let Some(scaling) = scaling else { return frequency };
+        let kept = share_kept(scaling, (i, frequency), rotary_dim, theta);
+        (1.0 - kept) * frequency / scaling.factor() + kept * frequency
+    };
+    (0..rotary_dim / 2).map(of_pair).collect()
 }
 
-/// Scales a frequency for a longer context.
-fn scaled(frequency: f64, scaling: Option<RopeScaling>) -> f64 {
+/// The share of a pair's frequency that is not divided by the factor of a longer context, in `[0, 1]`.
+fn share_kept(scaling: RopeScaling, (pair, frequency): (usize, f64), rotary_dim: usize, theta: f64) -> f64 {
     match scaling {
-        None => frequency,
-        Some(RopeScaling::Linear { factor }) => frequency / factor,
-        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
+        RopeScaling::Linear { .. } => 0.0,
+        RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context_length, .. } => {
             // The number of full turns over the original context. A frequency with few turns is scaled; one with many
             // stays.
             let n_turns = original_context_length as f64 * frequency / TAU;
-            let kept = ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-            (1.0 - kept) * frequency / factor + kept * frequency
+            ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+        }
+        RopeScaling::Yarn { original_context_length, beta_fast, beta_slow, .. } => {
+            // The pair, between whole ones, that makes so many turns over the original context. As in transformers, the
+            // transition is linear in pairs, from a whole one to a whole one.
+            let n = rotary_dim as f64;
+            let turns = |n_turns: f64| n * (original_context_length as f64 / (n_turns * TAU)).ln() / (2.0 * theta.ln());
+            let (first, last) = (turns(beta_fast).floor().max(0.0), turns(beta_slow).ceil().min(n - 1.0));
+            1.0 - ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0)
         }
     }
 }
@@ -97,7 +111,7 @@ mod tests {
     fn frequencies_fall_from_one_to_nearly_the_inverse_of_theta() {
         let config = ModelConfig { position: PositionKind::Rope, head_dim: 8, ..ModelConfig::default() };
         let close = |config: &ModelConfig, want: &[f64]| {
-            let got = frequencies(config);
+            let got = frequencies(config.rotary_dim(), config.rope_theta, config.rope_scaling);
             let is_close = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9 * want);
             assert!(got.len() == want.len() && is_close, "{got:?} is not {want:?}");
         };
@@ -106,6 +120,35 @@ mod tests {
         close(&ModelConfig { rotary_fraction: 0.5, ..config.clone() }, &[1.0, 0.01]);
         let linear = Some(RopeScaling::Linear { factor: 4.0 });
         close(&ModelConfig { rope_scaling: linear, ..config }, &[0.25, 0.025, 0.0025, 0.000_25]);
+    }
+
+    /// The numbers are those of transformers 5.23, `_compute_yarn_parameters` for a head of 16 dimensions, theta 10,000,
+    /// factor 4 and 256 original positions.
+    #[test]
+    fn yarn_stretches_from_one_pair_to_another_and_sharpens() {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            original_context_length: 256,
+            beta_fast: RopeScaling::beta_fast(),
+            beta_slow: RopeScaling::beta_slow(),
+            attention_factor: None,
+        };
+        let config = ModelConfig {
+            position: PositionKind::Rope,
+            head_dim: 16,
+            rope_scaling: Some(scaling),
+            ..ModelConfig::default()
+        };
+        let want = [1.0, 0.256_935_06, 0.062_5, 0.013_834_965, 0.002_5, 0.000_790_569_47, 0.000_25, 0.000_079_056_947];
+        let got = frequencies(16, config.rope_theta, config.rope_scaling);
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() < 1e-6 * want, "{got} is not {want}");
+        }
+        let [cos, sin] = Rotation::tables(0..2, &config, false);
+        assert!((cos[0] - 1.138_629_4).abs() < 1e-6, "{}", cos[0]);
+        let length = (cos[8].powi(2) + sin[8].powi(2)).sqrt();
+        assert!((length - 1.138_629_4).abs() < 1e-6, "{length}");
     }
 
     #[test]
@@ -117,7 +160,8 @@ mod tests {
                 high_freq_factor: 4.0,
                 original_context_length: 8192,
             };
-            scaled(frequency, Some(scaling)) / frequency
+            let kept = share_kept(scaling, (0, frequency), 64, 10_000.0);
+            kept + (1.0 - kept) / 8.0
         };
         let fits = |n: f64| n * TAU / 8192.0;
         for (n_turns, want) in [(100.0, 1.0), (4.0, 1.0), (2.5, 0.5 + 0.5 / 8.0), (1.0, 0.125), (0.1, 0.125)] {

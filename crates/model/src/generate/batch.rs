@@ -33,6 +33,8 @@ pub enum Logits {
 struct Slot<S> {
     /// `None` if the slot is free; its tokens stay cached until it is taken again.
     sequence: Option<S>,
+    /// The adapters with which its tokens are read; `None` for the base.
+    adapters: Option<usize>,
     /// The part of the sequence that is within the context.
     tokens: Vec<u32>,
     /// The number of these tokens that the decoder has read.
@@ -45,9 +47,12 @@ struct Slot<S> {
 }
 
 impl<S> Slot<S> {
-    /// The length of the longest prefix of `prompt` that this slot has read. The last token of the prompt never
-    /// counts, since it is always read again for its logits.
-    fn n_common(&self, prompt: &[u32]) -> usize {
+    /// The length of the longest prefix of `prompt` that this slot has read with these adapters. The last token of the
+    /// prompt never counts, since it is always read again for its logits.
+    fn n_common(&self, prompt: &[u32], adapters: Option<usize>) -> usize {
+        if self.adapters != adapters {
+            return 0; // its keys and values are those of other weights
+        }
         let read = &self.tokens[..self.n_read];
         read.iter().zip(&prompt[..prompt.len() - 1]).take_while(|(a, b)| a == b).count()
     }
@@ -65,7 +70,15 @@ impl<S: Send> Batch<S> {
     /// # Panics
     /// If there are no slots, or the capacity is 0 or larger than the context.
     pub fn new(model: LanguageModel, n_slots: usize, capacity: usize, chunk: usize) -> Self {
-        let free = || Slot { sequence: None, tokens: Vec::new(), n_read: 0, n_cached: 0, wants_each: false, since: 0 };
+        let free = || Slot {
+            sequence: None,
+            adapters: None,
+            tokens: Vec::new(),
+            n_read: 0,
+            n_cached: 0,
+            wants_each: false,
+            since: 0,
+        };
         Self {
             context_length: model.config().context_length,
             decoder: AnyDecoder::new(model, n_slots, capacity),
@@ -100,28 +113,32 @@ impl<S: Send> Batch<S> {
         self.slots.iter_mut().filter_map(|slot| slot.sequence.as_mut())
     }
 
-    /// Gives a free slot to a sequence, and returns the slot's index.
+    /// Gives a free slot to a sequence that uses the model's adapters with this index, or none, and returns the slot's
+    /// index.
     ///
     /// # Panics
-    /// If no slot is free, or the prompt is empty or longer than the context.
-    pub fn join(&mut self, sequence: S, prompt: &[u32], logits: Logits) -> usize {
+    /// If no slot is free, the prompt is empty or longer than the context, or there are no such adapters.
+    pub fn join(&mut self, sequence: S, adapters: Option<usize>, prompt: &[u32], logits: Logits) -> usize {
         assert!((1..=self.context_length).contains(&prompt.len()), "{} tokens of prompt", prompt.len());
         let free = (0..self.slots.len()).filter(|slot| self.slots[*slot].sequence.is_none());
         let oldest = free.min_by_key(|slot| self.slots[*slot].since).expect("a free slot");
         let wants_each = logits == Logits::Each;
-        let slot = if wants_each { oldest } else { self.home(prompt).unwrap_or(oldest) };
-        let n_read = if wants_each { 0 } else { self.slots[slot].n_common(prompt) };
-        self.decoder.truncate(slot, n_read);
+        let slot = if wants_each { oldest } else { self.home(prompt, adapters).unwrap_or(oldest) };
+        let n_read = if wants_each { 0 } else { self.slots[slot].n_common(prompt, adapters) };
+        match self.slots[slot].adapters == adapters {
+            true => self.decoder.truncate(slot, n_read),
+            false => self.decoder.set_adapters(slot, adapters),
+        }
         self.clock += 1;
         let (sequence, tokens, since) = (Some(sequence), prompt.to_vec(), self.clock);
-        self.slots[slot] = Slot { sequence, tokens, n_read, n_cached: n_read, wants_each, since };
+        self.slots[slot] = Slot { sequence, adapters, tokens, n_read, n_cached: n_read, wants_each, since };
         slot
     }
 
     /// The free slot that has read the longest prefix of the prompt, unless using it would discard too many other tokens.
-    fn home(&self, prompt: &[u32]) -> Option<usize> {
+    fn home(&self, prompt: &[u32], adapters: Option<usize>) -> Option<usize> {
         let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.sequence.is_none());
-        let (n_common, i) = free.map(|(i, slot)| (slot.n_common(prompt), i)).max()?;
+        let (n_common, i) = free.map(|(i, slot)| (slot.n_common(prompt, adapters), i)).max()?;
         (n_common > 0 && n_common >= self.slots[i].n_read / 2).then_some(i)
     }
 
@@ -229,8 +246,8 @@ impl<S: Send> Batch<S> {
     /// Copies the longest prefix that any slot has read, if it is longer than the part this slot has read. Sequences
     /// that wait to read the same prefix thus read each part of it only once.
     fn catch_up(&mut self, i: usize) {
-        let Slot { tokens, n_read, .. } = &self.slots[i];
-        let common = self.slots.iter().zip(0..).map(|(slot, from)| (slot.n_common(tokens), from));
+        let Slot { adapters, tokens, n_read, .. } = &self.slots[i];
+        let common = self.slots.iter().zip(0..).map(|(slot, from)| (slot.n_common(tokens, *adapters), from));
         let (n_common, from) = common.max().expect("there are slots");
         if n_common <= *n_read {
             return;
@@ -249,11 +266,13 @@ impl<S: Send> Batch<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use burn::tensor::Device;
 
     use super::*;
-    use crate::Gpt;
     use crate::config::{ModelConfig, PositionKind};
+    use crate::{Gpt, Lora, Parameter, Target};
 
     fn model() -> LanguageModel {
         let config = ModelConfig {
@@ -271,7 +290,7 @@ mod tests {
     /// The logits after `tokens`, computed without any cache.
     fn alone(tokens: &[u32]) -> Vec<f32> {
         let mut batch = batch(1);
-        assert_eq!(batch.join((), tokens, Logits::Last), 0);
+        assert_eq!(batch.join((), None, tokens, Logits::Last), 0);
         batch.read(|(), _| unreachable!("nobody asked")).expect("a CPU");
         logits(&batch, 0)
     }
@@ -290,14 +309,14 @@ mod tests {
     fn a_shared_prefix_is_read_once_and_changes_no_logits() {
         let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
         let mut batch = batch(3);
-        let first = batch.join((), &prompt, Logits::Last);
+        let first = batch.join((), None, &prompt, Logits::Last);
         batch.read(|(), _| ()).expect("a CPU");
         batch.push(first, 4);
         // The second prefix is in a slot in use; of the third sequence, all but the last token is reused.
         let mut longer = prompt[..15].to_vec();
         longer.extend([3, 3]);
-        let second = batch.join((), &longer, Logits::Last);
-        let third = batch.join((), &prompt, Logits::Last);
+        let second = batch.join((), None, &longer, Logits::Last);
+        let third = batch.join((), None, &prompt, Logits::Last);
         assert!(!batch.has_free_slot());
         batch.read(|(), _| ()).expect("a CPU");
         assert_eq!([first, second, third].map(|slot| batch.slots[slot].n_cached), [0, 15, 19]);
@@ -307,7 +326,7 @@ mod tests {
         // A free slot keeps its tokens, and a longer prompt continues it there.
         batch.leave(second);
         longer.push(5);
-        assert_eq!(batch.join((), &longer, Logits::Last), second);
+        assert_eq!(batch.join((), None, &longer, Logits::Last), second);
         assert_eq!(batch.slots[second].n_cached, 17);
         batch.read(|(), _| ()).expect("a CPU");
         assert_eq!(logits(&batch, second), alone(&longer));
@@ -319,7 +338,7 @@ mod tests {
         let mut batch = batch(3);
         let slots = [0, 1, 2].map(|last| {
             let tokens = [&prompt[..], &[last]].concat();
-            (batch.join((), &tokens, Logits::Last), tokens)
+            (batch.join((), None, &tokens, Logits::Last), tokens)
         });
         batch.read(|(), _| ()).expect("a CPU");
         let n_cached = slots.each_ref().map(|(slot, _)| batch.slots[*slot].n_cached);
@@ -329,13 +348,68 @@ mod tests {
         }
     }
 
+    /// The model with one set of adapters, which change its logits.
+    fn adapted() -> LanguageModel {
+        let mut model = model();
+        let lora = Lora {
+            rank: 2,
+            alpha: 4.0,
+            use_rslora: false,
+            use_dora: false,
+            dropout: 0.0,
+            targets: Target::ALL.to_vec(),
+            last_blocks: None,
+            tokens: Vec::new(),
+        };
+        let values = |row: &Parameter| -> Result<Vec<f32>, Infallible> {
+            Ok((0..row.shape.iter().product()).map(|i: usize| (i % 7) as f32 * 0.1 - 0.3).collect())
+        };
+        assert_eq!(model.engine_mut().expect("a CPU").add_adapters(&lora, values), Ok(0));
+        model
+    }
+
+    #[test]
+    fn a_prefix_is_not_shared_with_other_adapters() {
+        let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
+        let new = |n_slots| Batch::new(adapted(), n_slots, 24, 128);
+        let alone = |adapters: Option<usize>| {
+            let mut batch = new(1);
+            batch.join((), adapters, &prompt, Logits::Last);
+            batch.read(|(), _| ()).expect("a CPU");
+            logits(&batch, 0)
+        };
+        let expected = [None, Some(0)].map(alone);
+        assert_ne!(expected[0], expected[1]);
+        // Together, and then one after the other in the same slots.
+        let mut batch = new(4);
+        for n_cached in [[0, 0, 19, 19], [19, 19, 19, 19]] {
+            let slots = [None, Some(0), None, Some(0)].map(|adapters| batch.join((), adapters, &prompt, Logits::Last));
+            batch.read(|(), _| ()).expect("a CPU");
+            assert_eq!(slots.map(|slot| batch.slots[slot].n_cached), n_cached);
+            for (i, slot) in slots.into_iter().enumerate() {
+                assert_eq!(logits(&batch, slot), expected[i % 2]);
+            }
+            for slot in slots {
+                batch.leave(slot);
+            }
+        }
+        let mut batch = new(1);
+        for adapters in [None, Some(0), None] {
+            let slot = batch.join((), adapters, &prompt, Logits::Last);
+            batch.read(|(), _| ()).expect("a CPU");
+            assert_eq!((slot, batch.slots[slot].n_cached), (0, 0));
+            assert_eq!(logits(&batch, slot), expected[usize::from(adapters.is_some())]);
+            batch.leave(slot);
+        }
+    }
+
     #[test]
     fn each_position_has_the_logits_that_it_has_as_the_last() {
         let prompt: Vec<u32> = (0..9).map(|i| i * 5 % 11).collect();
         let mut batch = batch(2);
-        batch.join(false, &prompt, Logits::Last);
+        batch.join(false, None, &prompt, Logits::Last);
         batch.read(|_, _| ()).expect("a CPU");
-        let slot = batch.join(true, &prompt, Logits::Each);
+        let slot = batch.join(true, None, &prompt, Logits::Each);
         let mut seen: Vec<Vec<f32>> = Vec::new();
         let see = |wants_each: &mut bool, logits: &[f32]| {
             assert!(*wants_each);
@@ -354,7 +428,7 @@ mod tests {
     fn a_full_context_forgets_its_older_half() {
         let prompt: Vec<u32> = (0..24).map(|i| i % 7).collect();
         let mut batch = batch(1);
-        batch.join((), &prompt, Logits::Last);
+        batch.join((), None, &prompt, Logits::Last);
         batch.read(|(), _| ()).expect("a CPU");
         batch.push(0, 9);
         assert!(!batch.slots[0].is_read());

@@ -34,6 +34,17 @@ impl LanguageModel {
         (precision == Precision::F32).then(|| Self::Tensors(Box::new(model)))
     }
 
+    /// The packed weights, to put adapters beside them; `None` for a model of tensors.
+    ///
+    /// # Panics
+    /// If it has clones.
+    pub fn engine_mut(&mut self) -> Option<&mut Engine> {
+        match self {
+            Self::Engine(engine) => Some(Arc::get_mut(engine).expect("no clones yet")),
+            Self::Tensors(_) => None,
+        }
+    }
+
     /// The config of the model.
     pub fn config(&self) -> &ModelConfig {
         match self {
@@ -65,6 +76,20 @@ impl AnyDecoder {
             LanguageModel::Tensors(model) => {
                 let sequence = || Cached { cache: model.kv_cache(1), logits: Vec::new() };
                 Self::Tensors { sequences: std::iter::repeat_with(sequence).take(n).collect(), model }
+            }
+        }
+    }
+
+    /// Lets a sequence use the adapters with this index, or none, and drops its tokens.
+    ///
+    /// # Panics
+    /// If the model has no such adapters.
+    pub(super) fn set_adapters(&mut self, sequence: usize, adapters: Option<usize>) {
+        match self {
+            Self::Engine(decoder) => decoder.set_adapters(sequence, adapters),
+            Self::Tensors { sequences, .. } => {
+                assert_eq!(adapters, None, "a model of tensors has its adapters merged");
+                sequences[sequence].cache.truncate(0);
             }
         }
     }

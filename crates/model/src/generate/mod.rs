@@ -5,6 +5,7 @@
 mod batch;
 mod config;
 pub mod engine;
+mod guide;
 mod language_model;
 mod sampler;
 mod sequence;
@@ -12,6 +13,7 @@ mod writer;
 
 pub use batch::{Batch, Logits};
 pub use config::GenerateConfig;
+pub use guide::{CallSchema, Grammar, Guide, SchemaError, Vocabulary};
 pub use language_model::LanguageModel;
 pub use sampler::{ChooseToken, Sampler};
 pub use sequence::{End, Sequence};

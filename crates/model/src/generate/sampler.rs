@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::guide::{Guide, Mask};
 use crate::config::GenerateConfig;
 use crate::tokenizer::Tokenizer;
 
@@ -16,6 +17,11 @@ use crate::tokenizer::Tokenizer;
 pub trait ChooseToken: Debug + Send {
     /// The next token, given the logits of the whole vocabulary and the tokens so far. `None` if a logit is not finite.
     fn choose(&mut self, logits: &[f32], tokens: &[u32]) -> Option<u32>;
+
+    /// Whether the text ends with the tokens chosen so far.
+    fn is_complete(&self) -> bool {
+        false
+    }
 }
 
 /// Samples tokens with the settings of `[generate]`, from a seed.
@@ -31,6 +37,8 @@ pub struct Sampler {
     n_prompt: usize,
     /// Added to the logits of tokens.
     bias: Arc<[(u32, f32)]>,
+    /// Allows the next tokens; `None` if all are.
+    guide: Option<Guide>,
 }
 
 impl Sampler {
@@ -45,6 +53,7 @@ impl Sampler {
             ends: Arc::default(),
             n_prompt: 0,
             bias: Arc::default(),
+            guide: None,
         }
     }
 
@@ -64,6 +73,12 @@ impl Sampler {
     #[must_use]
     pub fn with_bias(self, bias: Arc<[(u32, f32)]>) -> Self {
         Self { bias, ..self }
+    }
+
+    /// Samples only what the guide allows.
+    #[must_use]
+    pub fn with_guide(self, guide: Option<Guide>) -> Self {
+        Self { guide, ..self }
     }
 
     /// A number in `[0, 1)` with 53 random bits.
@@ -90,7 +105,8 @@ impl ChooseToken for Sampler {
             barred.to_mut().extend(&*self.ends);
             barred.to_mut().sort_unstable();
         }
-        let mut ranking = candidates(&logits, tokens, &self.config, &barred)?;
+        let allowed = self.guide.as_ref().map(|guide| guide.allowed(&self.ends));
+        let mut ranking = candidates(&logits, tokens, &self.config, &barred, allowed.as_ref())?;
         let at = self.uniform();
         let mut sum = 0.0;
         // Rounding may leave the sum of all probabilities below 1; then the last candidate is drawn.
@@ -98,7 +114,15 @@ impl ChooseToken for Sampler {
             sum += probability;
             sum <= at
         });
-        ranking.get(n_passed.min(ranking.len() - 1))
+        let token = ranking.get(n_passed.min(ranking.len() - 1))?;
+        if let Some(guide) = &mut self.guide {
+            guide.advance(token);
+        }
+        Some(token)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.guide.as_ref().is_some_and(Guide::is_complete)
     }
 }
 
@@ -126,21 +150,27 @@ fn penalise_written(logits: &mut [f32], written: &[u32], presence: f64, frequenc
     }
 }
 
-/// The candidates for the next token with their probabilities, most likely first, without barred tokens. `None` if
-/// no candidate is left, or a logit is not finite.
+/// The candidates for the next token with their probabilities, most likely first, without barred tokens and those that
+/// are not allowed. `None` if no candidate is left, or a logit is not finite.
 ///
 /// The repetition penalty and top-k are applied to the logits, then temperature, top-p and min-p follow. Temperature 0
 /// is greedy.
 ///
 /// Top-p is from Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; the repetition
 /// penalty from Keskar et al. 2019, "CTRL", section 4.1; min-p from Nguyen et al. 2024, "Turning Up the Heat".
-fn candidates(logits: &[f32], tokens: &[u32], config: &GenerateConfig, barred: &[u32]) -> Option<Ranking> {
+fn candidates(
+    logits: &[f32],
+    tokens: &[u32],
+    config: &GenerateConfig,
+    barred: &[u32],
+    allowed: Option<&Mask>,
+) -> Option<Ranking> {
     if logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
     let is_penalised = (config.repetition_penalty - 1.0).abs() > f64::EPSILON;
     let n_kept = if config.temperature <= 0.0 { 1 } else { config.top_k };
-    let floor = match is_penalised || n_kept == 0 {
+    let floor = match is_penalised || n_kept == 0 || allowed.is_some() {
         true => f32::MIN,
         // One more than top-k and the barred tokens need, so that the cut is the same as among all tokens.
         false => floor_of_highest(logits, n_kept.saturating_add(barred.len() + 1)),
@@ -149,6 +179,9 @@ fn candidates(logits: &[f32], tokens: &[u32], config: &GenerateConfig, barred: &
     let mut scored: Vec<(u32, f64)> = high.map(|(token, logit)| (token, f64::from(*logit))).collect();
     if is_penalised {
         penalise(&mut scored, tokens, config.repetition_penalty);
+    }
+    if let Some(allowed) = allowed {
+        scored.retain(|(token, _)| allowed.has(*token));
     }
     if !barred.is_empty() {
         scored.retain(|(token, _)| barred.binary_search(token).is_err());
@@ -317,7 +350,7 @@ mod tests {
     }
 
     fn sorted(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Vec<(u32, f64)> {
-        candidates(logits, text, config, &[]).expect("numbers").into_sorted()
+        candidates(logits, text, config, &[], None).expect("numbers").into_sorted()
     }
 
     fn tokens(candidates: &[(u32, f64)]) -> Vec<u32> {
@@ -344,7 +377,7 @@ mod tests {
         all.sort_by(highest_first);
         for top_k in [1, 2, 5, 40, 70, 74, 77, 78, 79, 300, 4995, 4996, 5000, 9000] {
             let config = GenerateConfig { top_k, ..config() };
-            let found = candidates(&logits, &[], &config, &barred).expect("numbers").into_sorted();
+            let found = candidates(&logits, &[], &config, &barred, None).expect("numbers").into_sorted();
             assert_eq!(tokens(&found), tokens(&all[..top_k.min(all.len())]), "{top_k}");
         }
     }
@@ -394,7 +427,7 @@ mod tests {
             assert_eq!(tokens(&sorted(&logits, &[], &filter)), kept, "{filter:?}");
         }
         for logit in [f32::NAN, f32::INFINITY] {
-            assert!(candidates(&[0.0, logit], &[], &config(), &[]).is_none());
+            assert!(candidates(&[0.0, logit], &[], &config(), &[], None).is_none());
         }
     }
 

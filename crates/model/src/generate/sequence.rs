@@ -10,7 +10,7 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 /// The reason why a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The model chose the end-of-text token, or one of the config's `stop_token_ids`.
+    /// The model chose the end-of-text token, or one of the config's `stop_token_ids`, or the text is complete.
     Model,
     /// A stop text occurred.
     StopText,
@@ -107,7 +107,8 @@ impl Sequence {
             true => self.tokenizer.token_bytes(token).unwrap_or_default().to_vec(),
             false => self.decoder.push(token).into_bytes(),
         };
-        let is_last = is_end || self.left == 0;
+        let is_complete = self.sampler.is_complete();
+        let is_last = is_end || is_complete || self.left == 0;
         if is_last && !self.is_raw {
             piece.extend(self.decoder.finish().into_bytes());
         }
@@ -121,7 +122,7 @@ impl Sequence {
         let end = match self.done {
             false => None,
             true if stopped => Some(End::StopText),
-            true if is_end => Some(End::Model),
+            true if is_end || is_complete => Some(End::Model),
             true => Some(End::Length),
         };
         Ok(Written { token, offset, text, end })

@@ -5,8 +5,9 @@ use std::ops::Range;
 use burn::tensor::TensorReadError;
 
 use super::batch::{Batch, Logits};
+use super::guide::Guide;
 use super::language_model::LanguageModel;
-use super::sampler::ChooseToken;
+use super::sampler::{ChooseToken, Sampler};
 use super::sequence::Sequence;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -92,7 +93,7 @@ impl Writers {
         for idx in samples {
             let sequence = Sequence::new(tokenizer, config, &prompt, idx);
             if !sequence.is_done() {
-                batch.join((idx, sequence), &prompt[n_dropped..], Logits::Last);
+                batch.join((idx, sequence), None, &prompt[n_dropped..], Logits::Last);
             }
         }
         Ok(Self { batch, n_read: prompt.len() - n_dropped, n_dropped })
@@ -105,6 +106,17 @@ impl Writers {
     pub fn raw(mut self) -> Result<Self, GenerateError> {
         self.batch.sequences_mut().try_for_each(|(_, sequence)| sequence.write_bytes())?;
         Ok(self)
+    }
+
+    /// Writes only what the guide allows.
+    #[must_use]
+    pub fn guided(mut self, tokenizer: &Tokenizer, config: &GenerateConfig, guide: &Guide) -> Self {
+        let n_prompt = self.n_read + self.n_dropped;
+        for (idx, sequence) in self.batch.sequences_mut() {
+            let sampler = Sampler::of_sequence(tokenizer, config, n_prompt, *idx).with_guide(Some(guide.clone()));
+            sequence.set_sampler(Box::new(sampler));
+        }
+        self
     }
 
     /// The number of prompt tokens that the model reads, and the number of tokens before them that do not fit its

@@ -9,11 +9,11 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
 use super::Tokenizer;
+use crate::OrderedJson;
 
 /// The most steps that a template may take: a damaged one may not terminate.
 const FUEL: u64 = 10_000_000;
@@ -51,6 +51,20 @@ pub struct Message {
     /// The name of the participant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The calls of tools that an answer consists of, with their arguments as objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<OrderedJson>>,
+    /// The call whose result this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A text of somebody in this role.
+    #[must_use]
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), name: None, tool_calls: None, tool_call_id: None }
+    }
 }
 
 /// The reason why a template cannot be used, or does not take some messages.
@@ -90,8 +104,28 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime(format, OffsetDateTime::now_utc()));
     environment.add_filter("tojson", tojson);
-    environment.add_template_owned(NAME, template)?;
+    environment.add_template_owned(NAME, without_generation(template))?;
     Ok(environment)
+}
+
+/// The template with `{% if true %}` for each `{% generation %}`, a tag of transformers that marks an answer and writes
+/// nothing.
+fn without_generation(template: String) -> String {
+    if !template.contains("generation") {
+        return template;
+    }
+    let mut parts = template.split("{%");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text += "{%";
+        let tag = part.split_once("%}").map(|(tag, _)| tag.trim_matches(['-', '+']).trim());
+        text += &match tag {
+            Some("generation") => part.replacen("generation", "if true", 1),
+            Some("endgeneration") => part.replacen("endgeneration", "endif", 1),
+            _ => part.to_owned(),
+        };
+    }
+    text
 }
 
 impl ChatTemplate {
@@ -100,12 +134,12 @@ impl ChatTemplate {
     /// # Errors
     /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
-        self.render_with(messages, true, &Map::new())
+        self.render_with(messages, true, &OrderedJson::Object(Vec::new()))
     }
 
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
-    /// `add_generation_prompt`, or up to where the last message ends. `variables` are more of the template's own, such as
-    /// `tools` and `enable_thinking`; they replace none of the others.
+    /// `add_generation_prompt`, or up to where the last message ends. `variables` are an object with more of the template's
+    /// own, such as `tools` and `enable_thinking`; they replace none of the others.
     ///
     /// # Errors
     /// If the template does not take these messages.
@@ -113,7 +147,7 @@ impl ChatTemplate {
         &self,
         messages: &[impl Serialize],
         add_generation_prompt: bool,
-        variables: &Map<String, Json>,
+        variables: &impl Serialize,
     ) -> Result<String, ChatTemplateError> {
         let Self { environment, bos_token, eos_token } = self;
         let (messages, variables) = (Value::from(Serde(messages)), Value::from(Serde(variables)));
@@ -172,12 +206,7 @@ mod tests {
     use super::*;
 
     fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, ChatTemplateError> {
-        let message = |(role, content): &(&str, &str)| Message {
-            role: (*role).to_owned(),
-            content: (*content).to_owned(),
-            name: None,
-        };
-        let messages: Vec<Message> = messages.iter().map(message).collect();
+        let messages: Vec<Message> = messages.iter().map(|(role, content)| Message::new(*role, *content)).collect();
         let [template, bos_token, eos_token] = [template, "<s>", "</s>"].map(str::to_owned);
         ChatTemplateSource { template, bos_token, eos_token }.parse()?.render(&messages)
     }
@@ -213,6 +242,7 @@ mod tests {
             ("{{ {'a': [1, none, true], 'é': '<'} | tojson }}", r#"{"a": [1, null, true], "é": "<"}"#),
             ("{{ {'a': 1} | tojson(indent=2) }}", "{\n  \"a\": 1\n}"),
             ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}", "iFalse"),
+            ("a {%- generation %} b\n{%- endgeneration -%} c{% if add_generation_prompt %}d{% endif %}", "a bcd"),
             ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages | length) }}", "[1]"),
         ] {
             assert_eq!(render(template, &[("user", " hi ")]).expect(template), expected, "{template}");

@@ -22,6 +22,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Map, Value, json};
+use tokenizers::DecoderWrapper;
+
 #[cfg(feature = "chat-templates")]
 pub use chat_template::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Message};
 pub use companion::TOKENIZER_CONFIG;
@@ -161,6 +164,32 @@ impl Tokenizer {
     /// If it is not one.
     pub fn with_config(self, json: String, path: &Path) -> Result<Self, TokenizerError> {
         Ok(Self { companion: Some(Companion::of(json, path, &self.inner)?), ..self })
+    }
+
+    /// The same with another chat template, whose answers end with the token `end`. Of the `tokens` of the template, those
+    /// that are not added tokens yet get the next ids.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot have more tokens.
+    pub fn with_chat_template(&self, template: &str, tokens: &[&str], end: &str) -> Result<Self, TokenizerError> {
+        let mut file: Value = serde_json::from_str(&self.to_json()).expect("it was read or made here");
+        let mut config: Map<String, Value> =
+            self.config_json().and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+        let known = self.added_tokens();
+        let new = tokens.iter().filter(|token| known.iter().all(|(_, known)| known != *token));
+        let new = (self.n_ids()..).zip(new).map(|(id, token)| {
+            json!({
+                "id": id, "content": token, "special": true, "normalized": false, "single_word": false,
+                "lstrip": false, "rstrip": false,
+            })
+        });
+        let mut added = file["added_tokens"].as_array().cloned().unwrap_or_default();
+        added.extend(new);
+        file["added_tokens"] = added.into();
+        config.insert("chat_template".to_owned(), template.into());
+        config.insert("eos_token".to_owned(), end.into());
+        let path = Path::new("tokenizer.json");
+        Self::from_json(file.to_string(), path)?.with_config(Value::Object(config).to_string(), path)
     }
 
     /// The content of its `tokenizer.json`: always the same bytes, and those of the file that it was read from, if any.
@@ -325,6 +354,19 @@ impl Tokenizer {
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         assert!((id as usize) < self.vocab_size(), "no token {id}");
         self.inner.bytes.as_ref().map(|bytes| bytes.get(id as usize).map_or(&[][..], |bytes| bytes))
+    }
+
+    /// The bytes that a token adds to a text, also of files whose tokens are only joined; `None` if that depends on the
+    /// tokens before it.
+    pub(crate) fn text_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let is_joined = || matches!(self.inner.tokenizer.get_decoder(), Some(DecoderWrapper::Fuse(_)));
+        let bytes = self.token_bytes(id).map(<[u8]>::to_vec);
+        bytes.or_else(|| is_joined().then(|| self.piece(id).into_bytes()))
+    }
+
+    /// The added tokens that are not meant to be text.
+    pub(crate) fn special_tokens(&self) -> impl Iterator<Item = u32> {
+        self.inner.added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id)
     }
 
     /// A readable form of a token: its text, with bytes that are not text as `\xNN`; or, if tokens decode only in

@@ -1,11 +1,10 @@
-//! Starter configs: the shipped [`PRESETS`], and [`for_text`], which makes one for a text and this machine.
+//! [`for_text`] makes a config for a text and this machine.
 //!
 //! `token_choice` chooses the tokenizer, `choice` the model size and run length, and `template` writes the config with
 //! its reasons. `docs/own-text.md` explains the numbers behind the rules.
 
 mod choice;
 mod error;
-mod preset;
 mod profile;
 mod prompt;
 mod search;
@@ -18,7 +17,6 @@ use std::time::Duration;
 use burn::module::Module;
 
 pub use error::AutoconfigError;
-pub use preset::{PRESETS, Preset};
 pub use search::search_space;
 
 use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};

@@ -42,14 +42,17 @@ fn in_log(key: &str, rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PRESETS;
+    use std::path::Path;
+
     use super::*;
     use crate::sweep::Dimension;
 
     #[test]
     fn every_dimension_can_be_read() {
-        for preset in PRESETS {
-            let config = preset.config();
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let load = |path: &Path| Config::load(path, &[]).unwrap();
+        for file in std::fs::read_dir(&configs).unwrap() {
+            let config = load(&file.unwrap().path());
             let space = search_space(&config, true);
             assert!(space.iter().all(|text| !text.starts_with("model.dropout")), "{space:?}");
             assert!(space.len() >= 5 + config.optimizer.peak_learning_rates().len(), "{space:?}");
@@ -58,7 +61,7 @@ mod tests {
             }
             assert!(search_space(&config, false).iter().all(|text| !text.starts_with("tokenizer.")));
         }
-        let mut config = PRESETS[0].config();
+        let mut config = load(&configs.join("quickstart.toml"));
         config.tokenizer.kind = TokenizerKind::Char;
         assert!(search_space(&config, true).contains(&"tokenizer.kind=char,bpe".to_owned()));
         (config.tokenizer.kind, config.tokenizer.vocab_size) = (TokenizerKind::Bpe, Some(1024));

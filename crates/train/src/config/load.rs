@@ -55,18 +55,22 @@ impl Config {
     /// # Errors
     /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
-        Self::load_inheriting(path, overrides, None)
+        Self::from_toml(&Self::read(path)?, path, overrides)
     }
 
-    /// The `finetune.base` of a config file, whose model the config inherits.
+    /// The text of a config file.
     ///
     /// # Errors
-    /// If the file cannot be read.
-    pub fn finetune_base(path: &Path, overrides: &[String]) -> Result<Option<PathBuf>, ConfigError> {
-        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
-        let mut table: Table = toml::from_str(&text).unwrap_or_default(); // what is wrong with it is said later
+    /// If the file cannot be read, or is too long for a config.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
+        read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))
+    }
+
+    /// The `finetune.base` of the text of a config, whose model the config inherits.
+    pub fn finetune_base(text: &str, overrides: &[String]) -> Option<PathBuf> {
+        let mut table: Table = toml::from_str(text).unwrap_or_default(); // what is wrong with it is said later
         overrides::apply(&mut table, overrides, &known_keys());
-        Ok(table.get("finetune").and_then(|section| section.get("base")?.as_str()).map(PathBuf::from))
+        table.get("finetune").and_then(|section| section.get("base")?.as_str()).map(PathBuf::from)
     }
 
     /// Loads the config of a run, which has no text if its model was imported.
@@ -74,18 +78,7 @@ impl Config {
     /// # Errors
     /// In the same cases as [`Config::load`].
     pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
-        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
-        Self::parse(&text, path, &[], None, false)
-    }
-
-    /// Loads a config, as [`Config::load`] does, for the model of an existing run: keys of `[model]` and `[tokenizer]`
-    /// that neither the file nor the overrides set are inherited from `base`.
-    ///
-    /// # Errors
-    /// In the same cases as [`Config::load`], and if a new run would not fit the weights that it starts from.
-    pub fn load_inheriting(path: &Path, overrides: &[String], base: Option<Base<'_>>) -> Result<Self, ConfigError> {
-        let text = read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
-        Self::from_toml_inheriting(&text, path, overrides, base)
+        Self::parse(&Self::read(path)?, path, &[], None, false)
     }
 
     /// Does the same as [`Config::load`] with the text of a config; `origin` is its name in errors.
@@ -96,10 +89,11 @@ impl Config {
         Self::from_toml_inheriting(text, origin, overrides, None)
     }
 
-    /// Does the same as [`Config::load_inheriting`] with the text of a config; `origin` is its name in errors.
+    /// Does the same as [`Config::from_toml`] for the model of an existing run: keys of `[model]` and `[tokenizer]` that
+    /// neither the text nor the overrides set are inherited from `base`.
     ///
     /// # Errors
-    /// In the same cases as [`Config::load_inheriting`], except for reading the file.
+    /// In the same cases as [`Config::from_toml`], and if a new run would not fit the weights that it starts from.
     pub fn from_toml_inheriting(
         text: &str,
         origin: &Path,
@@ -241,6 +235,7 @@ pub(super) fn known_keys() -> Table {
     config.schedule.initial_batch_size = Some(1);
     config.distributed.sync = SyncKind::Local; // a section of defaults would be left out
     config.finetune = FinetuneConfig {
+        trained_tokens: vec![0],
         base: Some(PathBuf::from("runs/base")),
         targets: Target::ALL.to_vec(),
         last_blocks: Some(1),
@@ -285,8 +280,8 @@ fn plain(message: &str) -> String {
 fn read_hint(source: &std::io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::NotFound => {
-            "give the path of a config file, such as configs/quickstart.toml; relative paths start at the working \
-             directory"
+            "give the path of a config file, or the name of a preset, such as quickstart; relative paths start at the \
+             working directory"
         }
         ErrorKind::IsADirectory => "this is a folder; give the path of a config file in it",
         ErrorKind::InvalidData => "save the file as UTF-8",
@@ -420,7 +415,7 @@ pub(super) mod tests {
             "train.batch_size = 0 must be at least 1 and at most 16777216",
             "data.path = 3: invalid type: integer `3`, expected a text in quotes",
             "model.bias = 1: invalid type: integer `1`, expected true or false",
-            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `gelu_tanh`, `swiglu`, `relu_squared`",
+            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `gelu_tanh`, `swiglu`, `geglu`, `relu_squared`",
             "train.keep_checkpoints = \"most\": expected a whole number, at least 1, or \"all\"",
             "train.max_steps = -1: invalid value: integer `-1`, expected a whole number, 0 or more",
         ];

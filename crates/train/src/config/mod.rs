@@ -17,10 +17,11 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::data::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use crate::distributed::{DistributedConfig, ExchangeDtype, SyncKind};
-pub use crate::finetune::{FinetuneConfig, FinetuneMethod, TrainOn};
+pub use crate::finetune::{BaseWeights, FinetuneConfig, FinetuneMethod, PreferenceLoss, TrainOn};
 pub use crate::optimizer::{NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind};
 pub use crate::train::precision::{PrecisionChoice, precision_remark};
 pub use crate::train::{KeptCheckpoints, TrainConfig};
+pub use commented::with_overrides;
 pub use inherit::Base;
 pub(crate) use load::read_text;
 pub use load::{ConfigError, Key};
@@ -53,4 +54,13 @@ pub struct Config {
     /// How several processes train together; omitted from a saved config if all keys have their defaults.
     #[serde(skip_serializing_if = "DistributedConfig::is_default")]
     pub distributed: DistributedConfig,
+}
+
+impl Config {
+    /// The config of a run that has only the model: it names no text and no run that it was adapted from.
+    #[must_use]
+    pub fn of_model(self) -> Self {
+        let data = DataConfig { document_separator: self.data.document_separator, ..DataConfig::default() };
+        Self { data, finetune: FinetuneConfig::default(), ..self }
+    }
 }

@@ -199,11 +199,16 @@ mod tests {
         let found = |scaling: &str| problems(&["model.position=rope", &format!("model.rope_scaling={scaling}")]);
         let llama3 = |rest: &str| format!("{{kind=\"llama3\", factor=8, original_context_length=8192, {rest}}}");
         assert_eq!(found(&llama3("low_freq_factor=1, high_freq_factor=4")), Vec::<String>::new());
+        let yarn = |rest: &str| format!("{{kind=\"yarn\", factor=4, original_context_length=32768, {rest}}}");
+        assert_eq!(found(&yarn("beta_slow=2")), Vec::<String>::new());
         for (scaling, problem) in [
             ("{kind=\"linear\", factor=0.5}", "model.rope_scaling.factor = 0.5 must be a finite number, 1 or more"),
             ("{kind=\"linear\"}", "missing field `factor`"),
             ("{kind=\"linear\", factor=2, x=1}", "unknown field `x`"),
-            ("{kind=\"yarn\", factor=2}", "unknown variant `yarn`, expected `linear` or `llama3`"),
+            ("{kind=\"ntk\", factor=2}", "unknown variant `ntk`, expected one of `linear`, `llama3`, `yarn`"),
+            ("{kind=\"yarn\", factor=2}", "missing field `original_context_length`"),
+            (&yarn("beta_fast=1"), "beta_fast = 1 must be a finite number above beta_slow = 1"),
+            (&yarn("attention_factor=0"), "attention_factor = 0"),
             (&llama3("low_freq_factor=4, high_freq_factor=4"), "high_freq_factor = 4 must be a finite number above"),
         ] {
             let found = found(scaling);

@@ -26,6 +26,12 @@ pub trait BatchSource: Debug + Send + Sync {
         self.draw(draw).n_targets()
     }
 
+    /// Whether a drawn batch has pairs of rows: the better answers, and then the worse ones. Then the pairs count, each as
+    /// one target.
+    fn are_preferences(&self) -> bool {
+        false
+    }
+
     /// `n_batches` batches of full [windows](BatchSource::windows), spread evenly and always the same, so that losses
     /// are comparable. All of them if there are fewer.
     ///
@@ -72,6 +78,10 @@ impl BatchSource for Arc<dyn BatchSource> {
 
     fn n_targets(&self, draw: Draw) -> usize {
         (**self).n_targets(draw)
+    }
+
+    fn are_preferences(&self) -> bool {
+        (**self).are_preferences()
     }
 
     fn spread(&self, context_length: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
@@ -251,7 +261,7 @@ fn gather<'a>(windows: impl ExactSizeIterator<Item = (&'a Tokens, usize)>, seq_l
         inputs.extend_from_slice(&row[..seq_len]);
         targets.extend_from_slice(&row[1..]);
     }
-    Batch { inputs, targets, batch_size, seq_len }
+    Batch { inputs, targets, batch_size, seq_len, lengths: None }
 }
 
 #[cfg(test)]

@@ -176,7 +176,9 @@ pub fn in_quotes(paths: &[PathBuf]) -> String {
 /// A hint about how to get the text that a shipped config calls `path`; `None` for any other text.
 pub fn fetch_hint(path: &Path) -> Option<&'static str> {
     Some(match path.file_name()?.to_str()? {
-        "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",
+        "stories.txt" | "stories.jsonl" => {
+            "it comes with the program, which writes it to data/stories.txt for a config that names that path"
+        }
         "tinyshakespeare.txt" => "`scripts/fetch_data.sh shakespeare` in the repository downloads it",
         "tinystories.txt" => "`scripts/fetch_data.sh tinystories` in the repository downloads it",
         "openwebtext" => "the config gpt2-124m.toml says where to get it",
@@ -221,7 +223,7 @@ mod tests {
         for (path, nearest, expected) in [
             ("data/tinyshakespeare.txt", None, "`scripts/fetch_data.sh shakespeare` in"),
             ("data/tinystories.txt", nearest, "`scripts/fetch_data.sh tinystories` in"),
-            ("../data/stories.txt", None, "it comes with the repository"),
+            ("../data/stories.txt", None, "it comes with the program"),
             ("data/storys.txt", nearest, "did you mean `data/stories.txt`?"),
             ("mine.txt", None, "relative paths start at"),
         ] {

@@ -248,10 +248,12 @@ impl Split {
         self.texts().all(Tokens::is_empty)
     }
 
-    /// The number of tokens with this id that have others before them, and so count in a loss.
+    /// The number of tokens of each id, `[vocab_size]`, that have others before them, and so count in a loss.
     #[must_use]
-    pub fn count(&self, id: u32) -> u64 {
-        self.texts().map(|tokens| tokens.count_after_first(id)).sum()
+    pub fn counts(&self, vocab_size: usize) -> Vec<u64> {
+        let mut counts = vec![0; vocab_size];
+        self.texts().for_each(|tokens| tokens.count_after_first(&mut counts));
+        counts
     }
 
     /// The bytes of text that the tokens stand for.

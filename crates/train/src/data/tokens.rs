@@ -138,16 +138,15 @@ impl Tokens {
         }
     }
 
-    /// The number of tokens with this id, the first token left out. Tokens that cannot be read count as zeros.
-    pub(super) fn count_after_first(&self, id: u32) -> u64 {
+    /// Adds the number of tokens of each id, `[V]`, the first token left out. Tokens that cannot be read count as zeros.
+    pub(super) fn count_after_first(&self, counts: &mut [u64]) {
         let mut ids = vec![0; BUFFER_BYTES / size_of::<i32>()];
-        let starts = (1..self.len()).step_by(ids.len());
-        let counts = starts.map(|start| {
+        for start in (1..self.len()).step_by(ids.len()) {
             let ids = &mut ids[..(self.len() - start).min(BUFFER_BYTES / size_of::<i32>())];
             self.read(start, ids);
-            ids.iter().filter(|it| **it == id.cast_signed()).count() as u64
-        });
-        counts.sum()
+            let known = ids.iter().filter_map(|id| usize::try_from(*id).ok());
+            known.for_each(|id| _ = counts.get_mut(id).map(|count| *count += 1));
+        }
     }
 
     /// Checks that every read so far succeeded.

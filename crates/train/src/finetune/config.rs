@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tinderbox_kernels::decode::Precision;
 use tinderbox_model::section::Problems;
 use tinderbox_model::{Lora, Target};
 
@@ -14,8 +15,9 @@ tinderbox_model::sections! {
         /// record once, whatever `train.with_replacement` says. Default none: the run is not a fine-tuning.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub base: Option<PathBuf> = None,
-        /// What is trained: `lora` (two narrow matrices beside each of the `targets`, a hundredth of the parameters) or
-        /// `full` (all parameters, in about three times the memory).
+        /// What is trained: `lora` (two narrow matrices beside each of the `targets`, a hundredth of the parameters),
+        /// `dora` (these and the length of each column of the weight) or `full` (all parameters, in about three times
+        /// the memory).
         pub method: FinetuneMethod = FinetuneMethod::default(),
         /// The inner width of an adapter. At least 1.
         pub rank: usize = 16,
@@ -31,13 +33,29 @@ tinderbox_model::sections! {
         /// The number of blocks with adapters, counted from the last. At least 1; default all.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub last_blocks: Option<usize> = None,
-        /// The probability with which an element of an adapter's input is dropped in training. In [0, 1).
+        /// The probability with which an element of an adapter's input is dropped in training. In [0, 1); 0 with `dora`.
         pub dropout: f64 = 0.0,
+        /// How the weights of the base's linear layers are kept while adapters are trained beside them: `f32`, `bf16` (half
+        /// the bytes) or `int8` (a quarter). The adapters learn beside the rounded weights, and are merged with the exact
+        /// ones. Only for flex.
+        pub base_weights: BaseWeights = BaseWeights::default(),
+        /// The ids of tokens whose vectors are trained beside adapters, such as the roles of a chat template that is new to
+        /// the model. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub trained_tokens: Vec<u32> = Vec::new(),
         /// The tokens that count in the loss: `assistant` (every answer), `last` (the last answer) or `all`. The end of
         /// an answer counts with it; the tokens with which every answer begins do not.
         pub train_on: TrainOn = TrainOn::default(),
+        /// The loss of preferences, which are records with `chosen` and `rejected`: `dpo` (how much better the chosen answer
+        /// is than with the base) or `orpo` (the loss of the chosen answer, and how much likelier than the other it is).
+        pub preference: PreferenceLoss = PreferenceLoss::default(),
+        /// The weight of a preference: `dpo` stays the nearer to the base the larger it is. Above 0.
+        pub beta: f64 = 0.1,
         /// The most tokens of a record; what is beyond is cut off. At least 2; at most `model.context_length` is used.
         pub max_tokens: usize = 1024,
+        /// Whether a row of a batch holds as many records as have `max_tokens` tokens together, one after another, and
+        /// no padding. Each record attends to itself alone, and its positions begin at 0. Not for preferences.
+        pub packing: bool = false,
     }
 }
 
@@ -49,8 +67,48 @@ pub enum FinetuneMethod {
     /// Low-rank adapters of linear layers.
     #[default]
     Lora,
+    /// Low-rank adapters, and the lengths of the columns of the weights beside them.
+    Dora,
     /// All parameters.
     Full,
+}
+
+/// How the weights of the base are kept.
+///
+/// Source: Dettmers et al. 2023, "`QLoRA`: Efficient Finetuning of Quantized LLMs", section 3, with blocks of 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BaseWeights {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to 8 significant bits.
+    Bf16,
+    /// Integers from -127 to 127 in blocks of 32 with one scale each.
+    Int8,
+}
+
+impl BaseWeights {
+    /// The precision to which they are rounded; `None` for none.
+    #[must_use]
+    pub fn precision(self) -> Option<Precision> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(Precision::Bf16),
+            Self::Int8 => Some(Precision::Int8),
+        }
+    }
+}
+
+/// The loss of a pair of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreferenceLoss {
+    /// Rafailov et al. 2023, "Direct Preference Optimization", eq. 7.
+    #[default]
+    Dpo,
+    /// Hong et al. 2024, "ORPO: Monolithic Preference Optimization without Reference Model", eq. 6.
+    Orpo,
 }
 
 /// The tokens of a conversation that count in the loss.
@@ -72,8 +130,9 @@ impl FinetuneConfig {
     pub fn lora(&self) -> Option<Lora> {
         let Self { base, method, rank, alpha, use_rslora, targets, last_blocks, dropout, .. } = self.clone();
         let targets = if targets.is_empty() { Target::ALL.to_vec() } else { targets };
-        let is_adapted = base.is_some() && method == FinetuneMethod::Lora;
-        is_adapted.then_some(Lora { rank, alpha, use_rslora, dropout, targets, last_blocks })
+        let is_adapted = base.is_some() && method != FinetuneMethod::Full;
+        let (use_dora, tokens) = (method == FinetuneMethod::Dora, self.trained_tokens.clone());
+        is_adapted.then_some(Lora { rank, alpha, use_rslora, use_dora, dropout, targets, last_blocks, tokens })
     }
 
     pub(crate) fn is_default(&self) -> bool {
@@ -83,20 +142,31 @@ impl FinetuneConfig {
     pub(crate) fn check_into(&self, problems: &mut Problems) {
         let Self {
             base: _,
-            method: _,
+            method,
             rank,
             alpha,
             use_rslora: _,
             targets: _,
             last_blocks,
             dropout,
+            base_weights,
+            trained_tokens: _, // those that the model lacks are found with its tokenizer
             train_on: _,
+            preference: _,
+            beta,
             max_tokens,
+            packing: _,
         } = self;
         problems.size("finetune.rank", *rank);
         problems.above_zero("finetune.alpha", *alpha);
         problems.at_least_one("finetune.last_blocks", last_blocks.unwrap_or(1));
         problems.below_one("finetune.dropout", *dropout);
+        let has_none = *method != FinetuneMethod::Dora || *dropout <= 0.0;
+        problems.must(has_none, "finetune.dropout", dropout, "be 0 with finetune.method = \"dora\"");
+        let is_kept = *base_weights == BaseWeights::F32 || *method != FinetuneMethod::Full;
+        let rule = "be \"f32\" with finetune.method = \"full\", which trains them";
+        problems.must(is_kept, "finetune.base_weights", format!("{base_weights:?}").to_lowercase(), rule);
+        problems.above_zero("finetune.beta", *beta);
         problems.must(*max_tokens >= 2, "finetune.max_tokens", max_tokens, "be at least 2");
         let is_alone = self.base.is_some() || self.is_default();
         let rule = "be given: the other keys of [finetune] do nothing without it";

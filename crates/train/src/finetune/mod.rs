@@ -4,8 +4,10 @@
 //! records in `data::conversations`, the adapters in the model, and the checkpoints that hold only these in
 //! `run::adapter`.
 
+mod chat_format;
 mod config;
 mod starting_config;
 
-pub use config::{FinetuneConfig, FinetuneMethod, TrainOn};
+pub use chat_format::ChatFormat;
+pub use config::{BaseWeights, FinetuneConfig, FinetuneMethod, PreferenceLoss, TrainOn};
 pub use starting_config::starting_config;

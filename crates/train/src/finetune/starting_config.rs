@@ -9,31 +9,56 @@ use crate::data::{DataConfig, Records};
 /// The rows of a step. Small steps suit a few hundred records: two passes over 300 of them are 68 steps.
 const BATCH_SIZE: usize = 8;
 
+/// The rows of a step if each is filled with records.
+const PACKED_BATCH_SIZE: usize = 1;
+
 /// The fraction of the steps in which the learning rate rises.
 const WARMUP: f64 = 0.05;
 
 /// The text of a config that adapts the run at `base` to the records in the file or folder `data`, in `epochs` passes.
+/// The vectors of the tokens `trained` are trained beside adapters. A step has `rows_per_step` rows if that was decided
+/// elsewhere.
 ///
 /// # Panics
 /// If a path is not UTF-8.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "fractions of a number of steps")]
-pub fn starting_config(base: &Path, data: &Path, method: FinetuneMethod, records: &Records, epochs: f64) -> String {
+pub fn starting_config(
+    base: &Path,
+    data: &Path,
+    method: FinetuneMethod,
+    records: &Records,
+    epochs: f64,
+    trained: &[u32],
+    rows_per_step: Option<usize>,
+) -> String {
     let quoted = |path: &Path| toml::Value::from(path.to_str().expect("UTF-8")).to_string();
     let n_val = n_held_out(records.used, DataConfig::default().val_fraction);
     let n_train = records.used.saturating_sub(n_val);
-    let steps = ((n_train as f64 / BATCH_SIZE as f64).ceil() * epochs).round().max(1.0);
+    let batch_size = if records.rows < records.used { PACKED_BATCH_SIZE } else { BATCH_SIZE };
+    let n_rows = (n_train * records.rows) as f64 / records.used.max(1) as f64;
+    let steps = ((n_rows / rows_per_step.unwrap_or(batch_size) as f64).ceil() * epochs).round().max(1.0);
     let (max_steps, warmup) = (steps as usize, (WARMUP * steps).ceil() as usize);
     let often = max_steps.div_ceil(4);
     let (method, learning_rate, why) = match method {
         FinetuneMethod::Lora => ("lora", "2e-4", "new matrices take larger steps than trained ones"),
+        FinetuneMethod::Dora => ("dora", "2e-4", "new matrices take larger steps than trained ones"),
         FinetuneMethod::Full => ("full", "2e-5", "small, since all weights move and have much to lose"),
+    };
+    let (learning_rate, why) = match (records.preferences, method) {
+        (false, _) => (learning_rate, why),
+        (true, "full") => ("1e-6", "preferences move a model far in few steps"),
+        (true, _) => ("5e-5", "preferences move a model far in few steps"),
+    };
+    let trained = match trained {
+        [] => String::new(),
+        ids => format!("trained_tokens = {ids:?}  # of the chat template, which is new to the model\n"),
     };
     format!(
         "# Fine-tuning: {n_train} records for training, {} for validation, {epochs} passes.\n\
          [data]\npath = {}\n\n\
-         [finetune]\nbase = {}\nmethod = \"{method}\"\n\n\
-         [train]\nbatch_size = {BATCH_SIZE}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\neval_batches = 4\n\
+         [finetune]\nbase = {}\nmethod = \"{method}\"\n{trained}\n\
+         [train]\nbatch_size = {batch_size}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\neval_batches = 4\n\
          checkpoint_interval = {often}\n\
          sample_tokens = 0     # the answers of before and after come at the end\n\
          head_metrics = false\n\n\

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Gradients as Backward, Tensor};
+use burn::tensor::{Gradients as Backward, Tensor, TensorReadError};
 use rayon::prelude::*;
 
 use tinderbox_kernels as kernels;
-use tinderbox_model::device;
 use tinderbox_model::follow_path;
+use tinderbox_model::{Parameter, device};
 
 /// The gradient of a parameter, `[n]`, and the factor to multiply it by, `[1]`.
 pub(super) type Gradient = (Tensor<1>, Option<Tensor<1>>);
@@ -56,20 +56,16 @@ impl Gradients {
         self
     }
 
-    /// The Euclidean norm of all gradients together, `[1]`, on the device.
-    ///
-    /// # Panics
-    /// If there are no gradients.
-    pub fn global_norm(&self) -> Tensor<1> {
-        let gradients: Vec<_> = self.by_name.values().collect();
-        let on_cpu = gradients.first().is_some_and(|gradient| device::is_cpu(&gradient.device()));
-        let square = |gradient: &Tensor<1>| kernels::sum_of_squares(gradient.clone());
-        let squares: Vec<_> = match on_cpu {
+    /// The sum of the squares of each gradient, `[1]` each, on the device.
+    pub fn squares(&self) -> Squares {
+        let gradients: Vec<_> = self.by_name.iter().collect();
+        let on_cpu = gradients.first().is_some_and(|(_, gradient)| device::is_cpu(&gradient.device()));
+        let square =
+            |(name, gradient): (&String, &Tensor<1>)| (name.clone(), kernels::sum_of_squares(gradient.clone()));
+        Squares(match on_cpu {
             true => gradients.into_par_iter().map(square).collect(),
             false => gradients.into_iter().map(square).collect(),
-        };
-        // The sum is in the order of the names.
-        squares.into_iter().reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
+        })
     }
 
     /// Clips by global norm: scales all gradients so that their common `norm` is at most `max_norm`.
@@ -93,8 +89,92 @@ impl Gradients {
     }
 }
 
+/// The sum of the squares of each parameter's gradient, in the order of the names: `[1]` each, still on the device.
+#[derive(Clone, Debug, Default)]
+pub struct Squares(Vec<(String, Tensor<1>)>);
+
+impl Squares {
+    /// The Euclidean norm of all gradients together, `[1]`, on the device.
+    ///
+    /// # Panics
+    /// If there are no gradients.
+    pub fn global_norm(&self) -> Tensor<1> {
+        let squares = self.0.iter().map(|(_, square)| square.clone());
+        squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
+    }
+
+    /// The Euclidean norm of the gradients of each layer, in the order of the model: `token_embedding`, `blocks.0` and so
+    /// on. Reads all of them back at once.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn norms_by_layer(self) -> Result<Vec<(String, f64)>, TensorReadError> {
+        if self.0.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (names, squares): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        let squares = Tensor::cat(squares, 0).try_into_vec_as::<f32>()?;
+        let mut layers: BTreeMap<(usize, &str), f64> = BTreeMap::new();
+        for (name, square) in names.iter().zip(squares) {
+            *layers.entry((place_of(name), layer_of(name))).or_default() += f64::from(square);
+        }
+        Ok(layers.into_iter().map(|((_, layer), square)| (layer.to_owned(), square.sqrt())).collect())
+    }
+}
+
+/// The layer of a parameter: `blocks.0` of `blocks.0.mlp.up.weight`, and `token_embedding` of
+/// `token_embedding.weight`.
+pub(crate) fn layer_of(name: &str) -> &str {
+    let n_parts = if name.starts_with("blocks.") { 2 } else { 1 };
+    name.match_indices('.').nth(n_parts - 1).map_or(name, |(end, _)| &name[..end])
+}
+
+/// Where a parameter's layer is in the model: embeddings, blocks by number, the last norm and the output layer.
+pub(crate) fn place_of(name: &str) -> usize {
+    match Parameter::block_of(name) {
+        Some(idx) => idx + 1,
+        None if layer_of(name).ends_with("embedding") => 0,
+        None => usize::MAX,
+    }
+}
+
 /// Flattens a tensor: `[..]` -> `[n]`.
 pub(super) fn flatten<const D: usize>(x: Tensor<D>) -> Tensor<1> {
     let n = x.shape().num_elements();
     x.reshape([n])
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Shape, TensorData};
+
+    use super::*;
+
+    #[test]
+    fn norms_are_those_of_all_and_of_each_layer_in_the_order_of_the_model() {
+        let named = |(name, values): (&str, Vec<f32>)| {
+            let shape = Shape::from([values.len()]);
+            (name.to_owned(), Tensor::from_data(TensorData::new(values, shape), &Device::flex()))
+        };
+        let gradients = Gradients::from_named(
+            [
+                ("blocks.0.mlp.up.weight", vec![3.0]),
+                ("blocks.0.mlp_norm.weight", vec![4.0]),
+                ("blocks.10.mlp.up.weight", vec![2.0, 0.0]),
+                ("blocks.2.mlp.up.weight", vec![1.0, -1.0, 1.0, 1.0]),
+                ("final_norm.weight", vec![0.0]),
+                ("token_embedding.weight", vec![-6.0]),
+            ]
+            .map(named)
+            .into(),
+        );
+        let squares = gradients.squares();
+        let all = squares.global_norm().try_into_vec_as::<f32>().unwrap();
+        assert!((all[0] - 69.0_f32.sqrt()).abs() < 1e-6, "{all:?}");
+        let layers = squares.norms_by_layer().unwrap();
+        let expected =
+            [("token_embedding", 6.0), ("blocks.0", 5.0), ("blocks.2", 2.0), ("blocks.10", 2.0), ("final_norm", 0.0)];
+        assert_eq!(layers, expected.map(|(layer, norm)| (layer.to_owned(), norm)));
+        assert_eq!(Squares::default().norms_by_layer().unwrap(), []);
+    }
 }

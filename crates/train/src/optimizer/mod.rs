@@ -19,7 +19,8 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 pub use adamw::AdamwConfig;
-pub use gradients::Gradients;
+pub use gradients::{Gradients, Squares};
+pub(crate) use gradients::{layer_of, place_of};
 pub use muon::{MuonConfig, NewtonSchulz};
 pub use schedule::{BatchSchedule, ScheduleConfig, ScheduleKind, learning_rate};
 

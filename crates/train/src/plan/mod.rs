@@ -4,6 +4,7 @@
 
 mod compute;
 mod disk;
+mod finetune;
 mod fits;
 mod memory;
 mod parameters;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use compute::{Compute, compute};
 pub use disk::Disk;
+pub use finetune::{FinetuneCost, FinetunePlan, plan_finetune};
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
@@ -32,7 +34,7 @@ pub use tinderbox_kernels::Operations;
 
 use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};
-use crate::train::precision;
+use crate::train::{TrainError, precision};
 use tensors::Tensors;
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::tokenizer::TokenizerError;
@@ -55,6 +57,9 @@ pub enum PlanError {
          model.n_layers or the vocabulary"
     )]
     TooLarge(u64),
+    /// A fine-tuning could not begin.
+    #[error(transparent)]
+    Start(#[from] Box<TrainError>),
     /// There is too little memory: how much is needed, how much there is, and what helps.
     #[error("{0}; --force tries it all the same")]
     DoesNotFit(String),

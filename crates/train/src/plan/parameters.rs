@@ -51,7 +51,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         attention_qkv: count(&later, |role| matches!(role, Role::Qkv(_))),
         attention_output: count(&later, |role| role == Role::AttentionOutput),
         mlp: count(&later, |role| matches!(role, Role::Gate | Role::Up | Role::Down)),
-        norms: count(&later, |role| matches!(role, Role::AttentionNorm | Role::QNorm | Role::KNorm | Role::MlpNorm)),
+        norms: count(&later, Role::is_norm),
         factors: count(&later, |role| role == Role::Factors),
         total: count(&later, |_| true),
     };

@@ -139,6 +139,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let norm = norm::saved_bytes(operations, of_width(d_model));
     let shares_input = config.parallel_residual && operations == Operations::Fused;
     let second_norm = if shares_input { norm - stream } else { norm };
+    let post_norm = if config.post_norm { norm } else { 0.0 };
     let projection = linear::training_memory(operations, rows, [d_model, qkv_width]);
     let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm };
     let attention = attention::training_memory(operations, shape);
@@ -154,9 +155,9 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
         mask: dropout.saved,
         output_matrix: F32 * d_model as f64 * vocab_size as f64,
         projection: of_block(projection, skip + norm),
-        attention: of_block(attention, values + dropout.saved),
+        attention: of_block(attention, values + post_norm + dropout.saved),
         attention_weights: attention::weights_memory(operations, shape, has_dropout),
-        mlp: of_block(mlp, second_norm + dropout.saved),
+        mlp: of_block(mlp, second_norm + post_norm + dropout.saved),
         last_norm: norm, // fused, its output is not saved, but the loss computes its gradient
         logits: loss.saved,
         loss: loss.temporary,

@@ -11,9 +11,23 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::checkpoint::MODEL;
-use super::{Checkpoint, RunError, cannot_read, locate, tensors};
+use super::{Checkpoint, Located, RunDir, RunError, TrainState, cannot_read, locate, tensors};
 use crate::data::hexadecimal;
-use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter};
+use tinderbox_model::generate::engine::Engine;
+use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter, Role, TOKEN_ROWS};
+
+/// An adapter with its values.
+#[derive(Clone, Debug)]
+pub struct AdapterTensors {
+    /// Where it belongs.
+    pub rows: AdapterRows,
+    /// `[in, R]`
+    pub a: LazyTensor,
+    /// `[R, columns]`
+    pub b: LazyTensor,
+    /// `[columns]`
+    pub magnitude: Option<LazyTensor>,
+}
 
 /// What the adapters of a checkpoint belong to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,14 +41,138 @@ pub struct AdapterOf {
     pub lora: Lora,
 }
 
-/// Whether a tensor is one of an adapter.
+/// Adapters apart from the weights that they change.
+#[derive(Clone, Debug)]
+pub struct Adapters {
+    /// Their size and the weights that they change.
+    pub lora: Lora,
+    /// Their matrices, by path in the table of parameters.
+    pub tensors: BTreeMap<String, LazyTensor>,
+}
+
+impl Adapters {
+    /// Those of a fine-tuned run or one of its checkpoints, for use with the checkpoint `base`.
+    ///
+    /// # Errors
+    /// If the run has no adapters, or they were trained on other weights than those of `base`.
+    pub fn of_run(run: &Path, base: &Path) -> Result<Self, RunError> {
+        let dir = locate(run)?.checkpoint;
+        let adapter = Checkpoint::read_state(&dir)?.adapter.ok_or_else(|| RunError::NoAdapter(run.to_owned()))?;
+        adapter.check(&dir, base)?;
+        Ok(Self { lora: adapter.lora, tensors: Checkpoint::own_weights(&dir)? })
+    }
+
+    /// Puts the adapters beside the weights of `engine`, which are those of the checkpoint `base`, and returns their
+    /// [index](Engine::add_adapters).
+    ///
+    /// # Errors
+    /// If they are not of this model, or cannot be read.
+    pub fn add_to(mut self, engine: &mut Engine, base: &Path) -> Result<usize, RunError> {
+        let values = |row: &Parameter| -> Result<Vec<f32>, RunError> {
+            let tensor = take(&mut self.tensors, row, base)?;
+            Ok(tensor.read().map_err(cannot_read(&base.join(MODEL)))?.values)
+        };
+        let idx = engine.add_adapters(&self.lora, values)?;
+        self.check_all_taken(base).map(|()| idx)
+    }
+
+    /// Returns an error if the model has no place for some of them.
+    fn check_all_taken(&self, from: &Path) -> Result<(), RunError> {
+        let has_no = |name| RunError::damaged(&from.join(MODEL), format!("the run has no `{name}`"));
+        self.tensors.keys().next().map_or(Ok(()), |name| Err(has_no(name)))
+    }
+
+    /// `weights` with the changes of the adapters, which come from `from`. `table` is that of the model without them.
+    pub(super) fn merged_into(
+        mut self,
+        mut weights: BTreeMap<String, LazyTensor>,
+        table: &[Parameter],
+        from: &Path,
+    ) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let scale = self.lora.scale();
+        for rows in self.lora.adapters(table) {
+            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut self.tensors, row, from));
+            let (a, b) = (a?, b?);
+            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut self.tensors, row, from)).transpose()?;
+            let Some(weight) = weights.remove(&rows.weight) else { continue }; // found later, by its name
+            let shape = weight.shape().to_vec();
+            let columns = rows.columns.clone();
+            let merged = LazyTensor::computed(shape.clone(), move |sink| {
+                let (mut values, a, b) = (weight.read()?.values, a.read()?.values, b.read()?.values);
+                add_product(&mut values, shape[1], columns.clone(), [&a, &b], scale);
+                if let Some(magnitude) = &magnitude {
+                    set_lengths(&mut values, shape[1], columns.clone(), &magnitude.read()?.values);
+                }
+                sink(&values)
+            });
+            weights.insert(rows.weight, merged);
+        }
+        for row in self.lora.token_rows(table) {
+            let rows = take(&mut self.tensors, &row, from)?;
+            let path = row.path.replace(TOKEN_ROWS, "weight");
+            let Some(weight) = weights.remove(&path) else { continue };
+            let (shape, tokens) = (weight.shape().to_vec(), self.lora.tokens.clone());
+            let is_embedding = table.iter().any(|row| row.path == path && row.role == Role::TokenEmbedding);
+            let merged = LazyTensor::computed(shape.clone(), move |sink| {
+                let (mut values, rows) = (weight.read()?.values, rows.read()?.values);
+                for (token, row) in tokens.iter().zip(rows.chunks_exact(rows.len() / tokens.len())) {
+                    for (i, change) in row.iter().enumerate() {
+                        let token = *token as usize;
+                        values[if is_embedding { token * shape[1] + i } else { i * shape[1] + token }] += change;
+                    }
+                }
+                sink(&values)
+            });
+            weights.insert(path, merged);
+        }
+        self.check_all_taken(from).map(|()| weights)
+    }
+}
+
+/// Writes the model of a checkpoint as the run `root`, with its own adapters or `adapters` merged with its weights,
+/// replacing an old run if `overwrite`. Like an imported model, the new run has no text and no steps.
+///
+/// # Errors
+/// If there are no adapters, or the run cannot be written.
+pub fn merge(of: &Located, adapters: Option<Adapters>, root: &Path, overwrite: bool) -> Result<RunDir, RunError> {
+    RunDir::check_new(root, overwrite)?; // before the weights are read
+    let config = of.run.config()?;
+    let tokenizer = of.run.tokenizer()?;
+    let Checkpoint { mut model, state, .. } = Checkpoint::read(&of.checkpoint)?;
+    match adapters {
+        None if state.adapter.is_none() => return Err(RunError::NoAdapter(of.run.root().to_owned())),
+        None => {}
+        Some(adapters) => {
+            let vocab_size = of.run.tokenizer_of_model(&config)?.vocab_size();
+            let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
+            model = adapters.merged_into(model, &table, &of.checkpoint)?;
+        }
+    }
+    let state = TrainState {
+        started_from: Some(of.checkpoint.display().to_string()),
+        tokenizer_crc32c: state.tokenizer_crc32c,
+        ..TrainState::default()
+    };
+    RunDir::create_with(
+        root,
+        overwrite,
+        &config.of_model(),
+        &tokenizer,
+        &Checkpoint { model, optimizer: BTreeMap::new(), state },
+    )
+}
+
+/// Whether a tensor is one of an adapter, or the changes of some tokens' vectors.
 pub(super) fn is_adapter(name: &str) -> bool {
-    name.contains(".adapters.")
+    name.contains(".adapters.") || name.ends_with(TOKEN_ROWS)
 }
 
 impl AdapterOf {
     /// Adapters of a run at `root` on the checkpoint `base`.
-    pub(crate) fn new(base: &Path, root: &Path, lora: Lora) -> Result<Self, RunError> {
+    ///
+    /// # Errors
+    /// If the base cannot be read.
+    pub fn new(base: &Path, root: &Path, lora: Lora) -> Result<Self, RunError> {
         let base_sha256 = sha256_of(&base.join(MODEL))?;
         let [base, root] = [base, root].map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
         let beside = root.parent().and_then(|folder| base.strip_prefix(folder).ok());
@@ -53,64 +191,55 @@ impl AdapterOf {
         }
     }
 
+    /// Compares the weights of the checkpoint `base` with those that the adapters in the checkpoint `dir` belong to.
+    fn check(&self, dir: &Path, base: &Path) -> Result<(), RunError> {
+        let found = sha256_of(&base.join(MODEL))?;
+        if found == self.base_sha256 {
+            return Ok(());
+        }
+        let expected = self.base_sha256.clone();
+        Err(RunError::OtherBase { adapter: dir.to_owned(), base: base.to_owned(), expected, found })
+    }
+
     /// The weights of the base, for adapters in the checkpoint `dir`.
     pub(super) fn open_base(&self, dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let base = self.base_of(dir)?;
-        let found = sha256_of(&base.join(MODEL))?;
-        if found != self.base_sha256 {
-            let expected = self.base_sha256.clone();
-            return Err(RunError::OtherBase { adapter: dir.to_owned(), base, expected, found });
-        }
+        self.check(dir, &base)?;
         Checkpoint::whole_weights(&base)
     }
 
-    /// The adapters in the checkpoint `dir`: where they belong, and the matrices `[in, R]` and `[R, out]`.
+    /// The adapters in the checkpoint `dir`: where they belong, the matrices `[in, R]` and `[R, out]`, and the lengths
+    /// `[out]` if they are trained.
     ///
     /// # Errors
     /// If the base is not there, or a matrix is missing.
-    pub fn tensors(&self, dir: &Path) -> Result<Vec<(AdapterRows, [LazyTensor; 2])>, RunError> {
+    pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
         let mut adapters = tensors::open(&dir.join(MODEL))?;
         let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
         let take = |rows: AdapterRows| {
             let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
-            Ok((rows, [a?, b?]))
+            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut adapters, row, dir)).transpose()?;
+            Ok(AdapterTensors { rows, a: a?, b: b?, magnitude })
         };
-        self.rows(dir, &base)?.into_iter().map(take).collect()
+        self.lora.adapters(&self.table(dir, &base)?).into_iter().map(take).collect()
     }
 
-    /// The rows of the adapters in the table of parameters.
-    fn rows(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<AdapterRows>, RunError> {
+    /// The table of the base's parameters, of which these are the `weights`.
+    fn table(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<Parameter>, RunError> {
         let config = locate(&self.base_of(dir)?)?.run.config()?;
         let vocab_size = weights.get("token_embedding.weight").map_or(0, |tensor| tensor.shape()[0]);
-        let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
-        Ok(self.lora.adapters(&table))
+        Ok(Parameter::all(&config.model, vocab_size).collect())
     }
 
     /// The weights of the base with the changes of the adapters, which are in the checkpoint `dir`.
     pub(super) fn merged(
         &self,
         dir: &Path,
-        mut adapters: BTreeMap<String, LazyTensor>,
-        mut base: BTreeMap<String, LazyTensor>,
+        tensors: BTreeMap<String, LazyTensor>,
+        base: BTreeMap<String, LazyTensor>,
     ) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let scale = self.lora.scale();
-        for rows in self.rows(dir, &base)? {
-            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
-            let (a, b) = (a?, b?);
-            let Some(weight) = base.remove(&rows.weight) else { continue }; // found later, by its name
-            let shape = weight.shape().to_vec();
-            let columns = rows.columns.clone();
-            let merged = LazyTensor::computed(shape.clone(), move |sink| {
-                let (mut values, a, b) = (weight.read()?.values, a.read()?.values, b.read()?.values);
-                add_product(&mut values, shape[1], columns.clone(), [&a, &b], scale);
-                sink(&values)
-            });
-            base.insert(rows.weight, merged);
-        }
-        match adapters.into_keys().next() {
-            Some(name) => Err(RunError::damaged(&dir.join(MODEL), format!("the run has no `{name}`"))),
-            None => Ok(base),
-        }
+        let table = self.table(dir, &base)?;
+        Adapters { lora: self.lora.clone(), tensors }.merged_into(base, &table, dir)
     }
 }
 
@@ -133,6 +262,20 @@ fn add_product(values: &mut [f32], n_columns: usize, columns: Range<usize>, [a, 
             let factor = (f64::from(*a) * scale) as f32;
             row.iter_mut().zip(b).for_each(|(value, b)| *value += factor * b);
         }
+    }
+}
+
+/// Gives some columns of the rows in `values`, each of `n_columns` numbers, these Euclidean lengths.
+#[allow(clippy::cast_possible_truncation, reason = "weights are f32")]
+fn set_lengths(values: &mut [f32], n_columns: usize, columns: Range<usize>, lengths: &[f32]) {
+    let mut squares = vec![0.0_f64; columns.len()];
+    for row in values.chunks_exact(n_columns) {
+        squares.iter_mut().zip(&row[columns.clone()]).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+    }
+    let factors = squares.iter().zip(lengths).map(|(square, length)| (f64::from(*length) / square.sqrt()) as f32);
+    let factors: Vec<f32> = factors.collect();
+    for row in values.chunks_exact_mut(n_columns) {
+        row[columns.clone()].iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
     }
 }
 

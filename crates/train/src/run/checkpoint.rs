@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::adapter::{AdapterOf, is_adapter};
+use super::adapter::{AdapterOf, Adapters, is_adapter};
 use super::files::{write_atomically, write_dir, write_synced};
 use super::layout::{step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
@@ -237,6 +237,12 @@ impl Checkpoint {
         load(dir, Self::weights(dir)?, model, usize::MAX)
     }
 
+    /// Like [`Checkpoint::load_model`], with the changes of `adapters`.
+    pub(super) fn load_adapted(dir: &Path, model: Gpt, adapters: Adapters) -> Result<Gpt, RunError> {
+        let table: Vec<Parameter> = model.parameters().collect();
+        load(dir, adapters.merged_into(Self::weights(dir)?, &table, dir)?, model, usize::MAX)
+    }
+
     /// Like [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let n_positions = model.config().context_length;
@@ -250,16 +256,21 @@ impl Checkpoint {
 
     /// The same, but an error names no other checkpoint.
     pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let path = dir.join(MODEL);
-        let weights = tensors::open(&path)?;
-        let (state, crc32c) = read_state_file(dir)?;
-        if let Some(Checksums { model, .. }) = crc32c {
-            compare(&path, &model)?;
-        }
-        match state.adapter {
+        let weights = Self::own_weights(dir)?;
+        match adapter(dir) {
             Some(adapter) => adapter.merged(dir, weights, adapter.open_base(dir)?),
             None => Ok(weights),
         }
+    }
+
+    /// What the file of weights in `dir` has, after verifying its checksum: of a run with adapters only these.
+    pub(super) fn own_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let path = dir.join(MODEL);
+        let weights = tensors::open(&path)?;
+        if let (_, Some(Checksums { model, .. })) = read_state_file(dir)? {
+            compare(&path, &model)?;
+        }
+        Ok(weights)
     }
 
     /// The same without a look at the values.

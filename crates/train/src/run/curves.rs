@@ -6,8 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::layout::{METRICS, TIMINGS};
-use super::log::{COLUMNS, read_lines};
+use super::log::{COLUMNS, GRADIENT_NORM_OF, read_lines};
 use super::{RunDir, RunError};
+use crate::optimizer::place_of;
 
 /// The values logged at one step, by column. A long run has a hundred thousand rows: maps would need twice the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,6 +106,14 @@ impl Curves {
             Some((step_of(row)?, number))
         };
         self.rows.iter().filter_map(of_row).collect()
+    }
+
+    /// The gradient norm of each layer, with its name, in the order of the model; empty for a run of an older version.
+    pub fn gradient_norms(&self) -> Vec<(&str, Vec<(u64, f64)>)> {
+        let names = self.columns.iter().filter_map(|column| Some((column, column.strip_prefix(GRADIENT_NORM_OF)?)));
+        let mut layers: Vec<_> = names.map(|(column, layer)| (layer, self.column(column))).collect();
+        layers.sort_by_key(|(layer, _)| place_of(layer));
+        layers
     }
 
     /// The rows of steps that are multiples of `n`, and the last row.

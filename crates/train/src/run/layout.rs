@@ -22,6 +22,8 @@ pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const TIMINGS: &str = "timings.jsonl";
 pub(crate) const HEAD_METRICS: &str = "head_metrics.jsonl";
 pub(crate) const SAMPLES: &str = "samples.txt";
+/// What a fine-tuning changed.
+pub(super) const BEFORE_AND_AFTER: &str = "before-and-after.json";
 /// The text that the terminal showed.
 pub const TRAIN_LOG: &str = "train.log";
 /// The page of the run.
@@ -39,7 +41,7 @@ pub(super) const LAST: &str = "last";
 pub(super) const LOCK: &str = ".lock";
 
 /// Everything that `--overwrite` removes, the config last. The lock file stays.
-const CONTENTS: [&str; 16] = [
+const CONTENTS: [&str; 17] = [
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -47,6 +49,7 @@ const CONTENTS: [&str; 16] = [
     TIMINGS,
     HEAD_METRICS,
     SAMPLES,
+    BEFORE_AND_AFTER,
     TRAIN_LOG,
     REPORT,
     LOSS_SVG,

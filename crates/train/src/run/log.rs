@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::files::{read_or_empty, write_atomically};
 use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
 use super::{RunDir, RunError, cannot_read, cannot_write, samples, tensorboard};
+use crate::format::grouped;
 
 /// A line of `metrics.jsonl`: a log interval, an evaluation or the end of the run. Losses are in nats per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub(crate) struct MetricsLine {
     pub train_loss: Option<f64>,
     pub learning_rate: Option<f64>,
     pub gradient_norm: Option<f64>,
+    /// The norms of the gradients of each layer, before clipping, by column: see [`gradient_norm_of`].
+    #[serde(flatten, skip_deserializing)]
+    pub gradient_norms: BTreeMap<String, f64>,
 
     // An evaluation on a few batches of each split.
     pub train_loss_estimate: Option<f64>,
@@ -70,6 +74,14 @@ pub(crate) struct TimingsLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct End {
     pub peak_rss_mib: Option<f64>,
+}
+
+/// The beginning of the columns of gradient norms by layer.
+pub(super) const GRADIENT_NORM_OF: &str = "gradient_norm.";
+
+/// The column of the gradient norm of a layer, such as `gradient_norm.blocks.0`.
+pub(crate) fn gradient_norm_of(layer: &str) -> String {
+    format!("{GRADIENT_NORM_OF}{layer}")
 }
 
 /// The columns of the two logs, in display order.
@@ -333,16 +345,16 @@ fn json_step(line: &str) -> Option<usize> {
     serde_json::from_str(line).ok().map(|Step { step }| step)
 }
 
-/// The start of a line of `train.log` about a step: `step  500/2000`.
+/// The start of a line of `train.log` about a step: `step   500/2,000`.
 pub fn step_label(step: usize, max_steps: usize) -> String {
-    let width = max_steps.to_string().len();
-    format!("step {step:>width$}/{max_steps}")
+    let [step, max_steps] = [step, max_steps].map(|n| grouped(n as u64));
+    format!("step {step:>width$}/{max_steps}", width = max_steps.len())
 }
 
-/// The step of a line that begins with a [`step_label`].
+/// The step of a line that begins with a [`step_label`], also of one of an older version, without commas.
 fn label_step(line: &str) -> Option<usize> {
     let (step, _) = line.strip_prefix("step")?.trim_start().split_once('/')?;
-    step.parse().ok()
+    step.replace(',', "").parse().ok()
 }
 
 /// The prefix of an error in `train.log`. Its hint and causes follow, indented.
@@ -475,7 +487,8 @@ mod tests {
 
     #[test]
     fn a_step_label_is_read_back() {
-        assert_eq!(step_label(50, 2000), "step   50/2000");
+        assert_eq!(step_label(50, 2000), "step    50/2,000");
+        assert_eq!(label_step("step 1300/1300  loss 1"), Some(1300), "of an older version");
         for (step, max_steps) in [(0, 1), (50, 2000), (2000, 2000)] {
             assert_eq!(label_step(&(step_label(step, max_steps) + "  loss 1")), Some(step));
         }

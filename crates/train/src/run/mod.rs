@@ -6,6 +6,7 @@
 #![allow(clippy::missing_errors_doc, reason = "every error is a `RunError`, whose messages say when it happens")]
 
 mod adapter;
+mod before_and_after;
 mod checkpoint;
 mod curves;
 pub mod files;
@@ -25,7 +26,8 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-pub use adapter::AdapterOf;
+pub use adapter::{AdapterOf, AdapterTensors, Adapters, merge};
+pub use before_and_after::{Answers, BeforeAndAfter};
 pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
 pub use curves::{Curves, LogRow};
 pub use files::write_atomically;
@@ -126,6 +128,8 @@ pub enum RunError {
          {found}\n  hint: put the base run back as it was, or fine-tune the new one"
     )]
     OtherBase { adapter: PathBuf, base: PathBuf, expected: String, found: String },
+    #[error("the run `{0}` has no adapter: all of its weights are its own\n  hint: name it in place of its base")]
+    NoAdapter(PathBuf),
     /// `whole` is another, intact checkpoint of the run.
     #[error("`{path}` is damaged: {reason}\n  hint: {}", damaged_hint(whole.as_deref()))]
     Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },

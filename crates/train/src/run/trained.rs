@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Checkpoint, RunError, locate};
+use super::{Adapters, Checkpoint, RunError, locate};
 use crate::config::Config;
 use crate::data::{self, Corpus, DataError, OpenOptions, Split};
 use tinderbox_model::Gpt;
@@ -47,6 +47,18 @@ impl Trained {
     /// # Errors
     /// If there is no such checkpoint, it cannot be read, or the device cannot be used.
     pub fn open(run: &Path, device: Option<&DeviceSpec>) -> Result<Self, OpenError> {
+        Self::open_adapted(run, device, None)
+    }
+
+    /// Like [`Trained::open`], with the changes of `adapters`.
+    ///
+    /// # Errors
+    /// As [`Trained::open`], and if the adapters are not of this model.
+    pub fn open_adapted(
+        run: &Path,
+        device: Option<&DeviceSpec>,
+        adapters: Option<Adapters>,
+    ) -> Result<Self, OpenError> {
         let located = locate(run)?;
         let config = located.run.config()?;
         let tokenizer = located.run.tokenizer_of_model(&config)?;
@@ -55,7 +67,10 @@ impl Trained {
         let checksum = Checkpoint::weights_checksum(&located.checkpoint);
         Checkpoint::check_shapes(&located.checkpoint, &config.model, tokenizer.vocab_size())?;
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
-        let model = Checkpoint::load_model(&located.checkpoint, model)?;
+        let model = match adapters {
+            None => Checkpoint::load_model(&located.checkpoint, model)?,
+            Some(adapters) => Checkpoint::load_adapted(&located.checkpoint, model, adapters)?,
+        };
         let checkpoint = located.checkpoint;
         Ok(Self { config, tokenizer, model, device: opened, checkpoint, checksum })
     }

@@ -30,7 +30,8 @@ pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
 use crate::format::{counted, duration, first_line, grouped, size};
-use crate::plan::{self, Plan, PlanError};
+use crate::measure::Machine;
+use crate::plan::{self, PlanError};
 use crate::run::RunError;
 use crate::run::files::remove_left_over;
 use crate::train::{Interrupter, TrainError};
@@ -207,6 +208,44 @@ fn run_name(trial: usize, seed: usize) -> PathBuf {
     Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
 }
 
+/// What a run of a config takes.
+struct Cost {
+    parameters: u64,
+    /// The peak memory in bytes; of a fine-tuning 0 until it is measured.
+    peak: u64,
+    machine: Option<Machine>,
+    /// `None` if it was not measured.
+    step_ms: Option<f64>,
+    has_text: bool,
+    /// The first warning or note, which says what is wrong if it cannot be trained.
+    warning: Option<String>,
+}
+
+impl Cost {
+    fn of(config: &Config, device: &OpenDevice, measure: bool) -> Result<Self, PlanError> {
+        if config.finetune.base.is_some() {
+            let plan = plan::plan_finetune(config, device, measure)?;
+            return Ok(Self {
+                parameters: plan.parameters,
+                peak: plan.measured.and_then(|measured| measured.peak).unwrap_or(0),
+                machine: plan.machine,
+                step_ms: plan.measured.map(|measured| measured.step_ms),
+                has_text: true,
+                warning: None,
+            });
+        }
+        let plan = plan::plan(config, None, device, measure)?;
+        Ok(Self {
+            parameters: plan.parameters.total,
+            peak: plan.memory.peak,
+            machine: plan.memory.machine,
+            step_ms: plan.time.map(|time| time.measured.step_ms),
+            has_text: plan.text.is_some(),
+            warning: plan.warnings.iter().chain(&plan.notes).map(first_line).next(),
+        })
+    }
+}
+
 struct State {
     folder: Folder,
     results: Results,
@@ -258,15 +297,14 @@ impl Sweep<'_> {
 
     /// Measures the base config, alone and with a second run in parallel, and plans with the faster option.
     fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
-        let (plan, alone_ms) = self.measured(self.base, 1)?;
-        let (Some(alone_ms), Some(_)) = (alone_ms, &plan.text) else {
-            let why = plan.warnings.iter().chain(&plan.notes).map(first_line).next();
-            return Err(SweepError::Base(why.unwrap_or_default()));
+        let base = self.measured(self.base, 1)?;
+        let Cost { step_ms: Some(alone_ms), has_text: true, .. } = base else {
+            return Err(SweepError::Base(base.warning.unwrap_or_default()));
         };
-        let fits_twice = plan.memory.machine.is_some_and(|machine| 2 * plan.memory.peak <= machine.available);
+        let fits_twice = base.machine.is_some_and(|machine| 2 * base.peak <= machine.available);
         let (mut jobs, mut step_ms) = (1, alone_ms);
         if self.device.backend.is_cpu() && fits_twice && rayon::current_num_threads() > 1 {
-            let beside = self.measured(self.base, 2)?.1;
+            let beside = self.measured(self.base, 2)?.step_ms;
             if let Some(beside_ms) = beside.filter(|beside_ms| beside_ms * GAIN < 2.0 * alone_ms) {
                 (jobs, step_ms) = (2, beside_ms);
             }
@@ -284,14 +322,14 @@ impl Sweep<'_> {
         self.note(Entry::Planned(course))
     }
 
-    /// Plans the run of a config, with the mean step time of `jobs` parallel runs.
-    fn measured(&self, config: &Config, jobs: usize) -> Result<(Plan, Option<f64>), PlanError> {
+    /// The cost of a config, with the mean step time of `jobs` parallel runs.
+    fn measured(&self, config: &Config, jobs: usize) -> Result<Cost, PlanError> {
         let config = measurable(config);
-        let plans = side_by_side(jobs, || plan::plan(&config, None, &self.device, true));
-        let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let step_ms = plans.iter().map(|plan| Some(plan.time.as_ref()?.measured.step_ms));
-        let step_ms: Option<Vec<f64>> = step_ms.collect();
-        Ok((plans.into_iter().next().expect("at least one"), step_ms.map(|step_ms| mean(&step_ms))))
+        let costs = side_by_side(jobs, || Cost::of(&config, &self.device, true));
+        let costs = costs.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let step_ms: Option<Vec<f64>> = costs.iter().map(|cost| cost.step_ms).collect();
+        let first = costs.into_iter().next().expect("at least one");
+        Ok(Cost { step_ms: step_ms.map(|step_ms| mean(&step_ms)), ..first })
     }
 
     /// Checks every setting, and measures those that differ in keys that affect the step time.
@@ -367,26 +405,26 @@ impl Sweep<'_> {
         speeds: &BTreeMap<String, f64>,
     ) -> Result<Result<Entry, String>, SweepError> {
         let known_ms = speeds.get(&speed_key(config)).copied();
-        let plan = match plan::plan(config, None, &self.device, false) {
+        let cost = match Cost::of(config, &self.device, false) {
             Err(PlanError::Device(message)) => return Err(PlanError::Device(message).into()),
             Err(error) => return Ok(Err(first_line(error))),
-            Ok(plan) => plan,
+            Ok(cost) => cost,
         };
-        let parameters = plan.parameters.total;
+        let parameters = cost.parameters;
         if let Some(most) = self.request.max_parameters.filter(|most| parameters > *most) {
             return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
         }
-        let (needed, machine) = (plan.memory.peak * course.jobs as u64, plan.memory.machine);
-        if let Some(machine) = machine.filter(|machine| needed > machine.available) {
+        let needed = cost.peak * course.jobs as u64;
+        if let Some(machine) = cost.machine.filter(|machine| needed > machine.available) {
             let available = size(machine.available);
             return Ok(Err(format!("it needs {} of memory, and {available} are available", size(needed))));
         }
         let step_ms = match known_ms {
             Some(step_ms) => Some(step_ms),
-            None => self.measured(config, course.jobs)?.1,
+            None => self.measured(config, course.jobs)?.step_ms,
         };
         let Some(step_ms) = step_ms else {
-            return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
+            return Ok(Err(cost.warning.unwrap_or_default()));
         };
         let max_steps = steps_within(config, course.full_s, step_ms);
         let mut whole = config.clone();
@@ -436,7 +474,7 @@ impl Sweep<'_> {
         let setting = if trial == 0 { &[] } else { &settings[trial][..] };
         let config = self.config_of(trial, setting).expect("it was trained");
         if speed_key(&config) != speed_key(self.base) && !self.state().results.alone.contains_key(&trial) {
-            let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.1.unwrap_or_default());
+            let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.step_ms.unwrap_or_default());
             self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
         }
         let prepared = self.state().results.trials[&trial].clone().expect("it was trained");

@@ -1,5 +1,6 @@
 //! The result of a sweep: its table, the importance of each key, and the best setting.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -233,6 +234,7 @@ fn groups(values: &[(&Value, f64)]) -> Vec<(String, Vec<usize>)> {
     }
     let numbers: Option<Vec<f64>> = values.iter().map(|(value, _)| number(value)).collect();
     let Some(numbers) = numbers.filter(|_| distinct.len() > MOST_VALUES) else {
+        distinct.sort_by(|(a, _), (b, _)| number(a).partial_cmp(&number(b)).unwrap_or(Ordering::Equal));
         return distinct.into_iter().map(|(value, members)| (plain(value), members)).collect();
     };
     let mut order: Vec<usize> = (0..values.len()).collect();

@@ -61,7 +61,8 @@ impl Results {
         (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
     }
 
-    /// The trials in a rung: in the first, all that can be trained; then the best of the previous one.
+    /// The trials in a rung: in the first, all that can be trained; then the best of the previous one, and the base config,
+    /// which the result is compared with.
     pub(super) fn in_rung(&self, rung: usize) -> Vec<usize> {
         let can_be_trained = self.trials.iter().filter(|(_, prepared)| prepared.is_ok());
         let all: Vec<usize> = can_be_trained.map(|(trial, _)| *trial).collect();
@@ -71,8 +72,9 @@ impl Results {
         let of_before = |trial: &usize| Some((mean(&self.losses(*trial, rung - 1)?.ok()?), *trial));
         let mut ranked: Vec<(f64, usize)> = all.iter().filter_map(of_before).collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        ranked.truncate(course::n_left(all.len(), rung));
-        ranked.into_iter().map(|(_, trial)| trial).collect()
+        let n_left = course::n_left(all.len(), rung);
+        let in_rung = |(at, (_, trial)): (usize, (f64, usize))| (at < n_left || trial == 0).then_some(trial);
+        ranked.into_iter().enumerate().filter_map(in_rung).collect()
     }
 }
 

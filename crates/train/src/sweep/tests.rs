@@ -51,7 +51,11 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
     let [best, others @ ..] = &outcome.trials[..] else { panic!("no rows") };
     assert_eq!((best.rung, best.step), (Some(1), Some(36)));
     assert!(best.seeds.is_some_and(|[low, high]| low < high), "the last rung has two seeds: {best:?}");
-    assert!(others.iter().all(|row| (row.rung, row.step) == (Some(0), Some(12))), "{outcome:?}");
+    let base = outcome.base().unwrap();
+    assert_eq!((base.rung, base.step, base.rungs.len()), (Some(1), Some(36), 2), "it is compared at the end: {base:?}");
+    assert!(base.seeds.is_some() && base.bits_per_byte >= best.bits_per_byte, "with as many seeds");
+    let out: Vec<&Row> = others.iter().filter(|row| row.trial != 0).collect();
+    assert!(out.iter().all(|row| (row.rung, row.step) == (Some(0), Some(12))), "{outcome:?}");
     let of_first = |trial: usize| {
         let log = fs::read_to_string(root.join("log.jsonl")).unwrap();
         let entries = log.lines().map(|line| serde_json::from_str::<Entry>(line).unwrap());
@@ -78,7 +82,7 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
     }
     let steps = fs::read_to_string(promoted.join("metrics.jsonl")).unwrap();
     assert_eq!(steps, fs::read_to_string(whole.join("metrics.jsonl")).unwrap(), "no step is repeated or left out");
-    assert!(!root.join(&others[0].run).join("checkpoints").exists(), "what does not go on needs no checkpoint");
+    assert!(!root.join(&out[0].run).join("checkpoints").exists(), "what does not go on needs no checkpoint");
 
     // The best config is the base config with the best values.
     let toml = fs::read_to_string(root.join(BEST)).unwrap();
@@ -141,6 +145,6 @@ fn runs_without_a_result_are_not_promoted() {
         results.add(Entry::Reached { trial, seed: 0, rung: 0, step: 1, bits_per_byte: loss });
     }
     results.add(Entry::Failed { trial: 8, seed: 0, rung: 0, reason: String::new() });
-    assert_eq!(results.in_rung(1), [3, 7, 1], "of equal ones the first");
+    assert_eq!(results.in_rung(1), [3, 7, 1, 0], "of equal ones the first, and the base config");
     assert_eq!(results.in_rung(2), [0_usize; 0], "none has come so far");
 }

@@ -4,7 +4,7 @@ use super::TrainError;
 use super::observer::{Evaluation, Logged, Started, Summary};
 use crate::config::TrainConfig;
 use crate::run::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS};
-use crate::run::log::{self, End, HeadMetricsLine, LogFile, MetricsLine, TimingsLine};
+use crate::run::log::{self, End, HeadMetricsLine, LogFile, MetricsLine, TimingsLine, gradient_norm_of};
 use crate::run::{Pending, Process, RunDir, TrainState, samples, tensorboard, unix_s};
 use tinderbox_inspect::ScoredHeads;
 
@@ -74,7 +74,14 @@ impl Logs {
         self.sync()
     }
 
-    pub(super) fn logged(&mut self, logged: &Logged, tokens: u64, elapsed: Elapsed) -> Result<(), TrainError> {
+    /// Logs an interval; `norms` has the gradient norm of each layer in its last step.
+    pub(super) fn logged(
+        &mut self,
+        logged: &Logged,
+        norms: &[(String, f64)],
+        tokens: u64,
+        elapsed: Elapsed,
+    ) -> Result<(), TrainError> {
         let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s, exchange } = *logged;
         let gradient_norm = f64::from(gradient_norm);
         self.metrics.line(&MetricsLine {
@@ -83,6 +90,7 @@ impl Logs {
             train_loss: Some(train_loss),
             learning_rate: Some(learning_rate),
             gradient_norm: Some(gradient_norm),
+            gradient_norms: norms.iter().map(|(layer, norm)| (gradient_norm_of(layer), four_digits(*norm))).collect(),
             ..MetricsLine::default()
         })?;
         self.timings.line(&TimingsLine {
@@ -98,7 +106,9 @@ impl Logs {
             ("gradient_norm", gradient_norm),
             ("tokens_per_s", tokens_per_s),
         ];
-        self.scalars(step, &numbers)
+        self.scalars(step, &numbers)?;
+        let by_layer = norms.iter().map(|(layer, norm)| (format!("gradient_norm/{layer}"), *norm));
+        self.scalars(step, &by_layer.collect::<Vec<_>>())
     }
 
     pub(super) fn evaluated(&mut self, evaluation: &Evaluation, tokens: u64) -> Result<(), TrainError> {
@@ -178,4 +188,9 @@ impl Logs {
         }
         Ok(())
     }
+}
+
+/// A number with four significant digits, which make short lines.
+fn four_digits(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
 }

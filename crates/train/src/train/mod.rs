@@ -16,6 +16,7 @@ mod observer;
 mod outer;
 mod parallel;
 pub mod precision;
+mod preference;
 mod prepare;
 mod skip;
 mod trainer;
@@ -33,7 +34,9 @@ pub use devices::train_on;
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
+pub(crate) use prepare::rehearse;
 pub use skip::{NormsByLayer, Skipped};
+pub(crate) use trainer::draw;
 pub use trainer::{StepResult, Trainer};
 
 use crate::config::Config;

@@ -2,6 +2,8 @@
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
+
+use crate::config::BaseWeights;
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::device::{self, Backend, OpenDevice};
 
@@ -51,13 +53,17 @@ impl From<MatmulPrecision> for PrecisionChoice {
     }
 }
 
-/// The error that the config asks for bf16 on a device that always computes in f32.
+/// The error that the config asks for what only flex can do, on a device that always computes in f32.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "train.matmul_precision = \"bf16\" is only for `flex`, burn's CPU backend, and `{0}` computes in f32\n  \
-     hint: compute there with --device flex, or in f32 with --set train.matmul_precision=f32"
+    "{key} = \"{value}\" is only for `flex`, burn's CPU backend, and `{device}` computes in f32\n  \
+     hint: compute there with --device flex, or in f32 with --set {key}=f32"
 )]
-pub struct PrecisionError(String);
+pub struct PrecisionError {
+    key: &'static str,
+    value: &'static str,
+    device: String,
+}
 
 /// The precision in which `device` trains.
 ///
@@ -65,8 +71,23 @@ pub struct PrecisionError(String);
 /// If the device does not support the chosen precision.
 pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPrecision, PrecisionError> {
     match choice.on(&device.device) {
-        MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError(device.name.clone())),
+        MatmulPrecision::Bf16 if device.backend != Backend::Flex => {
+            Err(PrecisionError { key: "train.matmul_precision", value: "bf16", device: device.name.clone() })
+        }
         precision => Ok(precision),
+    }
+}
+
+/// Checks that `device` can compute with weights of the base that are kept in this way.
+///
+/// # Errors
+/// If it cannot.
+pub(super) fn check_base(base_weights: BaseWeights, device: &OpenDevice) -> Result<(), PrecisionError> {
+    match base_weights.precision() {
+        Some(precision) if device.backend != Backend::Flex => {
+            Err(PrecisionError { key: "finetune.base_weights", value: precision.name(), device: device.name.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

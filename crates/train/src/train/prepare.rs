@@ -7,10 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig, OptimizerConfig, PrecisionChoice, TrainConfig, ValSplit};
+use crate::config::{
+    Config, ConfigError, DataConfig, FinetuneConfig, FinetuneMethod, OptimizerConfig, PrecisionChoice, PreferenceLoss,
+    TrainConfig, ValSplit,
+};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::run::{self, AdapterOf, Checkpoint, Difference, Located, Lock, Resumable, RunDir, TrainState};
 use tinderbox_model::Gpt;
+use tinderbox_model::device::OpenDevice;
 use tinderbox_model::section::BrokenRules;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError};
 
@@ -64,6 +68,7 @@ fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Re
     let Job { mut config, run_dir, start, from, device } = job;
     let from = from.or_else(|| config.finetune.base.clone());
     config.train.matmul_precision = precision::check(config.train.matmul_precision, &device)?.into();
+    precision::check_base(config.finetune.base_weights, &device)?;
     let device = &device.device.clone().autodiff();
     let overwrite = match start {
         Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress, interrupter),
@@ -89,31 +94,7 @@ fn create(
     on_progress: OnProgress<'_>,
     interrupter: &Interrupter,
 ) -> Result<Prepared, TrainError> {
-    let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
-    config.data.val_split.get_or_insert(ValSplit::Documents); // a config without the key is one of an older version
-    let options = OpenOptions { tokenizer, earlier: None, on_progress };
-    let mut corpus = open_corpus(&mut config, options).map_err(|error| match (error, &parent) {
-        (
-            TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
-            Some(parent),
-        ) => {
-            let from = parent.located.run.root().to_owned();
-            TrainError::UnknownCharacters { text: path, from, characters }
-        }
-        (other, _) => other,
-    })?;
-    if parent.is_none() {
-        corpus.tokenizer = corpus.tokenizer.without_bos(); // the training text has no BOS token either
-    }
-    let vocab_size = corpus.tokenizer.vocab_size();
-    let model = match &parent {
-        None => Gpt::new(&config.model, vocab_size, config.train.seed, device),
-        Some(parent) => {
-            Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
-            let model = Gpt::zeros(&config.model, vocab_size, device);
-            with_adapters(Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?, &config)
-        }
-    };
+    let (corpus, model) = open_parts(&mut config, parent.as_ref(), device, on_progress)?;
     let lora = config.finetune.lora().zip(parent.as_ref());
     let adapter = lora.map(|(lora, parent)| AdapterOf::new(&parent.located.checkpoint, root, lora)).transpose()?;
     let trainer = Trainer::new(model, &config, corpus.train_batches());
@@ -130,10 +111,90 @@ fn create(
     Ok(Prepared { dir: Some((run, lock)), ..Prepared::new(config, corpus, trainer, state) })
 }
 
+/// The text and the model of a new run.
+fn open_parts(
+    config: &mut Config,
+    parent: Option<&Parent>,
+    device: &Device,
+    on_progress: OnProgress<'_>,
+) -> Result<(Corpus, Gpt), TrainError> {
+    let tokenizer = parent.map(|parent| parent.tokenizer.clone());
+    config.data.val_split.get_or_insert(ValSplit::Documents); // a config without the key is one of an older version
+    let options = OpenOptions { tokenizer, earlier: None, on_progress };
+    let mut corpus = open_corpus(config, options).map_err(|error| match (error, parent) {
+        (
+            TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
+            Some(parent),
+        ) => {
+            let from = parent.located.run.root().to_owned();
+            TrainError::UnknownCharacters { text: path, from, characters }
+        }
+        (other, _) => other,
+    })?;
+    check_preferences(config, &corpus)?;
+    if parent.is_none() {
+        corpus.tokenizer = corpus.tokenizer.without_bos(); // the training text has no BOS token either
+    }
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let model = match parent {
+        None => Gpt::new(&config.model, vocab_size, config.train.seed, device),
+        Some(parent) => {
+            Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
+            let model = Gpt::zeros(&config.model, vocab_size, device);
+            let model = Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?;
+            with_adapters(with_frozen_weights(model, config), config)
+        }
+    };
+    Ok((corpus, model))
+}
+
+/// The config, the records and the model of a fine-tuning as it would begin, without a run directory.
+///
+/// # Errors
+/// As when it begins.
+///
+/// # Panics
+/// If the config has no base.
+pub(crate) fn rehearse(mut config: Config, device: &OpenDevice) -> Result<(Config, Corpus, Gpt), TrainError> {
+    config.train.matmul_precision = precision::check(config.train.matmul_precision, device)?.into();
+    precision::check_base(config.finetune.base_weights, device)?;
+    let base = config.finetune.base.clone().expect("a fine-tuning has a base");
+    let parent = Parent::find(&base, &config, Path::new(""))?;
+    let device = device.device.clone().autodiff();
+    let (corpus, model) = open_parts(&mut config, Some(&parent), &device, &|_| ControlFlow::Continue(()))?;
+    Ok((config, corpus, model))
+}
+
+/// The base, to which DPO compares, is the model without its adapters; and an answer is compared with another in a row of
+/// its own.
+fn check_preferences(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
+    if !corpus.train_batches().are_preferences() {
+        return Ok(());
+    }
+    let FinetuneConfig { method, preference, packing, .. } = &config.finetune;
+    let problem = if *packing {
+        "finetune.packing = true must be false with preferences, of which a batch has each answer in a row of its own"
+    } else if *method == FinetuneMethod::Full && *preference == PreferenceLoss::Dpo {
+        "finetune.method = \"full\" must be \"lora\" or \"dora\" with preferences: finetune.preference = \"dpo\" \
+         compares with the model without its adapters; \"orpo\" takes any method"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::Settings(BrokenRules(vec![problem.to_owned()])).into())
+}
+
 /// The model that a run trains: with new adapters if its config asks for them.
 pub(super) fn with_adapters(model: Gpt, config: &Config) -> Gpt {
     match config.finetune.lora() {
         Some(lora) => model.adapted(&lora, config.train.seed),
+        None => model,
+    }
+}
+
+/// The base of a fine-tuning, with its weights kept as the config asks for.
+fn with_frozen_weights(model: Gpt, config: &Config) -> Gpt {
+    match config.finetune.base_weights.precision() {
+        Some(precision) => model.with_frozen_weights(precision),
         None => model,
     }
 }
@@ -174,11 +235,15 @@ impl Parent {
         if own.is_ok_and(|own| root.canonicalize().is_ok_and(|root| root == own)) {
             return Err(TrainError::StartsFromItself(root.to_owned()));
         }
-        let problems = config.disagreements(&located.run.config()?);
+        let mut problems = config.disagreements(&located.run.config()?);
+        let tokenizer = located.run.tokenizer()?;
+        if let Some(id) = config.finetune.trained_tokens.iter().find(|id| **id as usize >= tokenizer.n_ids()) {
+            let n = tokenizer.n_ids();
+            problems.push(format!("finetune.trained_tokens has {id}, and the ids of the model are below {n}"));
+        }
         if !problems.is_empty() {
             return Err(ConfigError::Settings(BrokenRules(problems)).into());
         }
-        let tokenizer = located.run.tokenizer()?;
         Ok(Self { located, tokenizer })
     }
 }
@@ -236,6 +301,7 @@ fn resume(
     let model = with_adapters(Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device), &config);
     let mut trainer = Trainer::new(model, &config, corpus.train_batches());
     trainer.restore(checkpoint, &dir)?;
+    trainer.change_model(|model| with_frozen_weights(model, &config));
     go_on(interrupter)?;
     damaged.extend(run.cut_back_to(&mut state)?);
     run.write_config(&config)?;

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 
 use super::trainer::StepResult;
 use crate::config::TrainConfig;
-use crate::optimizer::Gradients;
+use crate::optimizer::{Gradients, layer_of};
 use tinderbox_model::{Gpt, parameters};
 
 /// The number of recent losses whose mean and standard deviation are used to detect spikes.
@@ -46,15 +46,10 @@ impl NormsByLayer {
     pub(super) fn new(model: &Gpt, gradients: Option<&Gradients>) -> Self {
         let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
         let mut add = |name: &str, is_gradient: bool, values: &[f32]| {
-            let mut parts = name.split('.');
-            let first = parts.next().unwrap_or_default();
-            let layer = match parts.next() {
-                Some(idx) if first == "blocks" => format!("{first}.{idx}"),
-                _ => first.to_owned(),
-            };
+            let layer = layer_of(name);
             let squares: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let at = layers.iter().position(|(known, ..)| *known == layer).unwrap_or_else(|| {
-                layers.push((layer, None, 0.0));
+            let at = layers.iter().position(|(known, ..)| known == layer).unwrap_or_else(|| {
+                layers.push((layer.to_owned(), None, 0.0));
                 layers.len() - 1
             });
             match is_gradient {

@@ -10,11 +10,12 @@ use burn::tensor::Tensor;
 use super::TrainError;
 use super::outer::Outer;
 use super::parallel::DataParallel;
+use super::preference::Preference;
 use super::skip::{NormsByLayer, Skipped, Skipping};
 use crate::config::Config;
 use crate::data::{BatchSource, Draw};
 use crate::distributed::Ranks;
-use crate::optimizer::{BatchSchedule, Gradients, Optimizer, learning_rate};
+use crate::optimizer::{BatchSchedule, Gradients, Optimizer, Squares, learning_rate};
 use crate::run::{Checkpoint, TrainState};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 use tinderbox_model::device;
@@ -28,6 +29,8 @@ pub struct Trainer {
     precision: MatmulPrecision,
     config: Config,
     data: Box<dyn BatchSource>,
+    /// The loss, if the data are preferences.
+    preference: Option<Preference>,
     step: usize,
     skipping: Skipping,
     parallel: DataParallel,
@@ -42,6 +45,8 @@ pub struct StepResult {
     pub loss: Tensor<1>,
     /// Global gradient norm (of all gradients together), before clipping, `[1]`.
     pub gradient_norm: Tensor<1>,
+    /// The squares of each gradient, before clipping; empty if the step was skipped.
+    pub(super) squares: Squares,
     /// The reason why the step did not change the weights; `None` if it did change them.
     pub(super) skipped: Option<Box<Skipped>>,
 }
@@ -63,6 +68,21 @@ impl StepResult {
     }
 }
 
+/// Rows of a micro-batch of a step; steps and micro-batches count from 0, and rows from the first of the micro-batch.
+pub(crate) fn draw(config: &Config, step: usize, micro_step: usize, rows: Range<usize>) -> Draw {
+    let batches = BatchSchedule::new(config);
+    let [batch_size, context_length] = batches.at(step);
+    let first = micro_step * batch_size;
+    Draw {
+        seed: config.train.seed,
+        step: step as u64,
+        rows: first + rows.start..first + rows.end,
+        n_earlier_rows: batches.tokens_before(step) / context_length as u64,
+        context_length,
+        with_replacement: config.train.with_replacement,
+    }
+}
+
 impl Trainer {
     /// A trainer before its first step. The model must be on an autodiff device.
     ///
@@ -76,6 +96,7 @@ impl Trainer {
             optimizer,
             precision,
             config: config.clone(),
+            preference: data.are_preferences().then(|| Preference::new(&config.finetune)),
             data: Box::new(data),
             step: 0,
             skipping,
@@ -135,7 +156,8 @@ impl Trainer {
 
     fn update(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let (gradients, loss) = self.backward(self.trained(), is_stopped)?;
-        let gradient_norm = gradients.global_norm();
+        let squares = gradients.squares();
+        let gradient_norm = squares.global_norm();
         if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
             let norms = match usual {
                 Some(_) => NormsByLayer::default(), // all numbers of a spike are finite
@@ -143,7 +165,7 @@ impl Trainer {
             };
             self.step += 1;
             let skipped = Some(Box::new(Skipped { what, value, usual, norms }));
-            return Some(StepResult { loss, gradient_norm, skipped });
+            return Some(StepResult { loss, gradient_norm, squares: Squares::default(), skipped });
         }
         let model = self.model.take().expect("the model is here between steps");
         let gradients = match self.config.optimizer.grad_clip_norm {
@@ -153,7 +175,7 @@ impl Trainer {
         let learning_rate = self.learning_rate_of(self.step);
         self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
         self.step += 1;
-        Some(StepResult { loss, gradient_norm, skipped: None })
+        Some(StepResult { loss, gradient_norm, squares, skipped: None })
     }
 
     /// The gradients and the loss of this step: the sum over the targets of all micro-batches and ranks, divided by
@@ -164,16 +186,8 @@ impl Trainer {
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let (n_micro_steps, seed, step) = (train.grad_accumulation_steps, train.seed, self.step as u64);
-        let batches = BatchSchedule::new(&self.config);
-        let [batch_size, context_length] = batches.at(self.step);
-        let draw = |micro_step: usize, rows: &Range<usize>| Draw {
-            seed,
-            step,
-            rows: micro_step * batch_size + rows.start..micro_step * batch_size + rows.end,
-            n_earlier_rows: batches.tokens_before(self.step) / context_length as u64,
-            context_length,
-            with_replacement: train.with_replacement,
-        };
+        let draw = |micro_step: usize, rows: &Range<usize>| draw(&self.config, self.step, micro_step, rows.clone());
+        let [batch_size, _] = BatchSchedule::new(&self.config).at(self.step);
         let (own, averaged) = (self.parallel.rows(batch_size), self.parallel.averaged_rows(batch_size));
         let n_targets: usize = (0..n_micro_steps).map(|idx| self.data.n_targets(draw(idx, &averaged))).sum();
         assert!(n_targets > 0, "step {step} has no targets");
@@ -187,10 +201,15 @@ impl Trainer {
                 continue; // fewer rows than ranks
             }
             let batch = self.data.draw(draw(micro_step, &own));
-            let n_parts = n_targets as f64 / batch.n_targets() as f64;
-            let (tokens, targets) = batch.to_device(&device);
             let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
-            let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
+            let loss = if let Some(preference) = &self.preference {
+                preference.loss(model, &batch, self.precision, Some(key)) / n_targets as f64
+            } else {
+                let n_parts = n_targets as f64 / batch.n_targets() as f64;
+                let lengths = batch.lengths.clone();
+                let (tokens, targets) = batch.to_device(&device);
+                model.packed_loss(tokens, lengths, targets, self.precision, Some(key)) / n_parts
+            };
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
             sum = Some(match sum {
@@ -247,6 +266,11 @@ impl Trainer {
         Ok(())
     }
 
+    /// Replaces the model by another one with the same trained parameters.
+    pub(super) fn change_model(&mut self, change: impl FnOnce(Gpt) -> Gpt) {
+        self.model = self.model.take().map(change);
+    }
+
     /// The norms of the weights by layer.
     pub(super) fn weight_norms(&self) -> NormsByLayer {
         NormsByLayer::new(self.trained(), None)
@@ -278,7 +302,7 @@ mod tests {
             let cells = || rows.clone().flat_map(|row| (0..8).map(move |idx| (row, idx)));
             let target = |(row, idx)| if idx < self.0[row] { token(row, idx + 1) } else { IGNORE_INDEX };
             let inputs = cells().map(|(row, idx)| token(row, idx)).collect();
-            Batch { inputs, targets: cells().map(target).collect(), batch_size: rows.len(), seq_len: 8 }
+            Batch { inputs, targets: cells().map(target).collect(), batch_size: rows.len(), seq_len: 8, lengths: None }
         }
 
         fn spread(&self, _: usize, _: usize, _: usize) -> Box<dyn Iterator<Item = Batch>> {

@@ -20,7 +20,7 @@ use super::{Interrupter, TrainError, evaluate};
 use crate::config::{Config, PrecisionChoice, SyncKind, TrainConfig};
 use crate::data::{BatchSource, Corpus};
 use crate::measure::peak_rss_mib;
-use crate::optimizer::BatchSchedule;
+use crate::optimizer::{BatchSchedule, Squares};
 use crate::run::{Pending, TrainState};
 use tinderbox_model::device::{self, OpenDevice};
 
@@ -46,6 +46,8 @@ pub(super) struct Training<'a> {
     max_unread: usize,
     last_loss: Option<f32>,
     last_gradient_norm: f32,
+    /// Of the last step that was not skipped; read back for a log line only.
+    last_squares: Squares,
     /// The step of the last checkpoint, and what was pending there.
     saved: Option<(usize, Option<Pending>)>,
     tolerance: Tolerance,
@@ -83,6 +85,7 @@ impl<'a> Training<'a> {
             began,
             unread: Vec::new(),
             last_gradient_norm: 0.0,
+            last_squares: Squares::default(),
             evaluated_step: None,
         };
         training.announce(resumed, damaged, changed, chosen_precision)?;
@@ -189,11 +192,14 @@ impl<'a> Training<'a> {
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
         let exchanged = ranks.exchanged();
         // Other ranks do not know of a stop within a step.
-        let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
+        let Some(mut result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
         };
         self.exchange.add(exchanged, ranks.exchanged());
+        if result.skipped.is_none() {
+            self.last_squares = std::mem::take(&mut result.squares);
+        }
         self.unread.push(result);
         self.state.step += 1;
         if self.unread.len() >= self.max_unread {
@@ -265,7 +271,9 @@ impl<'a> Training<'a> {
             exchange: self.exchange.of_interval(self.trainer.ranks(), self.clock.total()),
         };
         let (tokens, elapsed) = (self.tokens(), self.elapsed());
-        self.write(|logs| logs.logged(&logged, tokens, elapsed))?;
+        let norms = std::mem::take(&mut self.last_squares).norms_by_layer();
+        let norms = norms.map_err(|error| self.device_failed(&error))?;
+        self.write(|logs| logs.logged(&logged, &norms, tokens, elapsed))?;
         self.metrics.logged(&logged);
         self.observer.observe(&Event::Logged(&logged));
         Ok(())

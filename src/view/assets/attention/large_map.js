@@ -82,8 +82,9 @@ class LargeMap {
     const besides = 8 * longest + 40; // names and positions left of the map
     const above = longest === 1 ? 34 : 8 * longest + 34;
     const room = Math.min(this.node.clientWidth - besides, Math.max(innerHeight - 150 - above, 240));
-    const cell = Math.min(room / this.part.n, 30);
-    this.side = cell * this.part.n;
+    // A part is as large as the whole map, so that zooming moves nothing else.
+    this.side = Math.min(room, 30 * attention.nTokens);
+    const cell = this.side / this.part.n;
     this.sheet.style.setProperty("--side", `${this.side}px`);
     this.sheet.style.setProperty("--besides", `${besides}px`);
     this.sheet.style.setProperty("--above", `${above}px`);

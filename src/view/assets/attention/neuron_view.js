@@ -52,8 +52,8 @@ class NeuronView {
       page.element("div", { class: "controls" }, ...this.place.nodes, sorting),
       this.strip.node,
       this.scales,
-      this.table,
       this.readout,
+      this.table,
       this.note,
     );
   }

@@ -40,7 +40,7 @@ impl WithSimd for BackwardPass<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let HeadGroup { prepared, dropout, first_map, kv_head, qkv } = self.heads;
+        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
         let Prepared { heads, t, .. } = prepared;
         let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
         let width = heads.n_heads * head_dim;
@@ -86,7 +86,7 @@ impl WithSimd for BackwardPass<'_> {
                         let mask = dropout.map(|dropout| {
                             let factors = &mut mask[..visible.end];
                             factors.fill(1.0);
-                            dropout.apply(factors, ((first_map + i) * t + query) * t + keys.start);
+                            dropout.apply(factors, ((first_map + i) * side + query) * side + keys.start);
                             &*mask
                         });
                         let (out, grad_out) = (out.row(query), grad_out.row(query));

@@ -11,6 +11,9 @@
 
 mod backward;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
@@ -18,7 +21,7 @@ use pulp::{Simd, WithSimd};
 use self::backward::BackwardPass;
 use super::heads::{Angles, Heads, Prepared};
 use super::scores::{Scores, softmax};
-use super::{QUERIES, QkNorm, SelfAttention};
+use super::{QUERIES, QkNorm, SelfAttention, sequences};
 use crate::dropout::Dropout;
 use crate::elementary::{LANES, add_to};
 use crate::flex::{from_vec, in_f32, tensor, values};
@@ -28,21 +31,28 @@ use crate::tasks::{assume_init, run, uninit};
 
 /// [`crate::self_attention`] for f32 on flex.
 pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout } = attention;
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout, lengths } = attention;
+    let [batch_size, t, _] = qkv.dims();
+    let is_whole = |lengths: &Arc<[usize]>| batch_size == 1 && lengths.iter().sum::<usize>() == t;
+    assert!(lengths.as_ref().is_none_or(is_whole), "{lengths:?} in {batch_size} rows of {t}");
+    let lengths = lengths.unwrap_or_else(|| vec![t; batch_size].into());
     let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
-    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated: rotation.is_some(), scale, window, dropout };
+    let rotated = rotation.is_some();
+    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated, scale, window, dropout, lengths };
     let mut inputs = vec![qkv.into_dispatch()];
     inputs.extend(rotation.into_iter().flatten().map(Tensor::into_dispatch));
     inputs.extend(norm.into_iter().flat_map(|QkNorm { q, k, .. }| [q, k]).map(Tensor::into_dispatch));
     Tensor::from_dispatch(apply_on_flex(inputs, operation))
 }
 
-/// The heads of one row of the batch that share a key head.
+/// The heads of one sequence that share a key head.
 struct HeadGroup<'a> {
     prepared: Prepared<'a>,
     dropout: Option<Dropout>,
-    /// The index of the first of these heads among the B H maps of weights.
+    /// The index of the first of these heads among the maps of weights of all sequences.
     first_map: usize,
+    /// The side of such a map: the length of the longest sequence.
+    side: usize,
     kv_head: usize,
     /// `[T, (H + 2 Hkv) D]`
     qkv: &'a [f32],
@@ -59,6 +69,16 @@ struct Attention {
     scale: f64,
     window: Option<usize>,
     dropout: Option<Dropout>,
+    /// The length of each sequence: all are T, or their sum is.
+    lengths: Arc<[usize]>,
+}
+
+/// The part of a task: the heads of a sequence that share a key head.
+struct Part {
+    sequence: usize,
+    /// Its positions among those of all rows.
+    positions: Range<usize>,
+    kv_head: usize,
 }
 
 impl Attention {
@@ -80,17 +100,30 @@ impl Attention {
         }
     }
 
-    /// The tasks: for each row of the batch, one for each key head.
-    fn head_group<'a>(&self, inputs: &'a [FlexTensor], t: usize, task: usize) -> HeadGroup<'a> {
+    /// The parts of all tasks: for each sequence, one for each key head.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let heads = move |(sequence, positions): (usize, Range<usize>)| {
+            (0..self.n_kv_heads).map(move |kv_head| Part { sequence, positions: positions.clone(), kv_head })
+        };
+        sequences(&self.lengths).enumerate().flat_map(heads)
+    }
+
+    /// The number of multiplications, or nearly.
+    fn work(&self, width: usize) -> usize {
+        self.lengths.iter().map(|length| length * length * width).sum()
+    }
+
+    fn head_group<'a>(&self, inputs: &'a [FlexTensor], part: &Part) -> HeadGroup<'a> {
         let heads = self.heads(inputs);
-        let size = t * heads.row();
+        let Part { sequence, positions, kv_head } = part;
         let first_row = self.dropout.map_or(0, |dropout| dropout.key.first_row);
         HeadGroup {
-            prepared: Prepared { heads, t, row_step: heads.row() },
+            prepared: Prepared { heads, t: positions.len(), row_step: heads.row() },
             dropout: self.dropout,
-            first_map: first_row * heads.n_heads + task * heads.group(),
-            kv_head: task % heads.n_kv_heads,
-            qkv: &values(&inputs[0])[task / heads.n_kv_heads * size..][..size],
+            first_map: (first_row + sequence) * heads.n_heads + kv_head * heads.group(),
+            side: self.lengths.iter().copied().max().unwrap_or(0),
+            kv_head: *kv_head,
+            qkv: &values(&inputs[0])[positions.start * heads.row()..positions.end * heads.row()],
         }
     }
 }
@@ -98,7 +131,7 @@ impl Attention {
 impl FlexOperation for Attention {
     fn forward(&self, inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let heads = self.heads(&inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+        let Heads { n_heads, head_dim, .. } = heads;
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
         let (width, group_width) = (n_heads * head_dim, heads.group() * head_dim);
         let mut out = uninit(batch_size * t * width);
@@ -106,14 +139,15 @@ impl FlexOperation for Attention {
         {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let out = unsafe { MatrixMut::from_uninit(&mut out, [batch_size * t, width]) };
-            let tasks = lse.chunks_mut((heads.group() * t).max(1)).enumerate().map(|(task, lse)| {
-                let heads = self.head_group(&inputs, t, task);
-                let rows = task / n_kv_heads * t..(task / n_kv_heads + 1) * t;
-                let columns = heads.kv_head * group_width..(heads.kv_head + 1) * group_width;
+            let mut lse = &mut lse[..];
+            let tasks = self.parts().map(|part| {
+                let lse = lse.split_off_mut(..heads.group() * part.positions.len()).expect("one for each query");
+                let heads = self.head_group(&inputs, &part);
+                let columns = part.kv_head * group_width..(part.kv_head + 1) * group_width;
                 // SAFETY: tasks have disjoint rows or columns.
-                Forward { heads, out: unsafe { out.block(rows, columns) }, lse }
+                Forward { heads, out: unsafe { out.block(part.positions, columns) }, lse }
             });
-            run(batch_size * t * t * width, tasks);
+            run(self.work(width), tasks);
         }
         // SAFETY: each task wrote the outputs of its heads at every position.
         let out = from_vec(unsafe { assume_init(out) }, [batch_size, t, width]);
@@ -128,29 +162,31 @@ impl FlexOperation for Attention {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let (outputs, inputs) = saved.split_at(2);
         let heads = self.heads(inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+        let Heads { n_heads, head_dim, .. } = heads;
         let (group, width, row) = (heads.group(), n_heads * head_dim, heads.row());
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
         let mut grad_qkv = uninit(batch_size * t * row);
         // The gradients of the norms' weights from each task, added in the order of the tasks.
-        let mut grad_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
+        let mut grad_norms = vec![0.0; self.parts().count() * 2 * head_dim];
         {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let grad_qkv = unsafe { MatrixMut::from_uninit(&mut grad_qkv, [batch_size * t, row]) };
-            let lse = values(&outputs[1]).chunks((group * t).max(1));
-            let tasks = lse.zip(grad_norms.chunks_mut(2 * head_dim)).enumerate().map(|(task, (lse, grad_norms))| {
-                let (first, kv_head) = (task / n_kv_heads * t, task % n_kv_heads);
-                let parts = [(kv_head * group, group), (heads.keys(kv_head), 1), (heads.values(kv_head), 1)];
+            let mut lse = values(&outputs[1]);
+            let tasks = self.parts().zip(grad_norms.chunks_mut(2 * head_dim)).map(|(part, grad_norms)| {
+                let Part { positions, kv_head, .. } = &part;
+                let lse = lse.split_off(..group * positions.len()).expect("one for each query");
+                let parts = [(kv_head * group, group), (heads.keys(*kv_head), 1), (heads.values(*kv_head), 1)];
                 let grad_qkv = parts.map(|(head, n)| {
                     let columns = head * head_dim..(head + n) * head_dim;
                     // SAFETY: tasks have disjoint rows or columns.
-                    unsafe { grad_qkv.block(first..first + t, columns) }
+                    unsafe { grad_qkv.block(positions.clone(), columns) }
                 });
-                let heads = self.head_group(inputs, t, task);
-                let [out, gradient] = [&outputs[0], &gradient].map(|x| &values(x)[first * width..][..t * width]);
+                let heads = self.head_group(inputs, &part);
+                let [out, gradient] =
+                    [&outputs[0], &gradient].map(|x| &values(x)[positions.start * width..positions.end * width]);
                 BackwardPass { heads, out, gradient, lse, grad_qkv, grad_norms }
             });
-            run(batch_size * t * t * width, tasks);
+            run(self.work(width), tasks);
         }
         // SAFETY: each task wrote the gradients of its heads at every position.
         let grad_qkv = unsafe { assume_init(grad_qkv) };
@@ -181,7 +217,7 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let HeadGroup { prepared, dropout, first_map, kv_head, qkv } = self.heads;
+        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
         let Prepared { heads, t, .. } = prepared;
         let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
         let mut buffer = prepared.buffer();
@@ -205,7 +241,7 @@ impl WithSimd for Forward<'_> {
                     if let Some(dropout) = dropout {
                         let mask = &mut mask[..visible.end];
                         mask.fill(1.0);
-                        dropout.apply(mask, ((first_map + i) * t + query) * t + keys.start);
+                        dropout.apply(mask, ((first_map + i) * side + query) * side + keys.start);
                         tile.multiply(row, mask);
                     }
                 }
@@ -283,6 +319,7 @@ mod tests {
                 scale: scale * attention_scale(d),
                 window,
                 dropout: dropout.then_some(DROPOUT),
+                lengths: None,
             };
             f(qkv, attention)
         })
@@ -305,6 +342,45 @@ mod tests {
     }
 
     #[test]
+    fn packed_sequences_see_only_themselves() {
+        let lengths = [33, 1, 64, 5, 40];
+        let n_positions = lengths.iter().sum::<usize>();
+        for window in [None, Some(7)] {
+            let run_with = |f: fn(Tensor<3>, SelfAttention) -> Tensor<3>, is_packed: bool| {
+                output_and_gradients(5, |leaves| {
+                    let qkv = leaves.next([1, n_positions, 4 * 8], 1);
+                    let angles = constant::<4>([1, 1, 64, 4], 4);
+                    let attention = SelfAttention {
+                        n_heads: 2,
+                        n_kv_heads: 1,
+                        norm: Some(QkNorm { q: leaves.next([8], 2), k: leaves.next([8], 3), epsilon: 1e-6 }),
+                        rotation: Some([angles.clone().cos(), angles.sin()]),
+                        scale: 0.3,
+                        window,
+                        dropout: None,
+                        lengths: is_packed.then(|| lengths.into()),
+                    };
+                    if is_packed {
+                        return f(qkv, attention);
+                    }
+                    let alone = sequences(&lengths).map(|positions| {
+                        let part = |x: &Tensor<4>| x.clone().narrow(2, 0, positions.len());
+                        let rotation = attention.rotation.as_ref().map(|angles| angles.each_ref().map(part));
+                        let qkv = qkv.clone().narrow(1, positions.start, positions.len());
+                        f(qkv, SelfAttention { rotation, ..attention.clone() })
+                    });
+                    Tensor::cat(alone.collect(), 1)
+                })
+            };
+            let want = run_with(self_attention, false);
+            let packed = run_with(self_attention, true);
+            assert!(packed[0] == want[0], "the same bytes");
+            assert_close(&packed, &want, &format!("{window:?}"));
+            assert_close(&run_with(composed_self_attention, true), &want, &format!("composed, {window:?}"));
+        }
+    }
+
+    #[test]
     fn huge_scores_stay_finite_and_nan_stays_nan() {
         for window in [None, Some(40)] {
             let attention = || SelfAttention {
@@ -315,6 +391,7 @@ mod tests {
                 scale: 0.3,
                 window,
                 dropout: None,
+                lengths: None,
             };
             let qkv = constant([1, 70, 32], 1) * 1e3;
             let got = numbers(self_attention(qkv.clone(), attention()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::Engine;
+use super::adapters::{AdapterWork, Group, InLayer, Products};
 use super::layer::Work;
 use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
@@ -16,14 +17,19 @@ const TOKENS_AT_ONCE: usize = 128;
 /// and none while decoding.
 ///
 /// The logits of a sequence depend neither on the other sequences nor on how its tokens are divided among calls: equal
-/// tokens give bitwise equal logits.
+/// tokens with the same adapters give bitwise equal logits.
 #[derive(Debug)]
 pub struct Decoder {
     engine: Arc<Engine>,
     cache: Cache,
     work: Work,
+    adapter_work: AdapterWork,
+    /// The adapters of each sequence.
+    adapters: Vec<Option<usize>>,
     /// The first row of each sequence in the current pass.
     first_rows: Vec<Option<usize>>,
+    /// The rows of the current pass that use adapters.
+    groups: Vec<Group>,
     /// The logits of the current rows, `[n, V]`.
     scores: Rows,
     /// The logits of each sequence, `[n_sequences, V]`.
@@ -47,7 +53,10 @@ impl Decoder {
         Self {
             cache: Cache::new([config.n_layers, n_sequences], capacity, [config.n_kv_heads, config.head_dim]),
             work: Work::new(config, capacity, &streams),
+            adapter_work: AdapterWork::new(&engine, streams.iter().map(|[n, t]| n * t).max().unwrap_or(0)),
+            adapters: vec![None; n_sequences],
             first_rows: vec![None; n_sequences],
+            groups: Vec::with_capacity(n_sequences),
             scores: Rows::new(n_sequences, vocab_size),
             logits: vec![0.0; vocab_size * n_sequences],
             engine,
@@ -57,6 +66,18 @@ impl Decoder {
     /// The number of tokens in a sequence.
     pub fn len(&self, sequence: usize) -> usize {
         self.cache.len(sequence)
+    }
+
+    /// Lets a sequence use the adapters with this index, or none, and drops its tokens, whose keys and values are those
+    /// of other weights.
+    ///
+    /// # Panics
+    /// If the engine has no such adapters.
+    pub fn set_adapters(&mut self, sequence: usize, adapters: Option<usize>) {
+        let n = self.engine.adapters.len();
+        assert!(adapters.is_none_or(|adapters| adapters < n), "{adapters:?} of {n}");
+        self.clear(sequence);
+        self.adapters[sequence] = adapters;
     }
 
     /// Drops all tokens of a sequence.
@@ -75,14 +96,18 @@ impl Decoder {
     /// Replaces the tokens of sequence `to` with the first `n` tokens of sequence `from`. The logits are not copied.
     ///
     /// # Panics
-    /// If sequence `from` has fewer than `n` tokens.
+    /// If sequence `from` has fewer than `n` tokens, or the two have different adapters.
     pub fn copy_first(&mut self, n: usize, from: usize, to: usize) {
+        assert_eq!(self.adapters[from], self.adapters[to], "the adapters of both");
         self.cache.copy(from, to, n);
     }
 
     /// Copies the tokens and the logits of sequence `from` to sequence `to`.
+    ///
+    /// # Panics
+    /// If the two have different adapters.
     pub fn copy(&mut self, from: usize, to: usize) {
-        self.cache.copy(from, to, self.cache.len(from));
+        self.copy_first(self.cache.len(from), from, to);
         let logits = self.range(from);
         let to = self.range(to).start;
         self.logits.copy_within(logits, to);
@@ -106,7 +131,7 @@ impl Decoder {
             }
             let last = (tokens.len() - 1) % TOKENS_AT_ONCE;
             let logits = self.range(sequence);
-            predict(&self.engine, &mut self.work, last..last + 1, &mut self.scores);
+            predict(&self.engine, &mut self.work, &self.groups, last..last + 1, &mut self.scores);
             self.logits[logits].copy_from_slice(self.scores.row(0));
         });
     }
@@ -123,7 +148,7 @@ impl Decoder {
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
                 self.pass_one(sequence, tokens);
-                predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
+                predict(&self.engine, &mut self.work, &self.groups, 0..tokens.len(), &mut scores);
                 (0..tokens.len()).for_each(|row| see(scores.row(row)));
             }
             self.logits[logits].copy_from_slice(scores.row((tokens.len() - 1) % TOKENS_AT_ONCE));
@@ -142,18 +167,11 @@ impl Decoder {
             return;
         }
         rayon::scope(|_| {
-            let mut row = 0;
-            for (sequence, token) in tokens.iter().enumerate() {
-                self.first_rows[sequence] = token.map(|_| row);
-                if let Some(token) = token {
-                    self.engine.embed(*token, self.cache.len(sequence), self.work.x.row_mut(row));
-                    row += 1;
-                }
-            }
+            self.embed_each(tokens);
             self.layers(0..tokens.len(), 1, n_rows);
-            let Self { engine, work, scores, logits, first_rows, .. } = self;
+            let Self { engine, work, scores, logits, first_rows, groups, .. } = self;
             let vocab_size = engine.vocab_size();
-            predict(engine, work, 0..n_rows, scores);
+            predict(engine, work, groups, 0..n_rows, scores);
             for (row, logits) in first_rows.iter().zip(logits.chunks_exact_mut(vocab_size)) {
                 if let Some(row) = row {
                     logits.copy_from_slice(scores.row(*row));
@@ -177,7 +195,7 @@ impl Decoder {
         for ((tokens, targets), out) in chunks.zip(token_losses.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);
-                predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
+                predict(&self.engine, &mut self.work, &self.groups, 0..tokens.len(), &mut scores);
                 let rows = scores.par_rows_mut(tokens.len()).zip(targets);
                 rows.zip(out).for_each(|((logits, target), out)| {
                     let logit = logits[*target as usize]; // before the logits are overwritten
@@ -188,24 +206,48 @@ impl Decoder {
         token_losses
     }
 
+    /// Embeds the token of each sequence that has one. The rows of those with the same adapters are consecutive, after those
+    /// without any.
+    fn embed_each(&mut self, tokens: &[Option<u32>]) {
+        self.groups.clear();
+        let mut row = 0;
+        for adapters in std::iter::once(None).chain((0..self.engine.adapters.len()).map(Some)) {
+            let first = row;
+            for (sequence, token) in tokens.iter().enumerate().filter(|(i, _)| self.adapters[*i] == adapters) {
+                self.first_rows[sequence] = token.map(|_| row);
+                if let Some(token) = token {
+                    self.engine.embed(*token, self.cache.len(sequence), adapters, self.work.x.row_mut(row));
+                    row += 1;
+                }
+            }
+            self.groups.extend(adapters.filter(|_| row > first).map(|adapters| Group { adapters, rows: first..row }));
+        }
+    }
+
     /// Appends tokens to one sequence and passes them through all layers.
     fn pass_one(&mut self, sequence: usize, tokens: &[u32]) {
-        let (start, n_rows) = (self.cache.len(sequence), tokens.len());
+        let (start, n_rows, adapters) = (self.cache.len(sequence), tokens.len(), self.adapters[sequence]);
         for (row, token) in tokens.iter().enumerate() {
-            self.engine.embed(*token, start + row, self.work.x.row_mut(row));
+            self.engine.embed(*token, start + row, adapters, self.work.x.row_mut(row));
         }
         self.first_rows[sequence] = Some(0);
+        self.groups.clear();
+        self.groups.extend(adapters.map(|adapters| Group { adapters, rows: 0..n_rows }));
         self.layers(sequence..sequence + 1, n_rows, n_rows);
     }
 
     /// Passes the embedded rows, `t` for each sequence that has a first row, through all layers.
     fn layers(&mut self, sequences: Range<usize>, t: usize, n_rows: usize) {
-        let Self { engine, cache, work, first_rows, .. } = self;
+        let Self { engine, cache, work, adapter_work, first_rows, groups, .. } = self;
         let stream = Stream { samples: sequences.clone(), first_rows, t, n_rows };
         let n_pairs = engine.config.rotary_dim() / 2;
-        let rotation = engine.rotation.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs });
+        let angles = [&engine.rotation, &engine.local_rotation]
+            .map(|tables| tables.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs }));
         for (i, layer) in engine.layers.iter().enumerate() {
-            layer.forward(&engine.config, work, (cache, i), &stream, rotation);
+            let rotation = angles[usize::from(engine.config.has_local_rope(i))];
+            let adapters = InLayer { adapters: &engine.adapters, groups, layer_idx: i };
+            let products = Products { adapters, n_rows, work: adapter_work };
+            layer.forward(&engine.config, work, (cache, i), &stream, rotation, products);
         }
         for sequence in sequences.filter(|sequence| stream.first_rows[*sequence].is_some()) {
             cache.advance(sequence, t);
@@ -220,10 +262,15 @@ impl Decoder {
 }
 
 /// Computes the logits of some rows of the residual stream.
-fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
+fn predict(engine: &Engine, work: &mut Work, groups: &[Group], rows: Range<usize>, out: &mut Rows) {
     let n_rows = rows.len();
-    engine.norm.apply(&work.x, rows, &mut work.normed);
+    engine.norm.apply(&work.x, rows.clone(), &mut work.normed);
     engine.output.store(&work.normed, out);
+    for Group { adapters, rows: of_group } in groups {
+        for row in of_group.clone().filter(|row| rows.contains(row)).map(|row| row - rows.start) {
+            engine.adapters[*adapters].add_to_logits(&work.normed, row, out.row_mut(row));
+        }
+    }
     if let Some(cap) = engine.config.logit_softcap {
         #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
         let cap = cap as f32;

@@ -3,9 +3,10 @@
 use burn::module::Param;
 use burn::tensor::Tensor;
 
-use super::{host, linear, norm, scale, scaled_linear};
-use crate::Block;
+use super::adapters::Products;
+use super::{host, linear, norm, scale, scaled_linear, scaled_norm};
 use crate::config::ModelConfig;
+use crate::{Block, Norm, Target};
 use tinderbox_kernels::decode::{
     Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
@@ -25,11 +26,15 @@ pub(super) struct Layer {
     /// Whether queries and keys are rotated.
     rotates: bool,
     output: PackedLinear,
+    /// The norm of what attention writes, if there is one.
+    post_attention_norm: Option<RowNorm>,
     mlp_norm: RowNorm,
     up: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
     down: PackedLinear,
+    /// The norm of what the MLP writes, if there is one.
+    post_mlp_norm: Option<RowNorm>,
 }
 
 /// Memory for the intermediate results of a pass, as rows of the current sequences.
@@ -53,6 +58,9 @@ pub(super) struct Work {
 impl Layer {
     pub(super) fn new(block: &Block, block_idx: usize, config: &ModelConfig, precision: Precision) -> Self {
         let (attention, mlp) = (&block.attention, &block.mlp);
+        let to_residual = scale_of_written(config);
+        let post_norm =
+            |norm: &Option<Norm>| norm.as_ref().map(|norm| scaled_norm(norm, config.norm, config.residual_scale));
         let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
         Self {
             attention_norm: norm(&block.attention_norm, config.norm),
@@ -63,12 +71,14 @@ impl Layer {
             qk_norm: qk_norm.map(|(q, k)| [q, k].map(scale)),
             window: config.attention_window_of(block_idx),
             rotates: config.rotates(block_idx),
-            output: scaled_linear(&attention.output, precision, config.residual_scale),
+            output: scaled_linear(&attention.output, precision, to_residual),
+            post_attention_norm: post_norm(&block.post_attention_norm),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             up: linear(&mlp.expand, precision),
             activation: config.mlp,
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
-            down: scaled_linear(&mlp.contract, precision, config.residual_scale),
+            down: scaled_linear(&mlp.contract, precision, to_residual),
+            post_mlp_norm: post_norm(&block.post_mlp_norm),
         }
     }
 
@@ -76,6 +86,17 @@ impl Layer {
     pub(super) fn bytes(&self) -> usize {
         let always = [&self.qkv, &self.output, &self.up, &self.down];
         always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
+    }
+
+    /// The matrix with this target in it, and the factor by which it is multiplied.
+    pub(super) fn linear(&self, target: Target, config: &ModelConfig) -> (&PackedLinear, f64) {
+        match target {
+            Target::Q | Target::K | Target::V => (&self.qkv, 1.0),
+            Target::AttentionOutput => (&self.output, scale_of_written(config)),
+            Target::Gate => (self.gate.as_ref().expect("a gate has adapters only if there is one"), 1.0),
+            Target::Up => (&self.up, 1.0),
+            Target::Down => (&self.down, scale_of_written(config)),
+        }
     }
 
     /// Passes the residual stream in `work` through the block.
@@ -86,6 +107,7 @@ impl Layer {
         cache: (&mut Cache, usize),
         stream: &Stream<'_>,
         rotation: Option<Angles<'_>>,
+        mut products: Products<'_>,
     ) {
         let Work { x, normed, embedding, first_values, qkv, context, gate, hidden, buffers } = work;
         let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
@@ -93,21 +115,21 @@ impl Layer {
         let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
         self.mix(x, embedding, self.skip_factors, stream.n_rows);
         self.attention_norm.apply(x, 0..stream.n_rows, normed);
-        self.qkv.store(normed, qkv);
+        products.store(&self.qkv, |of| &of.qkv, normed, qkv);
         self.mix(qkv, first_values, self.value_factors, stream.n_rows);
         attend(heads, stream, cache, qkv, buffers, context);
         if config.parallel_residual {
             self.mlp_norm.apply(x, 0..stream.n_rows, normed); // the block's input
-            self.output.add(context, x);
-        } else {
-            self.output.add(context, x);
+        }
+        products.add(&self.output, |of| &of.output, self.post_attention_norm.as_ref(), context, x);
+        if !config.parallel_residual {
             self.mlp_norm.apply(x, 0..stream.n_rows, normed);
         }
         if let Some(weights) = &self.gate {
-            weights.pack_into(normed, gate);
+            products.pack_into(weights, |of| &of.gate, normed, gate);
         }
-        self.up.activate(normed, self.activation, gate, hidden);
-        self.down.add(hidden, x);
+        products.activate(&self.up, |of| &of.up, normed, self.activation, [gate, hidden]);
+        products.add(&self.down, |of| &of.down, self.post_mlp_norm.as_ref(), hidden, x);
     }
 }
 
@@ -128,6 +150,11 @@ impl Layer {
             }
         }
     }
+}
+
+/// The factor of the matrices that write to the residual stream. After a norm it is part of the norm.
+fn scale_of_written(config: &ModelConfig) -> f64 {
+    if config.post_norm { 1.0 } else { config.residual_scale }
 }
 
 /// The values of a parameter that holds two learned factors.

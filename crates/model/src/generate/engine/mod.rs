@@ -1,16 +1,18 @@
 //! A trained model on the CPU without tensors: its weights are packed once and read sequentially for each new token.
 //! The tests compare every result with the tensor implementation of the model.
 
+mod adapters;
 mod decoder;
 mod layer;
 
 use burn::tensor::Tensor;
 
+use self::adapters::PackedAdapters;
 use self::layer::Layer;
 use crate::attention::Rotation;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
-use crate::{Gpt, Linear, Norm};
+use crate::{Gpt, Linear, Lora, Norm, Parameter};
 use tinderbox_kernels as kernels;
 use tinderbox_kernels::decode::{PackedLinear, RowNorm};
 
@@ -28,10 +30,14 @@ pub struct Engine {
     position_embedding: Option<Vec<f32>>,
     /// The cosines and sines, `[context_length, R / 2]` each.
     rotation: Option<[Vec<f32>; 2]>,
+    /// Those of layers with wavelengths of their own.
+    local_rotation: Option<[Vec<f32>; 2]>,
     layers: Vec<Layer>,
     norm: RowNorm,
     /// `[C, V]`
     output: PackedLinear,
+    /// Those that a sequence may have, in f32.
+    adapters: Vec<PackedAdapters>,
 }
 
 impl Engine {
@@ -75,6 +81,8 @@ impl Engine {
             logit_scale: _,    // part of the last norm
             rope_layers: _,    // used by Layer
             rope_scaling: _,
+            post_norm: _, // used by Layer
+            rope_local_theta: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);
         let vocab_size = model.vocab_size();
@@ -89,17 +97,38 @@ impl Engine {
             (with_values(embedding, pack), None)
         };
         let config = model.config().clone();
+        let rotates = position == PositionKind::Rope;
         let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
         Self {
             vocab_size,
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(embedding.weight())),
-            rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
+            rotation: rotates.then(|| Rotation::tables(0..context_length, &config, false)),
+            local_rotation: config
+                .rope_local_theta
+                .filter(|_| rotates)
+                .map(|_| Rotation::tables(0..context_length, &config, true)),
             layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
             norm: scaled_norm(&last_norm, config.norm, config.logit_scale),
             output,
+            adapters: Vec::new(),
             config,
         }
+    }
+
+    /// Adds adapters beside the weights, for the sequences of a [`Decoder`] that [use](Decoder::set_adapters) them, and
+    /// returns their index. `values` returns those of a parameter, as many as its shape has.
+    ///
+    /// # Errors
+    /// If `values` fails.
+    pub fn add_adapters<E>(
+        &mut self,
+        lora: &Lora,
+        values: impl FnMut(&Parameter) -> Result<Vec<f32>, E>,
+    ) -> Result<usize, E> {
+        let adapters = PackedAdapters::new(self, lora, values)?;
+        self.adapters.push(adapters);
+        Ok(self.adapters.len() - 1)
     }
 
     /// Whether the engine is faster than tensors on the device of `model`, which holds for burn's own CPU backend.
@@ -128,12 +157,15 @@ impl Engine {
     }
 
     /// Writes the sum of a token embedding and a position embedding to `out`.
-    fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
-        let (token, width) = (token as usize, self.config.d_model);
-        assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
+    fn embed(&self, token: u32, position: usize, adapters: Option<usize>, out: &mut [f32]) {
+        let (idx, width) = (token as usize, self.config.d_model);
+        assert!(idx < self.vocab_size, "token {token} of {}", self.vocab_size);
         match &self.token_embedding {
-            Some(embedding) => out.copy_from_slice(&embedding[token * width..][..width]),
-            None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, token)),
+            Some(embedding) => out.copy_from_slice(&embedding[idx * width..][..width]),
+            None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, idx)),
+        }
+        if let Some(adapters) = adapters {
+            self.adapters[adapters].add_to_embedding(token, out);
         }
         let scale = in_f32(self.config.embedding_scale);
         for x in out.iter_mut() {

@@ -1,5 +1,8 @@
-//! Batches of records: rows of similar length, padded to the longest, with targets only where tokens count.
+//! Batches of records, with targets only where tokens count: rows of similar length, padded to the longest, or rows that
+//! are filled with as many records as they hold.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,31 +16,54 @@ use crate::data::{Batch, BatchSource, DataError, Draw};
 /// Records that batches are drawn from. Cheap to clone.
 ///
 /// A pass over them, an epoch, has each once: records of similar length share a batch, and the batches come in random
-/// order. If the last batch of a pass is not full, its other rows are empty.
+/// order. If they are packed, rows come in random order. If the last batch of a pass is not full, its other rows are
+/// empty.
 #[derive(Clone, Debug)]
 pub struct Examples {
     all: Arc<[Example]>,
+    /// The records of each row, if they are packed.
+    packed: Option<Arc<[Row]>>,
     batch_size: usize,
     /// The order of the pass that was asked for last, with its seed and number.
     order: Arc<Mutex<Option<Pass>>>,
 }
 
-type Pass = ((u64, u64), Arc<[Option<usize>]>);
+/// The records of a row.
+type Row = Vec<usize>;
+
+type Pass = ((u64, u64), Arc<[Row]>);
 
 /// How far a record may move in the order of lengths, as a fraction of its length: batches of each pass differ.
 const JITTER: f64 = 0.2;
 
 impl Examples {
     pub(super) fn new(examples: Vec<Example>, batch_size: usize) -> Self {
-        Self { all: examples.into(), batch_size, order: Arc::default() }
+        Self { all: examples.into(), packed: None, batch_size, order: Arc::default() }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Example> {
+    /// The same in rows that hold as many records as have so many tokens together.
+    pub(super) fn packed(self, max_tokens: usize) -> Self {
+        let rows = packed(&self.all.iter().map(|example| example.ids.len()).collect::<Vec<_>>(), max_tokens);
+        Self { packed: Some(rows.into()), ..self }
+    }
+
+    /// The records, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Example> {
         self.all.iter()
+    }
+
+    /// Whether they are preferences, of which a batch has the better answers and then, in as many rows, the worse ones.
+    pub(crate) fn are_preferences(&self) -> bool {
+        self.all.first().is_some_and(|first| first.rejected.is_some())
     }
 
     fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// The rows that the records fill.
+    pub(super) fn n_filled_rows(&self) -> usize {
+        self.packed.as_ref().map_or(self.len(), |rows| rows.len())
     }
 
     /// The mean number of tokens in a row of a pass.
@@ -66,12 +92,12 @@ impl Examples {
     }
 
     /// The rows of a pass.
-    fn n_rows(&self) -> usize {
-        self.all.len().next_multiple_of(self.batch_size)
+    pub(crate) fn n_rows(&self) -> usize {
+        self.n_filled_rows().next_multiple_of(self.batch_size)
     }
 
-    /// The record in each row of a pass.
-    fn order(&self, seed: u64, pass: u64) -> Arc<[Option<usize>]> {
+    /// The records in each row of a pass.
+    fn order(&self, seed: u64, pass: u64) -> Arc<[Row]> {
         let mut last = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, order)) = &*last
             && *key == (seed, pass)
@@ -83,25 +109,31 @@ impl Examples {
         let mut random = ChaCha8Rng::from_seed(key);
         random.set_stream(pass);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let jittered = |idx: usize, uniform: f64| self.all[idx].ids.len() as f64 * (1.0 + JITTER * uniform);
-        let mut by_length: Vec<(f64, usize)> = (0..self.len()).map(|idx| (jittered(idx, uniform()), idx)).collect();
-        by_length.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let batches = by_length.chunks(self.batch_size);
-        let mut batches: Vec<(f64, &[(f64, usize)])> = batches.map(|batch| (uniform(), batch)).collect();
-        // A batch that is not full comes last.
-        batches.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.total_cmp(&b.0)));
-        let rows = batches.iter().flat_map(|(_, batch)| batch.iter().map(|(_, idx)| Some(*idx)));
-        let order: Arc<[Option<usize>]> = rows.chain(std::iter::repeat(None)).take(self.n_rows()).collect();
+        let rows: Vec<Row> = if let Some(rows) = &self.packed {
+            let mut rows: Vec<(f64, &Row)> = rows.iter().map(|row| (uniform(), row)).collect();
+            rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+            rows.into_iter().map(|(_, row)| row.clone()).collect()
+        } else {
+            let jittered = |idx: usize, uniform: f64| self.all[idx].ids.len() as f64 * (1.0 + JITTER * uniform);
+            let mut by_length: Vec<(f64, usize)> = (0..self.len()).map(|idx| (jittered(idx, uniform()), idx)).collect();
+            by_length.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let batches = by_length.chunks(self.batch_size);
+            let mut batches: Vec<(f64, &[(f64, usize)])> = batches.map(|batch| (uniform(), batch)).collect();
+            // A batch that is not full comes last.
+            batches.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.total_cmp(&b.0)));
+            batches.iter().flat_map(|(_, batch)| batch.iter().map(|(_, idx)| vec![*idx])).collect()
+        };
+        let order: Arc<[Row]> = rows.into_iter().chain(std::iter::repeat(Row::new())).take(self.n_rows()).collect();
         *last = Some(((seed, pass), order.clone()));
         order
     }
 
-    /// The records of rows, counted from the first of the run.
-    fn rows(&self, seed: u64, rows: Range<u64>) -> Vec<Option<&Example>> {
+    /// The records of each of these rows, counted from the first of the run.
+    fn rows(&self, seed: u64, rows: Range<u64>) -> Vec<Vec<&Example>> {
         let n = self.n_rows() as u64;
         let row = |row: u64| {
             let place = usize::try_from(row % n).expect("below the rows of a pass");
-            self.order(seed, row / n)[place].map(|idx| &self.all[idx])
+            self.order(seed, row / n)[place].iter().map(|idx| &self.all[*idx]).collect()
         };
         rows.map(row).collect()
     }
@@ -110,16 +142,30 @@ impl Examples {
 impl BatchSource for Examples {
     fn draw(&self, draw: Draw) -> Batch {
         let Draw { seed, rows, n_earlier_rows, .. } = draw;
-        batch(&self.rows(seed, n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64))
+        let rows = self.rows(seed, n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64);
+        if self.packed.is_some() {
+            return in_a_row(&rows.concat());
+        }
+        let mut rows: Vec<Option<&Example>> = rows.iter().map(|row| row.first().copied()).collect();
+        if self.are_preferences() {
+            let rejected: Vec<_> = rows.iter().map(|row| row.and_then(|row| row.rejected.as_deref())).collect();
+            rows.extend(rejected);
+        }
+        batch(&rows)
+    }
+
+    fn are_preferences(&self) -> bool {
+        self.are_preferences()
     }
 
     fn n_targets(&self, draw: Draw) -> usize {
         let Draw { seed, rows, n_earlier_rows, .. } = draw;
         let rows = self.rows(seed, n_earlier_rows + rows.start as u64..n_earlier_rows + rows.end as u64);
-        rows.into_iter().flatten().map(Example::n_counted).sum()
+        let examples = rows.into_iter().flatten();
+        if self.are_preferences() { examples.count() } else { examples.map(Example::n_counted).sum() }
     }
 
-    /// From the shortest records to the longest.
+    /// From the shortest records to the longest; of preferences only the better answers.
     fn spread(&self, _: usize, batch_size: usize, n_batches: usize) -> Box<dyn Iterator<Item = Batch>> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_by_key(|idx| self.all[*idx].ids.len());
@@ -135,6 +181,40 @@ impl BatchSource for Examples {
     fn check(&self) -> Result<(), DataError> {
         Ok(())
     }
+}
+
+/// Rows of records of these lengths, whose sum is at most `capacity` in each row that has more than one: the longest
+/// first, each in the row whose rest it fills best (best-fit decreasing).
+///
+/// Source: Johnson et al. 1974, "Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms".
+fn packed(lengths: &[usize], capacity: usize) -> Vec<Row> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|idx| Reverse(lengths[*idx]));
+    let mut rows: Vec<Row> = Vec::new();
+    let mut by_rest: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for idx in order {
+        let length = lengths[idx];
+        let (rest, row) = by_rest.range((length, 0)..).next().copied().unwrap_or((capacity, rows.len()));
+        if row == rows.len() {
+            rows.push(Row::new());
+        }
+        rows[row].push(idx);
+        by_rest.remove(&(rest, row));
+        by_rest.insert((rest.saturating_sub(length), row));
+    }
+    rows
+}
+
+/// These records one after another in a single row, without padding.
+fn in_a_row(examples: &[&Example]) -> Batch {
+    if examples.is_empty() {
+        return batch(&[None]);
+    }
+    let alone: Vec<Batch> = examples.iter().map(|example| batch(&[Some(example)])).collect();
+    let [inputs, targets] = [|batch: &Batch| batch.inputs.clone(), |batch: &Batch| batch.targets.clone()]
+        .map(|part| alone.iter().flat_map(part).collect::<Vec<_>>());
+    let lengths: Arc<[usize]> = alone.iter().map(|batch| batch.seq_len).collect();
+    Batch { seq_len: inputs.len(), inputs, targets, batch_size: 1, lengths: Some(lengths) }
 }
 
 /// A batch of these rows. What follows a record is padding, which no token before it sees and no target counts.
@@ -155,7 +235,7 @@ fn batch(rows: &[Option<&Example>]) -> Batch {
             }
         }
     }
-    Batch { inputs, targets, batch_size: rows.len(), seq_len }
+    Batch { inputs, targets, batch_size: rows.len(), seq_len, lengths: None }
 }
 
 #[cfg(test)]
@@ -169,7 +249,7 @@ mod tests {
         let example = |(idx, length): (usize, &u32)| {
             let n = *length as usize;
             let id = u32::try_from(idx + 1).expect("few");
-            Example { ids: vec![id; n], counts: (0..n).map(|place| place > 0).collect() }
+            Example { ids: vec![id; n], counts: (0..n).map(|place| place > 0).collect(), n_cut: 0, rejected: None }
         };
         Examples::new(lengths.iter().enumerate().map(example).collect(), batch_size)
     }
@@ -217,6 +297,37 @@ mod tests {
             batch.targets.iter().copied().filter(|target| *target != IGNORE_INDEX).collect()
         };
         assert_eq!(counted(&whole), parts.iter().flat_map(counted).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn packed_rows_are_full_and_a_pass_has_each_record_once() {
+        assert_eq!(packed(&[3, 9, 2, 6, 1, 12], 10), [vec![5], vec![1, 4], vec![3, 0], vec![2]]);
+        let lengths: Vec<u32> = (0..37).map(|idx| 3 + idx * 7 % 37).collect();
+        let records = records(&lengths, 2).packed(64);
+        let n_tokens = lengths.iter().sum::<u32>() as usize;
+        let n_rows = records.n_filled_rows();
+        assert!(n_rows <= n_tokens.div_ceil(64) + 1, "{n_rows} rows");
+        let mut orders = Vec::new();
+        for pass in 0..2 {
+            let n_steps = n_rows.div_ceil(2) as u64;
+            let mut seen = BTreeMap::new();
+            for step in pass * n_steps..(pass + 1) * n_steps {
+                let batch = records.draw(draw(step, 2));
+                let batch_lengths = batch.lengths.clone().expect("packed");
+                assert_eq!((batch.batch_size, batch_lengths.iter().sum()), (1, batch.seq_len));
+                assert_eq!(batch.n_targets(), records.n_targets(draw(step, 2)));
+                let mut rest = &batch.inputs[..];
+                for length in &*batch_lengths {
+                    let inputs = rest.split_off(..*length).expect("as many");
+                    assert!(inputs.iter().all(|id| *id == inputs[0]), "of one record");
+                    assert!(seen.insert(inputs[0], *length).is_none(), "each once");
+                }
+            }
+            let want = lengths.iter().zip(1..).map(|(length, id)| (id, *length as usize - 1));
+            assert_eq!(seen, want.collect());
+            orders.push(records.order(3, pass).to_vec());
+        }
+        assert_ne!(orders[0], orders[1]);
     }
 
     #[test]

@@ -18,20 +18,34 @@ use self::record::Record;
 use self::render::Renderer;
 use super::source::Source;
 use super::{DataError, Tokens};
-use crate::config::{Config, DataConfig, FinetuneConfig};
+use crate::config::{Config, DataConfig, FinetuneConfig, ModelConfig};
 use tinderbox_model::tokenizer::Tokenizer;
 
 /// A record as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Example {
+pub struct Example {
+    /// The tokens.
     pub ids: Vec<u32>,
     /// Whether each token counts in the loss.
     pub counts: Vec<bool>,
+    /// The number of tokens that were cut off at its end.
+    pub n_cut: usize,
+    /// The worse answer to the same question, if this is the better one of a preference.
+    pub rejected: Option<Box<Example>>,
 }
 
 impl Example {
+    /// Cuts off what is behind so many tokens, of both answers of a preference.
+    fn cut(&mut self, max_tokens: usize) {
+        self.n_cut = self.ids.len().saturating_sub(max_tokens);
+        self.ids.truncate(max_tokens);
+        self.counts.truncate(max_tokens);
+        self.rejected.iter_mut().for_each(|rejected| rejected.cut(max_tokens));
+    }
+
     /// The number of tokens that count and have others before them.
-    pub(crate) fn n_counted(&self) -> usize {
+    #[must_use]
+    pub fn n_counted(&self) -> usize {
         self.counts.iter().skip(1).filter(|counts| **counts).count()
     }
 }
@@ -44,6 +58,8 @@ const MAX_SKIPPED: f64 = 0.1;
 pub struct Records {
     /// Records that are trained on or evaluated.
     pub used: usize,
+    /// The rows that those fill that are trained on: as many, or fewer if they are packed.
+    pub rows: usize,
     /// Records without a token that counts: with an empty answer, or one behind the longest length.
     pub skipped: usize,
     /// Records that were cut at the longest length.
@@ -54,6 +70,8 @@ pub struct Records {
     pub counted_tokens: u64,
     /// The tokens of the longest record, before it was cut.
     pub longest: usize,
+    /// Whether they are preferences, of which the tokens are those of the chosen answers.
+    pub preferences: bool,
 }
 
 /// The records of a config, divided into training and validation.
@@ -76,7 +94,7 @@ pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
 /// Reads the records of a config. Its seed decides which are for validation.
 pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversations, DataError> {
     let Config { data, finetune, train, model, .. } = config;
-    let mut reading = ReadRecords::new(finetune, tokenizer, finetune.max_tokens.min(model.context_length + 1))?;
+    let mut reading = ReadRecords::new(finetune, tokenizer, max_tokens(finetune.max_tokens, model))?;
     let configs = data.all_sources();
     for source in &Source::find_all(&configs)? {
         reading.read(source)?;
@@ -98,20 +116,37 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
         held.contains(&(idx - 1))
     });
     let val: Vec<Example> = val.collect();
+    let max_row = max_tokens(finetune.max_tokens, model);
     let [train, val] = [examples, val].map(|examples| Examples::new(examples, train.batch_size));
+    let train = if finetune.packing { train.packed(max_row) } else { train };
+    let summary = Records { rows: train.n_filled_rows(), ..summary };
     Ok(Conversations { train, val, summary, sha256, path })
 }
 
-/// The records of a file or folder, all of them, as `eval` measures them.
+/// The records of a file or folder, all of them, of at most `max_tokens` tokens, and of those that a context holds.
 ///
 /// # Errors
 /// If a file cannot be read, or a record cannot be used.
-pub fn open_records(path: &Path, config: &Config, tokenizer: &Tokenizer) -> Result<(Examples, Records), DataError> {
+pub fn open_records(
+    path: &Path,
+    max_tokens: usize,
+    config: &Config,
+    tokenizer: &Tokenizer,
+) -> Result<(Examples, Records), DataError> {
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
-    let mut reading = ReadRecords::new(&config.finetune, tokenizer, config.model.context_length + 1)?;
+    let max_tokens = self::max_tokens(max_tokens, &config.model);
+    let mut reading = ReadRecords::new(&config.finetune, tokenizer, max_tokens)?;
     reading.read(&Source::find(&data.all_sources()[0])?)?;
     let (examples, records, _) = reading.finish(path)?;
-    Ok((Examples::new(examples, 1), records))
+    let examples = Examples::new(examples, 1);
+    let examples = if config.finetune.packing { examples.packed(max_tokens) } else { examples };
+    let rows = examples.n_filled_rows();
+    Ok((examples, Records { rows, ..records }))
+}
+
+/// The most tokens of a record, of which the last is only predicted.
+fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
+    max_tokens.min(model.context_length + 1)
 }
 
 /// The reading of records, one after another.
@@ -137,6 +172,11 @@ impl<'a> ReadRecords<'a> {
                 self.hash.update(line);
                 let example = Record::parse(line).and_then(|record| self.renderer.render(&record));
                 match example {
+                    Ok(example) if self.is_other(&example) => {
+                        let problem = "is a preference and others are not, or the other way round\n  hint: a run is trained \
+                                       on one or the other";
+                        return Err(file.in_line(problem.to_owned()));
+                    }
                     Ok(example) => self.add(example),
                     Err(problem) => return Err(file.in_line(problem)),
                 }
@@ -145,16 +185,23 @@ impl<'a> ReadRecords<'a> {
         Ok(())
     }
 
+    /// Whether it is a preference and those before are not, or the other way round.
+    fn is_other(&self, example: &Example) -> bool {
+        self.examples.first().is_some_and(|first| first.rejected.is_some() != example.rejected.is_some())
+    }
+
     fn add(&mut self, mut example: Example) {
         let records = &mut self.records;
         records.longest = records.longest.max(example.ids.len());
-        records.cut += usize::from(example.ids.len() > self.max_tokens);
-        example.ids.truncate(self.max_tokens);
-        example.counts.truncate(self.max_tokens);
+        example.cut(self.max_tokens);
+        records.cut += usize::from(example.n_cut > 0);
+        let is_empty = example.rejected.as_ref().is_some_and(|rejected| rejected.n_counted() == 0);
         match example.n_counted() {
             0 => records.skipped += 1,
+            _ if is_empty => records.skipped += 1,
             n => {
                 records.used += 1;
+                records.preferences = example.rejected.is_some();
                 records.tokens += example.ids.len() as u64;
                 records.counted_tokens += n as u64;
                 self.examples.push(example);

@@ -13,11 +13,13 @@ pub(super) enum Record {
     Completion { prompt: String, completion: String },
     /// Text without parts.
     Text(String),
+    /// Two answers to the same question, of which the first is the better one; each as a record of its own.
+    Preference([Box<Record>; 2]),
 }
 
 /// The forms, as an error lists them.
-const FORMS: &str = "hint: a record has \"messages\", \"prompt\" and \"completion\", \"instruction\" and \"output\", or \
-                     \"text\"";
+const FORMS: &str = "hint: a record has \"messages\", \"prompt\" and \"completion\", \"instruction\" and \"output\", \
+                     \"text\", or \"chosen\" and \"rejected\"";
 
 impl Record {
     /// Reads a line; fails with the reason, which continues a sentence about the line.
@@ -30,9 +32,7 @@ impl Record {
             return Err(format!("is not an object\n  {FORMS}"));
         };
         if fields.contains_key("chosen") || fields.contains_key("rejected") {
-            return Err("has a preference, \"chosen\" and \"rejected\", which cannot be trained on\n  hint: rename \
-                        \"chosen\" to \"completion\" to train on the better answers"
-                .to_owned());
+            return Self::of_preference(&fields);
         }
         if let Some(messages) = fields.remove("messages") {
             let tools = fields.remove("tools").filter(|tools| !tools.is_null());
@@ -53,6 +53,29 @@ impl Record {
         let mut names: Vec<String> = fields.keys().take(12).map(|name| format!("\"{name}\"")).collect();
         names.sort();
         Err(format!("has only the fields {}\n  {FORMS}", names.join(", ")))
+    }
+
+    /// With `prompt`, both answers are what `completion` would be; without it, both are whole conversations.
+    fn of_preference(fields: &Map<String, Value>) -> Result<Self, String> {
+        let answer = |name: &str| {
+            let Some(answer) = fields.get(name) else { return Err(format!("has no field \"{name}\"\n  {FORMS}")) };
+            let mut record: Map<String, Value> = fields
+                .iter()
+                .filter(|(key, _)| *key == "tools")
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            let field = match fields.get("prompt") {
+                Some(prompt) => {
+                    record.insert("prompt".to_owned(), prompt.clone());
+                    "completion"
+                }
+                None => "messages",
+            };
+            record.insert(field.to_owned(), answer.clone());
+            let parsed = Self::parse(Value::Object(record).to_string().as_bytes());
+            parsed.map(Box::new).map_err(|error| error.replace(&format!("\"{field}\""), &format!("\"{name}\"")))
+        };
+        Ok(Self::Preference([answer("chosen")?, answer("rejected")?]))
     }
 
     /// Both are texts, or both are lists of messages.
@@ -125,6 +148,10 @@ mod tests {
             (r#"{"instruction": "a", "input": "x", "output": "b"}"#, completion("a\n\nx", "b")),
             (r#"{"text": "a"}"#, Record::Text("a".to_owned())),
             (
+                r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#,
+                Record::Preference([completion("a", "b"), completion("a", "c")].map(Box::new)),
+            ),
+            (
                 r#"{"messages": [{"role": "user", "content": "a"}], "tools": null}"#,
                 Record::Messages { messages: vec![json!({"role": "user", "content": "a"})], tools: None },
             ),
@@ -149,7 +176,8 @@ mod tests {
             (r#"{"messages": []}"#, "has an empty list in its field \"messages\""),
             (r#"{"messages": [{"role": "user"}]}"#, "has no text in \"content\" in message 1"),
             (r#"{"messages": [{"content": "a"}]}"#, "has no role in message 1"),
-            (r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#, "has a preference"),
+            (r#"{"prompt": "a", "chosen": "b"}"#, "has no field \"rejected\""),
+            (r#"{"chosen": "b", "rejected": "c"}"#, "has no list in its field \"chosen\""),
         ] {
             let error = parsed(line).expect_err(line);
             assert!(error.starts_with(expected) && error.contains("\n  hint: "), "{line}: {error}");

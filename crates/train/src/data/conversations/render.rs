@@ -31,12 +31,20 @@ impl<'a> Renderer<'a> {
 
     /// The tokens of a record; fails with the reason, which continues a sentence about its line.
     pub(super) fn render(&self, record: &Record) -> Result<Example, String> {
+        self.render_for(record, self.train_on)
+    }
+
+    fn render_for(&self, record: &Record, train_on: TrainOn) -> Result<Example, String> {
         match (record, &self.template) {
+            (Record::Preference(answers), _) => {
+                let [chosen, rejected] = answers.each_ref().map(|answer| self.render_for(answer, TrainOn::Last));
+                Ok(Example { rejected: Some(Box::new(rejected?)), ..chosen? })
+            }
             (Record::Messages { messages, tools }, Some(template)) => {
-                self.conversation(template, messages, tools.as_ref())
+                self.conversation(template, messages, tools.as_ref(), train_on)
             }
             (Record::Completion { prompt, completion }, Some(template)) => {
-                self.conversation(template, &Record::question_and_answer(prompt, completion), None)
+                self.conversation(template, &Record::question_and_answer(prompt, completion), None, train_on)
             }
             (Record::Messages { .. }, None) => {
                 Err("has messages, and the model has no chat template\n  hint: use records \
@@ -62,6 +70,7 @@ impl<'a> Renderer<'a> {
         template: &ChatTemplate,
         messages: &[Value],
         tools: Option<&Value>,
+        train_on: TrainOn,
     ) -> Result<Example, String> {
         let variables: Map<String, Value> =
             tools.map(|tools| ("tools".to_owned(), tools.clone())).into_iter().collect();
@@ -73,19 +82,23 @@ impl<'a> Renderer<'a> {
                 )
             })
         };
+        let whole = render(messages.len(), false)?;
+        let mut example = Example::default();
+        if train_on == TrainOn::All {
+            self.extend(&mut example, &whole, true)?;
+            return Ok(example);
+        }
         let is_answer = |message: &Value| message["role"] == "assistant";
         let answers: Vec<usize> = (0..messages.len()).filter(|idx| is_answer(&messages[*idx])).collect();
-        let counted = match self.train_on {
-            TrainOn::Assistant | TrainOn::All => &answers[..],
+        let counted = match train_on {
             TrainOn::Last => answers.last().map_or(&[][..], std::slice::from_ref),
+            _ => &answers[..],
         };
-        if answers.is_empty() && self.train_on != TrainOn::All {
+        if answers.is_empty() {
             return Err("has no message of the role \"assistant\"\n  hint: remove the line, or count everything with \
                         finetune.train_on = \"all\""
                 .to_owned());
         }
-        let whole = render(messages.len(), false)?;
-        let mut example = Example::default();
         // Where the part of the text begins that has no tokens yet.
         let mut at = 0;
         for &answer in counted {
@@ -94,11 +107,11 @@ impl<'a> Renderer<'a> {
                 return Err(format!(
                     "cannot be divided: the chat template writes what stands before message {} in another way once the \
                      message, or one after it, is there\n  hint: finetune.train_on = \"last\" needs this of the last \
-                     answer alone",
+                     answer alone, and \"all\" of none",
                     answer + 1
                 ));
             }
-            self.extend(&mut example, &whole[at..before.len()], self.train_on == TrainOn::All)?;
+            self.extend(&mut example, &whole[at..before.len()], false)?;
             let has_text = messages[answer]["content"].as_str().is_none_or(|content| !content.trim().is_empty())
                 || messages[answer].get("tool_calls").is_some();
             let first = example.ids.len();
@@ -106,7 +119,7 @@ impl<'a> Renderer<'a> {
             self.end_at_stop(&mut example, first);
             at = after.len();
         }
-        self.extend(&mut example, &whole[at..], self.train_on == TrainOn::All)?;
+        self.extend(&mut example, &whole[at..], false)?;
         Ok(example)
     }
 
@@ -124,9 +137,6 @@ impl<'a> Renderer<'a> {
 
     /// Of an answer from `first` on, what follows the last added token does not count: the model has stopped there.
     fn end_at_stop(&self, example: &mut Example, first: usize) {
-        if self.train_on == TrainOn::All {
-            return;
-        }
         let is_stop = |id: &u32| self.added.contains(id);
         if let Some(stop) = example.ids[first..].iter().rposition(is_stop) {
             example.counts[first + stop + 1..].fill(false);
@@ -160,7 +170,7 @@ mod tests {
     /// The text of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
         let record = Record::parse(line.as_bytes())?;
-        let Example { ids, counts } = Renderer::new(tokenizer, train_on).expect("it parses").render(&record)?;
+        let Example { ids, counts, .. } = Renderer::new(tokenizer, train_on).expect("it parses").render(&record)?;
         assert_eq!(ids.len(), counts.len());
         let mut text = String::new();
         let mut was_counted = false;
@@ -217,6 +227,10 @@ mod tests {
         assert_eq!(
             marked(&tokenizer(&only_last), TrainOn::Last, &line).expect("the last answer stays"),
             "u:hi\na:yes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"
+        );
+        assert_eq!(
+            marked(&tokenizer(&only_last), TrainOn::All, &line).expect("nothing is divided"),
+            "[u:hi\na:yes<|endoftext|>\nu:so\na:()\nno<|endoftext|>\n]"
         );
         let tool = r#"{"messages": [{"role": "tool", "content": "1"}, {"role": "assistant", "content": "2"}]}"#;
         let error = marked(&tokenizer(TEMPLATE), TrainOn::Assistant, tool).expect_err("it raises");

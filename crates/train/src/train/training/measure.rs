@@ -54,13 +54,19 @@ impl Training<'_> {
         Ok(true)
     }
 
+    /// Whether the latest model counts as the best: the validation loss of preferences is that of the chosen answers, by
+    /// which models are not to be ranked.
+    fn is_latest_best(&self) -> bool {
+        self.corpus.train_batches().are_preferences()
+    }
+
     /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
     fn evaluate(&mut self) -> Result<bool, TrainError> {
         self.metrics.enter(EVALUATING);
         let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
         let Evaluation { step, val_loss, .. } = evaluation;
         self.evaluated_step = Some(step);
-        if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
+        if self.is_latest_best() || self.state.best.is_none_or(|best| val_loss < best.val_loss) {
             self.state.best = Some(Best { step, val_loss });
             self.state.evaluations_without_improvement = 0;
             evaluation.is_best = true;
@@ -171,7 +177,8 @@ impl Training<'_> {
         self.observer.observe(&Event::FinalEvaluation);
         let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
         let mut best = Best { step: self.state.step, val_loss };
-        if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
+        let is_latest_best = self.is_latest_best();
+        if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step && !is_latest_best) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
             if let Some(files) = &self.files {

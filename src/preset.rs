@@ -1,6 +1,9 @@
-//! The shipped configs, embedded in the program.
+//! The shipped configs and the text of the quick start, embedded in the program.
 
+use std::io::Read;
 use std::path::Path;
+
+use flate2::read::GzDecoder;
 
 use crate::config::Config;
 
@@ -20,7 +23,7 @@ pub struct Preset {
 /// A preset from its name, its stem and its description.
 macro_rules! preset {
     ($name:literal, $stem:literal, $about:literal) => {{
-        let toml = include_str!(concat!("../../../../configs/", $stem, ".toml"));
+        let toml = include_str!(concat!("../configs/", $stem, ".toml"));
         Preset { name: $name, stem: $stem, about: $about, toml }
     }};
 }
@@ -67,4 +70,19 @@ impl Preset {
     pub fn config(&self) -> Config {
         Config::from_toml(self.toml, Path::new(self.name), &[]).expect("a shipped config is right")
     }
+}
+
+/// The path at which the config of the quick start expects the stories.
+pub const STORIES: &str = "data/stories.txt";
+
+/// The stories, byte for byte.
+///
+/// # Panics
+/// Only because of a bug: the build script has packed them.
+#[must_use]
+pub fn stories() -> String {
+    let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stories.txt.gz"));
+    let mut text = String::new();
+    GzDecoder::new(packed).read_to_string(&mut text).expect("they were packed from a text");
+    text
 }

@@ -1,0 +1,180 @@
+//! Gemma 3, the models of text alone: norms before and after each layer, GEGLU, windows in all but every sixth layer, where
+//! `RoPE` has longer wavelengths.
+//!
+//! Source: Gemma Team 2025, "Gemma 3 Technical Report".
+
+use serde_json::{Value, json};
+
+use super::{Family, LlamaCpp, OwnKeys, Transformers, llama, no_dropout, plain, windows};
+use crate::InteropError;
+use crate::gguf::{self, ArchitectureKeys};
+use crate::hf::{ConfigJson, Key, read_rope_by_type};
+use crate::layout::TensorNames;
+use tinderbox_model::Role;
+use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+
+pub(super) const FAMILY: Family = Family {
+    name: "gemma3_text",
+    nearest: |config| ModelConfig {
+        position: PositionKind::Rope,
+        norm: NormKind::RmsNorm,
+        mlp: MlpKind::Geglu,
+        bias: false,
+        qkv_bias: false,
+        qk_norm: true,
+        post_norm: true,
+        attention_scale: config.attention_scale,
+        attention_window: windows::of_one_size(config),
+        rope_local_theta: Some(config.rope_local_theta.unwrap_or(LOCAL_THETA)),
+        embedding_scale: embedding_scale(config),
+        logit_softcap: config.logit_softcap,
+        ..plain(config)
+    },
+    has_all_biases: false,
+    heads_divide_width: true,
+    hf: Transformers {
+        class: "Gemma3ForCausalLM",
+        keys,
+        tensors: TensorNames {
+            others: &[
+                (Role::TokenEmbedding, "model.embed_tokens"),
+                (Role::AttentionNorm, "model.layers.{}.input_layernorm"),
+                (Role::QNorm, "model.layers.{}.self_attn.q_norm"),
+                (Role::KNorm, "model.layers.{}.self_attn.k_norm"),
+                (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
+                (Role::PostAttentionNorm, "model.layers.{}.post_attention_layernorm"),
+                (Role::MlpNorm, "model.layers.{}.pre_feedforward_layernorm"),
+                (Role::Gate, "model.layers.{}.mlp.gate_proj"),
+                (Role::Up, "model.layers.{}.mlp.up_proj"),
+                (Role::Down, "model.layers.{}.mlp.down_proj"),
+                (Role::PostMlpNorm, "model.layers.{}.post_feedforward_layernorm"),
+                (Role::FinalNorm, "model.norm"),
+                (Role::Output, "lm_head"),
+            ],
+            norms_less_one: true,
+            ..llama::FAMILY.hf.tensors
+        },
+    },
+    gguf: Some(LlamaCpp {
+        architecture: "gemma3",
+        read,
+        write,
+        tensors: gguf::TENSORS,
+        has_windows: true,
+        has_rope_freqs: false,
+        ..llama::GGUF
+    }),
+};
+
+/// The base of the wavelengths in layers with windows, which llama.cpp takes for granted.
+const LOCAL_THETA: f64 = 10_000.0;
+/// After so many layers one sees the whole context.
+const PERIOD: usize = 6;
+/// The number of layers of the model whose scores llama.cpp scales by the width and not by the heads.
+const LAYERS_OF_27B: usize = 62;
+
+/// Token embeddings are multiplied by the root of their width.
+fn embedding_scale(config: &ModelConfig) -> f64 {
+    (config.d_model as f64).sqrt()
+}
+
+fn keys() -> Vec<Key> {
+    vec![
+        Key::Size("hidden_size", |model| &mut model.d_model),
+        Key::Read(|_, model| model.embedding_scale = embedding_scale(model)),
+        Key::Size("num_attention_heads", |model| &mut model.n_heads),
+        Key::SizeOr("max_position_embeddings", |model| &mut model.context_length, |_| 131_072),
+        Key::SizeOr("head_dim", |model| &mut model.head_dim, |_| 256),
+        Key::Activation("hidden_activation", &[("gelu_pytorch_tanh", MlpKind::Geglu)]),
+        Key::Size("num_hidden_layers", |model| &mut model.n_layers),
+        Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, |_| 4),
+        Key::Size("intermediate_size", |model| &mut model.d_ff),
+        Key::NumberOr("rms_norm_eps", |model| &mut model.norm_eps, 1e-6),
+        Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
+        Key::Only("attention_bias", false),
+        Key::Expected("use_bidirectional_attention", false),
+        Key::Read(read_scales),
+        Key::Written("query_pre_attn_scalar", |model| whole_if_it_is(model.attention_scale().powi(-2))),
+        Key::Written("final_logit_softcapping", |model| json!(model.logit_softcap)),
+        Key::Read(read_windows),
+        Key::Written("sliding_window", |model| windows::all(model).max().filter(|window| *window > 0).into()),
+        Key::Written("layer_types", windows::types),
+        Key::Read(|keys, model| {
+            let local = read_rope_by_type(keys, [1_000_000.0, LOCAL_THETA], model);
+            model.rope_local_theta = Some(local);
+        }),
+        Key::Written("rope_theta", |model| model.rope_theta.into()),
+        Key::Written("rope_local_base_freq", |model| model.rope_local_theta.unwrap_or(LOCAL_THETA).into()),
+        Key::ROPE_SCALING,
+        Key::Written("attention_dropout", no_dropout),
+    ]
+}
+
+/// A number without its fraction, if that is rounding.
+fn whole_if_it_is(number: f64) -> Value {
+    let whole = number.round();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is near")]
+    if (number - whole).abs() < 1e-9 * whole { (whole as u64).into() } else { number.into() }
+}
+
+/// Reads the scale of scores and the cap of logits.
+fn read_scales(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
+    let scale = keys.number_or("query_pre_attn_scalar", 256.0).powf(-0.5);
+    let is_plain = (scale - ModelConfig { attention_scale: None, ..model.clone() }.attention_scale()).abs() < 1e-12;
+    model.attention_scale = (!is_plain).then_some(scale);
+    model.logit_softcap = keys.get("final_logit_softcapping").is_some().then(|| keys.number("final_logit_softcapping"));
+    keys.none("attn_logit_softcapping", "scores without a cap are supported");
+}
+
+/// Reads the windows, of all layers but those that `layer_types` or `sliding_window_pattern` names.
+fn read_windows(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
+    let size = keys.size_or("sliding_window", 4096);
+    let period = keys.size_or("sliding_window_pattern", PERIOD);
+    let by_number = (1..=model.n_layers).map(|layer| if layer.is_multiple_of(period) { 0 } else { size });
+    model.attention_window =
+        windows::repeated(&windows::by_type(keys, model.n_layers, Some(size), by_number.collect()));
+}
+
+fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), InteropError> {
+    let window = keys.optional_count("attention.sliding_window")?.unwrap_or(0);
+    let windows: Vec<usize> = (0..config.n_layers).map(|layer| if is_global(layer) { 0 } else { window }).collect();
+    config.attention_window = windows::repeated(&windows);
+    config.rope_local_theta = Some(keys.float("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA));
+    config.embedding_scale = embedding_scale(config);
+    config.logit_softcap = keys.float("final_logit_softcapping")?.filter(|cap| *cap > 0.0);
+    config.attention_scale = scale_of_27b(config);
+    Ok(())
+}
+
+fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
+    let window = windows::all(config).max().unwrap_or(0);
+    if window > 0
+        && !windows::all(config).enumerate().all(|(layer, of)| of == if is_global(layer) { 0 } else { window })
+    {
+        return Err("in llama.cpp every sixth layer of this family has no window, and all others have one".to_owned());
+    }
+    let local = config.rope_local_theta.unwrap_or(LOCAL_THETA);
+    if window > 0 && (local - LOCAL_THETA).abs() > 0.0 {
+        return Err(format!("model.rope_local_theta = {local}: llama.cpp has {LOCAL_THETA} in this family"));
+    }
+    let expected = ModelConfig { attention_scale: scale_of_27b(config), ..config.clone() }.attention_scale();
+    if (config.attention_scale() / expected - 1.0).abs() > 1e-6 {
+        let scale = config.attention_scale();
+        return Err(format!("model.attention_scale = {scale}: llama.cpp has {expected} for a model of this size"));
+    }
+    let mut keys = (llama::GGUF.write)(config)?;
+    keys.push(("attention.sliding_window", gguf::Value::count(window)));
+    keys.extend(config.logit_softcap.map(|cap| ("final_logit_softcapping", gguf::Value::f32(cap))));
+    Ok(keys)
+}
+
+/// Whether a layer sees the whole context in llama.cpp.
+fn is_global(layer: usize) -> bool {
+    (layer + 1).is_multiple_of(PERIOD)
+}
+
+/// The scale of scores in the largest model, which llama.cpp knows by its layers; `None` in all others.
+fn scale_of_27b(config: &ModelConfig) -> Option<f64> {
+    let width = config.d_model as f64 / config.n_heads as f64;
+    (config.n_layers == LAYERS_OF_27B).then(|| width.powf(-0.5))
+}

@@ -1,0 +1,53 @@
+//! What a fine-tuning changed: losses and answers of the base and of the new model, kept in the run directory.
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::BEFORE_AND_AFTER;
+use super::{RunDir, RunError, cannot_read, cannot_write, write_atomically};
+
+/// The base and the fine-tuned model compared. Of each pair, the base's value comes first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BeforeAndAfter {
+    /// The losses on the records that were held out, in nats per token that counts.
+    pub held_out_loss: [f64; 2],
+    /// The losses on a general text, in nats per token, which show what was forgotten; `None` if the tokenizer lacks
+    /// some of its characters.
+    pub general_loss: Option<[f64; 2]>,
+    /// The number of tokens of the general text.
+    pub general_tokens: u64,
+    /// Answers to prompts of the held-out records.
+    pub answers: Vec<Answers>,
+}
+
+/// What both models answer to a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answers {
+    /// The prompt, with the texts of the chat template.
+    pub prompt: String,
+    /// The answer in the record.
+    pub expected: String,
+    /// The base's answer.
+    pub before: String,
+    /// The new model's answer.
+    pub after: String,
+}
+
+impl BeforeAndAfter {
+    /// Writes it into the directory of the run.
+    pub fn write(&self, run: &RunDir) -> Result<(), RunError> {
+        let (path, json) = (run.join(BEFORE_AND_AFTER), serde_json::to_string_pretty(self).expect("plain data"));
+        write_atomically(&path, json.as_bytes()).map_err(cannot_write(&path))
+    }
+
+    /// Reads it; `None` if the run was not compared with a base.
+    pub fn read(run: &RunDir) -> Result<Option<Self>, RunError> {
+        let path = run.join(BEFORE_AND_AFTER);
+        match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(cannot_read(&path)(error)),
+            Ok(json) => {
+                serde_json::from_slice(&json).map(Some).map_err(|error| RunError::damaged(&path, error.to_string()))
+            }
+        }
+    }
+}

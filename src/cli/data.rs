@@ -1,0 +1,293 @@
+//! `tinderbox data`: shows the data of a training as it is read.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::finetune::config_of_records;
+use super::numbers::count;
+use super::{config, paint, print_json, print_styled};
+use crate::config::Config;
+use crate::data::conversations::Example;
+use crate::data::{Corpus, OpenOptions, Records, Split, SplitRecords};
+use crate::format::{grouped, without_control};
+use crate::preset::Preset;
+use crate::run;
+use crate::tokenizer::Tokenizer;
+use crate::view;
+
+/// The most tokens of a document that are shown.
+const MOST_SHOWN: usize = 200;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox data preview runs/smol --data my.jsonl
+  tinderbox data preview quickstart")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Show some records or documents as the model reads them, and how long all of them are
+    Preview(Preview),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox data preview runs/smol --data my.jsonl
+  tinderbox data preview runs/smol --data my.jsonl --set finetune.max_tokens=512 --n-shown 10
+  tinderbox data preview quickstart --json
+
+Of records, the tokens that count in the loss are green, or between ⟦ and ⟧ where there are no colours.")]
+struct Preview {
+    /// A config file or the name of a preset, or a run directory
+    #[arg(value_name = "RUN|CONFIG")]
+    of: PathBuf,
+    /// Records with which RUN could be fine-tuned: a file of JSON Lines, or a folder of them [default: the data of the
+    /// config or run]
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// The number of records or texts to show
+    #[arg(long, value_name = "N", value_parser = count, default_value_t = 3)]
+    n_shown: usize,
+    /// Replace the value of a key of the config, such as finetune.max_tokens=512; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let Command::Preview(args) = &args.command;
+    let (config, tokenizer) = args.open()?;
+    let corpus = Corpus::open(&config, OpenOptions { tokenizer, ..OpenOptions::default() })?;
+    match &corpus.records {
+        Some(records) => args.show_records(records, &corpus.tokenizer),
+        None => args.show_texts(&corpus, config.model.context_length),
+    }
+}
+
+impl Preview {
+    /// The config that reads the data, and the tokenizer if a model brings it.
+    fn open(&self) -> anyhow::Result<(Config, Option<Tokenizer>)> {
+        let is_file = self.of.is_file() && self.of.extension().is_some_and(|extension| extension == "toml");
+        let is_preset = !self.of.exists() && Preset::named(&self.of.to_string_lossy()).is_some();
+        if (is_file || is_preset) && self.data.is_none() {
+            let config = config::load(&self.of, &self.overrides, None)?;
+            config::provide_stories(&config)?;
+            let base = config.finetune.base.as_ref().map(|base| run::locate(base)).transpose()?;
+            let tokenizer = base.map(|base| base.run.tokenizer_of_model(&config)).transpose()?;
+            return Ok((config, tokenizer));
+        }
+        let located = run::locate(&self.of)?;
+        let config = match &self.data {
+            Some(data) => config_of_records(&located, &self.of, data, &self.overrides)?,
+            None => located.run.config()?,
+        };
+        let tokenizer = located.run.tokenizer_of_model(&config)?;
+        Ok((config, Some(tokenizer)))
+    }
+
+    fn show_records(&self, records: &SplitRecords, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+        let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records.summary;
+        let all = || records.train.iter().chain(records.val.iter());
+        let lengths = Lengths::of(all().map(|example| example.ids.len()).collect());
+        let share = counted_tokens as f64 / tokens.max(1) as f64;
+        let shown: Vec<&Example> = records.train.iter().take(self.n_shown).collect();
+        if self.json {
+            let object = |Example { ids, counts, n_cut, .. }: &Example| {
+                let pieces: Vec<String> = ids.iter().map(|id| tokenizer.decode(&[*id])).collect();
+                json!({ "pieces": pieces, "ids": ids, "counts": counts, "cut_tokens": n_cut })
+            };
+            let shown = shown.iter().map(|example| {
+                let mut shown = object(example);
+                if let Some(rejected) = &example.rejected {
+                    shown["rejected"] = object(rejected);
+                }
+                shown
+            });
+            return print_json(&json!({
+                "preferences": preferences, "records": used, "rows": rows, "skipped": skipped, "cut": cut, "tokens": tokens,
+                "counted_tokens": counted_tokens, "counted_share": share, "longest": longest, "lengths": lengths.json(),
+                "shown": shown.collect::<Vec<_>>(),
+            }));
+        }
+        let n_val = records.val.iter().count();
+        let mut text = format!(
+            "records   {}: {} for training, {} for validation\n\
+             tokens    {}, of which {} count ({:.1} %)\n\
+             lengths   {}\n\
+             cut       {} records lose their ends; the longest has {} tokens\n\
+             skipped   {} records, without a token that counts\n",
+            grouped(used as u64),
+            grouped((used - n_val) as u64),
+            grouped(n_val as u64),
+            grouped(tokens),
+            grouped(counted_tokens),
+            100.0 * share,
+            lengths.text(),
+            grouped(cut as u64),
+            grouped(longest as u64),
+            grouped(skipped as u64),
+        );
+        if rows < used - n_val {
+            writeln!(text, "packed    into {} rows", grouped(rows as u64)).expect("memory");
+        }
+        let has_colors = paint::has_colors(&io::stdout());
+        for (idx, example) in (1..).zip(shown) {
+            let (n, n_counted) = (example.ids.len(), example.n_counted());
+            write!(text, "\nrecord {idx} of the training split: {n} tokens, {n_counted} count").expect("memory");
+            if example.n_cut > 0 {
+                write!(text, ", {} cut off", example.n_cut).expect("memory");
+            }
+            write!(text, "\n{}\n", marked(example, tokenizer, has_colors)).expect("memory");
+            if let Some(rejected) = &example.rejected {
+                write!(text, "rejected, instead of it:\n{}\n", marked(rejected, tokenizer, has_colors))
+                    .expect("memory");
+            }
+        }
+        show(&text)
+    }
+
+    fn show_texts(&self, corpus: &Corpus, context_length: usize) -> anyhow::Result<()> {
+        let end = corpus.tokenizer.end_of_text();
+        let documents = documents(&corpus.train, end, self.n_shown);
+        let n_long = documents.lengths.iter().filter(|n| **n > context_length).count();
+        let n = documents.lengths.len();
+        let lengths = Lengths::of(documents.lengths);
+        let shown: Vec<String> = documents.first.iter().map(|ids| corpus.tokenizer.decode(ids)).collect();
+        if self.json {
+            return print_json(&json!({
+                "train_tokens": corpus.train.len(), "val_tokens": corpus.val.len(), "documents": n,
+                "marked_ends": end.is_some(), "lengths": lengths.json(), "longer_than_context": n_long,
+                "context_length": context_length, "shown": shown,
+            }));
+        }
+        let mut text = String::new();
+        for source in &corpus.sources {
+            writeln!(
+                text,
+                "{}: {} tokens for training, {} for validation, {:.0} % of the windows",
+                source.path.display(),
+                grouped(source.train_tokens as u64),
+                grouped(source.val_tokens as u64),
+                100.0 * source.fraction
+            )
+            .expect("memory");
+        }
+        let what =
+            if end.is_some() { "documents of the training split" } else { "texts, whose documents have no marks" };
+        write!(
+            text,
+            "documents {} {what}\n\
+             lengths   {}\n\
+             cut       {} of them are longer than the context of {} tokens, and fall into several windows\n",
+            grouped(n as u64),
+            lengths.text(),
+            grouped(n_long as u64),
+            grouped(context_length as u64),
+        )
+        .expect("memory");
+        for (idx, (ids, document)) in (1..).zip(documents.first.iter().zip(shown)) {
+            let more = if ids.len() == MOST_SHOWN { ", its beginning" } else { "" };
+            write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end()).expect("memory");
+        }
+        show(&without_control(&text))
+    }
+}
+
+/// Prints lines of any length, wrapped between words if the width is known.
+fn show(text: &str) -> anyhow::Result<()> {
+    match paint::given_columns() {
+        Some(n_columns) => print_styled(&view::folded(text, n_columns)),
+        None => print_styled(text),
+    }
+}
+
+/// The text of a record, with the parts that count in green or in brackets.
+fn marked(example: &Example, tokenizer: &Tokenizer, has_colors: bool) -> String {
+    let Example { ids, counts, .. } = example;
+    // The first token has none before it that could predict it.
+    let counts: Vec<bool> = counts.iter().enumerate().map(|(at, counts)| *counts && at > 0).collect();
+    let mut text = String::new();
+    let mut at = 0;
+    for part in counts.chunk_by(|a, b| a == b) {
+        let words = tokenizer.decode(&ids[at..at + part.len()]);
+        let words = without_control(&words);
+        text += &match (part[0], has_colors) {
+            (false, _) => words.into_owned(),
+            (true, true) => paint::good(&words),
+            (true, false) => ["⟦", &words, "⟧"].concat(),
+        };
+        at += part.len();
+    }
+    text.trim_end_matches('\n').to_owned()
+}
+
+/// The documents of a split: the length of each, and the first tokens of the first few.
+struct Documents {
+    lengths: Vec<usize>,
+    first: Vec<Vec<u32>>,
+}
+
+/// The documents, which end with the token `end`; without one, each text is one.
+fn documents(split: &Split, end: Option<u32>, n_shown: usize) -> Documents {
+    let mut documents = Documents { lengths: Vec::new(), first: Vec::new() };
+    let mut buffer = vec![0; 1 << 16];
+    for tokens in split.texts() {
+        let (mut length, mut start) = (0, 0);
+        while start < tokens.len() {
+            let ids = &mut buffer[..(tokens.len() - start).min(1 << 16)];
+            tokens.read(start, ids);
+            start += ids.len();
+            for id in ids.iter().map(|id| id.cast_unsigned()) {
+                let idx = documents.lengths.len();
+                if idx < n_shown && length < MOST_SHOWN {
+                    documents.first.resize(idx + 1, Vec::new());
+                    documents.first[idx].push(id);
+                }
+                length += 1;
+                if Some(id) == end {
+                    documents.lengths.push(std::mem::take(&mut length));
+                }
+            }
+        }
+        if length > 0 {
+            documents.lengths.push(length);
+        }
+    }
+    documents
+}
+
+/// Lengths in tokens, sorted.
+struct Lengths(Vec<usize>);
+
+impl Lengths {
+    fn of(mut lengths: Vec<usize>) -> Self {
+        lengths.sort_unstable();
+        Self(lengths)
+    }
+
+    /// The length that a fraction of them does not exceed, from 0 to 1.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length of a list")]
+    fn at(&self, fraction: f64) -> usize {
+        let last = self.0.len().saturating_sub(1);
+        self.0.get((fraction * last as f64).round() as usize).copied().unwrap_or(0)
+    }
+
+    fn text(&self) -> String {
+        let [shortest, median, most, longest] = [0.0, 0.5, 0.9, 1.0].map(|at| grouped(self.at(at) as u64));
+        format!("from {shortest} to {longest} tokens; half have at most {median}, nine tenths at most {most}")
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({ "shortest": self.at(0.0), "median": self.at(0.5), "p90": self.at(0.9), "longest": self.at(1.0) })
+    }
+}

@@ -1,0 +1,46 @@
+//! `tinderbox inspect map`: shows the token embedding in two dimensions.
+
+use std::path::PathBuf;
+
+use super::about;
+use super::output::{Drawn, DrawnOutput};
+use crate::cli::Subject;
+use crate::cli::numbers::within;
+use crate::cli::paint::n_columns;
+use crate::data::BatchSource;
+use crate::inspect::EmbeddingMap;
+use crate::view;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect map runs/quickstart
+  tinderbox inspect map runs/quickstart --tokens 400 --format html --output map.html")]
+pub(super) struct Args {
+    #[command(flatten)]
+    subject: Subject,
+    /// Count the tokens of another text: a file, a folder, or - for standard input [default: the run's validation split]
+    #[arg(long, value_name = "PATH")]
+    text: Option<PathBuf>,
+    /// The number of tokens to show, the most frequent ones
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = |typed: &str| within(typed, 3..=1000))]
+    tokens: usize,
+    #[command(flatten)]
+    output: DrawnOutput,
+}
+
+/// Maps the most frequent tokens.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.output.file.check()?;
+    let opened = args.subject.open()?;
+    let text = opened.text_or_val(args.text.as_deref())?;
+    let counts = text.counts(opened.tokenizer.vocab_size());
+    text.check()?;
+    let map = EmbeddingMap::new(&opened.model, &opened.tokenizer, &counts, args.tokens)?;
+    let drawn = Drawn {
+        text: view::embedding_map_text(&map, n_columns()),
+        json: serde_json::to_string(&map)?,
+        sheet: view::embedding_map_sheet(&map),
+    };
+    args.output.write("The token embedding", &about(&opened), vec![drawn])
+}

@@ -1,0 +1,205 @@
+//! Calls of tools: what a request offers, and the calls in what the model writes, as Qwen's models do:
+//! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::wrong;
+use super::format;
+use super::hosted::Hosted;
+use crate::generate::{CallSchema, Grammar, Guide};
+use crate::model::OrderedJson;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// The tools of a request that the model may call, and whether it must.
+#[derive(Debug)]
+pub(super) struct Tools {
+    /// As they were sent; the template gets them so.
+    pub(super) list: Vec<OrderedJson>,
+    choice: ToolChoice,
+}
+
+#[derive(Debug)]
+enum ToolChoice {
+    Auto,
+    /// One of these.
+    Required(Vec<String>),
+}
+
+impl Tools {
+    /// The tools in `tools`, chosen by `tool_choice`; `None` if the model may call none.
+    pub(super) fn read(
+        tools: Option<OrderedJson>,
+        choice: Option<Value>,
+        model: &Hosted,
+    ) -> Result<Option<Self>, ApiError> {
+        let list: &[OrderedJson] = match &tools {
+            None => &[],
+            Some(tools) => tools.items().ok_or_else(|| wrong_tools("a list of tools"))?,
+        };
+        let names: Vec<String> = list.iter().map(|tool| name(tool).map(str::to_owned)).collect::<Result<_, _>>()?;
+        let rule = "none, auto, required, or an object that names a function of `tools`";
+        let choice = choice.unwrap_or_else(|| "auto".into());
+        let choice = match (choice.as_str(), choice["function"]["name"].as_str()) {
+            (Some("none"), _) => return Ok(None),
+            (Some("auto"), _) if list.is_empty() => return Ok(None),
+            (Some("auto"), _) => ToolChoice::Auto,
+            (Some("required"), _) if !list.is_empty() => ToolChoice::Required(names),
+            (None, Some(name)) if names.iter().any(|known| known == name) => {
+                ToolChoice::Required(vec![name.to_owned()])
+            }
+            _ => return Err(wrong("tool_choice", &choice, rule)),
+        };
+        if !model.tokenizer.chat_template().is_some_and(|template| template.contains(OPEN)) {
+            let message =
+                format!("the chat template of `{}` has no tools that are called as `{OPEN}{{...}}{CLOSE}`", model.name);
+            return Err(ApiError::field("tools", message));
+        }
+        Ok(Some(Self { list: list.to_vec(), choice }))
+    }
+
+    /// The guide of a text that must be a call; `None` if it need not be.
+    pub(super) fn guide(&self, model: &Hosted) -> Result<Option<Guide>, ApiError> {
+        let ToolChoice::Required(names) = &self.choice else { return Ok(None) };
+        let call = |tool: &'_ OrderedJson| {
+            let function = tool.get("function").cloned();
+            let name = function.as_ref().and_then(|function| function.get("name")?.text().map(str::to_owned));
+            (name.unwrap_or_default(), function.and_then(|function| function.get("parameters").cloned()))
+        };
+        let chosen: Vec<_> = self.list.iter().map(call).filter(|(name, _)| names.contains(name)).collect();
+        let schema = |(name, parameters): &'_ (String, Option<OrderedJson>)| {
+            let before = format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(&**name));
+            (before, parameters.clone())
+        };
+        let schemas: Vec<_> = chosen.iter().map(schema).collect();
+        let calls: Vec<CallSchema<'_>> = schemas
+            .iter()
+            .map(|(before, arguments)| CallSchema {
+                before: before.clone(),
+                arguments: arguments.as_ref(),
+                after: format!("}}\n{CLOSE}"),
+            })
+            .collect();
+        let grammar = Grammar::of_calls(&calls).map_err(|error| format::refused("tools", &error))?;
+        format::guide_by("tools", grammar, model).map(Some)
+    }
+}
+
+fn wrong_tools(rule: &str) -> ApiError {
+    ApiError::field("tools", format!("`tools` must be {rule}"))
+}
+
+/// The name of a tool.
+fn name(tool: &OrderedJson) -> Result<&str, ApiError> {
+    let is_function = tool.get("type").and_then(OrderedJson::text) == Some("function");
+    let function = tool.get("function").filter(|_| is_function);
+    let name = function.and_then(|function| function.get("name")?.text()).filter(|name| !name.is_empty());
+    name.ok_or_else(|| wrong_tools("functions: {\"type\": \"function\", \"function\": {\"name\": ...}}"))
+}
+
+/// A call that the model wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// JSON.
+    pub(super) arguments: String,
+}
+
+/// Takes the calls out of a text as it is written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallReader {
+    /// Text that may become part of a call, or blanks before one.
+    held: String,
+    is_inside: bool,
+    pub(super) n_calls: usize,
+}
+
+impl CallReader {
+    /// Reads the next part of the text; returns what is text, and adds what are calls.
+    pub(super) fn push(&mut self, text: &str, calls: &mut Vec<Call>) -> String {
+        self.held.push_str(text);
+        let mut shown = String::new();
+        loop {
+            let mark = if self.is_inside { CLOSE } else { OPEN };
+            let Some(at) = self.held.find(mark) else { break };
+            let rest = self.held.split_off(at + mark.len());
+            self.held.truncate(at);
+            let before = std::mem::replace(&mut self.held, rest);
+            if !self.is_inside {
+                shown.push_str(before.trim_end());
+            } else if !self.call(&before, calls) {
+                shown.extend([OPEN, &before, CLOSE]);
+            }
+            self.is_inside = !self.is_inside;
+        }
+        if !self.is_inside {
+            let n_mark = (1..OPEN.len()).rev().find(|n| self.held.ends_with(&OPEN[..*n])).unwrap_or(0);
+            let n_shown = self.held[..self.held.len() - n_mark].trim_end().len();
+            let held = self.held.split_off(n_shown);
+            shown += &std::mem::replace(&mut self.held, held);
+        }
+        shown
+    }
+
+    /// Returns the text that did not become a call, once all is read. A call need not be closed at the end.
+    pub(super) fn finish(&mut self, calls: &mut Vec<Call>) -> String {
+        let held = std::mem::take(&mut self.held);
+        if self.is_inside {
+            return if self.call(&held, calls) { String::new() } else { OPEN.to_owned() + &held };
+        }
+        if self.n_calls > 0 && held.trim().is_empty() { String::new() } else { held }
+    }
+
+    /// Adds the call between the marks; false if it is not one.
+    fn call(&mut self, text: &str, calls: &mut Vec<Call>) -> bool {
+        let json: Option<OrderedJson> = serde_json::from_str(text.trim()).ok();
+        let Some(json) = json else { return false };
+        let Some(name) = json.get("name").and_then(OrderedJson::text) else { return false };
+        let arguments = match json.get("arguments") {
+            None => "{}".to_owned(),
+            Some(arguments) => arguments.text().map_or_else(|| arguments.to_string(), str::to_owned),
+        };
+        self.n_calls += 1;
+        calls.push(Call { id: format!("call_{:016x}", super::random()), name: name.to_owned(), arguments });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text and the calls in these parts of a text.
+    fn read(parts: &[&str]) -> (String, Vec<(String, String)>) {
+        let (mut reader, mut calls) = (CallReader::default(), Vec::new());
+        let mut text: String = parts.iter().map(|part| reader.push(part, &mut calls)).collect();
+        text += &reader.finish(&mut calls);
+        (text, calls.into_iter().map(|call| (call.name, call.arguments)).collect())
+    }
+
+    #[test]
+    fn calls_are_taken_out_of_the_text_wherever_it_is_cut() {
+        let text = "I look.\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"b\": 1, \"a\": \"é\"}}\n</tool_call>\n\
+                    <tool_call>{\"name\": \"stop\"}</tool_call>\n";
+        let calls = [("look", r#"{"b":1,"a":"é"}"#), ("stop", "{}")];
+        let expected =
+            ("I look.".to_owned(), calls.map(|(name, arguments)| (name.to_owned(), arguments.to_owned())).to_vec());
+        assert_eq!(read(&[text]), expected);
+        let characters: Vec<String> = text.chars().map(String::from).collect();
+        assert_eq!(read(&characters.iter().map(String::as_str).collect::<Vec<_>>()), expected);
+    }
+
+    #[test]
+    fn what_is_no_call_is_text() {
+        for text in
+            ["a <b> c", "a <tool_", "<tool_call>{\"name\": </tool_call>", "<tool_call>{}</tool_call> x", "a \n "]
+        {
+            assert_eq!(read(&[text]), (text.to_owned(), Vec::new()));
+        }
+        let call = ("f".to_owned(), "{\"x\":1}".to_owned());
+        assert_eq!(read(&["<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}"]), (String::new(), vec![call]));
+    }
+}

@@ -1,0 +1,45 @@
+//! `response_format`: the form that a text must have, and the guide that keeps it.
+
+use std::sync::Arc;
+
+use super::error::ApiError;
+use super::hosted::Hosted;
+use crate::generate::{Grammar, Guide, SchemaError};
+use crate::model::OrderedJson;
+
+/// The guide of texts in the format that the field `name` has; `None` if any text will do.
+pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &Hosted) -> Result<Option<Guide>, ApiError> {
+    let Some(format) = format else { return Ok(None) };
+    let grammar = match format.get("type").and_then(OrderedJson::text) {
+        Some("text") => return Ok(None),
+        Some("json_object") => Grammar::of_objects(),
+        Some("json_schema") => {
+            // OpenAI nests it for completions, and not for responses.
+            let nested = format.get("json_schema").unwrap_or(format);
+            let schema = nested.get("schema").ok_or_else(|| {
+                ApiError::field(name, format!("`{name}` of the type json_schema needs `json_schema` with a `schema`"))
+            })?;
+            Grammar::of_schema(schema).map_err(|error| refused(name, &error))?
+        }
+        _ => {
+            let rule = format!("`{name}` must be an object with the `type` text, json_object or json_schema");
+            return Err(ApiError::field(name, rule));
+        }
+    };
+    guide_by(name, grammar, model).map(Some)
+}
+
+/// The guide of texts of a grammar, which the field `name` asks for.
+pub(super) fn guide_by(name: &str, grammar: Grammar, model: &Hosted) -> Result<Guide, ApiError> {
+    let vocabulary = model.vocabulary().ok_or_else(|| {
+        ApiError::field(
+            name,
+            format!("`{}` cannot write by a schema: its tokens are not text by themselves", model.name),
+        )
+    })?;
+    Guide::new(Arc::new(grammar), vocabulary).map_err(|error| refused(name, &error))
+}
+
+pub(super) fn refused(name: &str, error: &SchemaError) -> ApiError {
+    ApiError::field(name, format!("`{name}`: {error}"))
+}
