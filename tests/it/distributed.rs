@@ -199,7 +199,7 @@ fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
     };
     let args = train("long", &settings);
     let mut running = start(&args);
-    running.wait_for(" 5/100000");
+    running.wait_for(" 5/100,000");
     signal("-INT", process_of_rank(running.id(), 0));
     running.finish().exits(130);
     let before = weights(&folder, "long");
@@ -207,7 +207,7 @@ fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
     let resumed = [&args[..], &["--resume".to_owned()]].concat();
     let mut running = start(&resumed);
     running.wait_for("resuming");
-    running.wait_for("/100000");
+    running.wait_for("/100,000");
     signal("-KILL", process_of_rank(running.id(), 1));
     let ran = running.finish();
     assert!(ran.code.is_none_or(|code| code != 0), "{}", ran.stderr);
