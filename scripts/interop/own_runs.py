@@ -34,10 +34,24 @@ FAMILIES = {
         *ROPE, "model.mlp=geglu", "model.qk_norm=true", "model.post_norm=true", "model.n_layers=6", "model.embedding_scale=8",
         "model.attention_window=[64,64,64,64,64,0]", "model.rope_theta=1000000", "model.rope_local_theta=10000",
     ],
+    "gemma2": [
+        *ROPE, "model.mlp=geglu", "model.qk_norm=false", "model.post_norm=true", "model.embedding_scale=8",
+        "model.attention_window=[64,0]", "model.attention_softcap=2", "model.logit_softcap=8",
+    ],
+    "olmo2": [
+        *ROPE, "model.mlp=swiglu", "model.qk_norm=true", "model.qk_norm_across_heads=true", "model.pre_norm=false",
+        "model.post_norm=true",
+    ],
+    # Not by its full name, as above.
+    "longrope": [
+        *ROPE, "model.mlp=swiglu", "model.qk_norm=false",
+        'model.rope_scaling={kind="longrope", short_factors=[1,1,1,1,1,1,1,1], long_factors=[1,1.1,1.3,1.7,2,3,4,4], '
+        "original_context_length=96, attention_factor=1.19}",
+    ],
     "yarn": [*ROPE, "model.mlp=swiglu", "model.qk_norm=true", 'model.rope_scaling={kind="yarn", factor=4, original_context_length=96}'],
 }
 # Whose GELU is a table in llama.cpp, of numbers in f16.
-GELU = ("gpt2", "starcoder2", "gemma3_text")
+GELU = ("gpt2", "starcoder2", "gemma2", "gemma3_text")
 # Small, and trained for long enough that the likeliest token is no matter of chance.
 SETTINGS = [
     "data.path=data/stories.txt", "model.context_length=384", "model.d_model=64", "model.n_layers=2", "model.n_heads=4",

@@ -156,6 +156,7 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
                 norm: None,
                 rotation: None,
                 scale: kernels::attention_scale(width / (3 * n_heads)),
+                softcap: None,
                 window: None,
                 dropout: None,
                 lengths: None,

@@ -99,7 +99,14 @@ fn any_foreign() -> impl Strategy<Value = Foreign> {
         attention_factor: None,
     };
     let linear = RopeScaling::Linear { factor: 2.0 };
-    let scaling = prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn]).prop_map(Some)];
+    // A list of factors needs the number of pairs, which is set where it is known.
+    let longrope = RopeScaling::Longrope {
+        short_factors: Vec::new(),
+        long_factors: Vec::new(),
+        original_context_length: 7,
+        attention_factor: 1.1,
+    };
+    let scaling = prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn, longrope]).prop_map(Some)];
     (changes, window, scale, scaling).prop_map(|(changes, window, scale, scaling)| Foreign {
         changes,
         window,
@@ -118,11 +125,14 @@ impl Foreign {
         } = self;
         let by = |scale: f64| if is_scaled { scale } else { 1.0 };
         let rotates = plain.position == PositionKind::Rope;
-        ModelConfig {
+        let model = ModelConfig {
             d_model: plain.d_model + usize::from(is_wider),
             rope_theta: if is_turned { 50.0 } else { plain.rope_theta },
             rope_layers: if is_scaled { vec![true, false] } else { Vec::new() },
             post_norm: is_scaled,
+            pre_norm: !(is_scaled && is_biased),
+            qk_norm_across_heads: is_parallel,
+            attention_softcap: is_wider.then_some(0.5),
             rope_local_theta: is_turned.then_some(30.0),
             embedding_scale: by(1.5),
             residual_scale: by(0.5),
@@ -139,8 +149,19 @@ impl Foreign {
             value_residual: is_biased || is_wider,
             embedding_skip: is_parallel || is_wider,
             ..plain
-        }
+        };
+        with_factors(model)
     }
+}
+
+/// The model with a factor for each pair of rotated dimensions, if it has lists of them.
+fn with_factors(mut model: ModelConfig) -> ModelConfig {
+    let n_pairs = model.rotary_dim() / 2;
+    if let Some(RopeScaling::Longrope { short_factors, long_factors, .. }) = &mut model.rope_scaling {
+        *short_factors = (0..n_pairs).map(|pair| 1.0 + pair as f64 / 8.0).collect();
+        *long_factors = (0..n_pairs).map(|pair| 1.5 + pair as f64).collect();
+    }
+    model
 }
 
 /// A model whose weights are large enough for mistakes to show.

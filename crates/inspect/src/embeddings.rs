@@ -173,7 +173,7 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
     let mut attention = Vec::new();
     for (layer, block) in model.blocks.iter().enumerate() {
         let before = recording.residual(layer.checked_sub(1)).to_device::<3>(&device);
-        let input = host_tensor(block.attention_norm.forward(before))?;
+        let input = host_tensor(block.attention_input(before))?;
         let output = recording.get(layer, Point::Attention);
         let alike = |at| cosine(input.vector(0, at), output.vector(0, at));
         attention.push((0..prompt.len()).map(alike).collect());

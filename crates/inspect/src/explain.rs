@@ -34,6 +34,9 @@ pub struct Explanation {
     /// The factor of scores, if the model sets one; otherwise they are divided by the square root of D.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
+    /// The cap of scores, if the model has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<f64>,
     /// The attention window of this layer, the token itself included; `None` for all earlier tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
@@ -55,7 +58,7 @@ pub struct Explanation {
     pub values: Vec<Vec<f32>>,
     /// 3. The query times each key, `[T]`.
     pub scores: Vec<f64>,
-    /// 4. The scores divided by the square root of D, or times `scale`: `[T]`.
+    /// 4. The scores divided by the square root of D, or times `scale`, and capped if there is a cap: `[T]`.
     pub scaled: Vec<f64>,
     /// 5. The same with `None`, minus infinity, for later tokens and those before the window: `[T]`.
     pub masked: Vec<Option<f64>>,
@@ -74,7 +77,7 @@ pub struct Explanation {
 pub struct Projection {
     /// The normed vector times the learned matrix, plus the bias if there is one: `[D]`.
     pub projected: Vec<f32>,
-    /// After the head's own norm, if the model has `qk_norm`: `[D]`.
+    /// After the norm, if the model has `qk_norm`: `[D]`.
     pub normed: Option<Vec<f32>>,
     /// Rotated by the token's position, if positions are rotary: `[D]`.
     pub rotated: Option<Vec<f32>>,
@@ -112,8 +115,9 @@ impl Explanation {
         let used = [vector(Point::Queries, head, token), keys[token].clone(), values[token].clone()];
         let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
 
-        let (scale, window) = (config.attention_scale, config.attention_window_of(layer));
-        let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token, scale, window);
+        let (scale, softcap) = (config.attention_scale, config.attention_softcap);
+        let window = config.attention_window_of(layer);
+        let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token, [scale, softcap], window);
         let context = gather(&weights, &values, 0..values.len());
         Ok(Self {
             tokens: prompt.texts.clone(),
@@ -124,6 +128,7 @@ impl Explanation {
             token,
             head_dim: config.head_dim,
             scale,
+            softcap,
             window,
             embedding: recording.get(None, Point::Embedding).vector(0, token).to_vec(),
             residual,
@@ -174,13 +179,17 @@ fn project(
     let config = model.config();
     let block = &model.blocks[layer];
     let d = config.head_dim;
-    let normed = block.attention_norm.forward(row(residual, model)); // [1, 1, C]
+    let normed = block.attention_input(row(residual, model)); // [1, 1, C]
     let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
-    let part = |index: usize| qkv.clone().narrow(2, index * d, d);
+    let across_heads = config.qk_norm_across_heads.then(|| block.attention.normed_across_heads(qkv.clone()));
+    let part = |qkv: &Tensor<3>, index: usize| qkv.clone().narrow(2, index * d, d); // [1, 1, D]
     let [q, k, v] = used;
     let through = |index: usize, norm: &Option<Norm>, used: Vec<f32>| -> Result<_, InspectError> {
-        let projected = part(index); // [1, 1, D]
-        let normed = norm.as_ref().map(|norm| norm.forward(projected.clone()));
+        let projected = part(&qkv, index);
+        let normed = norm.as_ref().map(|norm| match &across_heads {
+            Some(normed) => part(normed, index),
+            None => norm.forward(projected.clone()),
+        });
         let mut projection =
             Projection { projected: host(projected)?, normed: normed.map(host).transpose()?, rotated: None };
         // For the last step, take what the model itself used, to the bit.
@@ -199,11 +208,18 @@ fn project(
 
 type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 
-/// The raw, scaled and masked scores, and the weights: `softmax(mask(q k^T / sqrt(D)))`, as in the paper.
-fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize, scale: Option<f64>, window: Option<usize>) -> Weighed {
+/// The raw, scaled (and capped) and masked scores, and the weights: `softmax(mask(q k^T / sqrt(D)))`, as in the paper.
+fn weigh(
+    q: &[f32],
+    keys: &[Vec<f32>],
+    token: usize,
+    [scale, softcap]: [Option<f64>; 2],
+    window: Option<usize>,
+) -> Weighed {
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(|k| dot(q, k)).collect();
-    let scaled: Vec<f64> = scores.iter().map(|score| scale.map_or(score / root, |scale| score * scale)).collect();
+    let scaled = scores.iter().map(|score| scale.map_or(score / root, |scale| score * scale));
+    let scaled: Vec<f64> = scaled.map(|x| softcap.map_or(x, |cap| cap * (x / cap).tanh())).collect();
     let seen = window.map_or(0, |window| (token + 1).saturating_sub(window))..=token;
     let masked: Vec<Option<f64>> = (0..).zip(&scaled).map(|(at, x)| seen.contains(&at).then_some(*x)).collect();
     let weights = softmax(&masked.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect::<Vec<_>>());
@@ -239,7 +255,7 @@ mod tests {
     fn the_worked_example_comes_out() {
         let keys = [vec![3.0, 1.0], vec![1.0, 4.0], vec![1.5, 0.5]];
         let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
-        let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2, None, None);
+        let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2, [None; 2], None);
         assert!(masked.iter().all(Option::is_some));
         let context = gather(&weights, &values, 0..3);
         for (found, expected) in [
@@ -255,11 +271,11 @@ mod tests {
     #[test]
     fn what_comes_later_has_no_weight() {
         let keys = [vec![1.0], vec![1.0], vec![9.0]];
-        let (scores, _, masked, weights) = weigh(&[1.0], &keys, 1, None, None);
+        let (scores, _, masked, weights) = weigh(&[1.0], &keys, 1, [None; 2], None);
         assert_eq!(scores, [1.0, 1.0, 9.0]);
         assert_eq!(masked, [Some(1.0), Some(1.0), None]);
         assert_eq!(weights, [0.5, 0.5, 0.0]);
-        let (_, scaled, masked, weights) = weigh(&[1.0], &keys, 1, Some(3.0), Some(1));
+        let (_, scaled, masked, weights) = weigh(&[1.0], &keys, 1, [Some(3.0), None], Some(1));
         assert_eq!(scaled, [3.0, 3.0, 27.0]);
         assert_eq!(masked, [None, Some(3.0), None]);
         assert_eq!(weights, [0.0, 1.0, 0.0]);
@@ -275,7 +291,17 @@ mod tests {
         ] {
             let plain = ModelConfig { position, bias, qk_norm, ..small_config() }.with_derived();
             let (attention_window, attention_scale) = (vec![0, 3], bias.then_some(1.0));
-            let model = testing::model(&ModelConfig { attention_window, attention_scale, ..plain });
+            // As in Gemma 2 and OLMo 2: scores that are capped, and norms of all heads together, after the layers only.
+            let is_rough = position == PositionKind::Rope;
+            let model = testing::model(&ModelConfig {
+                attention_window,
+                attention_scale,
+                attention_softcap: is_rough.then_some(0.3),
+                qk_norm_across_heads: is_rough,
+                pre_norm: !is_rough,
+                post_norm: is_rough,
+                ..plain
+            });
             let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
             assert_eq!(it.query.normed.is_some(), qk_norm);

@@ -210,7 +210,7 @@ fn attention(bencher: Bencher<'_, '_>, case: &Case, window: Option<usize>, dropo
     let Shape { c, h, .. } = case.1;
     let scale = kernels::attention_scale(c / h);
     let attention =
-        SelfAttention { n_heads: h, n_kv_heads: h, norm: None, rotation: None, scale, window, dropout, lengths: None };
+        SelfAttention { n_heads: h, n_kv_heads: h, norm: None, rotation: None, scale, softcap: None, window, dropout, lengths: None };
     case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
 }
 

@@ -58,6 +58,7 @@ impl Block {
             norm: None,
             rotation: None,
             scale: kernels::attention_scale(D_MODEL / N_HEADS),
+            softcap: None,
             window: None,
             dropout: None,
             lengths: None,

@@ -12,21 +12,21 @@ use super::{Linear, Mlp, Norm};
 use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
-/// A pre-norm transformer block. Both layers read the normalized residual stream and add their output to it, which may be
-/// normalized again, either one after the other or in parallel, where both read the block's input.
+/// A transformer block. Both layers read the residual stream and add their output to it, either one after the other or in
+/// parallel, where both read the block's input. What they read is normalized, what they write may be, or only that.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
-/// Transformer Architecture", figure 1 b. Parallel residual: Wang and Komatsuzaki 2021 (GPT-J).
+/// Transformer Architecture", figure 1 b. Norms after the layers: Liu et al. 2021, "Swin Transformer V2". Parallel residual: Wang and Komatsuzaki 2021 (GPT-J).
 #[derive(Module, Debug)]
 pub struct Block {
-    /// Norm before the attention.
-    pub attention_norm: Norm,
+    /// Norm before the attention; `None` if it reads the residual stream as it is.
+    pub attention_norm: Option<Norm>,
     /// The attention layer.
     pub attention: MultiHeadAttention,
     /// Norm after the attention; `None` if what it writes is added as it is.
     pub post_attention_norm: Option<Norm>,
-    /// Norm before the feed-forward layer.
-    pub mlp_norm: Norm,
+    /// Norm before the feed-forward layer; `None` if it reads the residual stream as it is.
+    pub mlp_norm: Option<Norm>,
     /// The feed-forward layer.
     pub mlp: Mlp,
     /// Norm after the feed-forward layer; `None` if what it writes is added as it is.
@@ -45,14 +45,14 @@ pub struct Block {
 impl Block {
     /// The block at index `block_idx`.
     pub(crate) fn new(config: &ModelConfig, block_idx: usize, block: &Placeholders<'_>) -> Self {
-        let post_norm = |name: &str| config.post_norm.then(|| Norm::of_residual(config, &block.of(name)));
+        let norm = |is_there: bool, name: &str| is_there.then(|| Norm::of_residual(config, &block.of(name)));
         Self {
-            attention_norm: Norm::of_residual(config, &block.of("attention_norm")),
+            attention_norm: norm(config.pre_norm, "attention_norm"),
             attention: MultiHeadAttentionConfig::from_model(config, block_idx).module(&block.of("attention")),
-            post_attention_norm: post_norm("post_attention_norm"),
-            mlp_norm: Norm::of_residual(config, &block.of("mlp_norm")),
+            post_attention_norm: norm(config.post_norm, "post_attention_norm"),
+            mlp_norm: norm(config.pre_norm, "mlp_norm"),
             mlp: Mlp::new(config, &block.of("mlp")),
-            post_mlp_norm: post_norm("post_mlp_norm"),
+            post_mlp_norm: norm(config.post_norm, "post_mlp_norm"),
             skip_factors: block.get("skip_factors"),
             parallel_residual: config.parallel_residual,
             residual_scale: config.residual_scale,
@@ -94,24 +94,36 @@ impl Block {
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
         let x = self.read(x, pass.embedding.clone());
-        let normed = self.attention_norm.forward(x.clone());
-        let attended = self.attention.forward(normed, rotation, cache, pass);
+        let read = self.attention_input(x.clone());
+        let attended = self.attention.forward(read, rotation, cache, pass);
         let attended = self.written(attended, self.post_attention_norm.as_ref());
         let came_in = self.parallel_residual.then(|| x.clone());
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
-        let normed = self.mlp_norm.forward(came_in.unwrap_or_else(|| x.clone()));
-        let processed = self.mlp.forward(normed, pass);
+        let read = normed(self.mlp_norm.as_ref(), came_in.unwrap_or_else(|| x.clone()));
+        let processed = self.mlp.forward(read, pass);
         let processed = self.written(processed, self.post_mlp_norm.as_ref());
         let x = x + pass.drop(Point::Mlp, processed, self.dropout);
         pass.visit(Point::Residual, x)
     }
 
+    /// What attention reads of the block's input.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, C]`
+    pub fn attention_input(&self, x: Tensor<3>) -> Tensor<3> {
+        normed(self.attention_norm.as_ref(), x)
+    }
+
     /// What is added to the residual stream of a layer's output.
     fn written(&self, output: Tensor<3>, norm: Option<&Norm>) -> Tensor<3> {
-        let normed = match norm {
-            Some(norm) => norm.forward(output),
-            None => output,
-        };
-        scaled(normed, self.residual_scale)
+        scaled(normed(norm, output), self.residual_scale)
+    }
+}
+
+/// `x` after a norm, if there is one.
+fn normed(norm: Option<&Norm>, x: Tensor<3>) -> Tensor<3> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
     }
 }

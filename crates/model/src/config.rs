@@ -48,8 +48,12 @@ crate::sections! {
         pub bias: bool = false,
         /// Whether the projections to queries, keys and values have biases. Default `bias`.
         pub qkv_bias: bool = false,
-        /// Whether the queries and keys of each head are normalised.
+        /// Whether queries and keys are normalised, those of each head by themselves.
         pub qk_norm: bool = false,
+        /// Whether `qk_norm` normalises the queries of all heads as one vector, and the keys of all heads.
+        ///
+        /// Source: OLMo Team 2024, "2 OLMo 2 Furious", section 3.3.
+        pub qk_norm_across_heads: bool = false,
         /// Whether attention and the MLP of a block both read the block's input, instead of running one after the
         /// other.
         pub parallel_residual: bool = false,
@@ -59,6 +63,12 @@ crate::sections! {
         /// The factor that scales the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub attention_scale: Option<f64> = None,
+        /// The bound on the magnitude of scaled attention scores: `attention_softcap * tanh(score / attention_softcap)`.
+        /// Above 0; default none.
+        ///
+        /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub attention_softcap: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights.
         pub tie_embeddings: bool = true,
         /// Whether the projections that write to the residual stream, attention's output projection and the MLP's
@@ -108,7 +118,7 @@ crate::sections! {
         /// Source: Yang et al. 2025, "`RoPE` to `NoPE` and Back Again: A New Hybrid Attention Strategy".
         pub rope_layers: Vec<bool> = Vec::new(),
         /// How the wavelengths of `rope` were stretched for a longer context: `{ kind = "linear", factor = 4.0 }`, `llama3`
-        /// as in Llama 3.1, or `yarn` as in Qwen3. Default: they were not.
+        /// as in Llama 3.1, `yarn` as in Qwen3, or `longrope` as in Phi-3. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rope_scaling: Option<RopeScaling> = None,
         /// Whether what attention and the MLP of a block write is normalised, too, before it is added to the residual
@@ -116,6 +126,8 @@ crate::sections! {
         ///
         /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
         pub post_norm: bool = false,
+        /// Whether what attention and the MLP of a block read is normalised. OLMo 2 has `post_norm` in its place.
+        pub pre_norm: bool = true,
         /// The base of the wavelengths of `rope` in layers with an attention window, where nothing is stretched. Above 0;
         /// default: as in all layers.
         ///
@@ -148,7 +160,7 @@ pub enum NormKind {
 }
 
 /// How the wavelengths of rotary positions are stretched for a longer context.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RopeScaling {
     /// Stretches all wavelengths by one factor.
@@ -192,6 +204,20 @@ pub enum RopeScaling {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attention_factor: Option<f64>,
     },
+    /// Stretches each wavelength by a factor of its own (`LongRoPE`), found by a search, and sharpens attention.
+    ///
+    /// Source: Ding et al. 2024, "`LongRoPE`: Extending LLM Context Window Beyond 2 Million Tokens", section 3.
+    Longrope {
+        /// The factors of a model whose `context_length` is at most `original_context_length`, the shortest wavelength
+        /// first. Each above 0.
+        short_factors: Vec<f64>,
+        /// The factors of a model with a longer context.
+        long_factors: Vec<f64>,
+        /// The context length before the stretching. At least 1.
+        original_context_length: usize,
+        /// Multiplies the rotated queries and keys. Above 0.
+        attention_factor: f64,
+    },
 }
 
 impl RopeScaling {
@@ -213,11 +239,21 @@ impl RopeScaling {
         0.1 * factor.ln() + 1.0
     }
 
-    /// The factor by which the longest wavelengths are stretched.
+    /// The default of `attention_factor` in a model of the family that `longrope` was made for.
     #[must_use]
-    pub fn factor(&self) -> f64 {
-        let (Self::Linear { factor } | Self::Llama3 { factor, .. } | Self::Yarn { factor, .. }) = *self;
-        factor
+    pub fn longrope_attention_factor(context_length: usize, original_context_length: usize) -> f64 {
+        let original = original_context_length as f64;
+        let factor = context_length as f64 / original;
+        if factor > 1.0 { (1.0 + factor.ln() / original.ln()).sqrt() } else { 1.0 }
+    }
+
+    /// The factor by which the longest wavelengths are stretched; `None` if each has its own.
+    #[must_use]
+    pub fn factor(&self) -> Option<f64> {
+        match *self {
+            Self::Linear { factor } | Self::Llama3 { factor, .. } | Self::Yarn { factor, .. } => Some(factor),
+            Self::Longrope { .. } => None,
+        }
     }
 
     /// The factor that multiplies rotated queries and keys.
@@ -228,6 +264,7 @@ impl RopeScaling {
             Self::Yarn { factor, attention_factor, .. } => {
                 attention_factor.unwrap_or_else(|| Self::default_attention_factor(factor))
             }
+            Self::Longrope { attention_factor, .. } => attention_factor,
         }
     }
 }
@@ -292,6 +329,7 @@ impl ModelConfig {
     pub fn with_every_key() -> Self {
         Self {
             attention_scale: Some(0.125),
+            attention_softcap: Some(50.0),
             logit_softcap: Some(30.0),
             vocab_size: Some(50_304),
             rope_scaling: Some(RopeScaling::Linear { factor: 4.0 }),
@@ -338,10 +376,10 @@ impl ModelConfig {
 
     /// The base of the wavelengths of `rope` and their scaling, in layers [with wavelengths of their
     /// own](Self::has_local_rope) or in all others.
-    pub(crate) fn wavelengths(&self, is_local: bool) -> (f64, Option<RopeScaling>) {
+    pub(crate) fn wavelengths(&self, is_local: bool) -> (f64, Option<&RopeScaling>) {
         match self.rope_local_theta.filter(|_| is_local) {
             Some(theta) => (theta, None),
-            None => (self.rope_theta, self.rope_scaling),
+            None => (self.rope_theta, self.rope_scaling.as_ref()),
         }
     }
 
@@ -381,9 +419,11 @@ impl ModelConfig {
             bias: _,
             qkv_bias: _,
             qk_norm: _,
+            qk_norm_across_heads: _,
             parallel_residual: _,
             attention_window,
             attention_scale,
+            attention_softcap,
             tie_embeddings: _,
             zero_init_projections: _,
             norm_weights: _,
@@ -398,6 +438,7 @@ impl ModelConfig {
             rope_layers: _,
             rope_scaling,
             post_norm: _,
+            pre_norm: _,
             rope_local_theta,
         } = self;
         if let Some(theta) = rope_local_theta {
@@ -439,6 +480,9 @@ impl ModelConfig {
         if let Some(scale) = attention_scale {
             problems.above_zero("model.attention_scale", *scale);
         }
+        if let Some(cap) = attention_softcap {
+            problems.above_zero("model.attention_softcap", *cap);
+        }
         if let Some(vocab_size) = vocab_size {
             problems.size("model.vocab_size", *vocab_size);
         }
@@ -447,7 +491,7 @@ impl ModelConfig {
         }
         problems.below_one("model.dropout", *dropout);
         if let Some(scaling) = rope_scaling {
-            self.check_scaling(*scaling, problems);
+            self.check_scaling(scaling, problems);
         }
     }
 
@@ -470,20 +514,21 @@ impl ModelConfig {
         problems.0.push(format!("model.position = \"rope\" rotates pairs: {of} must be even, and is {n}"));
     }
 
-    fn check_scaling(&self, scaling: RopeScaling, problems: &mut Problems) {
+    fn check_scaling(&self, scaling: &RopeScaling, problems: &mut Problems) {
         if self.position != PositionKind::Rope {
             problems
                 .0
                 .push("model.rope_scaling is only for model.position = \"rope\": leave it out, or use rope".to_owned());
         }
-        let factor = scaling.factor();
-        let is_factor = factor.is_finite() && factor >= 1.0;
-        problems.must(is_factor, "model.rope_scaling.factor", factor, "be a finite number, 1 or more");
+        if let Some(factor) = scaling.factor() {
+            let is_factor = factor.is_finite() && factor >= 1.0;
+            problems.must(is_factor, "model.rope_scaling.factor", factor, "be a finite number, 1 or more");
+        }
         let mut above = |key: &str, value: f64, than: &str, least: f64| {
             let rule = format!("be a finite number above {than} = {least}");
             problems.must(value.is_finite() && value > least, key, value, &rule);
         };
-        let (low, original) = match scaling {
+        let (low, original) = match *scaling {
             RopeScaling::Linear { .. } => return,
             RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor, original_context_length, .. } => {
                 above("model.rope_scaling.high_freq_factor", high_freq_factor, "low_freq_factor", low);
@@ -494,6 +539,21 @@ impl ModelConfig {
                 above("model.rope_theta", self.rope_theta, "the smallest with yarn", 1.0);
                 problems.above_zero("model.rope_scaling.attention_factor", scaling.attention_factor());
                 (("model.rope_scaling.beta_slow", beta_slow), original_context_length)
+            }
+            RopeScaling::Longrope {
+                ref short_factors,
+                ref long_factors,
+                original_context_length,
+                attention_factor,
+            } => {
+                let n_pairs = self.rotary_dim() / 2;
+                for (key, factors) in [("short_factors", short_factors), ("long_factors", long_factors)] {
+                    let are_factors = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
+                    let rule = format!("hold {n_pairs} numbers above 0, one for each pair of rotated dimensions");
+                    let key = format!("model.rope_scaling.{key}");
+                    problems.must(are_factors && factors.len() == n_pairs, &key, format!("{factors:?}"), &rule);
+                }
+                (("model.rope_scaling.attention_factor", attention_factor), original_context_length)
             }
         };
         problems.above_zero(low.0, low.1);

@@ -36,9 +36,9 @@ pub enum Role {
     AttentionNorm,
     /// The fused projection to queries, keys and values, which lie side by side in columns of these numbers.
     Qkv([usize; 3]),
-    /// The norm of each head's queries.
+    /// The norm of queries.
     QNorm,
-    /// The norm of each head's keys.
+    /// The norm of keys.
     KNorm,
     /// The output projection of attention.
     AttentionOutput,
@@ -142,13 +142,17 @@ impl Parameter {
         let std_to_residual = if config.zero_init_projections { 0.0 } else { std / (2.0 * n_layers as f64).sqrt() };
 
         let mut block = Section::new(format!("blocks.{block_idx}."));
-        block.norm("attention_norm", Role::AttentionNorm, config);
+        if config.pre_norm {
+            block.norm("attention_norm", Role::AttentionNorm, config);
+        }
         let attention = MultiHeadAttentionConfig::from_model(config, block_idx);
         block.attention("attention.", &attention, std_to_residual);
         if config.post_norm {
             block.norm("post_attention_norm", Role::PostAttentionNorm, config);
         }
-        block.norm("mlp_norm", Role::MlpNorm, config);
+        if config.pre_norm {
+            block.norm("mlp_norm", Role::MlpNorm, config);
+        }
         block.linear("mlp.expand", Role::Up, [c, f], std, bias);
         if config.is_gated() {
             block.linear("mlp.gate", Role::Gate, [c, f], std, bias);
@@ -254,9 +258,9 @@ impl Section {
         let (qkv, std) = ([d_heads, d_kv, d_kv], STANDARD_DEVIATION);
         self.linear(&format!("{at}qkv"), Role::Qkv(qkv), [c, qkv.iter().sum()], std, config.qkv_bias);
         self.linear(&format!("{at}output"), Role::AttentionOutput, [d_heads, c], std_to_residual, config.bias);
-        if config.qk_norm.is_some() && config.norm_weights {
-            self.scale(&format!("{at}q_norm"), Role::QNorm, head_dim);
-            self.scale(&format!("{at}k_norm"), Role::KNorm, head_dim);
+        if let Some(widths) = config.qk_norm_widths().filter(|_| config.norm_weights) {
+            self.scale(&format!("{at}q_norm"), Role::QNorm, widths[0]);
+            self.scale(&format!("{at}k_norm"), Role::KNorm, widths[1]);
         }
         // The first block has no earlier values to mix in.
         if config.value_residual == Some(ValueResidual::Later) {

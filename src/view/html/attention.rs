@@ -152,6 +152,8 @@ struct Data<'a> {
     prepared: String,
     /// The factor of scores, unless it is one over the square root of `head_dim`.
     scale: Option<f64>,
+    /// The cap of scores, if there is one.
+    softcap: Option<f64>,
     /// The attention window of each layer, the token itself included; none for all earlier tokens.
     windows: Vec<Option<usize>>,
     /// The packing of the lists.
@@ -223,6 +225,7 @@ impl<'a> Data<'a> {
             head_dim: config.head_dim,
             prepared: prepared(config),
             scale: config.attention_scale,
+            softcap: config.attention_softcap,
             windows: layers.iter().map(|layer| config.attention_window_of(*layer)).collect(),
             packing,
             weights,
@@ -239,8 +242,9 @@ impl<'a> Data<'a> {
 
 /// The steps between the projection of queries and keys and their product, in words.
 fn prepared(config: &ModelConfig) -> String {
-    let norm = config.qk_norm.then_some("normed in each head (qk_norm)");
-    let rotation = (config.position == PositionKind::Rope).then_some("turned by their position (rope)");
+    let of = if config.qk_norm_across_heads { "over all heads" } else { "in each head" };
+    let norm = config.qk_norm.then(|| format!("normed {of} (qk_norm)"));
+    let rotation = (config.position == PositionKind::Rope).then(|| "turned by their position (rope)".to_owned());
     norm.into_iter().chain(rotation).collect::<Vec<_>>().join(" and ")
 }
 
@@ -270,6 +274,9 @@ fn facts(details: &PromptAttention, packing: Packing) -> String {
     }
     if let Some(scale) = config.attention_scale {
         facts += &format!(" Scores are q · k times {scale}, not over √d.");
+    }
+    if let Some(cap) = config.attention_softcap {
+        facts += &format!(" Scores are capped: {cap} · tanh(score / {cap}).");
     }
     if config.attention_window.iter().any(|window| *window > 0) {
         let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();

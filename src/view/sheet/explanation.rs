@@ -56,6 +56,7 @@ fn matched(it: &Explanation, prompt: &Prompt) -> Grid {
         None => format!("divided by the root of {}", it.head_dim),
         Some(scale) => format!("times {scale}"),
     };
+    let scaled = it.softcap.map_or(scaled.clone(), |cap| format!("{scaled}, capped at {cap}"));
     let some = |numbers: &[f64]| numbers.iter().copied().map(Some).collect::<Vec<_>>();
     let rows = vec![
         ("3. q · k".to_owned(), some(&it.scores)),

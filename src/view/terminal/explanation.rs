@@ -126,6 +126,8 @@ impl Writer<'_> {
             None => format!("Divided by sqrt({}) = {:.4}", it.head_dim, (it.head_dim as f64).sqrt()),
             Some(scale) => format!("Times {scale}, the model's attention_scale"),
         };
+        let capped = it.softcap.map(|cap| format!(", then at most {cap} by its tanh (attention_softcap)"));
+        let scaled = scaled + &capped.unwrap_or_default();
         self.line(format!("\n3. The query times every key: how well they match\n4. {scaled}"));
         let before = it.window.map_or(String::new(), |n| format!(" and those before the last {n}"));
         self.line(format!("5. Later tokens{before} are masked; softmax turns the rest into weights that sum to 1"));

@@ -55,15 +55,17 @@ pub(super) const FAMILY: Family = Family {
             ..llama::FAMILY.hf.tensors
         },
     },
-    gguf: Some(LlamaCpp {
-        architecture: "gemma3",
-        read,
-        write,
-        tensors: gguf::TENSORS,
-        has_windows: true,
-        has_rope_freqs: false,
-        ..llama::GGUF
-    }),
+    gguf: Some(GGUF),
+};
+
+pub(super) const GGUF: LlamaCpp = LlamaCpp {
+    architecture: "gemma3",
+    read,
+    write,
+    tensors: gguf::TENSORS,
+    has_windows: true,
+    has_rope_freqs: false,
+    ..llama::GGUF
 };
 
 /// The base of the wavelengths in layers with windows, which llama.cpp takes for granted.
@@ -74,7 +76,7 @@ const PERIOD: usize = 6;
 const LAYERS_OF_27B: usize = 62;
 
 /// Token embeddings are multiplied by the root of their width.
-fn embedding_scale(config: &ModelConfig) -> f64 {
+pub(super) fn embedding_scale(config: &ModelConfig) -> f64 {
     (config.d_model as f64).sqrt()
 }
 
@@ -111,7 +113,7 @@ fn keys() -> Vec<Key> {
 }
 
 /// A number without its fraction, if that is rounding.
-fn whole_if_it_is(number: f64) -> Value {
+pub(super) fn whole_if_it_is(number: f64) -> Value {
     let whole = number.round();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is near")]
     if (number - whole).abs() < 1e-9 * whole { (whole as u64).into() } else { number.into() }
@@ -119,11 +121,16 @@ fn whole_if_it_is(number: f64) -> Value {
 
 /// Reads the scale of scores and the cap of logits.
 fn read_scales(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
+    read_scale(keys, model);
+    model.logit_softcap = keys.get("final_logit_softcapping").is_some().then(|| keys.number("final_logit_softcapping"));
+    keys.none("attn_logit_softcapping", "scores without a cap are supported");
+}
+
+/// Reads the scale of scores.
+pub(super) fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     let scale = keys.number_or("query_pre_attn_scalar", 256.0).powf(-0.5);
     let is_plain = (scale - ModelConfig { attention_scale: None, ..model.clone() }.attention_scale()).abs() < 1e-12;
     model.attention_scale = (!is_plain).then_some(scale);
-    model.logit_softcap = keys.get("final_logit_softcapping").is_some().then(|| keys.number("final_logit_softcapping"));
-    keys.none("attn_logit_softcapping", "scores without a cap are supported");
 }
 
 /// Reads the windows, of all layers but those that `layer_types` or `sliding_window_pattern` names.
@@ -142,7 +149,7 @@ fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), Int
     config.rope_local_theta = Some(keys.float("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA));
     config.embedding_scale = embedding_scale(config);
     config.logit_softcap = keys.float("final_logit_softcapping")?.filter(|cap| *cap > 0.0);
-    config.attention_scale = scale_of_27b(config);
+    config.attention_scale = scale_of_27b(config, LAYERS_OF_27B);
     Ok(())
 }
 
@@ -157,11 +164,7 @@ fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
     if window > 0 && (local - LOCAL_THETA).abs() > 0.0 {
         return Err(format!("model.rope_local_theta = {local}: llama.cpp has {LOCAL_THETA} in this family"));
     }
-    let expected = ModelConfig { attention_scale: scale_of_27b(config), ..config.clone() }.attention_scale();
-    if (config.attention_scale() / expected - 1.0).abs() > 1e-6 {
-        let scale = config.attention_scale();
-        return Err(format!("model.attention_scale = {scale}: llama.cpp has {expected} for a model of this size"));
-    }
+    check_scale(config, scale_of_27b(config, LAYERS_OF_27B))?;
     let mut keys = (llama::GGUF.write)(config)?;
     keys.push(("attention.sliding_window", gguf::Value::count(window)));
     keys.extend(config.logit_softcap.map(|cap| ("final_logit_softcapping", gguf::Value::f32(cap))));
@@ -174,7 +177,17 @@ fn is_global(layer: usize) -> bool {
 }
 
 /// The scale of scores in the largest model, which llama.cpp knows by its layers; `None` in all others.
-fn scale_of_27b(config: &ModelConfig) -> Option<f64> {
+pub(super) fn scale_of_27b(config: &ModelConfig, its_layers: usize) -> Option<f64> {
     let width = config.d_model as f64 / config.n_heads as f64;
-    (config.n_layers == LAYERS_OF_27B).then(|| width.powf(-0.5))
+    (config.n_layers == its_layers).then(|| width.powf(-0.5))
+}
+
+/// Checks that the scale of scores is llama.cpp's.
+pub(super) fn check_scale(config: &ModelConfig, in_llama_cpp: Option<f64>) -> Result<(), String> {
+    let scale = config.attention_scale();
+    let expected = ModelConfig { attention_scale: in_llama_cpp, ..config.clone() }.attention_scale();
+    match (scale / expected - 1.0).abs() > 1e-6 {
+        true => Err(format!("model.attention_scale = {scale}: llama.cpp has {expected} for a model of this size")),
+        false => Ok(()),
+    }
 }

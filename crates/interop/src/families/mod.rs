@@ -3,6 +3,7 @@
 //! keys of `[model]`, but no files.
 
 mod arcee;
+mod gemma2;
 mod gemma3;
 mod gpt2;
 mod gpt_neo;
@@ -10,6 +11,7 @@ mod gpt_neox;
 mod granite;
 mod llama;
 mod mistral;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -77,7 +79,7 @@ type OwnKeys = Vec<(&'static str, Value)>;
 
 impl Family {
     /// All families, in the order of messages. A config that belongs to several is of the first.
-    pub const ALL: [&'static Self; 13] = [
+    pub const ALL: [&'static Self; 15] = [
         &gpt2::FAMILY,
         &llama::FAMILY,
         &mistral::FAMILY,
@@ -90,7 +92,9 @@ impl Family {
         &phi3::FAMILY,
         &smollm3::FAMILY,
         &granite::FAMILY,
+        &gemma2::FAMILY,
         &gemma3::FAMILY,
+        &olmo2::FAMILY,
     ];
 
     /// Its name, the `model_type` of transformers.
@@ -157,9 +161,11 @@ impl Family {
             bias,
             qkv_bias,
             qk_norm,
+            qk_norm_across_heads,
             parallel_residual,
             attention_window,
             attention_scale: _, // checked by its method
+            attention_softcap,
             tie_embeddings: _,
             zero_init_projections: _, // affects initialization only
             norm_weights,
@@ -174,6 +180,7 @@ impl Family {
             rope_layers,
             rope_scaling: _,
             post_norm,
+            pre_norm,
             rope_local_theta,
         } = config;
         let nearest = (self.nearest)(config);
@@ -183,8 +190,12 @@ impl Family {
         obstacles.must_be("norm_eps", norm_eps, &nearest.norm_eps);
         obstacles.must_be("mlp", mlp, &nearest.mlp);
         obstacles.must_be("qk_norm", qk_norm, &nearest.qk_norm);
+        if *qk_norm && nearest.qk_norm {
+            obstacles.must_be("qk_norm_across_heads", qk_norm_across_heads, &nearest.qk_norm_across_heads);
+        }
         obstacles.must_be("parallel_residual", parallel_residual, &nearest.parallel_residual);
         obstacles.must_be("post_norm", post_norm, &nearest.post_norm);
+        obstacles.must_be("pre_norm", pre_norm, &nearest.pre_norm);
         if *position == PositionKind::Rope {
             obstacles.must_be("rotary_fraction", rotary_fraction, &nearest.rotary_fraction);
             if rope_layers.contains(&false) && nearest.rope_layers != *rope_layers {
@@ -213,6 +224,9 @@ impl Family {
         obstacles.must_be("norm_weights", norm_weights, &nearest.norm_weights);
         obstacles.must_be("value_residual", value_residual, &nearest.value_residual);
         obstacles.must_be("embedding_skip", embedding_skip, &nearest.embedding_skip);
+        if *attention_softcap != nearest.attention_softcap {
+            obstacles.add("attention_softcap", attention_softcap, "has no cap on its scores");
+        }
         if *logit_softcap != nearest.logit_softcap {
             obstacles.add("logit_softcap", logit_softcap, "has no cap on its logits");
         }
@@ -230,9 +244,11 @@ fn plain(config: &ModelConfig) -> ModelConfig {
     ModelConfig {
         rotary_fraction: 1.0,
         qk_norm: false,
+        qk_norm_across_heads: false,
         parallel_residual: false,
         attention_window: vec![0; config.attention_window.len()],
         attention_scale: None,
+        attention_softcap: None,
         norm_weights: true,
         value_residual: false,
         embedding_skip: false,
@@ -242,6 +258,7 @@ fn plain(config: &ModelConfig) -> ModelConfig {
         logit_scale: 1.0,
         rope_layers: Vec::new(),
         post_norm: false,
+        pre_norm: true,
         rope_local_theta: None,
         ..config.clone()
     }

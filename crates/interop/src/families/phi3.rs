@@ -1,5 +1,5 @@
 //! Phi-3 and Phi-4: like Llama, without biases, with one projection to queries, keys and values, one to both inputs of the
-//! MLP, and sliding windows. Their `longrope` scaling is not supported.
+//! MLP, and sliding windows.
 //!
 //! Source: Abdin et al. 2024, "Phi-3 Technical Report: A Highly Capable Language Model Locally on Your Phone".
 
@@ -8,7 +8,7 @@ use crate::gguf;
 use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig};
+use tinderbox_train::config::{MlpKind, ModelConfig, RopeScaling};
 
 pub(super) const FAMILY: Family = Family {
     name: "phi3",
@@ -32,6 +32,10 @@ pub(super) const FAMILY: Family = Family {
             let last = [
                 Key::Activation("hidden_act", &[("silu", MlpKind::Swiglu), ("swish", MlpKind::Swiglu)]),
                 Key::Rope("rope_theta", Some(("partial_rotary_factor", 1.0))),
+                Key::Written("original_max_position_embeddings", |model| match model.rope_scaling {
+                    Some(RopeScaling::Longrope { original_context_length: original, .. }) => original.into(),
+                    _ => model.context_length.into(),
+                }),
                 Key::Size("num_hidden_layers", |model| &mut model.n_layers),
                 Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, |model| model.n_heads),
                 Key::Size("intermediate_size", |model| &mut model.d_ff),

@@ -81,10 +81,11 @@ pub(super) fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorTy
     }
 }
 
-/// The tensor that encodes Llama 3's `RoPE` scaling.
-fn rope_freqs(config: &ModelConfig) -> Option<(String, LazyTensor)> {
-    let scaling = config.rope_scaling.filter(|_| config.position == PositionKind::Rope)?;
-    let factors = rope_freqs::factors(&scaling, config.rope_theta, config.rotary_dim())?;
-    let tensor = LazyTensor::computed(vec![factors.len()], move |sink| sink(&factors));
-    Some((rope_freqs::TENSOR.to_owned(), tensor))
+/// The tensors that encode a scaling of `RoPE`.
+fn rope_freqs(config: &ModelConfig) -> impl Iterator<Item = (String, LazyTensor)> {
+    let scaling = config.rope_scaling.as_ref().filter(|_| config.position == PositionKind::Rope);
+    let tensors = scaling.map(|scaling| rope_freqs::tensors(scaling, config.rope_theta, config.rotary_dim()));
+    tensors.into_iter().flatten().map(|(name, factors)| {
+        (name.to_owned(), LazyTensor::computed(vec![factors.len()], move |sink| sink(&factors)))
+    })
 }

@@ -21,7 +21,8 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
     let vocab = Vocab::read(&metadata)?;
     let tokenizer = vocab.to_tokenizer(&metadata)?;
     let generate = GenerateConfig { stop_token_ids: vocab.ends, ..GenerateConfig::default() };
-    tensors.remove(rope_freqs::TENSOR); // it is part of the config
+    // These are part of the config.
+    rope_freqs::LONGROPE.into_iter().chain([rope_freqs::TENSOR]).for_each(|name| drop(tensors.remove(name)));
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();
     let path = path.to_owned();
     Ok(Source { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, generate, tensors })

@@ -1,14 +1,16 @@
-//! `rope_freqs.weight`: the factors by which llama.cpp divides the frequencies of `RoPE`, one per pair of dimensions.
-//! They encode Llama 3's scaling in a file.
+//! The factors by which llama.cpp divides the frequencies of `RoPE`, one per pair of dimensions, as tensors:
+//! `rope_freqs.weight`, which encodes Llama 3's scaling, and `LongRoPE`'s two lists.
 //!
-//! Source: llama.cpp, `generate_extra_tensors` in `conversion/llama.py`.
+//! Source: llama.cpp, `generate_extra_tensors` in `conversion/llama.py` and `conversion/phi.py`.
 
 use std::f64::consts::PI;
 
 use tinderbox_train::config::RopeScaling;
 
-/// The name of the tensor.
+/// The name of the tensor of Llama 3's scaling.
 pub(super) const TENSOR: &str = "rope_freqs.weight";
+/// The names of the tensors of `LongRoPE`, for contexts up to the original, and for longer ones.
+pub(super) const LONGROPE: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// The settings of Llama 3.1 and later besides the factor.
 const LOW_FREQ_FACTOR: f64 = 1.0;
@@ -19,8 +21,20 @@ const ORIGINAL_CONTEXT_LENGTH: usize = 8192;
 /// single precision.
 const TOLERANCE: f64 = 1e-4;
 
-/// The factors of a scaling, for a head with `rotary_dim` rotated dimensions; `None` if the scaling has none.
-pub(super) fn factors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> Option<Vec<f32>> {
+/// The tensors of a scaling, for a head with `rotary_dim` rotated dimensions.
+pub(super) fn tensors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> Vec<(&'static str, Vec<f32>)> {
+    #[allow(clippy::cast_possible_truncation, reason = "to single precision")]
+    let single = |factors: &[f64]| factors.iter().map(|factor| *factor as f32).collect();
+    match scaling {
+        RopeScaling::Longrope { short_factors, long_factors, .. } => {
+            LONGROPE.into_iter().zip([single(short_factors), single(long_factors)]).collect()
+        }
+        _ => factors(scaling, theta, rotary_dim).map(|factors| (TENSOR, factors)).into_iter().collect(),
+    }
+}
+
+/// The factors of Llama 3's scaling, for a head with `rotary_dim` rotated dimensions; `None` for another scaling.
+fn factors(scaling: &RopeScaling, theta: f64, rotary_dim: usize) -> Option<Vec<f32>> {
     let &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length } = scaling else {
         return None;
     };

@@ -18,6 +18,8 @@ use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 const ARCHITECTURE: &str = "general.architecture";
 /// A key that only Tinderbox reads.
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
+/// The architecture whose `LongRoPE` llama.cpp knows.
+const LONGROPE_ARCHITECTURE: &str = "phi3";
 /// Marks a file as written here, and so as one that a later export may replace.
 const EXPORTED: &str = "tinderbox.exported";
 /// The text at which the documents of the training text ended.
@@ -70,7 +72,7 @@ pub(super) fn read(
         head_dim,
         d_ff: keys.count("feed_forward_length")?,
         rope_theta,
-        rope_scaling: rope_scaling(&keys, tensors.get(rope_freqs::TENSOR), rope_theta)?,
+        rope_scaling: rope_scaling(&keys, tensors, rope_theta)?,
         rotary_fraction: rotary_fraction(&keys, head_dim)?,
         norm_eps: keys.required(norm_eps, keys.float(norm_eps)?)?,
         bias: family.has_all_biases || has("blk.0.attn_output.bias"),
@@ -127,13 +129,13 @@ pub(super) fn write(
         add("rope.dimension_count", Value::count(config.rotary_dim()));
         add("rope.freq_base", Value::f32(config.rope_theta));
     }
-    match config.rope_scaling.filter(|_| config.position == PositionKind::Rope) {
+    match config.rope_scaling.as_ref().filter(|_| config.position == PositionKind::Rope) {
         None => {}
-        Some(RopeScaling::Linear { factor }) => {
+        Some(&RopeScaling::Linear { factor }) => {
             add("rope.scaling.type", Value::string("linear"));
             add("rope.scaling.factor", Value::f32(factor));
         }
-        Some(scaling @ RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, .. }) => {
+        Some(scaling @ &RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, .. }) => {
             add("rope.scaling.type", Value::string("yarn"));
             add("rope.scaling.factor", Value::f32(factor));
             add("rope.scaling.original_context_length", Value::count(original_context_length));
@@ -143,6 +145,17 @@ pub(super) fn write(
             let share = scaling.attention_factor() / RopeScaling::default_attention_factor(factor);
             add("rope.scaling.attn_factor", Value::f32(share));
         }
+        Some(&RopeScaling::Longrope { .. }) if gguf.architecture != LONGROPE_ARCHITECTURE => {
+            return Err(no_gguf(format!(
+                "model.rope_scaling has the kind \"longrope\", which llama.cpp knows in {LONGROPE_ARCHITECTURE} only, \
+                 and the model is of the family {family}"
+            )));
+        }
+        // The factors are tensors.
+        Some(&RopeScaling::Longrope { original_context_length, attention_factor, .. }) => {
+            add("rope.scaling.original_context_length", Value::count(original_context_length));
+            add("rope.scaling.attn_factor", Value::f32(attention_factor));
+        }
         Some(RopeScaling::Llama3 { .. }) if !gguf.has_rope_freqs => {
             let known = architectures(|gguf| gguf.has_rope_freqs).join(" and ");
             return Err(no_gguf(format!(
@@ -151,7 +164,7 @@ pub(super) fn write(
             )));
         }
         // llama.cpp reads the tensor of factors; these keys are for reading the file back.
-        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
+        Some(&RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
             let mut add = |key: &str, value: Value| values.push((format!("{OWN_SCALING}.{key}"), value));
             add("factor", Value::f32(factor));
             add("low_freq_factor", Value::f32(low_freq_factor));
@@ -269,6 +282,26 @@ fn rotary_fraction(keys: &ArchitectureKeys<'_>, head_dim: usize) -> Result<f64, 
     Ok(if is_less { fraction.next_up() } else { fraction })
 }
 
+/// `LongRoPE`, whose lists are tensors; `None` without them.
+fn longrope(
+    keys: &ArchitectureKeys<'_>,
+    tensors: &BTreeMap<String, StoredTensor>,
+) -> Result<Option<RopeScaling>, InteropError> {
+    let [Some(short), Some(long)] = rope_freqs::LONGROPE.map(|name| tensors.get(name)) else { return Ok(None) };
+    let path = keys.metadata.path();
+    let factors = |tensor: &StoredTensor| {
+        let factors = tensor.numbers.read().map_err(cannot_read(path))?.values;
+        Ok::<_, InteropError>(factors.into_iter().map(shortest).collect())
+    };
+    let original_context_length = keys.count("rope.scaling.original_context_length")?;
+    Ok(Some(RopeScaling::Longrope {
+        short_factors: factors(short)?,
+        long_factors: factors(long)?,
+        original_context_length,
+        attention_factor: keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0),
+    }))
+}
+
 /// `YaRN`, which llama.cpp computes as transformers does, with one factor more for queries and keys.
 fn yarn(keys: &ArchitectureKeys<'_>, factor: f64) -> Result<RopeScaling, InteropError> {
     let share = keys.float("rope.scaling.attn_factor")?.filter(|share| (share - 1.0).abs() > f64::from(f32::EPSILON));
@@ -286,9 +319,12 @@ fn yarn(keys: &ArchitectureKeys<'_>, factor: f64) -> Result<RopeScaling, Interop
 
 fn rope_scaling(
     keys: &ArchitectureKeys<'_>,
-    freqs: Option<&StoredTensor>,
+    tensors: &BTreeMap<String, StoredTensor>,
     theta: f64,
 ) -> Result<Option<RopeScaling>, InteropError> {
+    if let Some(longrope) = longrope(keys, tensors)? {
+        return Ok(Some(longrope));
+    }
     let factor = keys.float("rope.scaling.factor")?.or(keys.float("rope.scale_linear")?);
     match (keys.string("rope.scaling.type")?.unwrap_or("linear"), factor) {
         ("none", _) | ("linear", None | Some(0.0 | 1.0)) => {}
@@ -299,7 +335,7 @@ fn rope_scaling(
             return Err(keys.unsupported("rope.scaling.type", &format!("{other:?}"), supported));
         }
     }
-    let Some(freqs) = freqs else { return Ok(None) };
+    let Some(freqs) = tensors.get(rope_freqs::TENSOR) else { return Ok(None) };
     let path = keys.metadata.path();
     let factors = freqs.numbers.read().map_err(cannot_read(path))?.values;
     let found = rope_freqs::scaling(&factors, theta, own_scaling(keys.metadata)?);

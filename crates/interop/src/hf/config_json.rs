@@ -57,6 +57,19 @@ impl<'a> ConfigJson<'a> {
         self.number_or(key, 1.0)
     }
 
+    /// A required list of numbers.
+    pub(crate) fn numbers(&mut self, key: &str) -> Vec<f64> {
+        let Some(value) = self.get(key) else {
+            self.problems.push(format!("{key} is missing"));
+            return Vec::new();
+        };
+        let numbers = value.as_array().and_then(|all| all.iter().map(number).collect());
+        numbers.unwrap_or_else(|| {
+            self.problem(key, value, "a list of numbers is expected");
+            Vec::new()
+        })
+    }
+
     pub(crate) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         let Some(value) = self.get(key) else { return default };
         value.as_bool().unwrap_or_else(|| {

@@ -6,7 +6,7 @@ use super::ConfigJson;
 use tinderbox_train::config::{ModelConfig, RopeScaling};
 
 /// The settings of `RoPE`.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Rope {
     theta: f64,
     fraction: f64,
@@ -84,14 +84,15 @@ fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: Rope) -> Option<Rope
     let rope = Rope {
         theta: inner.number_or("rope_theta", outer.theta),
         fraction: inner.number_or("partial_rotary_factor", outer.fraction),
-        scaling: scaling(&mut inner, keys.get("original_max_position_embeddings")),
+        scaling: scaling(&mut inner, keys),
     };
     keys.problems.extend(inner.problems.into_iter().map(|problem| format!("{name}.{problem}")));
     Some(rope)
 }
 
-/// `original` is the context length before scaling in older files.
-fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeScaling> {
+/// The scaling in a table of the keys `outer`.
+fn scaling(keys: &mut ConfigJson<'_>, outer: &ConfigJson<'_>) -> Option<RopeScaling> {
+    let original = outer.get("original_max_position_embeddings"); // in older files
     let key = if keys.get("rope_type").is_some() { "rope_type" } else { "type" };
     let kind = keys.get(key)?;
     match kind.as_str() {
@@ -118,8 +119,20 @@ fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeSc
                 attention_factor: is_given.then(|| keys.number("attention_factor")),
             })
         }
+        Some("longrope" | "su") => {
+            let original_context_length = original_context_length(keys, original);
+            let longest = outer.get("max_position_embeddings").and_then(Value::as_u64);
+            let longest = longest.and_then(|n| usize::try_from(n).ok()).unwrap_or(original_context_length);
+            let default = RopeScaling::longrope_attention_factor(longest, original_context_length);
+            Some(RopeScaling::Longrope {
+                short_factors: keys.numbers("short_factor"),
+                long_factors: keys.numbers("long_factor"),
+                original_context_length,
+                attention_factor: keys.number_or("attention_factor", default),
+            })
+        }
         _ => {
-            keys.problem(key, kind, "\"default\", \"linear\", \"llama3\", \"yarn\" are supported");
+            keys.problem(key, kind, "\"default\", \"linear\", \"llama3\", \"yarn\", \"longrope\" are supported");
             None
         }
     }
@@ -137,14 +150,23 @@ fn original_context_length(keys: &mut ConfigJson<'_>, outside: Option<&Value>) -
 
 /// The table `rope_scaling` of a model; null if it has none.
 pub(super) fn rope_scaling(model: &ModelConfig) -> Value {
-    match model.rope_scaling {
-        None => Value::Null,
-        Some(RopeScaling::Linear { factor }) => json!({ "rope_type": "linear", "factor": factor }),
-        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => json!({
+    let Some(scaling) = &model.rope_scaling else { return Value::Null };
+    match *scaling {
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length } => json!({
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
         }),
-        Some(RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor }) => {
+        RopeScaling::Longrope {
+            ref short_factors,
+            ref long_factors,
+            original_context_length,
+            attention_factor,
+        } => json!({
+            "rope_type": "longrope", "short_factor": short_factors, "long_factor": long_factors,
+            "original_max_position_embeddings": original_context_length, "attention_factor": attention_factor,
+        }),
+        RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor } => {
             let mut table = json!({
                 "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_context_length,
             });

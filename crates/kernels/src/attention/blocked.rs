@@ -12,7 +12,7 @@ use std::ops::Range;
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, assert_shape};
 
-use super::{BLOCKED, unseen, visible};
+use super::{BLOCKED, capped, unseen, visible};
 use crate::dropout::{Dropout, Mask};
 use crate::op::{Operation, Wanted, apply};
 
@@ -32,6 +32,8 @@ const WINDOWED: usize = 256;
 pub struct CausalAttention {
     /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
+    /// The cap of scores: see [`softcap`](crate::softcap).
+    pub softcap: Option<f64>,
     /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
     /// Dropout of the weights, which removes whole connections between positions in training.
@@ -91,7 +93,7 @@ impl Operation for InBlocks {
         let sizes = sizes(&q, &k);
         let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         for block in self.blocks(sizes) {
-            let scores = self.scores(&block, &q, &k); // [B, H, R, S]
+            let scores = self.masked(&block, self.scores(&block, &q, &k)); // [B, H, R, S]
             let max = scores.clone().max_dim(3); // [B, H, R, 1]
             let mut weights = (scores - max.clone()).exp();
             let sum = weights.clone().sum_dim(3); // [B, H, R, 1]
@@ -125,13 +127,21 @@ impl Operation for InBlocks {
         // Begins with the last block, which without a window sees all keys; the others see a part of them.
         for block in self.blocks(sizes).into_iter().rev() {
             let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
-            let mut weights = (self.scores(&block, &q, &k) - max).exp() / sum; // [B, H, R, S]
+            let scores = self.scores(&block, &q, &k); // [B, H, R, S]
+            let slope = self.attention.softcap.map(|cap| {
+                let share = scores.clone() / cap;
+                (share.clone() * share).neg() + 1.0
+            });
+            let mut weights = (self.masked(&block, scores) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
             let mask = self.mask(sizes, &block, &q);
             if let Some(mask) = &mask {
                 grad_weights = mask.apply(grad_weights);
             }
-            let grad_scores = weights.clone() * (grad_weights - delta); // [B, H, R, S]
+            let mut grad_scores = weights.clone() * (grad_weights - delta); // [B, H, R, S]
+            if let Some(slope) = slope {
+                grad_scores = grad_scores * slope;
+            }
             if let Some(mask) = &mask {
                 weights = mask.apply(weights);
             }
@@ -160,12 +170,15 @@ impl InBlocks {
         blocks.collect()
     }
 
-    /// The scores of a block's queries with each key that one of them sees, and a floor where a query must not see the
-    /// key: `[B, H, R, S]`.
+    /// The scores of a block's queries with each key that one of them sees, capped if there is a cap: `[B, H, R, S]`.
     fn scores(&self, block: &QueryBlock, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
         let q = block.rows(q) * self.attention.scale; // fewer numbers than the scores
-        let device = q.device();
-        let scores = product(q, block.seen(k).swap_dims(2, 3));
+        capped(product(q, block.seen(k).swap_dims(2, 3)), self.attention.softcap)
+    }
+
+    /// The scores, and a floor where a query must not see the key: `[B, H, R, S]`.
+    fn masked(&self, block: &QueryBlock, scores: Tensor<4>) -> Tensor<4> {
+        let device = scores.device();
         if block.queries.len() == 1 {
             return scores; // a single query sees all of its keys
         }
@@ -297,7 +310,7 @@ mod tests {
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(40), Some(1000)];
 
     fn attention(window: Option<usize>, dropout: Option<Dropout>) -> CausalAttention {
-        CausalAttention { scale: 0.3, window, dropout }
+        CausalAttention { scale: 0.3, softcap: None, window, dropout }
     }
 
     /// The bytes of scores of this many queries.
@@ -324,7 +337,10 @@ mod tests {
 
     #[test]
     fn equals_the_explicit_attention_and_its_gradients_in_blocks_of_any_size() {
-        let attentions = WINDOWS.map(|window| [None, Some(DROPOUT)].map(|dropout| attention(window, dropout)));
+        let attentions = WINDOWS.map(|window| {
+            let [plain, dropping] = [None, Some(DROPOUT)].map(|dropout| attention(window, dropout));
+            [plain, dropping, CausalAttention { softcap: Some(0.4), ..dropping }]
+        });
         for (shape, attention) in
             SHAPES.into_iter().flat_map(|shape| attentions.as_flattened().iter().map(move |x| (shape, *x)))
         {

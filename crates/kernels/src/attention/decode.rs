@@ -186,7 +186,7 @@ impl WithSimd for Task<'_> {
             multiply(Exact(simd), q, keys, &mut scores);
             for row in 0..n {
                 let visible = heads.visible(position(first + row), seen.start);
-                softmax::<S, WIDTH>(&mut scores, row, visible, 1.0);
+                softmax::<S, WIDTH>(&mut scores, row, visible, 1.0, heads.cap());
             }
             let weights = Plain(PackedRef::new(scores.rows, [n, seen.len()]));
             let values = self.shape.values(self.values, seen.end).rows(seen);
@@ -268,6 +268,7 @@ mod tests {
                     rotation: (n_pairs > 0)
                         .then(|| Angles { tables: tables.each_ref().map(|table| &table[..]), n_pairs }),
                     scale: 0.1 + i as f64 / 10.0,
+                    softcap: (i % 3 == 1).then_some(0.7),
                     window,
                 };
                 let tensor = |x: &[f32]| Tensor::<1>::from_data(TensorData::from(x), &Device::flex());
@@ -278,6 +279,7 @@ mod tests {
                     norm: heads.norms.map(|[q, k]| QkNorm { q: tensor(q), k: tensor(k), epsilon: 1e-6 }),
                     rotation: heads.rotation.map(|angles| angles.tables.map(table)),
                     scale: heads.scale,
+                    softcap: heads.softcap,
                     window,
                     dropout: None,
                     lengths: None,

@@ -25,6 +25,8 @@ pub struct Heads<'a> {
     pub rotation: Option<Angles<'a>>,
     /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
+    /// The cap of scores: see [`softcap`](crate::softcap).
+    pub softcap: Option<f64>,
     /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
 }
@@ -74,6 +76,11 @@ impl Heads<'_> {
     /// The factor of scores. It is the reciprocal of a divisor rounded to f32, as `sqrt(D)` is in `1 / sqrt(D)`.
     pub(super) fn scale(self) -> f32 {
         1.0 / in_f32(1.0 / self.scale)
+    }
+
+    /// The cap of scores.
+    pub(super) fn cap(self) -> Option<f32> {
+        self.softcap.map(in_f32)
     }
 
     /// The keys that a range of queries sees, extended down to the beginning of a panel.

@@ -16,7 +16,7 @@ pub use blocked::{CausalAttention, causal_attention, causal_attention_in_blocks}
 
 use crate::dropout::Dropout;
 use crate::memory::bytes;
-use crate::{Operations, TrainingMemory, flex, rms_norm};
+use crate::{Operations, TrainingMemory, flex, rms_norm, softcap};
 
 /// The number of queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in
 /// vain; with more, products are larger.
@@ -49,6 +49,8 @@ pub struct SelfAttention {
     pub rotation: Option<[Tensor<4>; 2]>,
     /// The factor of scores, which must be positive: usually [`attention_scale`].
     pub scale: f64,
+    /// The cap of scores: see [`softcap`].
+    pub softcap: Option<f64>,
     /// The sliding window: how many keys a query sees, including its own; `None` for all up to its own.
     pub window: Option<usize>,
     /// Dropout of the weights.
@@ -95,14 +97,16 @@ pub struct AttentionShape {
     pub n_kv_heads: usize,
     /// D, width of a head.
     pub head_dim: usize,
-    /// Whether queries and keys are normalized.
+    /// Whether the queries and keys of each head are normalized.
     pub qk_norm: bool,
+    /// Whether scores are capped.
+    pub softcap: bool,
 }
 
 /// The memory of [`self_attention`] in training, without attention weights.
 #[must_use]
 pub fn training_memory(operations: Operations, shape: AttentionShape) -> TrainingMemory {
-    let AttentionShape { rows: [b, t], n_heads, n_kv_heads, head_dim, qk_norm } = shape;
+    let AttentionShape { rows: [b, t], n_heads, n_kv_heads, head_dim, qk_norm, softcap: _ } = shape;
     let [q, kv] = [n_heads, n_kv_heads].map(|n| bytes([b, t, n, head_dim]));
     let lse = bytes([b, n_heads, t]);
     let saved = match operations {
@@ -119,14 +123,14 @@ pub fn training_memory(operations: Operations, shape: AttentionShape) -> Trainin
 }
 
 /// The attention weights that the backward pass of [`self_attention`] holds: those of a block of queries, their
-/// gradient, that of the scores, and the weights after dropout. None are saved.
+/// gradient, that of the scores, the weights after dropout, and the slope of the cap. None are saved.
 #[must_use]
 pub fn weights_memory(operations: Operations, shape: AttentionShape, has_dropout: bool) -> f64 {
-    let AttentionShape { rows: [b, t], n_heads, .. } = shape;
+    let AttentionShape { rows: [b, t], n_heads, softcap, .. } = shape;
     match operations {
         Operations::Fused => 0.0, // in the cache of a core
         Operations::Composed => {
-            let n = if has_dropout { 4.0 } else { 3.0 };
+            let n = 3.0 + f64::from(u8::from(has_dropout)) + f64::from(u8::from(softcap));
             n * bytes([b, n_heads, t, t]).min(MAX_SCORE_BYTES as f64)
         }
     }
@@ -141,11 +145,11 @@ fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3
 /// The reference for [`causal_attention`], which computes all weights.
 #[cfg(test)]
 fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
-    let CausalAttention { scale, window, dropout } = attention;
+    let CausalAttention { scale, softcap, window, dropout } = attention;
     let ([_, h, t, _], [_, _, s, _]) = (q.dims(), k.dims());
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
     let unseen = unseen(s - t..s, s, window, &q.device());
-    let mut weights = attention_weights(q, k, Some(unseen), scale); // [B, H, T, S]
+    let mut weights = attention_weights(q, k, Some(unseen), scale, softcap); // [B, H, T, S]
     if let Some(dropout) = dropout {
         weights = crate::dropout(weights, dropout);
     }
@@ -168,7 +172,7 @@ fn self_attention_by(
         });
         return Tensor::cat(alone.collect(), 1);
     }
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout, .. } = attention;
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, softcap, window, dropout, .. } = attention;
     let [mut q, mut k, v] = split_heads(qkv, n_heads, n_kv_heads);
     if let Some(norm) = norm {
         q = rms_norm(q, norm.q, norm.epsilon);
@@ -178,7 +182,7 @@ fn self_attention_by(
         q = rotate(q, cos.clone(), sin.clone());
         k = rotate(k, cos, sin);
     }
-    merge_heads(causal_attention(q, k, v, CausalAttention { scale, window, dropout }))
+    merge_heads(causal_attention(q, k, v, CausalAttention { scale, softcap, window, dropout }))
 }
 
 /// Rotary position embedding (`RoPE`): rotates the pairs `(i, i + R / 2)` of each vector's first R dimensions by
@@ -240,7 +244,8 @@ pub fn attention_scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
-/// The attention weights of every query and key: `softmax(q k^T scale)`, with `scale` usually [`attention_scale`].
+/// The attention weights of every query and key: `softmax(q k^T scale)`, with `scale` usually [`attention_scale`], and
+/// with scores capped if there is a cap.
 ///
 /// `blocked` is true for masked pairs. They are masked before the softmax, so that every row still sums to 1; a row in
 /// which all pairs are masked is all zeros.
@@ -250,14 +255,29 @@ pub fn attention_scale(head_dim: usize) -> f64 {
 /// # Shapes
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
 #[must_use]
-pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, Bool>>, scale: f64) -> Tensor<4> {
+pub fn attention_weights(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    blocked: Option<Tensor<4, Bool>>,
+    scale: f64,
+    softcap: Option<f64>,
+) -> Tensor<4> {
     let scores = (q * scale).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer numbers than scores
+    let scores = capped(scores, softcap);
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
     };
     let blocked = blocked.expand(scores.dims());
     let scores = scores.mask_fill(blocked.clone(), BLOCKED);
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)
+}
+
+/// The scores, capped if there is a cap.
+fn capped(scores: Tensor<4>, cap: Option<f64>) -> Tensor<4> {
+    match cap {
+        Some(cap) => softcap(scores, cap),
+        None => scores,
+    }
 }
 
 /// The causal mask: true where a query does not see a key, because that is in its future or before its window. The
@@ -333,7 +353,7 @@ mod tests {
     fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
         let blocked = [[[[true, true, true], [true, false, false]]]];
         let blocked = Tensor::<4, Bool>::from_data(blocked, &Device::flex().autodiff());
-        let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked), 0.5);
+        let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked), 0.5, None);
         let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
         assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use crate::elementary::{exp, exps, larger, max, total};
+use crate::elementary::{exp, exps, larger, max, tanh, total};
 use crate::gemm::{Arithmetic, Epilogue, Row, WIDTH};
 
 /// The scores of queries, or their gradients: panels with a row for each query.
@@ -42,6 +42,16 @@ impl Scores<'_> {
         }
     }
 
+    /// Multiplies the `visible` part of a row of scores by `scale`, and caps it.
+    #[inline(always)]
+    fn cap<S: Simd>(&mut self, row: usize, visible: &Range<usize>, scale: f32, cap: f32) {
+        for panel in visible.start / WIDTH..visible.end.div_ceil(WIDTH) {
+            for score in self.row(panel, row) {
+                *score = capped::<S>(*score * scale, cap);
+            }
+        }
+    }
+
     /// Scales the first numbers of a row.
     #[inline(always)]
     pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
@@ -61,15 +71,30 @@ impl Epilogue<f32> for Scores<'_> {
     }
 }
 
-/// Replaces the `visible` part of a row of scores by weights, the softmax of the scores times `scale`, and everything
-/// before and after it, in all panels, by zeros. Sums in L lanes, and returns the logarithm of the sum of exponentials.
+/// `cap tanh(score / cap)`: see [`crate::softcap`].
+#[inline(always)]
+fn capped<S: Simd>(score: f32, cap: f32) -> f32 {
+    cap * tanh::<S>(score / cap)
+}
+
+/// Replaces the `visible` part of a row of scores by weights, the softmax of the scores times `scale`, capped if there is
+/// a cap, and everything before and after it, in all panels, by zeros. Sums in L lanes, and returns the logarithm of the
+/// sum of exponentials.
 #[inline(always)]
 pub(super) fn softmax<S: Simd, const L: usize>(
     scores: &mut Scores<'_>,
     row: usize,
     visible: Range<usize>,
     scale: f32,
+    softcap: Option<f32>,
 ) -> f32 {
+    let scale = match softcap {
+        None => scale,
+        Some(cap) => {
+            scores.cap::<S>(row, &visible, scale, cap);
+            1.0
+        }
+    };
     let panels = visible.start / WIDTH..visible.end.div_ceil(WIDTH);
     scores.fill_beside(row, &visible, f32::NEG_INFINITY);
     let mut largest = [f32::NEG_INFINITY; L];
@@ -105,6 +130,8 @@ pub(super) struct Query<'a> {
     pub(super) visible: Range<usize>,
     /// The factor of the scores.
     pub(super) scale: f32,
+    /// The cap of the scores, if they are CAPPED.
+    pub(super) cap: f32,
     /// The logarithm of the sum of exponentials.
     pub(super) lse: f32,
     /// The dot product of the output and its gradient.
@@ -117,31 +144,33 @@ pub(super) struct Query<'a> {
 /// scores. Writes zeros before the visible part, and after it to the end of the last panel with a visible key.
 ///
 /// With weights `p = exp(scale * score - lse)` and `delta`, the gradient of a score is
-/// `scale * p * (mask * gradient - delta)`.
+/// `scale * p * (mask * gradient - delta)`, times the slope of the cap if scores are CAPPED.
 #[inline(always)]
-pub(super) fn softmax_backward<S: Simd>(
+pub(super) fn softmax_backward<S: Simd, const CAPPED: bool>(
     scores: &mut Scores<'_>,
     gradient: &mut Scores<'_>,
     row: usize,
     query: Query<'_>,
 ) {
-    let Query { visible, scale, lse, delta, mask } = query;
+    let Query { visible, scale, cap, lse, delta, mask } = query;
     let panels = visible.start / WIDTH..visible.end.div_ceil(WIDTH);
     for panel in panels {
         let (scores, gradient) = (scores.row(panel, row), gradient.row(panel, row));
         match mask {
             None => {
                 for (score, gradient) in scores.iter_mut().zip(gradient) {
-                    let weight = exp::<S>(*score * scale - lse);
-                    *gradient = scale * weight * (*gradient - delta);
+                    let (scaled, slope) = scaled_and_slope::<S, CAPPED>(*score, scale, cap);
+                    let weight = exp::<S>(scaled - lse);
+                    *gradient = slope * weight * (*gradient - delta);
                     *score = weight;
                 }
             }
             Some(mask) => {
                 let mask = &mask[panel * WIDTH..];
                 for ((score, gradient), mask) in scores.iter_mut().zip(gradient).zip(mask) {
-                    let weight = exp::<S>(*score * scale - lse);
-                    *gradient = scale * weight * (mask * *gradient - delta);
+                    let (scaled, slope) = scaled_and_slope::<S, CAPPED>(*score, scale, cap);
+                    let weight = exp::<S>(scaled - lse);
+                    *gradient = slope * weight * (mask * *gradient - delta);
                     *score = weight * mask;
                 }
             }
@@ -149,4 +178,15 @@ pub(super) fn softmax_backward<S: Simd>(
     }
     scores.clear_beside(row, &visible);
     gradient.clear_beside(row, &visible);
+}
+
+/// What the softmax takes of a score, and the derivative of this.
+#[inline(always)]
+fn scaled_and_slope<S: Simd, const CAPPED: bool>(score: f32, scale: f32, cap: f32) -> (f32, f32) {
+    if !CAPPED {
+        return (score * scale, scale);
+    }
+    let capped = capped::<S>(score * scale, cap);
+    let share = capped / cap;
+    (capped, scale * (1.0 - share * share))
 }

@@ -20,4 +20,4 @@ pub use crate::elementary::{log_sum_exp, softcap_row};
 pub use cache::Cache;
 pub use linear::{PackedLinear, Precision};
 pub use low_rank::{ColumnAdapter, LowRank};
-pub use packed_rows::{PackedRows, RowNorm, Rows};
+pub use packed_rows::{ColumnNorm, PackedRows, RowNorm, Rows};

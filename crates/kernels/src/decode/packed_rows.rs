@@ -242,6 +242,51 @@ impl RowNorm {
     }
 }
 
+/// An RMS norm of some columns of plain rows, in place.
+#[derive(Clone, Debug)]
+pub struct ColumnNorm {
+    columns: Range<usize>,
+    weight: Vec<f32>,
+    norm: Norm,
+}
+
+impl ColumnNorm {
+    /// A norm over as many columns as `weight` has numbers, from `first` on.
+    #[must_use]
+    pub fn new(first: usize, weight: Vec<f32>, epsilon: f64) -> Self {
+        let norm = Norm { centred: false, epsilon: in_f32(epsilon) };
+        Self { columns: first..first + weight.len(), weight, norm }
+    }
+
+    /// Normalizes the columns of the first `n_rows` rows.
+    ///
+    /// # Panics
+    /// If the rows are shorter.
+    pub fn apply(&self, rows: &mut Rows, n_rows: usize) {
+        simd::dispatch(NormaliseColumns { norm: self, rows, n_rows });
+    }
+}
+
+struct NormaliseColumns<'a> {
+    norm: &'a ColumnNorm,
+    rows: &'a mut Rows,
+    n_rows: usize,
+}
+
+impl WithSimd for NormaliseColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ColumnNorm { columns, weight, norm } = self.norm;
+        for row in 0..self.n_rows {
+            let x = &mut self.rows.row_mut(row)[columns.clone()];
+            let (_, scale) = norm.mean_and_scale::<WIDTH>(x);
+            x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
+        }
+    }
+}
+
 struct AddNormalised<'a> {
     norm: &'a RowNorm,
     x: &'a Rows,
@@ -329,6 +374,21 @@ mod tests {
                 assert!(got.iter().all(|y| y.abs() < 0.1), "{columns} of {x}: {got:?}");
             }
         }
+    }
+
+    #[test]
+    fn some_columns_are_normed_in_place() {
+        let x: Vec<f32> = (0..70).map(|i| ((i * 7) % 11) as f32 - 4.0).collect();
+        let mut rows = rows(&[x.clone(), x.iter().rev().copied().collect(), vec![1.0; 70]]);
+        ColumnNorm::new(10, vec![2.0; 40], 1e-5).apply(&mut rows, 2);
+        for (row, x) in [x.clone(), x.iter().rev().copied().collect::<Vec<_>>()].iter().enumerate() {
+            let got = rows.row(row);
+            for (got, want) in got[10..50].iter().zip(reference(&x[10..50], false)) {
+                assert!((f64::from(*got) - 2.0 * want).abs() < 1e-5, "{got} {want}");
+            }
+            assert_eq!((&got[..10], &got[50..]), (&x[..10], &x[50..]), "the other columns");
+        }
+        assert_eq!(rows.row(2), [1.0; 70], "the other rows");
     }
 
     #[test]

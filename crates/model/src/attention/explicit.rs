@@ -38,22 +38,23 @@ pub fn scaled_dot_product_attention(
     mask: Option<Tensor<4, Bool>>,
 ) -> (Tensor<4>, Tensor<4>) {
     let [.., d] = q.dims();
-    attention_with_scale(q, k, v, mask, kernels::attention_scale(d))
+    attention_with(q, k, v, mask, kernels::attention_scale(d), None)
 }
 
-/// [`scaled_dot_product_attention`] with a given `scale` instead of `1 / sqrt(D)`.
-fn attention_with_scale(
+/// [`scaled_dot_product_attention`] with a given `scale` instead of `1 / sqrt(D)`, and a cap of scores.
+fn attention_with(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
     mask: Option<Tensor<4, Bool>>,
     scale: f64,
+    softcap: Option<f64>,
 ) -> (Tensor<4>, Tensor<4>) {
     let [b, h, _, d] = q.dims();
     let [_, _, s, _] = k.dims();
     assert_shape!(k, [b, h, s, d]);
     assert_shape!(v, [b, h, s, _]);
-    let weights = kernels::attention_weights(q, k, mask, scale); // [B, H, T, S]
+    let weights = kernels::attention_weights(q, k, mask, scale, softcap); // [B, H, T, S]
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
@@ -81,13 +82,13 @@ impl MultiHeadAttention {
         let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
         let mut probe = NoProbe;
         let pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
-        let project = |x| self.split(self.qkv.forward_fused(x, &pass));
+        let project = |x| self.split(self.normed_across_heads(self.qkv.forward_fused(x, &pass)));
         let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(context) = context {
             [_, k, v] = project(context); // twice [B, Hkv, S, D]
         }
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let (heads, weights) = attention_with_scale(q, k, v, mask, self.config.scale); // [B, H, T, D]
+        let (heads, weights) = attention_with(q, k, v, mask, self.config.scale, self.config.softcap); // [B, H, T, D]
         let context = kernels::merge_heads(heads); // [B, T, H D]
         (self.output.forward_fused(context, &pass), weights) // [B, T, C]
     }

@@ -38,10 +38,12 @@ pub struct MultiHeadAttentionConfig {
     pub bias: bool,
     /// Whether the projections to queries, keys and values add a bias.
     pub qkv_bias: bool,
-    /// The epsilon of the RMS norms of each head's queries and keys; `None` without these norms.
+    /// The epsilon of the RMS norms of queries and keys; `None` without these norms.
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
     pub qk_norm: Option<f64>,
+    /// Whether these norms are over the queries, or keys, of all heads together, instead of each head's.
+    pub qk_norm_across_heads: bool,
     /// Whether the norms of queries and keys have learned scales.
     pub norm_weights: bool,
     /// The block's role in the value residual; `None` without a value residual.
@@ -50,6 +52,8 @@ pub struct MultiHeadAttentionConfig {
     pub causal: bool,
     /// The factor by which the attention scores are multiplied.
     pub scale: f64,
+    /// The cap of attention scores: see [`softcap`](tinderbox_kernels::softcap).
+    pub softcap: Option<f64>,
     /// Sliding window: the number of positions that a query of a causal attention sees, including its own; `None` for
     /// its own and all earlier positions.
     ///
@@ -82,13 +86,22 @@ impl MultiHeadAttentionConfig {
             bias,
             qkv_bias,
             qk_norm: qk_norm.then(|| config.qk_norm_eps()),
+            qk_norm_across_heads: config.qk_norm_across_heads,
             norm_weights: config.norm_weights,
             value_residual: config.value_residual.then_some(value_residual),
             causal: true,
             scale: config.attention_scale(),
+            softcap: config.attention_softcap,
             window: config.attention_window_of(block_idx),
             dropout,
         }
+    }
+
+    /// The widths of the norms of queries and keys, if there are any.
+    pub(crate) fn qk_norm_widths(&self) -> Option<[usize; 2]> {
+        self.qk_norm?;
+        let n_heads = if self.qk_norm_across_heads { [self.n_heads, self.n_kv_heads] } else { [1, 1] };
+        Some(n_heads.map(|n| n * self.head_dim))
     }
 
     /// The module with all projections zero, ready for its weights to be initialized or loaded by name.
@@ -100,14 +113,17 @@ impl MultiHeadAttentionConfig {
     }
 
     pub(crate) fn module(&self, attention: &Placeholders<'_>) -> MultiHeadAttention {
-        let Self { n_heads, n_kv_heads, head_dim, qk_norm, .. } = *self;
+        let Self { n_heads, n_kv_heads, qk_norm, .. } = *self;
         assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
-        let norm = |name| qk_norm.map(|eps| Norm::new(NormKind::RmsNorm, head_dim, eps, &attention.of(name)));
+        let norm = |of: usize, name| {
+            let (epsilon, widths) = qk_norm.zip(self.qk_norm_widths())?;
+            Some(Norm::new(NormKind::RmsNorm, widths[of], epsilon, &attention.of(name)))
+        };
         MultiHeadAttention {
             qkv: Linear::placeholder(attention, "qkv").expect("every attention has it"),
             output: Linear::placeholder(attention, "output").expect("every attention has it"),
-            q_norm: norm("q_norm"),
-            k_norm: norm("k_norm"),
+            q_norm: norm(0, "q_norm"),
+            k_norm: norm(1, "k_norm"),
             value_factors: attention.get("value_factors"),
             config: self.clone(),
         }
@@ -132,9 +148,9 @@ pub struct MultiHeadAttention {
     pub qkv: Linear,
     /// The output projection, which mixes the heads, `[H D, C]`.
     pub output: Linear,
-    /// Norm of each head's queries, if configured.
+    /// Norm of queries, if configured.
     pub q_norm: Option<Norm>,
-    /// Norm of each head's keys, if configured.
+    /// Norm of keys, if configured.
     pub k_norm: Option<Norm>,
     /// The weights of the block's values and of the first block's values, `[2]`, each initialized to one half; `None`
     /// in the first block and without a value residual.
@@ -155,7 +171,7 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let qkv = self.qkv.forward_fused(x, pass); // [B, T, (H + 2 Hkv) D]
+        let qkv = self.normed_across_heads(self.qkv.forward_fused(x, pass)); // [B, T, (H + 2 Hkv) D]
         let qkv = self.with_first_values(qkv, pass);
         let context = if self.config.causal && cache.is_none() && !P::ACTIVE {
             let attention = self.fused(rotation, pass, &qkv.device());
@@ -185,17 +201,35 @@ impl MultiHeadAttention {
         }
     }
 
+    /// The norms of each head's queries and keys, if configured.
+    fn norms_of_heads(&self) -> Option<(&Norm, &Norm)> {
+        self.q_norm.as_ref().zip(self.k_norm.as_ref()).filter(|_| !self.config.qk_norm_across_heads)
+    }
+
+    /// Applies the norms of the queries and keys of all heads together, if configured.
+    ///
+    /// # Shapes
+    /// `qkv: [B, T, (H + 2 Hkv) D]` -> the same
+    pub fn normed_across_heads(&self, qkv: Tensor<3>) -> Tensor<3> {
+        let (Some(q_norm), Some(k_norm), true) = (&self.q_norm, &self.k_norm, self.config.qk_norm_across_heads) else {
+            return qkv;
+        };
+        let (d_q, d_k) = (q_norm.dim(), k_norm.dim());
+        let part = |first, n| qkv.clone().narrow(2, first, n);
+        Tensor::cat(vec![q_norm.forward(part(0, d_q)), k_norm.forward(part(d_q, d_k)), part(d_q + d_k, d_k)], 2)
+    }
+
     fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>, device: &Device) -> SelfAttention {
-        let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
         SelfAttention {
             n_heads: self.config.n_heads,
             n_kv_heads: self.config.n_kv_heads,
-            norm: norm.map(|(q, k)| {
+            norm: self.norms_of_heads().map(|(q, k)| {
                 let [q_scale, k_scale] = [q, k].map(|norm| norm.scale(device));
                 QkNorm { q: q_scale, k: k_scale, epsilon: q.epsilon() }
             }),
             rotation: rotation.map(Rotation::angles),
             scale: self.config.scale,
+            softcap: self.config.softcap,
             window: self.config.window,
             dropout: pass.dropout(Point::Weights, self.config.dropout),
             lengths: pass.lengths.clone(),
@@ -222,26 +256,26 @@ impl MultiHeadAttention {
         }
         if self.config.causal && !P::ACTIVE {
             let dropout = pass.dropout(Point::Weights, self.config.dropout);
-            let attention = CausalAttention { scale: self.config.scale, window: self.config.window, dropout };
+            let MultiHeadAttentionConfig { scale, softcap, window, .. } = self.config;
+            let attention = CausalAttention { scale, softcap, window, dropout };
             return kernels::causal_attention(q, k, v, attention); // [B, H, T, D]
         }
         let ([_, _, t, _], [_, _, s, _]) = (q.dims(), k.dims());
         let mask = self.config.causal.then(|| kernels::unseen(s - t..s, s, self.config.window, &q.device())); // [1, 1, T, S]
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let weights = kernels::attention_weights(q, k, mask, self.config.scale); // [B, H, T, S]
+        let weights = kernels::attention_weights(q, k, mask, self.config.scale, self.config.softcap); // [B, H, T, S]
         let weights = pass.visit(Point::Weights, weights);
         let heads = pass.drop(Point::Weights, weights, self.config.dropout).matmul(v); // [B, H, T, D]
         pass.visit(Point::Heads, heads)
     }
 
     /// Splits `qkv` into the queries, keys and values of each head, `[B, H, T, D]` and twice `[B, Hkv, T, D]`, and
-    /// applies the norms of queries and keys, if configured.
+    /// applies the norms of each head's queries and keys, if configured.
     fn split(&self, qkv: Tensor<3>) -> [Tensor<4>; 3] {
         let [q, k, v] = kernels::split_heads(qkv, self.config.n_heads, self.config.n_kv_heads);
-        let normed = |norm: &Option<Norm>, x: Tensor<4>| match norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        };
-        [normed(&self.q_norm, q), normed(&self.k_norm, k), v]
+        match self.norms_of_heads() {
+            Some((q_norm, k_norm)) => [q_norm.forward(q), k_norm.forward(k), v],
+            None => [q, k, v],
+        }
     }
 }

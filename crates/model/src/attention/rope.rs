@@ -42,8 +42,8 @@ impl Rotation {
     /// If the number of rotated dimensions is odd.
     pub fn tables(positions: Range<usize>, config: &ModelConfig, is_local: bool) -> [Vec<f32>; 2] {
         let (theta, scaling) = config.wavelengths(is_local);
-        let frequencies = frequencies(config.rotary_dim(), theta, scaling);
-        let scale = scaling.map_or(1.0, |scaling| scaling.attention_factor());
+        let frequencies = frequencies(config, theta, scaling);
+        let scale = scaling.map_or(1.0, RopeScaling::attention_factor);
         let angles: Vec<f64> = positions
             .flat_map(|position| frequencies.iter().map(move |frequency| position as f64 * frequency))
             .collect();
@@ -70,21 +70,31 @@ impl Rotation {
 }
 
 /// For each pair of R dimensions, the angle in radians between adjacent positions: `[R / 2]`.
-fn frequencies(rotary_dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
+fn frequencies(config: &ModelConfig, theta: f64, scaling: Option<&RopeScaling>) -> Vec<f64> {
+    let rotary_dim = config.rotary_dim();
     assert!(rotary_dim.is_multiple_of(2), "pairs are rotated, not {rotary_dim} dimensions");
     let of_pair = |i: usize| {
         let frequency = theta.powf(-2.0 * i as f64 / rotary_dim as f64);
-        let Some(scaling) = scaling else { return frequency };
-        let kept = share_kept(scaling, (i, frequency), rotary_dim, theta);
-        (1.0 - kept) * frequency / scaling.factor() + kept * frequency
+        let by = |factor: f64, kept: f64| (1.0 - kept) * frequency / factor + kept * frequency;
+        match scaling {
+            None => frequency,
+            Some(&RopeScaling::Linear { factor }) => by(factor, 0.0),
+            Some(scaling @ &(RopeScaling::Llama3 { factor, .. } | RopeScaling::Yarn { factor, .. })) => {
+                by(factor, share_kept(scaling, (i, frequency), rotary_dim, theta))
+            }
+            Some(RopeScaling::Longrope { short_factors, long_factors, original_context_length, .. }) => {
+                let is_long = config.context_length > *original_context_length;
+                frequency / if is_long { long_factors[i] } else { short_factors[i] }
+            }
+        }
     };
     (0..rotary_dim / 2).map(of_pair).collect()
 }
 
 /// The share of a pair's frequency that is not divided by the factor of a longer context, in `[0, 1]`.
-fn share_kept(scaling: RopeScaling, (pair, frequency): (usize, f64), rotary_dim: usize, theta: f64) -> f64 {
-    match scaling {
-        RopeScaling::Linear { .. } => 0.0,
+fn share_kept(scaling: &RopeScaling, (pair, frequency): (usize, f64), rotary_dim: usize, theta: f64) -> f64 {
+    match *scaling {
+        RopeScaling::Linear { .. } | RopeScaling::Longrope { .. } => 0.0,
         RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context_length, .. } => {
             // The number of full turns over the original context. A frequency with few turns is scaled; one with many
             // stays.
@@ -111,7 +121,7 @@ mod tests {
     fn frequencies_fall_from_one_to_nearly_the_inverse_of_theta() {
         let config = ModelConfig { position: PositionKind::Rope, head_dim: 8, ..ModelConfig::default() };
         let close = |config: &ModelConfig, want: &[f64]| {
-            let got = frequencies(config.rotary_dim(), config.rope_theta, config.rope_scaling);
+            let got = frequencies(config, config.rope_theta, config.rope_scaling.as_ref());
             let is_close = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9 * want);
             assert!(got.len() == want.len() && is_close, "{got:?} is not {want:?}");
         };
@@ -119,7 +129,18 @@ mod tests {
         close(&ModelConfig { rope_theta: 81.0, ..config.clone() }, &[1.0, 1.0 / 3.0, 1.0 / 9.0, 1.0 / 27.0]);
         close(&ModelConfig { rotary_fraction: 0.5, ..config.clone() }, &[1.0, 0.01]);
         let linear = Some(RopeScaling::Linear { factor: 4.0 });
-        close(&ModelConfig { rope_scaling: linear, ..config }, &[0.25, 0.025, 0.0025, 0.000_25]);
+        close(&ModelConfig { rope_scaling: linear, ..config.clone() }, &[0.25, 0.025, 0.0025, 0.000_25]);
+        let longrope = |context_length| {
+            let rope_scaling = Some(RopeScaling::Longrope {
+                short_factors: vec![1.0, 1.0, 2.0, 2.0],
+                long_factors: vec![1.0, 2.0, 4.0, 8.0],
+                original_context_length: 64,
+                attention_factor: 1.0,
+            });
+            ModelConfig { rope_scaling, context_length, ..config.clone() }
+        };
+        close(&longrope(64), &[1.0, 0.1, 0.005, 0.000_5]);
+        close(&longrope(65), &[1.0, 0.05, 0.002_5, 0.000_125]);
     }
 
     /// The numbers are those of transformers 5.23, `_compute_yarn_parameters` for a head of 16 dimensions, theta 10,000,
@@ -140,7 +161,7 @@ mod tests {
             ..ModelConfig::default()
         };
         let want = [1.0, 0.256_935_06, 0.062_5, 0.013_834_965, 0.002_5, 0.000_790_569_47, 0.000_25, 0.000_079_056_947];
-        let got = frequencies(16, config.rope_theta, config.rope_scaling);
+        let got = frequencies(&config, config.rope_theta, config.rope_scaling.as_ref());
         assert_eq!(got.len(), want.len());
         for (got, want) in got.iter().zip(want) {
             assert!((got - want).abs() < 1e-6 * want, "{got} is not {want}");
@@ -160,7 +181,7 @@ mod tests {
                 high_freq_factor: 4.0,
                 original_context_length: 8192,
             };
-            let kept = share_kept(scaling, (0, frequency), 64, 10_000.0);
+            let kept = share_kept(&scaling, (0, frequency), 64, 10_000.0);
             kept + (1.0 - kept) / 8.0
         };
         let fits = |n: f64| n * TAU / 8192.0;

@@ -137,11 +137,22 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
         if config.value_residual { mix::saved_bytes(of_width(qkv_width), Some(of_width(v_width))) } else { 0.0 };
 
     let norm = norm::saved_bytes(operations, of_width(d_model));
+    // Without a norm, what a layer reads is the residual stream, saved all the same.
+    let first_norm = if config.pre_norm { norm } else { stream };
     let shares_input = config.parallel_residual && operations == Operations::Fused;
-    let second_norm = if shares_input { norm - stream } else { norm };
+    let second_norm = if shares_input { first_norm - stream } else { first_norm };
     let post_norm = if config.post_norm { norm } else { 0.0 };
     let projection = linear::training_memory(operations, rows, [d_model, qkv_width]);
-    let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm };
+    let softcap = config.attention_softcap.is_some();
+    let is_by_head = qk_norm && !config.qk_norm_across_heads;
+    let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm: is_by_head, softcap };
+    // The norms over all heads, and the projection with their outputs in it.
+    let across_heads = if qk_norm && !is_by_head {
+        let widths = [qkv_width - v_width, qkv_width].map(of_width);
+        norm::saved_bytes(operations, widths[0]) + norm::saved_bytes(operations, widths[1]) / 2.0
+    } else {
+        0.0
+    };
     let attention = attention::training_memory(operations, shape);
     let mlp = mlp::training_memory(operations, config.mlp, rows, [d_model, d_ff]);
     let is_capped = config.logit_softcap.is_some();
@@ -154,8 +165,8 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
         stream,
         mask: dropout.saved,
         output_matrix: F32 * d_model as f64 * vocab_size as f64,
-        projection: of_block(projection, skip + norm),
-        attention: of_block(attention, values + post_norm + dropout.saved),
+        projection: of_block(projection, skip + first_norm),
+        attention: of_block(attention, values + across_heads + post_norm + dropout.saved),
         attention_weights: attention::weights_memory(operations, shape, has_dropout),
         mlp: of_block(mlp, second_norm + post_norm + dropout.saved),
         last_norm: norm, // fused, its output is not saved, but the loss computes its gradient

@@ -23,9 +23,12 @@ class Attention {
     this.kvHeads = data.kv_heads;
     this.headDim = data.head_dim;
     this.prepared = data.prepared;
-    this.scale = data.scale ?? 1 / Math.sqrt(data.head_dim);
-    /** The factor of scores in words. */
-    this.scaling = data.scale === null ? `÷ √${data.head_dim}` : `× ${data.scale}`;
+    const scale = data.scale ?? 1 / Math.sqrt(data.head_dim);
+    const cap = data.softcap;
+    /** What the softmax takes of a product of a query and a key. */
+    this.scaled = (sum) => (cap === null ? sum * scale : cap * Math.tanh((sum * scale) / cap));
+    /** The same in words. */
+    this.scaling = (data.scale === null ? `÷ √${data.head_dim}` : `× ${data.scale}`) + (cap === null ? "" : `, capped at ${cap}`);
     this.nStages = data.similarity.length;
     this.data = data;
     this.list = list;
@@ -212,7 +215,7 @@ function largest(weights, n) {
 
 /**
  * The steps from a query to its weights, by the plain formula in double precision: for each key up to the query
- * the products, their sum, the sum divided by the root of their number (or scaled as the model does), and the softmax
+ * the products, their sum, the sum divided by the root of their number (or scaled and capped as the model does), and the softmax
  * of those that it sees.
  */
 function score(attention, layer, head, query) {
@@ -223,7 +226,7 @@ function score(attention, layer, head, query) {
     const k = attention.key(layer, head, key);
     const products = Array.from(q, (x, dimension) => x * k[dimension]);
     const sum = products.reduce((total, x) => total + x, 0);
-    rows.push({ key, k, products, sum, scaled: sum * attention.scale, softmax: 0 });
+    rows.push({ key, k, products, sum, scaled: attention.scaled(sum), softmax: 0 });
   }
   const seen = rows.slice(first);
   const highest = Math.max(...seen.map((row) => row.scaled)); // or exp overflows

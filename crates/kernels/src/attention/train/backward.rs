@@ -42,7 +42,7 @@ impl WithSimd for BackwardPass<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
         let Prepared { heads, t, .. } = prepared;
-        let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
+        let (head_dim, group, scale, cap) = (heads.head_dim, heads.group(), heads.scale(), heads.cap());
         let width = heads.n_heads * head_dim;
         let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
         let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
@@ -93,11 +93,15 @@ impl WithSimd for BackwardPass<'_> {
                         let query = Query {
                             visible,
                             scale,
+                            cap: cap.unwrap_or_default(),
                             lse: lse[query],
                             delta: sum(out, grad_out, |out, grad_out| out * grad_out),
                             mask,
                         };
-                        softmax_backward::<S>(tile, grad_tile, row, query);
+                        match cap {
+                            None => softmax_backward::<S, false>(tile, grad_tile, row, query),
+                            Some(_) => softmax_backward::<S, true>(tile, grad_tile, row, query),
+                        }
                     }
                     let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys.len()], block));
                     let out = grad_q.rows(queries.start, rows);

@@ -31,14 +31,14 @@ use crate::tasks::{assume_init, run, uninit};
 
 /// [`crate::self_attention`] for f32 on flex.
 pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout, lengths } = attention;
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, softcap, window, dropout, lengths } = attention;
     let [batch_size, t, _] = qkv.dims();
     let is_whole = |lengths: &Arc<[usize]>| batch_size == 1 && lengths.iter().sum::<usize>() == t;
     assert!(lengths.as_ref().is_none_or(is_whole), "{lengths:?} in {batch_size} rows of {t}");
     let lengths = lengths.unwrap_or_else(|| vec![t; batch_size].into());
     let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
     let rotated = rotation.is_some();
-    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated, scale, window, dropout, lengths };
+    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated, scale, softcap, window, dropout, lengths };
     let mut inputs = vec![qkv.into_dispatch()];
     inputs.extend(rotation.into_iter().flatten().map(Tensor::into_dispatch));
     inputs.extend(norm.into_iter().flat_map(|QkNorm { q, k, .. }| [q, k]).map(Tensor::into_dispatch));
@@ -67,6 +67,7 @@ struct Attention {
     epsilon: Option<f32>,
     rotated: bool,
     scale: f64,
+    softcap: Option<f64>,
     window: Option<usize>,
     dropout: Option<Dropout>,
     /// The length of each sequence: all are T, or their sum is.
@@ -83,7 +84,7 @@ struct Part {
 
 impl Attention {
     fn heads<'a>(&self, inputs: &'a [FlexTensor]) -> Heads<'a> {
-        let Self { n_heads, n_kv_heads, scale, window, .. } = *self;
+        let Self { n_heads, n_kv_heads, scale, softcap, window, .. } = *self;
         let (rotation, norms) = inputs[1..].split_at(if self.rotated { 2 } else { 0 });
         Heads {
             n_heads,
@@ -96,6 +97,7 @@ impl Attention {
                 n_pairs: rotation[0].layout().shape()[3],
             }),
             scale,
+            softcap,
             window,
         }
     }
@@ -237,7 +239,7 @@ impl WithSimd for Forward<'_> {
                 multiply(Exact(simd), q, k_transposed.view().columns(keys.clone()), &mut tile);
                 for (row, query) in queries.enumerate() {
                     let visible = heads.visible(query, keys.start);
-                    lse[query] = softmax::<S, LANES>(&mut tile, row, visible.clone(), scale);
+                    lse[query] = softmax::<S, LANES>(&mut tile, row, visible.clone(), scale, heads.cap());
                     if let Some(dropout) = dropout {
                         let mask = &mut mask[..visible.end];
                         mask.fill(1.0);
@@ -282,11 +284,12 @@ mod tests {
         norm: bool,
         rotated: Option<f64>,
         scale: f64,
+        softcap: Option<f64>,
         window: Option<usize>,
         dropout: bool,
     }
 
-    /// All combinations of norm, rotation, dropout and window, each with another scale.
+    /// All combinations of norm, rotation, dropout and window, each with another scale, and some with a cap.
     fn all_parts(window: Option<usize>) -> impl Iterator<Item = Parts> {
         let rotations = [None, Some(1.0), Some(0.25)];
         (0..12).map(move |i| Parts {
@@ -294,6 +297,7 @@ mod tests {
             dropout: i & 2 > 0,
             rotated: rotations[i / 4],
             scale: 0.4 + i as f64 / 12.0,
+            softcap: (i % 5 == 1).then_some(0.6),
             window,
         })
     }
@@ -303,7 +307,7 @@ mod tests {
         [n_heads, n_kv_heads, d, b, t]: [usize; 5],
         parts: Parts,
     ) -> Vec<Vec<f32>> {
-        let Parts { norm, rotated, scale, window, dropout } = parts;
+        let Parts { norm, rotated, scale, softcap, window, dropout } = parts;
         output_and_gradients(5, |leaves| {
             let qkv = leaves.next([b, t, (n_heads + 2 * n_kv_heads) * d], 1);
             let rotation = rotated.map(|share| {
@@ -317,6 +321,7 @@ mod tests {
                 norm: norm.then(|| QkNorm { q: leaves.next([d], 2), k: leaves.next([d], 3), epsilon: 1e-6 }),
                 rotation,
                 scale: scale * attention_scale(d),
+                softcap,
                 window,
                 dropout: dropout.then_some(DROPOUT),
                 lengths: None,
@@ -356,6 +361,7 @@ mod tests {
                         norm: Some(QkNorm { q: leaves.next([8], 2), k: leaves.next([8], 3), epsilon: 1e-6 }),
                         rotation: Some([angles.clone().cos(), angles.sin()]),
                         scale: 0.3,
+                        softcap: None,
                         window,
                         dropout: None,
                         lengths: is_packed.then(|| lengths.into()),
@@ -389,6 +395,7 @@ mod tests {
                 norm: None,
                 rotation: None,
                 scale: 0.3,
+                softcap: None,
                 window,
                 dropout: None,
                 lengths: None,

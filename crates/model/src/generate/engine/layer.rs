@@ -8,19 +8,23 @@ use super::{host, linear, norm, scale, scaled_linear, scaled_norm};
 use crate::config::ModelConfig;
 use crate::{Block, Norm, Target};
 use tinderbox_kernels::decode::{
-    Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
+    Activation, Angles, Buffers, Cache, ColumnNorm, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
 
 #[derive(Debug)]
 pub(super) struct Layer {
-    attention_norm: RowNorm,
+    /// The norm of what attention reads, if there is one.
+    attention_norm: Option<RowNorm>,
     /// The factors of the residual stream and the embedding, if the layer has an embedding skip.
     skip_factors: Option<[f32; 2]>,
     qkv: PackedLinear,
     /// The factors of this layer's values and the first layer's values, in later layers with a value residual.
     value_factors: Option<[f32; 2]>,
     is_first: bool,
+    /// The norms of each head's queries and keys.
     qk_norm: Option<[Vec<f32>; 2]>,
+    /// The norms of the queries and keys of all heads together.
+    across_heads: Option<[ColumnNorm; 2]>,
     /// The number of positions that a query sees.
     window: Option<usize>,
     /// Whether queries and keys are rotated.
@@ -28,7 +32,8 @@ pub(super) struct Layer {
     output: PackedLinear,
     /// The norm of what attention writes, if there is one.
     post_attention_norm: Option<RowNorm>,
-    mlp_norm: RowNorm,
+    /// The norm of what the MLP reads, if there is one.
+    mlp_norm: Option<RowNorm>,
     up: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
@@ -61,19 +66,29 @@ impl Layer {
         let to_residual = scale_of_written(config);
         let post_norm =
             |norm: &Option<Norm>| norm.as_ref().map(|norm| scaled_norm(norm, config.norm, config.residual_scale));
+        let pre_norm = |of: &Option<Norm>| of.as_ref().map(|of| norm(of, config.norm));
         let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
+        let qk_norm = qk_norm.map(|(q, k)| [q, k].map(scale));
+        let (of_heads, across_heads) = match qk_norm {
+            Some([q, k]) if config.qk_norm_across_heads => {
+                let (first_key, epsilon) = (q.len(), config.qk_norm_eps());
+                (None, Some([ColumnNorm::new(0, q, epsilon), ColumnNorm::new(first_key, k, epsilon)]))
+            }
+            of_heads => (of_heads, None),
+        };
         Self {
-            attention_norm: norm(&block.attention_norm, config.norm),
+            attention_norm: pre_norm(&block.attention_norm),
             skip_factors: block.skip_factors.as_ref().map(pair),
             qkv: linear(&attention.qkv, precision),
             value_factors: attention.value_factors.as_ref().map(pair),
             is_first: block_idx == 0,
-            qk_norm: qk_norm.map(|(q, k)| [q, k].map(scale)),
+            qk_norm: of_heads,
+            across_heads,
             window: config.attention_window_of(block_idx),
             rotates: config.rotates(block_idx),
             output: scaled_linear(&attention.output, precision, to_residual),
             post_attention_norm: post_norm(&block.post_attention_norm),
-            mlp_norm: norm(&block.mlp_norm, config.norm),
+            mlp_norm: pre_norm(&block.mlp_norm),
             up: linear(&mlp.expand, precision),
             activation: config.mlp,
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
@@ -114,16 +129,17 @@ impl Layer {
         let rotation = rotation.filter(|_| self.rotates);
         let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
         self.mix(x, embedding, self.skip_factors, stream.n_rows);
-        self.attention_norm.apply(x, 0..stream.n_rows, normed);
+        read(self.attention_norm.as_ref(), x, stream.n_rows, normed);
         products.store(&self.qkv, |of| &of.qkv, normed, qkv);
+        self.across_heads.iter().flatten().for_each(|norm| norm.apply(qkv, stream.n_rows));
         self.mix(qkv, first_values, self.value_factors, stream.n_rows);
         attend(heads, stream, cache, qkv, buffers, context);
         if config.parallel_residual {
-            self.mlp_norm.apply(x, 0..stream.n_rows, normed); // the block's input
+            read(self.mlp_norm.as_ref(), x, stream.n_rows, normed); // the block's input
         }
         products.add(&self.output, |of| &of.output, self.post_attention_norm.as_ref(), context, x);
         if !config.parallel_residual {
-            self.mlp_norm.apply(x, 0..stream.n_rows, normed);
+            read(self.mlp_norm.as_ref(), x, stream.n_rows, normed);
         }
         if let Some(weights) = &self.gate {
             products.pack_into(weights, |of| &of.gate, normed, gate);
@@ -152,6 +168,14 @@ impl Layer {
     }
 }
 
+/// Packs the first rows of the residual stream, normalized if there is a norm.
+fn read(norm: Option<&RowNorm>, x: &Rows, n_rows: usize, out: &mut PackedRows) {
+    match norm {
+        Some(norm) => norm.apply(x, 0..n_rows, out),
+        None => out.pack(x, n_rows),
+    }
+}
+
 /// The factor of the matrices that write to the residual stream. After a norm it is part of the norm.
 fn scale_of_written(config: &ModelConfig) -> f64 {
     if config.post_norm { 1.0 } else { config.residual_scale }
@@ -174,6 +198,7 @@ fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
         epsilon,
         rotation: None,
         scale: config.attention_scale(),
+        softcap: config.attention_softcap,
         window: None,
     }
 }

@@ -65,9 +65,11 @@ impl Engine {
             bias: _,
             qkv_bias: _,
             qk_norm: _,
-            parallel_residual: _, // used by Layer, as are the next two
+            qk_norm_across_heads: _,
+            parallel_residual: _, // used by Layer, as are the next three
             attention_window: _,
             attention_scale: _,
+            attention_softcap: _,
             tie_embeddings: _,
             zero_init_projections: _, // matters only before training
             norm_weights: _,          // follows from the norm's weights
@@ -82,6 +84,7 @@ impl Engine {
             rope_layers: _,    // used by Layer
             rope_scaling: _,
             post_norm: _, // used by Layer
+            pre_norm: _,
             rope_local_theta: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);

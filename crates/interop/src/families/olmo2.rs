@@ -1,0 +1,61 @@
+//! `OLMo` 2: like Llama, with norms after each layer instead of before it, and norms on queries and keys, each over all
+//! heads.
+//!
+//! Source: `OLMo` Team 2024, "2 `OLMo` 2 Furious".
+
+use super::llama::{self, LlamaJson};
+use super::{Family, LlamaCpp, Transformers};
+use crate::gguf;
+use crate::hf::Key;
+use crate::layout::TensorNames;
+use tinderbox_model::Role;
+use tinderbox_train::config::{MlpKind, ModelConfig};
+
+pub(super) const FAMILY: Family = Family {
+    name: "olmo2",
+    nearest: |config| ModelConfig {
+        bias: false,
+        qkv_bias: false,
+        qk_norm: true,
+        qk_norm_across_heads: true,
+        pre_norm: false,
+        post_norm: true,
+        head_dim: config.d_model / config.n_heads,
+        ..llama::nearest(config)
+    },
+    hf: Transformers {
+        class: "Olmo2ForCausalLM",
+        keys: || llama::keys(&CONFIG_JSON),
+        tensors: TensorNames {
+            others: &[
+                (Role::TokenEmbedding, "model.embed_tokens"),
+                (Role::QNorm, "model.layers.{}.self_attn.q_norm"),
+                (Role::KNorm, "model.layers.{}.self_attn.k_norm"),
+                (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
+                (Role::PostAttentionNorm, "model.layers.{}.post_attention_layernorm"),
+                (Role::Gate, "model.layers.{}.mlp.gate_proj"),
+                (Role::Up, "model.layers.{}.mlp.up_proj"),
+                (Role::Down, "model.layers.{}.mlp.down_proj"),
+                (Role::PostMlpNorm, "model.layers.{}.post_feedforward_layernorm"),
+                (Role::FinalNorm, "model.norm"),
+                (Role::Output, "lm_head"),
+            ],
+            ..llama::FAMILY.hf.tensors
+        },
+    },
+    gguf: Some(LlamaCpp {
+        architecture: "olmo2",
+        tensors: gguf::TENSORS,
+        has_rope_freqs: false,
+        ..llama::GGUF
+    }),
+    ..llama::FAMILY
+};
+
+const CONFIG_JSON: LlamaJson = LlamaJson {
+    head_dim: &[llama::EQUAL_HEADS],
+    norm_eps: 1e-5,
+    activations: &[("silu", MlpKind::Swiglu)],
+    bias: &[Key::Only("attention_bias", false)],
+    ..llama::CONFIG_JSON
+};
