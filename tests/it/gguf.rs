@@ -30,7 +30,7 @@ fn every_family_goes_out_and_comes_back_as_it_was() {
         }
         let file = export(&run, TensorType::F32, &folder.path("one.gguf"));
         let has_windows = before.config.attention_window.iter().any(|window| *window > 0);
-        if has_windows && before.family.name() != "gemma3_text" {
+        if has_windows && !["gemma2", "gemma3_text"].contains(&before.family.name()) {
             let error = file.expect_err("llama.cpp has no windows there").to_string();
             assert!(error.contains("its layers have attention windows"), "{family}: {error}");
             continue;
