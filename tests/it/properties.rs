@@ -106,7 +106,8 @@ fn any_foreign() -> impl Strategy<Value = Foreign> {
         original_context_length: 7,
         attention_factor: 1.1,
     };
-    let scaling = prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn, longrope]).prop_map(Some)];
+    let scaling =
+        prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn, longrope]).prop_map(Some)];
     (changes, window, scale, scaling).prop_map(|(changes, window, scale, scaling)| Foreign {
         changes,
         window,

@@ -209,8 +209,17 @@ fn self_attention_in_a_window(bencher: Bencher<'_, '_>, case: &Case) {
 fn attention(bencher: Bencher<'_, '_>, case: &Case, window: Option<usize>, dropout: Option<Dropout>) {
     let Shape { c, h, .. } = case.1;
     let scale = kernels::attention_scale(c / h);
-    let attention =
-        SelfAttention { n_heads: h, n_kv_heads: h, norm: None, rotation: None, scale, softcap: None, window, dropout, lengths: None };
+    let attention = SelfAttention {
+        n_heads: h,
+        n_kv_heads: h,
+        norm: None,
+        rotation: None,
+        scale,
+        softcap: None,
+        window,
+        dropout,
+        lengths: None,
+    };
     case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
 }
 

@@ -43,12 +43,7 @@ pub(super) const FAMILY: Family = Family {
             ..llama::FAMILY.hf.tensors
         },
     },
-    gguf: Some(LlamaCpp {
-        architecture: "olmo2",
-        tensors: gguf::TENSORS,
-        has_rope_freqs: false,
-        ..llama::GGUF
-    }),
+    gguf: Some(LlamaCpp { architecture: "olmo2", tensors: gguf::TENSORS, has_rope_freqs: false, ..llama::GGUF }),
     ..llama::FAMILY
 };
 

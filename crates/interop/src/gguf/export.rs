@@ -85,7 +85,8 @@ pub(super) fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorTy
 fn rope_freqs(config: &ModelConfig) -> impl Iterator<Item = (String, LazyTensor)> {
     let scaling = config.rope_scaling.as_ref().filter(|_| config.position == PositionKind::Rope);
     let tensors = scaling.map(|scaling| rope_freqs::tensors(scaling, config.rope_theta, config.rotary_dim()));
-    tensors.into_iter().flatten().map(|(name, factors)| {
-        (name.to_owned(), LazyTensor::computed(vec![factors.len()], move |sink| sink(&factors)))
-    })
+    tensors
+        .into_iter()
+        .flatten()
+        .map(|(name, factors)| (name.to_owned(), LazyTensor::computed(vec![factors.len()], move |sink| sink(&factors))))
 }

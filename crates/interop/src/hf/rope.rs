@@ -27,10 +27,10 @@ pub(super) fn read_rope(
     let key = own.unwrap_or("partial_rotary_factor");
     let outer =
         Rope { theta, fraction: keys.number_or(key, fraction.map_or(1.0, |(_, default)| default)), scaling: None };
-    let newer = read_table(keys, "rope_parameters", outer);
-    let older = read_table(keys, "rope_scaling", newer.unwrap_or(outer));
+    let newer = read_table(keys, "rope_parameters", &outer);
+    let older = read_table(keys, "rope_scaling", newer.as_ref().unwrap_or(&outer));
     // Versions of transformers disagree on the table that takes precedence.
-    if let (Some(newer), Some(older), Some(value)) = (newer, older, keys.get("rope_scaling"))
+    if let (Some(newer), Some(older), Some(value)) = (&newer, &older, keys.get("rope_scaling"))
         && newer != older
     {
         keys.problem("rope_scaling", value, "rope_parameters says otherwise, and only one of the two is supported");
@@ -50,19 +50,19 @@ pub(super) fn read_rope(
 pub(crate) fn read_rope_by_type(keys: &mut ConfigJson<'_>, [theta, local]: [f64; 2], model: &mut ModelConfig) -> f64 {
     let plain = |theta| Rope { theta, fraction: 1.0, scaling: None };
     let outer = plain(keys.number_or("rope_theta", theta));
-    let older = read_table(keys, "rope_scaling", outer).unwrap_or(outer);
+    let older = read_table(keys, "rope_scaling", &outer);
     let local = plain(keys.number_or("rope_local_base_freq", local));
     let (of_all, of_windows) = match keys.get("rope_parameters").and_then(Value::as_object) {
-        None => (older, local),
+        None => (older.unwrap_or(outer), local),
         Some(tables) => {
             let mut tables = ConfigJson::new(tables);
-            let of_all = read_table(&mut tables, "full_attention", outer).unwrap_or(older);
-            let of_windows = read_table(&mut tables, "sliding_attention", local).unwrap_or(local);
+            let of_all = read_table(&mut tables, "full_attention", &outer).or(older).unwrap_or(outer);
+            let of_windows = read_table(&mut tables, "sliding_attention", &local).unwrap_or(local);
             keys.problems.extend(tables.problems.into_iter().map(|problem| format!("rope_parameters.{problem}")));
             (of_all, of_windows)
         }
     };
-    if of_windows.scaling.is_some() || [of_all, of_windows].iter().any(|rope| rope.fraction < 1.0) {
+    if of_windows.scaling.is_some() || [&of_all, &of_windows].iter().any(|rope| rope.fraction < 1.0) {
         keys.problems.push("rope_parameters: only full_attention can be scaled, and the whole head rotates".to_owned());
     }
     model.rope_theta = of_all.theta;
@@ -71,7 +71,7 @@ pub(crate) fn read_rope_by_type(keys: &mut ConfigJson<'_>, [theta, local]: [f64;
 }
 
 /// The settings in the table `name`, with `outer` for the keys that it lacks; `None` without such a table.
-fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: Rope) -> Option<Rope> {
+fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: &Rope) -> Option<Rope> {
     let map = match keys.get(name)? {
         Value::Object(map) if map.is_empty() => return None,
         Value::Object(map) => map,
@@ -157,15 +157,12 @@ pub(super) fn rope_scaling(model: &ModelConfig) -> Value {
             "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
         }),
-        RopeScaling::Longrope {
-            ref short_factors,
-            ref long_factors,
-            original_context_length,
-            attention_factor,
-        } => json!({
-            "rope_type": "longrope", "short_factor": short_factors, "long_factor": long_factors,
-            "original_max_position_embeddings": original_context_length, "attention_factor": attention_factor,
-        }),
+        RopeScaling::Longrope { ref short_factors, ref long_factors, original_context_length, attention_factor } => {
+            json!({
+                "rope_type": "longrope", "short_factor": short_factors, "long_factor": long_factors,
+                "original_max_position_embeddings": original_context_length, "attention_factor": attention_factor,
+            })
+        }
         RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor } => {
             let mut table = json!({
                 "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_context_length,

@@ -8,7 +8,8 @@ use super::{host, linear, norm, scale, scaled_linear, scaled_norm};
 use crate::config::ModelConfig;
 use crate::{Block, Norm, Target};
 use tinderbox_kernels::decode::{
-    Activation, Angles, Buffers, Cache, ColumnNorm, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
+    Activation, Angles, Buffers, Cache, ColumnNorm, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream,
+    attend,
 };
 
 #[derive(Debug)]
