@@ -257,6 +257,20 @@ fn a_model_comes_from_the_hub_once() {
 }
 
 #[test]
+fn a_tokenizer_of_sentencepiece_is_downloaded() {
+    let model = Model::with_sentencepiece();
+    let mut hub = Hub::with("llama");
+    hub.files.remove("tokenizer.json");
+    for file in ["config.json", "model.safetensors", "tokenizer.model"] {
+        hub.files.insert(file.to_owned(), fs::read(model.path().join(file)).expect("it is there"));
+    }
+    let folder = folder();
+    let (hub, address) = hub.serve();
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+    assert_imported(&import(&folder, "http://127.0.0.1:9", &[("HF_HUB_OFFLINE", "1")]), &folder, &hub);
+}
+
+#[test]
 fn the_files_of_an_index_are_downloaded_and_no_others() {
     let mut hub = Hub::with("llama");
     let model = hub.files.remove("model.safetensors").expect("a fixture");

@@ -302,6 +302,45 @@ fn a_run_is_only_made_of_a_tokenizer_that_it_can_load() {
 }
 
 #[test]
+fn a_tokenizer_of_sentencepiece_is_read() {
+    let folder = Folder::new();
+    let model = Model::with_sentencepiece();
+    let import = |from: &str, run: &str| {
+        folder.succeed(&["import", from, "--run-dir", run, "--overwrite"]);
+        let path = folder.path(run).join("tokenizer.json");
+        Tokenizer::from_file(&path).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let path = model.path().to_str().expect("UTF-8");
+    let name = |tokenizer: &Tokenizer, id: Option<u32>| id.map(|id| tokenizer.piece(id));
+    let tokenizer = import(path, "runs/it");
+    let text = "  The girl\n\n \u{1f525} \u{65e5}<sep>";
+    let ids = tokenizer.encode(text).expect("any text has ids");
+    assert_eq!(tokenizer.decode(&ids), text);
+    assert_eq!(ids.last(), Some(&3), "<sep>");
+    assert_eq!(name(&tokenizer, tokenizer.bos()).as_deref(), Some("<s>"), "no key says otherwise");
+    assert_eq!(name(&tokenizer, tokenizer.end_of_text()).as_deref(), Some("</s>"));
+    folder.succeed(&["generate", "runs/it", "--prompt", "The girl", "--max-new-tokens", "4"]);
+
+    // A GGUF file has scores, too.
+    folder.succeed(&["export", "runs/it", "--to", "gguf", "--output", "it.gguf"]);
+    let again = import("it.gguf", "runs/again");
+    assert_eq!(again.encode(text).expect("any text has ids"), ids);
+
+    let config = json!({ "add_bos_token": false, "eos_token": { "content": "<|im_end|>" }, "added_tokens_decoder": {
+        "520": { "content": "<|im_end|>", "special": true },
+    }});
+    model.write("tokenizer_config.json", config.to_string());
+    let tokenizer = import(path, "runs/it");
+    assert_eq!((tokenizer.bos(), tokenizer.end_of_text()), (None, Some(520)));
+
+    let file = fs::read(model.path().join("tokenizer.model")).expect("read");
+    model.write("tokenizer.model", &file[..file.len() / 2]);
+    let said = model.error();
+    let expected = "`MODEL/tokenizer.model` is damaged: it is not a whole SentencePiece model: ";
+    assert!(said.starts_with(expected) && said.contains("\n  hint: download or write it again"), "{said}");
+}
+
+#[test]
 fn what_stands_beside_the_tokenizer_comes_along() {
     let model = Model::of("llama");
     model.write("chat_template.jinja", "{{ messages }}");

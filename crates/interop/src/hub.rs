@@ -24,7 +24,10 @@ const FILES: [&str; 6] =
     [CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", GENERATION];
 
 /// The tokenizer files of older models.
-const OLDER_FILES: [&str; 2] = ["vocab.json", "merges.txt"];
+const OLDER_FILES: [&str; 4] = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
+
+/// The files of which a tokenizer can be made.
+const TOKENIZERS: [&[&str]; 3] = [&["tokenizer.json"], &["vocab.json", "merges.txt"], &["tokenizer.model"]];
 
 /// The number of times that an interrupted download is resumed, and the pause before each.
 const ATTEMPTS: usize = 5;
@@ -218,7 +221,7 @@ fn is_set(name: &str) -> bool {
 /// A file that the model needs but the folder lacks.
 fn missing(folder: &Path) -> Option<String> {
     let has = |name: &str| folder.join(name).is_file();
-    if !has("tokenizer.json") && !OLDER_FILES.into_iter().all(has) {
+    if !TOKENIZERS.iter().any(|files| files.iter().copied().all(has)) {
         return Some("tokenizer.json".to_owned());
     }
     match has(INDEX) && !has(WEIGHTS) {

@@ -22,6 +22,7 @@ mod import;
 pub mod layout;
 mod outgoing;
 mod source;
+mod tokens;
 pub mod verify;
 
 pub use adapter::{import_adapters, open_adapters};

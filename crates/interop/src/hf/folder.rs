@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use crate::InteropError;
 use crate::error::{cannot_read, damaged};
 
-/// The longest text file that is read. The largest `tokenizer.json` files are about 30 MB.
-const LONGEST_TEXT: u64 = 1 << 28;
+/// The length of the longest file that is read whole. The largest `tokenizer.json` files are about 30 MB.
+const LONGEST: u64 = 1 << 28;
 
 /// A folder, and the folders that its links may point to.
 #[derive(Debug)]
@@ -61,17 +61,22 @@ impl Folder {
         Ok(names)
     }
 
-    /// The content of a text file in the folder; `None` if there is none.
-    pub(super) fn text(&self, name: &str) -> Result<Option<String>, InteropError> {
+    /// The content of a file in the folder; `None` if there is none.
+    pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, InteropError> {
         let Some(path) = self.file(name)? else { return Ok(None) };
         let length = path.metadata().map_err(cannot_read(&path))?.len();
-        if length > LONGEST_TEXT {
-            let reason = format!("it has {length} bytes, and {LONGEST_TEXT} are the most that is read");
+        if length > LONGEST {
+            let reason = format!("it has {length} bytes, and {LONGEST} are the most that is read");
             return Err(damaged(&path, reason));
         }
-        let bytes = fs::read(&path).map_err(cannot_read(&path))?;
+        fs::read(&path).map(Some).map_err(cannot_read(&path))
+    }
+
+    /// The content of a text file in the folder; `None` if there is none.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, InteropError> {
+        let Some(bytes) = self.bytes(name)? else { return Ok(None) };
         let text = String::from_utf8(bytes);
-        text.map(Some).map_err(|_| damaged(&path, "it is not UTF-8"))
+        text.map(Some).map_err(|_| damaged(&self.path.join(name), "it is not UTF-8"))
     }
 
     /// The content of a JSON file in the folder, which must be an object; `None` if there is none.

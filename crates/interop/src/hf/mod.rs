@@ -1,5 +1,5 @@
 //! Models in the format of the Hugging Face hub and the transformers library: a folder with a `config.json`,
-//! safetensors files and a `tokenizer.json`.
+//! safetensors files and a `tokenizer.json` or what came before it.
 
 mod adapter;
 mod card;
@@ -10,7 +10,9 @@ mod folder;
 mod generation;
 mod key;
 mod manifest;
+mod protobuf;
 mod rope;
+mod sentencepiece;
 mod tokenizer;
 mod weights;
 

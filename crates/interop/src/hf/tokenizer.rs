@@ -1,9 +1,11 @@
-//! The tokenizer of a folder: its `tokenizer.json`, with the settings from `tokenizer_config.json` and related files.
+//! The tokenizer of a folder: its `tokenizer.json`, or one made from older files, with the settings from
+//! `tokenizer_config.json` and related files.
 
 use serde_json::{Map, Value, json};
 
 use super::folder::{Folder, object};
 use super::pretty;
+use super::sentencepiece::{self, Converted};
 use crate::{InteropError, TokenizerFiles};
 
 /// Keys of `tokenizer_config.json` that name special tokens.
@@ -11,36 +13,42 @@ const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 /// Reads the tokenizer of a model with this `config.json`.
 pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<TokenizerFiles, InteropError> {
-    let json = match (folder.text("tokenizer.json")?, folder.text("vocab.json")?, folder.text("merges.txt")?) {
-        (Some(json), ..) => json,
-        (None, Some(vocab), Some(merges)) => from_vocab_and_merges(folder, &vocab, &merges)?,
-        _ => {
-            return Err(InteropError::NotAModel {
-                path: folder.path().to_owned(),
-                reason: "it has no tokenizer.json".to_owned(),
-                hint: super::conversion(&folder.path().display().to_string()),
-            });
-        }
-    };
     let mut config = folder.json("tokenizer_config.json")?.unwrap_or_default();
     if let Some(template) = folder.text("chat_template.jinja")? {
         config.insert("chat_template".to_owned(), template.into());
     }
     let special = folder.json("special_tokens_map.json")?.unwrap_or_default();
     for key in SPECIAL {
-        if config.get(key).is_none_or(Value::is_null)
-            && let Some(token) = special.get(key)
-        {
-            config.insert(key.to_owned(), token.clone());
-        }
+        fill(&mut config, key, special.get(key).cloned());
     }
-    if config.get("eos_token").is_none_or(Value::is_null)
-        && let Some(token) = model.get("eos_token_id").and_then(|id| token_of(&json, id))
-    {
-        config.insert("eos_token".to_owned(), token);
+    let Converted { json, config: defaults } = tokenizer_json(folder, &config)?;
+    fill(&mut config, "eos_token", model.get("eos_token_id").and_then(|id| token_of(&json, id)));
+    for (key, value) in defaults {
+        fill(&mut config, key, Some(value));
     }
     let config = (!config.is_empty()).then(|| pretty(&Value::Object(config)));
     Ok(TokenizerFiles { json, config })
+}
+
+/// The `tokenizer.json` of a folder with this `tokenizer_config.json`, or what older files become.
+fn tokenizer_json(folder: &Folder, config: &Map<String, Value>) -> Result<Converted, InteropError> {
+    let complete = |json| Converted { json, config: Vec::new() };
+    match (folder.text("tokenizer.json")?, folder.text("vocab.json")?, folder.text("merges.txt")?) {
+        (Some(json), ..) => Ok(complete(json)),
+        (None, Some(vocab), Some(merges)) => from_vocab_and_merges(folder, &vocab, &merges).map(complete),
+        _ => sentencepiece::read(folder, config)?.ok_or_else(|| InteropError::NotAModel {
+            path: folder.path().to_owned(),
+            reason: "it has neither tokenizer.json nor tokenizer.model".to_owned(),
+            hint: super::conversion(&folder.path().display().to_string()),
+        }),
+    }
+}
+
+/// Sets a key that is missing or null.
+fn fill(config: &mut Map<String, Value>, key: &str, value: Option<Value>) {
+    if let (None | Some(Value::Null), Some(value)) = (config.get(key), value) {
+        config.insert(key.to_owned(), value);
+    }
 }
 
 /// The token with an id, or with the first of several ids.

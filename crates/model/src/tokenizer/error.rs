@@ -62,7 +62,7 @@ fn read_hint(source: &io::Error) -> &'static str {
         ErrorKind::NotFound => "check the path, which starts at the working directory",
         ErrorKind::IsADirectory => "this is a folder; name the tokenizer.json in it",
         ErrorKind::InvalidData => {
-            "a tokenizer.json is text; a tokenizer.model of sentencepiece has to be converted first"
+            "a tokenizer.json is text; `tinderbox import` reads the tokenizer.model of sentencepiece, with its model"
         }
         _ => "check that the file can be read",
     }

@@ -4,12 +4,12 @@
 
 mod of_tokenizer;
 mod pre_tokenizer;
-mod scores;
 mod to_tokenizer;
 
 use super::metadata::Metadata;
 use super::value::Value;
 use crate::InteropError;
+use crate::tokens::{Token, TokenKind};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -47,9 +47,6 @@ const ENDS: [&str; 15] = [
     "<end_of_utterance>",
 ];
 
-/// Stands for a space in the tokens of [`Model::Llama`].
-const SPACE: char = '\u{2581}';
-
 /// Tokens, and the method by which text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
@@ -69,33 +66,6 @@ pub struct Vocab {
     pub chat_template: Option<String>,
 }
 
-/// A token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
-    /// Its spelling in the vocabulary.
-    pub text: String,
-    /// Its kind.
-    pub kind: TokenKind,
-}
-
-/// The kind of a token, with its code in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum TokenKind {
-    /// A piece of text.
-    Normal = 1,
-    /// Stands for text without a token.
-    Unknown = 2,
-    /// Special: matched verbatim in text, and not shown.
-    Control = 3,
-    /// Matched verbatim in text.
-    UserDefined = 4,
-    /// Padding: an embedding row without a token.
-    Unused = 5,
-    /// A byte of a character without a token, such as `<0x0A>`.
-    Byte = 6,
-}
-
 /// The method by which text is tokenized.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
@@ -113,13 +83,6 @@ pub enum Model {
         /// Whether text is tokenized as if a space preceded it.
         add_space_prefix: bool,
     },
-}
-
-impl TokenKind {
-    fn of_code(code: i128) -> Option<Self> {
-        use TokenKind::{Byte, Control, Normal, Unknown, Unused, UserDefined};
-        [Normal, Unknown, Control, UserDefined, Unused, Byte].into_iter().find(|kind| *kind as i128 == code)
-    }
 }
 
 impl Vocab {

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::pre_tokenizer::{self, PreTokenizer};
-use super::scores::{self, Merge};
-use super::{Model, SPACE, Token, TokenKind, Vocab};
+use super::{Model, Vocab};
 use crate::InteropError;
+use crate::tokens::scores::{self, Merge};
+use crate::tokens::{SPACE, Token, TokenKind};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// A placeholder where the list of merges must not be empty: tokens start as single characters, so it merges nothing.

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// Two tokens that are merged.
-pub(super) type Merge = (String, String);
+pub(crate) type Merge = (String, String);
 
 /// The merges of scored pieces: every way to make a piece of two others, highest score first.
 ///
 /// Source: transformers, `generate_merges` in `convert_slow_tokenizer.py`, with which Llama's tokenizer.json was made.
-pub(super) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
+pub(crate) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (*piece, id)).collect();
     let mut found = Vec::new();
     for (piece, score) in pieces {
@@ -29,7 +29,7 @@ pub(super) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
 
 /// Scores that give pieces the precedence of a list of merges: minus the rank of the first merge that makes the piece.
 /// Pieces that no merge makes have the score 0, which is never used.
-pub(super) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
+pub(crate) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
     let mut scores = HashMap::new();
     for (place, (left, right)) in merges.iter().enumerate() {
         scores.entry(format!("{left}{right}")).or_insert(-(place as f32));
@@ -38,7 +38,7 @@ pub(super) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
 }
 
 /// Whether a list has all of [`merges`] in the same order, up to the order of the ways to make one piece.
-pub(super) fn are_all(list: &[Merge], pieces: &[(&str, f32)]) -> bool {
+pub(crate) fn are_all(list: &[Merge], pieces: &[(&str, f32)]) -> bool {
     let by_piece = |list: &[Merge]| -> Vec<Vec<Merge>> {
         let ways = list.chunk_by(|a, b| format!("{}{}", a.0, a.1) == format!("{}{}", b.0, b.1));
         ways.map(|ways| {

@@ -1,0 +1,363 @@
+//! SentencePiece's `tokenizer.model`: the tokenizer of older folders, which have no `tokenizer.json`.
+//!
+//! Source: `sentencepiece_model.proto`, whose names and numbers of fields are used here.
+
+use std::collections::BTreeMap;
+use std::str;
+
+use serde_json::{Map, Value, json};
+
+use super::folder::Folder;
+use super::protobuf::{Field, fields};
+use crate::InteropError;
+use crate::error::damaged;
+use crate::tokens::sentencepiece::{Normalization, by_scores, unigram};
+use crate::tokens::{Token, TokenKind, tokenizer_json};
+
+const FILE: &str = "tokenizer.model";
+/// Tokens that a folder adds to the vocabulary, by text; newer folders have the second key of `tokenizer_config.json`.
+const ADDED: &str = "added_tokens.json";
+const ADDED_BY_ID: &str = "added_tokens_decoder";
+
+/// The codes of the supported methods.
+const UNIGRAM: u64 = 1;
+const BPE: u64 = 2;
+
+/// What a file becomes.
+#[derive(Debug)]
+pub(super) struct Converted {
+    /// The `tokenizer.json`.
+    pub json: String,
+    /// Entries of a `tokenizer_config.json`, for keys that the folder's lacks.
+    pub config: Vec<(&'static str, Value)>,
+}
+
+/// Reads the `tokenizer.model` of a folder with this `tokenizer_config.json`; `None` if there is none.
+pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Option<Converted>, InteropError> {
+    let Some(bytes) = folder.bytes(FILE)? else { return Ok(None) };
+    let path = folder.path().join(FILE);
+    let not_whole = |reason: String| damaged(&path, format!("it is not a whole SentencePiece model: {reason}"));
+    let unsupported = |problems| InteropError::Unsupported { path: path.clone(), problems };
+    let mut model = Model::parse(&bytes).map_err(not_whole)?;
+    let special = model.special();
+    let problems = model.problems();
+    if !problems.is_empty() {
+        return Err(unsupported(problems));
+    }
+    for (id, (text, kind)) in added(folder, config)? {
+        model.add(id, &text, kind).map_err(|problem| unsupported(vec![problem]))?;
+    }
+    if let Some(add_space_prefix) = config.get("add_prefix_space").and_then(Value::as_bool) {
+        model.normalization.add_space_prefix = add_space_prefix;
+    }
+    let json = model.to_tokenizer().map_err(not_whole)?;
+    Ok(Some(Converted { json, config: special }))
+}
+
+/// The tokens that a folder adds, by id. Both files may have them.
+fn added(folder: &Folder, config: &Map<String, Value>) -> Result<BTreeMap<u64, (String, TokenKind)>, InteropError> {
+    let older = folder.json(ADDED)?.unwrap_or_default();
+    let older = older.into_iter().filter_map(|(text, id)| Some((id.as_u64()?, (text, TokenKind::Control))));
+    let mut added: BTreeMap<_, _> = older.collect();
+    for (id, token) in config.get(ADDED_BY_ID).and_then(Value::as_object).into_iter().flatten() {
+        if let (Ok(id), Some(text)) = (id.parse::<u64>(), token["content"].as_str()) {
+            let kind = if token["special"] == true { TokenKind::Control } else { TokenKind::UserDefined };
+            added.insert(id, (text.to_owned(), kind));
+        }
+    }
+    Ok(added)
+}
+
+/// A file, as far as it matters here.
+struct Model<'a> {
+    tokens: Vec<Token>,
+    scores: Vec<f32>,
+    trainer: Trainer,
+    normalization: Normalization<'a>,
+    /// Whether spaces are replaced by U+2581, as the tokens have them.
+    escapes_spaces: bool,
+}
+
+/// `TrainerSpec`: how the model was trained.
+struct Trainer {
+    method: u64,
+    bos: u64,
+    eos: u64,
+    /// Whether spaces belong to the word before them.
+    is_space_suffix: bool,
+}
+
+impl<'a> Model<'a> {
+    /// Parses a `ModelProto`.
+    fn parse(file: &'a [u8]) -> Result<Self, String> {
+        let (mut tokens, mut scores) = (Vec::new(), Vec::new());
+        let (mut trainer, mut normalizer) = (None, None);
+        for field in fields(file) {
+            match field? {
+                (1, Field::Bytes(message)) => {
+                    let (token, score) = piece(message).map_err(|why| format!("piece {}: {why}", tokens.len()))?;
+                    tokens.push(token);
+                    scores.push(score);
+                }
+                (2, Field::Bytes(message)) => trainer = Some(Trainer::parse(message)?),
+                (3, Field::Bytes(message)) => normalizer = Some(parse_normalizer(message)?),
+                _ => {} // tests of the model, and changes to decoded text
+            }
+        }
+        // They follow the pieces, so a file that was cut between two pieces lacks them.
+        let trainer = trainer.ok_or("its trainer_spec is missing")?;
+        let (normalization, escapes_spaces) = normalizer.ok_or("its normalizer_spec is missing")?;
+        if !tokens.iter().any(|token| token.kind == TokenKind::Unknown) {
+            return Err("it has no piece of the type UNKNOWN".to_owned());
+        }
+        Ok(Self { tokens, scores, trainer, normalization, escapes_spaces })
+    }
+
+    /// The settings that have no equivalent here.
+    fn problems(&self) -> Vec<String> {
+        let method = self.trainer.method;
+        let mut problems = Vec::new();
+        if ![UNIGRAM, BPE].contains(&method) {
+            problems
+                .push(format!("trainer_spec.model_type = {method}: {UNIGRAM} (unigram) and {BPE} (bpe) are supported"));
+        }
+        if self.trainer.is_space_suffix {
+            problems.push("trainer_spec.treat_whitespace_as_suffix = true: false is supported".to_owned());
+        }
+        if !self.escapes_spaces {
+            problems.push("normalizer_spec.escape_whitespaces = false: true is supported".to_owned());
+        }
+        let unused = self.tokens.iter().find(|token| token.kind == TokenKind::Unused);
+        if let (UNIGRAM, Some(unused)) = (method, unused) {
+            problems.push(format!("the piece {:?} is of the type UNUSED: it is supported for bpe only", unused.text));
+        }
+        problems
+    }
+
+    /// Entries of a `tokenizer_config.json`. Such models expect a BOS token before a text if they have one.
+    fn special(&self) -> Vec<(&'static str, Value)> {
+        let token = |id: u64| {
+            let token = self.tokens.get(usize::try_from(id).ok()?)?; // -1 if there is none
+            (token.kind == TokenKind::Control).then(|| json!(token.text))
+        };
+        let bos = token(self.trainer.bos);
+        let add_bos = bos.is_some().then_some(Value::Bool(true));
+        let special = [("bos_token", bos), ("eos_token", token(self.trainer.eos)), ("add_bos_token", add_bos)];
+        special.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
+    /// Adds a token of the folder, or sets the kind of one that is there.
+    fn add(&mut self, id: u64, text: &str, kind: TokenKind) -> Result<(), String> {
+        let n = self.tokens.len();
+        match self.tokens.get_mut(usize::try_from(id).unwrap_or(usize::MAX)) {
+            Some(token) if token.text != text => {
+                Err(format!("the added token {text:?} has the id {id}, which is that of the piece {:?}", token.text))
+            }
+            Some(token) => {
+                if matches!(token.kind, TokenKind::Normal | TokenKind::UserDefined) {
+                    token.kind = kind;
+                }
+                Ok(())
+            }
+            None if id == n as u64 => {
+                self.tokens.push(Token { text: text.to_owned(), kind });
+                self.scores.push(0.0);
+                Ok(())
+            }
+            None => Err(format!("the added token {text:?} has the id {id}, and no token has the id {n}")),
+        }
+    }
+
+    /// The `tokenizer.json`.
+    fn to_tokenizer(&self) -> Result<String, String> {
+        let convert = if self.trainer.method == UNIGRAM { unigram } else { by_scores };
+        tokenizer_json(&self.tokens, convert(&self.tokens, &self.scores, self.normalization)?)
+    }
+}
+
+/// A `SentencePiece`: a token and its score.
+fn piece(message: &[u8]) -> Result<(Token, f32), String> {
+    let (mut text, mut score, mut kind) = (None, 0.0, TokenKind::Normal);
+    for field in fields(message) {
+        match field? {
+            (1, Field::Bytes(bytes)) => text = Some(str::from_utf8(bytes).map_err(|error| error.to_string())?),
+            (2, Field::Fixed(bytes)) => {
+                let bytes = <[u8; 4]>::try_from(bytes).map_err(|_| "its score is not an f32")?;
+                score = f32::from_le_bytes(bytes);
+            }
+            (3, Field::Integer(code)) => {
+                kind = TokenKind::of_code(code.into()).ok_or_else(|| format!("it has the unknown type {code}"))?;
+            }
+            _ => {}
+        }
+    }
+    let text = text.filter(|text| !text.is_empty()).ok_or("it has no text")?.to_owned();
+    Ok((Token { text, kind }, score))
+}
+
+impl Trainer {
+    fn parse(message: &[u8]) -> Result<Self, String> {
+        let mut trainer = Self { method: UNIGRAM, bos: 1, eos: 2, is_space_suffix: false };
+        for field in fields(message) {
+            match field? {
+                (3, Field::Integer(method)) => trainer.method = method,
+                (24, Field::Integer(truth)) => trainer.is_space_suffix = truth != 0,
+                (41, Field::Integer(id)) => trainer.bos = id,
+                (42, Field::Integer(id)) => trainer.eos = id,
+                _ => {}
+            }
+        }
+        Ok(trainer)
+    }
+}
+
+/// Parses a `NormalizerSpec`: the changes to a text, and whether spaces are replaced by U+2581.
+fn parse_normalizer(message: &[u8]) -> Result<(Normalization<'_>, bool), String> {
+    let mut normalization = Normalization { table: &[], remove_extra_spaces: true, add_space_prefix: true };
+    let mut escapes_spaces = true;
+    for field in fields(message) {
+        match field? {
+            (2, Field::Bytes(table)) => normalization.table = table,
+            (3, Field::Integer(truth)) => normalization.add_space_prefix = truth != 0,
+            (4, Field::Integer(truth)) => normalization.remove_extra_spaces = truth != 0,
+            (5, Field::Integer(truth)) => escapes_spaces = truth != 0,
+            _ => {}
+        }
+    }
+    Ok((normalization, escapes_spaces))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use tinderbox_model::tokenizer::Tokenizer;
+
+    /// A file of `scripts/fixtures/sentencepiece_files.py`.
+    fn fixture(name: &str) -> Vec<u8> {
+        fs::read(Path::new("../../tests/fixtures/sentencepiece").join(name)).expect("a fixture")
+    }
+
+    /// What a folder with these files becomes.
+    fn read_files(files: &[(&str, &[u8])], config: &Value) -> Result<Converted, String> {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for (name, content) in files {
+            fs::write(folder.path().join(name), content).expect("written");
+        }
+        let config = config.as_object().expect("an object");
+        let read = Folder::open(folder.path()).and_then(|folder| read(&folder, config));
+        let place = folder.path().display().to_string();
+        read.map(|read| read.expect("it is there")).map_err(|error| error.to_string().replace(&place, "FOLDER"))
+    }
+
+    fn tokenizer(converted: Converted) -> Tokenizer {
+        Tokenizer::from_json(converted.json, Path::new("tokenizer.json")).expect("it was just made")
+    }
+
+    #[test]
+    fn files_give_the_ids_and_texts_that_they_give_in_sentencepiece() {
+        let expected: Value = serde_json::from_slice(&fixture("expected.json")).expect("JSON");
+        for name in ["bpe", "bpe_without_prefix", "unigram"] {
+            let file = fixture(&format!("{name}.model"));
+            let tokenizer = tokenizer(read_files(&[(FILE, &file)], &json!({})).expect("it is whole"));
+            let expected = &expected["files"][name];
+            assert_eq!(tokenizer.vocab_size() as u64, expected["n_pieces"].as_u64().expect("a count"));
+            let cases = expected["cases"].as_array().expect("a list");
+            assert!(cases.len() > 10);
+            for case in cases {
+                let text = case["text"].as_str().expect("a text");
+                let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).expect("ids");
+                assert_eq!(tokenizer.encode(text).expect("any text has ids"), ids, "{name}: {text:?}");
+                let decoded = case["decoded"].as_str().expect("a text").replace(" \u{2047} ", "<unk>");
+                assert_eq!(tokenizer.decode(&ids), decoded, "{name}: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn special_tokens_are_those_of_the_file() {
+        for (name, bos, eos) in [
+            ("bpe.model", "<s>", "</s>"),
+            ("bpe_without_prefix.model", "<bos>", "<eos>"),
+            ("unigram.model", "<s>", "</s>"),
+        ] {
+            let converted = read_files(&[(FILE, &fixture(name))], &json!({})).expect("it is whole");
+            let expected = [("bos_token", json!(bos)), ("eos_token", json!(eos)), ("add_bos_token", json!(true))];
+            assert_eq!(converted.config, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_the_folder_are_added() {
+        let file = fixture("bpe.model");
+        let older = br#"{"<|im_start|>": 520, "<x>": 521}"#;
+        let newer = json!({ ADDED_BY_ID: {
+            "0": { "content": "<unk>", "special": true }, "3": { "content": "<sep>", "special": true },
+            "521": { "content": "<x>", "special": false },
+        }});
+        let converted = read_files(&[(FILE, &file), (ADDED, older)], &newer).expect("they fit");
+        let json: Value = serde_json::from_str(&converted.json).expect("JSON");
+        let added: Vec<_> = json["added_tokens"].as_array().expect("a list").iter().collect();
+        for (id, text, special) in
+            [(0, "<unk>", true), (3, "<sep>", true), (520, "<|im_start|>", true), (521, "<x>", false)]
+        {
+            let token = added.iter().find(|token| token["id"] == id).expect("it is there");
+            assert_eq!((&token["content"], &token["special"]), (&json!(text), &json!(special)));
+        }
+        let tokenizer = tokenizer(converted);
+        assert_eq!(tokenizer.vocab_size(), 522);
+        assert_eq!(tokenizer.encode("<|im_start|><x>").expect("any text has ids"), [520, 521]);
+        let added = |added: &[u8]| read_files(&[(FILE, &file), (ADDED, added)], &json!({}));
+        let error = added(br#"{"<x>": 521}"#).expect_err("there is a gap");
+        assert!(error.contains("the added token \"<x>\" has the id 521, and no token has the id 520"), "{error}");
+        let error = added(br#"{"<x>": 1}"#).expect_err("it is another");
+        assert!(error.contains("the added token \"<x>\" has the id 1, which is that of the piece \"<s>\""), "{error}");
+    }
+
+    #[test]
+    fn the_config_of_the_folder_says_whether_a_space_comes_first() {
+        let file = fixture("bpe.model");
+        let ids = |config: Value| {
+            let converted = read_files(&[(FILE, &file)], &config).expect("it is whole");
+            tokenizer(converted).encode("girl").expect("any text has ids")
+        };
+        assert_eq!(ids(json!({ "add_prefix_space": true })), ids(json!({ "add_prefix_space": null })));
+        assert_ne!(ids(json!({ "add_prefix_space": false })), ids(json!({})));
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_refused_wherever_it_ends() {
+        for name in ["bpe.model", "unigram.model"] {
+            let file = fixture(name);
+            for length in (0..file.len()).step_by(97).chain([file.len() - 1]) {
+                let error = read_files(&[(FILE, &file[..length])], &json!({})).expect_err("it is not whole");
+                let expected = "`FOLDER/tokenizer.model` is damaged: it is not a whole SentencePiece model: ";
+                assert!(error.starts_with(expected), "{name}, {length} bytes: {error}");
+                assert!(error.contains("\n  hint: download or write it again"), "{error}");
+            }
+        }
+        let error = |file: &[u8]| read_files(&[(FILE, file)], &json!({})).expect_err("it is none");
+        let pointer = error(b"version https://git-lfs.github.com/spec/v1\n");
+        assert!(pointer.contains("the field at byte 0 is malformed or not whole"), "{pointer}");
+        let piece = error(&[0x0a, 2, 0x18, 9]);
+        assert!(piece.contains("piece 0: it has the unknown type 9"), "{piece}");
+    }
+
+    #[test]
+    fn settings_without_an_equivalent_are_listed() {
+        let file = [
+            &[0x0a, 7, 0x0a, 3, b'<', b'u', b'>', 0x18, 2][..], // the piece <u>, UNKNOWN
+            &[0x12, 5, 0x18, 3, 0xc0, 0x01, 1],                 // model_type WORD, spaces as suffixes
+            &[0x1a, 2, 0x28, 0],                                // no escaped spaces
+        ];
+        let error = read_files(&[(FILE, &file.concat())], &json!({})).expect_err("it is of another kind");
+        insta::assert_snapshot!(error, @r"
+        the model in `FOLDER/tokenizer.model` is not supported:
+          - trainer_spec.model_type = 3: 1 (unigram) and 2 (bpe) are supported
+          - trainer_spec.treat_whitespace_as_suffix = true: false is supported
+          - normalizer_spec.escape_whitespaces = false: true is supported
+        ");
+    }
+}
