@@ -11,10 +11,10 @@ use anyhow::Context;
 
 use super::numbers::{count, number, seed};
 use super::weights::Formats;
-use super::{Misuse, Subject, note_cut_prompt, paint};
+use super::{Misuse, Subject, note, note_cut_prompt, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
-use crate::generate::{GenerateError, Grammar, Guide, Piece, Vocabulary, Writers};
+use crate::generate::{GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary, Writers};
 use crate::measure::Machine;
 use crate::model::OrderedJson;
 use crate::plan::Writing;
@@ -72,6 +72,10 @@ pub(super) struct Args {
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
+    /// Propose up to N tokens at once from the text's own repetitions, on a CPU: the same text, and sooner if it repeats
+    /// much; 0 proposes none [default: the run's generate.speculate]
+    #[arg(long, value_name = "N", value_parser = count)]
+    speculate: Option<usize>,
     /// Write only JSON of the JSON Schema in this file, without the prompt before it [default: any text]
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
@@ -111,6 +115,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let opened = args.subject.open()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
+    let (wants_speculation, on_engine) = (settings.speculate > 0, matches!(model, LanguageModel::Engine(_)));
+    if wants_speculation && !on_engine {
+        note(format!("note: `{}` does not speculate: generate.speculate is ignored", opened.device.name));
+    }
     let guide = args.json_schema.as_deref().map(|path| read_schema(path, &opened.tokenizer)).transpose()?;
     let n_samples = settings.num_samples as u64;
     let stdout = io::stdout().lock();
@@ -121,6 +129,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut stdout = stdout;
     let shown = if guide.is_some() { Vec::new() } else { form.prompt(&prompt) }; // so that it is JSON and nothing else
+    let mut speculated = Speculated::default();
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
@@ -135,7 +144,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         if args.raw {
             rounds = rounds.raw()?;
         }
-        print_in_order(&mut stdout, samples, &shown, rounds, form)?;
+        print_in_order(&mut stdout, samples, &shown, &mut rounds, form)?;
+        speculated += rounds.speculated();
+    }
+    if wants_speculation && on_engine {
+        let Speculated { n_proposed, n_right } = speculated;
+        note(format!("speculation: {n_right} of {n_proposed} proposed tokens were right"));
     }
     Ok(())
 }
@@ -251,6 +265,7 @@ impl Args {
             frequency_penalty: run.frequency_penalty,
             stop_token_ids: run.stop_token_ids.clone(),
             min_new_tokens: run.min_new_tokens,
+            speculate: self.speculate.unwrap_or(run.speculate),
         }
     }
 }

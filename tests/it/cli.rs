@@ -77,11 +77,33 @@ fn what_generate_is_told_it_does() {
 }
 
 #[test]
+fn speculation_writes_the_same_text_and_counts_its_proposals() {
+    let folder = Folder::trained();
+    let run = |args: &[&str]| {
+        let always =
+            ["generate", "runs/tiny", "--max-new-tokens", "60", "--temperature", "0", "--prompt", "The cat. The c"];
+        folder.run(&[&always, args].concat()).exits(0)
+    };
+    let (with, without) = (run(&["--speculate", "4"]), run(&[]));
+    assert_eq!(with.stdout, without.stdout);
+    assert!(!without.stderr.contains("speculation"), "{}", without.stderr);
+    let counts = with.stderr.lines().last().expect("the counts").strip_prefix("speculation: ");
+    assert!(counts.is_some_and(|counts| counts.ends_with(" proposed tokens were right")), "{}", with.stderr);
+    let ignored = run(&["--speculate", "4", "--device", "ndarray"]);
+    assert!(ignored.stderr.contains("note: `ndarray` does not speculate"), "{}", ignored.stderr);
+    assert!(!ignored.stderr.contains("speculation:"), "{}", ignored.stderr);
+}
+
+#[test]
 fn a_schema_makes_json_and_nothing_else() {
     let folder = Folder::with_run(&["tokenizer.kind=byte"]);
     folder.write("schema.json", r#"{"type": "object", "properties": {"at": {"enum": ["river", 7, null]}}, "required": ["at"], "additionalProperties": false}"#);
     let args = ["generate", "runs/tiny", "--json-schema", "schema.json", "--prompt", "The", "--num-samples", "3"];
     let texts = folder.succeed(&args);
+    for sample in ["1", "3"] {
+        let alone = |n| folder.succeed(&[&args[..6], &["--num-samples", sample, "--speculate", n]].concat());
+        assert_eq!(alone("5"), alone("0"), "speculation follows the schema");
+    }
     let texts: Vec<&str> = texts.strip_suffix('\n').expect("a last line").split("\n---\n").collect();
     assert_eq!(texts.len(), 3);
     for text in texts {

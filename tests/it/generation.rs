@@ -2,7 +2,8 @@
 
 use burn::tensor::Device;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
-use tinderbox::generate::{LanguageModel, Piece, Writer, Writers};
+use tinderbox::generate::engine::Precision;
+use tinderbox::generate::{LanguageModel, Piece, Speculated, Writer, Writers};
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
@@ -10,7 +11,11 @@ use crate::fixtures::Folder;
 use crate::properties::{ALPHABET, letters, lively};
 
 fn model(position: PositionKind) -> Gpt {
-    let config = ModelConfig { context_length: 12, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
+    with_context(12, position)
+}
+
+fn with_context(context_length: usize, position: PositionKind) -> Gpt {
+    let config = ModelConfig { context_length, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
     let config = config.with_derived();
     lively(&config, 7, &Device::flex())
 }
@@ -68,6 +73,71 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
             assert_eq!(alone(&gpt, &settings, sample), by_tensors);
         }
     }
+}
+
+/// The texts of these samples, and the numbers of tokens that were proposed.
+fn speculating(
+    model: &LanguageModel,
+    settings: &GenerateConfig,
+    speculate: usize,
+    prompt: &str,
+    n_samples: u64,
+) -> (Vec<String>, Speculated) {
+    let settings = GenerateConfig { speculate, ..settings.clone() };
+    let mut writers = Writers::new(model.clone(), &letters(), &settings, prompt, 0..n_samples).expect("a prompt");
+    let mut texts = vec![String::new(); n_samples as usize];
+    for Piece { sample_idx, text, .. } in writers.by_ref().flat_map(|round| round.expect("writes")) {
+        texts[sample_idx as usize].push_str(std::str::from_utf8(&text).expect("whole characters"));
+    }
+    (texts, writers.speculated())
+}
+
+#[test]
+fn speculation_changes_no_text() {
+    let always = settings(100, &[]); // far beyond the context
+    let all = [
+        GenerateConfig { temperature: 0.0, ..always.clone() },
+        GenerateConfig { temperature: 0.0, repetition_penalty: 1.1, frequency_penalty: 0.1, ..always.clone() },
+        GenerateConfig { temperature: 0.4, ..always.clone() },
+        GenerateConfig { top_k: 2, seed: 5, ..always.clone() },
+        GenerateConfig { temperature: 0.3, max_new_tokens: 23, ..always.clone() }, // up to the context's end
+        settings(100, &["ab", "dd"]),
+        settings(1, &[]),
+    ];
+    let precisions = Precision::ALL.map(|precision| (PositionKind::Rope, precision));
+    for (position, precision) in precisions.into_iter().chain([(PositionKind::Learned, Precision::F32)]) {
+        let model = LanguageModel::new(with_context(32, position), precision).expect("a CPU");
+        let mut total = Speculated::default();
+        for settings in &all {
+            for prompt in ["abcabdabc", "a", "abcdefghijkabcdefghijkabcdefghijkabcdefghijk"] {
+                let (expected, none) = speculating(&model, settings, 0, prompt, 1);
+                assert_eq!(none, Speculated::default());
+                for n in [1, 4, 1000] {
+                    let (texts, speculated) = speculating(&model, settings, n, prompt, 1);
+                    assert_eq!(texts, expected, "{settings:?}, {n} after {prompt}");
+                    total += speculated;
+                }
+            }
+        }
+        assert!(0 < total.n_right && total.n_right < total.n_proposed, "{total:?}");
+    }
+}
+
+#[test]
+fn several_texts_and_tensors_do_not_speculate() {
+    let gpt = model(PositionKind::Rope);
+    let greedy = GenerateConfig { temperature: 0.0, ..settings(60, &[]) };
+    let model = LanguageModel::from(&gpt);
+    // Greedy texts are the same: none of them is ever alone.
+    let (texts, speculated) = speculating(&model, &greedy, 4, "abcabc", 3);
+    assert_eq!((texts, speculated), (speculating(&model, &greedy, 0, "abcabc", 3).0, Speculated::default()));
+    // Those that end at different places leave the last one alone.
+    let stopped = settings(60, &["a", "dd"]);
+    let (texts, _) = speculating(&model, &stopped, 4, "abcabc", 6);
+    assert_eq!(texts, speculating(&model, &stopped, 0, "abcabc", 6).0);
+    let tensors = LanguageModel::Tensors(Box::new(gpt));
+    let (texts, speculated) = speculating(&tensors, &greedy, 4, "abcabc", 1);
+    assert_eq!((texts, speculated), (speculating(&tensors, &greedy, 0, "abcabc", 1).0, Speculated::default()));
 }
 
 #[test]

@@ -8,13 +8,19 @@ use burn::tensor::TensorReadError;
 use rayon::prelude::*;
 
 use super::language_model::{AnyDecoder, LanguageModel};
+use super::speculation::{self, Speculated};
 
 /// A model that decodes several sequences, each in one of a fixed number of slots, with an `S` that chooses its tokens.
 #[derive(Debug)]
 pub struct Batch<S> {
     decoder: AnyDecoder,
     context_length: usize,
+    /// The most tokens that the decoder holds of a sequence.
+    capacity: usize,
     chunk: usize,
+    /// The most tokens that are proposed at once; 0 without speculation.
+    most_proposed: usize,
+    speculated: Speculated,
     slots: Vec<Slot<S>>,
     /// Counts joins and leaves.
     clock: u64,
@@ -82,10 +88,26 @@ impl<S: Send> Batch<S> {
         Self {
             context_length: model.config().context_length,
             decoder: AnyDecoder::new(model, n_slots, capacity),
+            capacity,
             chunk,
+            most_proposed: 0,
+            speculated: Speculated::default(),
             slots: std::iter::repeat_with(free).take(n_slots).collect(),
             clock: 0,
         }
+    }
+
+    /// Proposes up to `n` tokens to a sequence that is alone, from its own repetitions, and reads them together with its
+    /// last token. A model of tensors does not: several tokens at once may have other logits there than one by one.
+    #[must_use]
+    pub fn speculating(mut self, n: usize) -> Self {
+        self.most_proposed = if matches!(self.decoder, AnyDecoder::Engine(_)) { n } else { 0 };
+        self
+    }
+
+    /// The numbers of tokens proposed so far.
+    pub fn speculated(&self) -> Speculated {
+        self.speculated
     }
 
     /// The number of sequences.
@@ -160,7 +182,8 @@ impl<S: Send> Batch<S> {
     /// Reads the last token of each sequence and a chunk of each prompt that is not fully read, then lets every
     /// sequence whose tokens are all read go on: `choose` gets its logits and the number of its prompt tokens that were
     /// cached. A sequence for which it returns no token leaves. `see` gets the logits after each token of the prompts
-    /// that joined with [`Logits::Each`].
+    /// that joined with [`Logits::Each`]. A sequence that chooses the tokens [proposed](Batch::speculating) to it goes on
+    /// by one more than these, in order.
     ///
     /// # Errors
     /// If the device fails.
@@ -169,6 +192,9 @@ impl<S: Send> Batch<S> {
         see: impl FnMut(&mut S, &[f32]) + Send,
         choose: impl Fn(&mut S, &[f32], usize) -> (Option<u32>, R) + Sync,
     ) -> Result<Vec<R>, TensorReadError> {
+        if let Some((slot, proposal)) = self.proposal() {
+            return self.speculate(slot, &proposal, choose);
+        }
         self.read(see)?;
         let Self { decoder, slots, .. } = self;
         let read = slots.iter_mut().enumerate().filter(|(_, slot)| slot.is_read());
@@ -187,6 +213,59 @@ impl<S: Send> Batch<S> {
             result
         };
         Ok(chosen.into_iter().map(go_on).collect())
+    }
+
+    /// The slot of the only sequence and the tokens proposed to it, if there are some and it is about to read its last
+    /// token.
+    fn proposal(&self) -> Option<(usize, Vec<u32>)> {
+        if self.most_proposed == 0 {
+            return None;
+        }
+        let mut taken = (0..).zip(&self.slots).filter(|(_, slot)| slot.sequence.is_some());
+        let (i, slot) = taken.next()?;
+        if taken.next().is_some() || slot.wants_each || slot.n_read + 1 != slot.tokens.len() {
+            return None;
+        }
+        let room = self.capacity.saturating_sub(slot.tokens.len());
+        let proposal = speculation::proposal(&slot.tokens, self.most_proposed.min(room));
+        (!proposal.is_empty()).then(|| (i, proposal.to_vec()))
+    }
+
+    /// Reads the last token of a sequence and a proposal of those after it in one pass. The sequence goes on from the
+    /// logits after each of them, until it chooses another token than the proposed one.
+    fn speculate<R: Send>(
+        &mut self,
+        i: usize,
+        proposal: &[u32],
+        choose: impl Fn(&mut S, &[f32], usize) -> (Option<u32>, R) + Sync,
+    ) -> Result<Vec<R>, TensorReadError> {
+        let Self { decoder, slots, speculated, .. } = self;
+        let Slot { sequence, tokens, n_cached, .. } = &mut slots[i];
+        let (sequence, n_cached) = (sequence.as_mut().expect("a sequence"), *n_cached);
+        let mut chosen: Vec<Option<u32>> = Vec::new();
+        let mut results = Vec::new();
+        let go_on = |logits: &[f32]| {
+            if chosen.iter().zip(proposal).all(|(token, proposed)| *token == Some(*proposed)) {
+                let (token, result) = choose(sequence, logits, n_cached);
+                chosen.push(token);
+                results.push(result);
+            }
+        };
+        decoder.append_each(i, &[&tokens[tokens.len() - 1..], proposal].concat(), go_on)?;
+        let last = chosen.pop().expect("the logits after at least one token");
+        let n_right = chosen.len(); // all that were chosen before the last one
+        *speculated += Speculated { n_proposed: proposal.len(), n_right };
+        tokens.extend_from_slice(&proposal[..n_right]);
+        // The decoder's logits are those after the whole proposal. If the sequence ends, its last token thus counts as not
+        // read, so that no other sequence takes them.
+        let n_read = tokens.len() - usize::from(last.is_none());
+        slots[i].n_read = n_read;
+        decoder.truncate(i, n_read);
+        match last {
+            Some(token) => self.push(i, token),
+            None => self.leave(i),
+        }
+        Ok(results)
     }
 
     /// Appends a token. When the context is full, its older half is dropped and the newer half is read again, so that
@@ -422,6 +501,59 @@ mod tests {
         }
         assert_eq!(batch.slots[slot].n_cached, 0, "logits have to be computed");
         assert_eq!(Some(&logits(&batch, slot)), seen.last());
+    }
+
+    #[test]
+    fn a_sequence_goes_on_as_far_as_its_proposal_is_right_and_the_rest_leaves_no_trace() {
+        let prompt = [5, 0, 1, 2, 3, 5];
+        let choose = |script: &mut Vec<Option<u32>>, logits: &[f32], _| (script.pop().flatten(), logits.to_vec());
+        // After `5 0`, `1 2 3 5` is proposed, and later `1 7 5 0`.
+        let chosen = [0, 1, 7, 5, 0, 1, 7];
+        let script: Vec<Option<u32>> = [None].into_iter().chain(chosen.into_iter().rev().map(Some)).collect();
+        let mut batch = Batch::new(model(), 2, 24, 128).speculating(4);
+        assert_eq!(batch.join(script, None, &prompt, Logits::Last), 0);
+        let (mut n_chosen, mut seen) = (Vec::new(), Vec::new());
+        while !batch.is_empty() {
+            let steps = batch.step(|_, _| (), choose).expect("a CPU");
+            n_chosen.push(steps.len());
+            seen.extend(steps);
+        }
+        assert_eq!(n_chosen, [1, 2, 1, 1, 3]);
+        assert_eq!(batch.speculated(), Speculated { n_proposed: 8, n_right: 3 });
+        let whole = [&prompt[..], &chosen].concat();
+        for (n, logits) in (prompt.len()..).zip(&seen) {
+            assert_eq!(*logits, alone(&whole[..n]), "{n}");
+        }
+        // What is left is reused: all but the last token, which is read for its logits.
+        let slot = batch.join(Vec::new(), None, &whole, Logits::Last);
+        batch.read(|_, _| ()).expect("a CPU");
+        assert_eq!(batch.slots[slot].n_cached, whole.len() - 1);
+        assert_eq!(logits(&batch, slot), alone(&whole));
+    }
+
+    #[test]
+    fn no_proposal_is_longer_than_the_room_in_the_context() {
+        // Always chooses the token after the last one, modulo 5: what is proposed is right once it has repeated itself.
+        let choose = |last: &mut u32, logits: &[f32], _| {
+            *last = (*last + 1) % 5;
+            (Some(*last), logits.to_vec())
+        };
+        let written = |n| {
+            let mut batch = Batch::new(model(), 1, 24, 128).speculating(n);
+            batch.join(1, None, &[0, 1], Logits::Last);
+            let mut seen = Vec::new();
+            while seen.len() < 60 {
+                seen.extend(batch.step(|_, _| (), choose).expect("a CPU"));
+            }
+            seen.truncate(60);
+            (seen, batch.speculated().n_right)
+        };
+        let (expected, _) = written(0);
+        for n in [1, 2, 7, 100] {
+            let (seen, n_right) = written(n);
+            assert!(n_right > 15, "{n_right} of {n}");
+            assert!(seen == expected, "{n}");
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ crate::sections! {
         pub stop_token_ids: Vec<u32> = Vec::new(),
         /// The tokens that end the generation are not drawn before so many others.
         pub min_new_tokens: usize = 0,
+        /// Up to so many tokens are proposed from the text's own repetitions and checked in one pass, on a CPU: the text
+        /// stays the same; 0: off.
+        pub speculate: usize = 0,
         /// The seed of sampling: the same seed generates the same text. Below 2^63.
         pub seed: u64 = 1337,
     }
@@ -60,6 +63,7 @@ impl GenerateConfig {
             stop,
             stop_token_ids: _, // an id beyond the vocabulary is never drawn
             min_new_tokens: _,
+            speculate: _, // no more are proposed than fit into the context
             seed,
         } = self;
         problems.at_least_one("generate.max_new_tokens", *max_new_tokens);

@@ -9,6 +9,7 @@ mod guide;
 mod language_model;
 mod sampler;
 mod sequence;
+mod speculation;
 mod writer;
 
 pub use batch::{Batch, Logits};
@@ -17,4 +18,5 @@ pub use guide::{CallSchema, Grammar, Guide, SchemaError, Vocabulary};
 pub use language_model::LanguageModel;
 pub use sampler::{ChooseToken, Sampler};
 pub use sequence::{End, Sequence};
+pub use speculation::Speculated;
 pub use writer::{GenerateError, Piece, Writer, Writers};

@@ -9,6 +9,7 @@ use super::guide::Guide;
 use super::language_model::LanguageModel;
 use super::sampler::{ChooseToken, Sampler};
 use super::sequence::Sequence;
+use super::speculation::Speculated;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -49,7 +50,8 @@ pub struct Piece {
     pub is_last: bool,
 }
 
-/// Generates several samples from one prompt: an iterator over rounds, each with a piece of every unfinished sample.
+/// Generates several samples from one prompt: an iterator over rounds, each with a piece of every unfinished sample, or
+/// several pieces of the only one if it [speculates](GenerateConfig::speculate).
 ///
 /// The samples are sequences of one [`Batch`], so they share the prefill and, on the CPU, every pass over the weights.
 /// Each sample is the same text that a [`Writer`] would generate alone.
@@ -89,7 +91,7 @@ impl Writers {
         // If a prompt is longer than the context, the model reads its end.
         let n_dropped = prompt.len().saturating_sub(context_length);
         let n_samples = usize::try_from(samples.end - samples.start).expect("they fit into memory");
-        let mut batch = Batch::new(model, n_samples, capacity, usize::MAX);
+        let mut batch = Batch::new(model, n_samples, capacity, usize::MAX).speculating(config.speculate);
         for idx in samples {
             let sequence = Sequence::new(tokenizer, config, &prompt, idx);
             if !sequence.is_done() {
@@ -124,6 +126,12 @@ impl Writers {
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
         (self.n_read, self.n_dropped)
+    }
+
+    /// The numbers of tokens proposed so far.
+    #[must_use]
+    pub fn speculated(&self) -> Speculated {
+        self.batch.speculated()
     }
 
     /// Chooses the next token of every unfinished sample.

@@ -155,7 +155,7 @@ mod tests {
                        schedule.ramp_fraction=1 schedule.initial_batch_size=1 \
                        model.n_kv_heads=1 model.dropout=0 optimizer.betas=[0.0,0.0] optimizer.kind=muon \
                        optimizer.muon_momentum=0 generate.temperature=0 generate.top_k=1000000 generate.min_p=1 \
-                       generate.top_p=1";
+                       generate.top_p=1 generate.speculate=1000000";
         let allowed: Vec<&str> = allowed.split_whitespace().collect();
         assert_eq!(problems(&allowed), Vec::<String>::new());
         assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
