@@ -367,6 +367,7 @@ impl Sampling {
             stop_token_ids,
             min_new_tokens: if self.ignore_eos { max_new_tokens } else { self.min_tokens },
             seed: self.seed.try_into().unwrap_or_else(|_| super::random()),
+            speculate: 0,
         });
         let bias = bias(&self.logit_bias, &model.tokenizer)?;
         let include_usage = include_usage(self.stream_options, stream)?;

@@ -103,7 +103,7 @@ mod tests {
             original_context_length: 64,
         };
         let factors = factors(&own, 10_000.0, 16).expect("it has some");
-        assert_eq!(scaling(&factors, 10_000.0, Some(own)), Some(own));
+        assert_eq!(scaling(&factors, 10_000.0, Some(own.clone())), Some(own));
         assert_eq!(scaling(&factors, 10_000.0, None), None);
         assert_eq!(scaling(&factors, 10_000.0, Some(llama_3_2())), None);
         assert_eq!(super::factors(&RopeScaling::Linear { factor: 2.0 }, 1e4, 16), None);

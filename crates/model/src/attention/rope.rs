@@ -137,7 +137,7 @@ mod tests {
                 original_context_length: 64,
                 attention_factor: 1.0,
             });
-            ModelConfig { rope_scaling, context_length, ..config.clone() }
+            ModelConfig { context_length, rope_scaling, ..config.clone() }
         };
         close(&longrope(64), &[1.0, 0.1, 0.005, 0.000_5]);
         close(&longrope(65), &[1.0, 0.05, 0.002_5, 0.000_125]);
