@@ -14,10 +14,12 @@ use super::request::{EncodedPrompt, check_prompt};
 use crate::model::OrderedJson;
 use crate::tokenizer::Message;
 
-/// The prompt for a conversation with a model. The messages are those of the field `field`.
+/// The prompt for a conversation with a model: up to the answer, if `add_generation_prompt`. The messages are those of the
+/// field `field`.
 pub(super) fn prompt(
     field: &str,
     messages: Vec<Message>,
+    add_generation_prompt: bool,
     variables: Option<OrderedJson>,
     tools: Option<&Tools>,
     model: &Hosted,
@@ -33,7 +35,7 @@ pub(super) fn prompt(
         variables.push(("tools".to_owned(), OrderedJson::Array(tools.list.clone())));
     }
     let variables = OrderedJson::Object(variables);
-    let rendered = model.renderer.render(&Conversation { messages, variables });
+    let rendered = model.renderer.render(&Conversation { messages, add_generation_prompt, variables });
     let text = rendered.map_err(|error| match error {
         RenderError::NoTemplate => {
             ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))

@@ -158,7 +158,7 @@ fn halves_are_read_as_the_numbers_that_they_are() {
 fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_supported() {
     let keys = json!({
         "hidden_act": "gelu", "attention_bias": true, "partial_rotary_factor": 0.5, "max_position_embeddings": -1,
-        "rope_parameters": { "rope_type": "longrope", "factor": 4.0, "rope_theta": "high" },
+        "rope_parameters": { "rope_type": "dynamic", "factor": 4.0, "rope_theta": "high" },
         "quantization_config": { "quant_method": "gptq", "bits": 4 }, "rms_norm_eps": null, "vocab_size": null,
     });
     let expected = [
@@ -167,7 +167,7 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
         "mlp_bias = false: true is supported, as attention_bias is",
         r#"hidden_act = "gelu": "silu", "swish" are supported"#,
         r#"rope_parameters.rope_theta = "high": a number is expected"#,
-        r#"rope_parameters.rope_type = "longrope": "default", "linear", "llama3", "yarn" are supported"#,
+        r#"rope_parameters.rope_type = "dynamic": "default", "linear", "llama3", "yarn", "longrope" are supported"#,
         "partial_rotary_factor = 0.5: 1 is supported",
         "vocab_size is missing",
     ];
@@ -175,7 +175,7 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
     let keys = json!({ "sliding_window": 0, "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
     let expected = [
         "sliding_window = 0: a whole number above 0 is expected",
-        r#"rope_scaling.type = "dynamic": "default", "linear", "llama3", "yarn" are supported"#,
+        r#"rope_scaling.type = "dynamic": "default", "linear", "llama3", "yarn", "longrope" are supported"#,
     ];
     assert_eq!(problems("mistral", keys), expected);
     let keys = json!({ "use_sliding_window": false, "layer_types": ["full_attention", "sliding_attention"] });

@@ -27,7 +27,7 @@ use crate::InteropError;
 use crate::gguf::{ArchitectureKeys, Value};
 use crate::hf::Key;
 use crate::layout::TensorNames;
-use tinderbox_train::config::{ModelConfig, PositionKind};
+use tinderbox_train::config::{ModelConfig, PositionKind, RopeScaling};
 
 /// A model family.
 pub struct Family {
@@ -178,7 +178,7 @@ impl Family {
             residual_scale,
             logit_scale,
             rope_layers,
-            rope_scaling: _,
+            rope_scaling,
             post_norm,
             pre_norm,
             rope_local_theta,
@@ -200,6 +200,9 @@ impl Family {
             obstacles.must_be("rotary_fraction", rotary_fraction, &nearest.rotary_fraction);
             if rope_layers.contains(&false) && nearest.rope_layers != *rope_layers {
                 obstacles.add("rope_layers", rope_layers, "rotates in all layers");
+            }
+            if *rope_scaling != nearest.rope_scaling {
+                obstacles.add("rope_scaling", rope_scaling, "has no factor for each wavelength");
             }
             if *rope_local_theta != nearest.rope_local_theta {
                 let why = match nearest.rope_local_theta {
@@ -257,6 +260,7 @@ fn plain(config: &ModelConfig) -> ModelConfig {
         residual_scale: 1.0,
         logit_scale: 1.0,
         rope_layers: Vec::new(),
+        rope_scaling: config.rope_scaling.clone().filter(|scaling| !matches!(scaling, RopeScaling::Longrope { .. })),
         post_norm: false,
         pre_norm: true,
         rope_local_theta: None,

@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
         head_dim: config.d_model / config.n_heads,
         rotary_fraction: config.rotary_fraction,
         attention_window: windows::in_all_layers(config),
+        rope_scaling: config.rope_scaling.clone(),
         ..llama::nearest(config)
     },
     hf: Transformers {
@@ -34,7 +35,7 @@ pub(super) const FAMILY: Family = Family {
                 Key::Rope("rope_theta", Some(("partial_rotary_factor", 1.0))),
                 Key::Written("original_max_position_embeddings", |model| match model.rope_scaling {
                     Some(RopeScaling::Longrope { original_context_length: original, .. }) => original.into(),
-                    _ => model.context_length.into(),
+                    _ => 4096.into(), // the default, which nothing reads
                 }),
                 Key::Size("num_hidden_layers", |model| &mut model.n_layers),
                 Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, |model| model.n_heads),

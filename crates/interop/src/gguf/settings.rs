@@ -18,8 +18,6 @@ use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 const ARCHITECTURE: &str = "general.architecture";
 /// A key that only Tinderbox reads.
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
-/// The architecture whose `LongRoPE` llama.cpp knows.
-const LONGROPE_ARCHITECTURE: &str = "phi3";
 /// Marks a file as written here, and so as one that a later export may replace.
 const EXPORTED: &str = "tinderbox.exported";
 /// The text at which the documents of the training text ended.
@@ -144,12 +142,6 @@ pub(super) fn write(
             // llama.cpp multiplies the default by it.
             let share = scaling.attention_factor() / RopeScaling::default_attention_factor(factor);
             add("rope.scaling.attn_factor", Value::f32(share));
-        }
-        Some(&RopeScaling::Longrope { .. }) if gguf.architecture != LONGROPE_ARCHITECTURE => {
-            return Err(no_gguf(format!(
-                "model.rope_scaling has the kind \"longrope\", which llama.cpp knows in {LONGROPE_ARCHITECTURE} only, \
-                 and the model is of the family {family}"
-            )));
         }
         // The factors are tensors.
         Some(&RopeScaling::Longrope { original_context_length, attention_factor, .. }) => {
