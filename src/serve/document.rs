@@ -118,6 +118,10 @@ fn paths() -> Value {
         }});
         content
     };
+    let input_tokens = of(json!({"type": "object", "properties": {
+        "object": {"type": "string", "enum": ["response.input_tokens"]},
+        "input_tokens": {"type": "integer"},
+    }}));
     let mut model = get("A model", of(reference("Model")));
     model["get"]["parameters"] =
         json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}]);
@@ -144,6 +148,8 @@ fn paths() -> Value {
                 "description": "With stream: events from response.created to response.completed, as OpenAI sends them.",
             }},
         })),
+        "/v1/chat/completions/input_tokens": post("The tokens of a conversation", "ChatRequest", input_tokens.clone()),
+        "/v1/responses/input_tokens": post("The tokens of a conversation", "ResponseRequest", input_tokens),
         "/v1/embeddings": post(
             "The vectors of texts: the mean of the last residual stream", "EmbeddingRequest", of(response::<Embeddings>()),
         ),
@@ -153,6 +159,9 @@ fn paths() -> Value {
         ),
         "/tokenize": post("The tokens of a text", "TokenizeRequest", of(response::<Tokenized>())),
         "/detokenize": post("The text of tokens", "DetokenizeRequest", of(response::<Detokenized>())),
+        "/apply-template": post("The prompt that the chat template makes of a conversation", "ChatRequest", of(
+            json!({"type": "object", "properties": {"prompt": {"type": "string"}}}),
+        )),
         "/health": get("Whether it answers; needs no key", of(
             json!({"type": "object", "properties": {"status": {"type": "string", "enum": ["ok"]}}}),
         )),

@@ -63,6 +63,15 @@ impl Fields {
         }
     }
 
+    /// A field with a truth value.
+    pub(super) fn truth(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(truth)) => Ok(Some(truth)),
+            Some(value) => Err(wrong(name, &value, "true or false")),
+        }
+    }
+
     /// The fields that are left, as a `T`. `most` has the largest values of fields whose range depends on the model.
     pub(super) fn parse<T: DeserializeOwned + JsonSchema>(self, most: &[(&str, usize)]) -> Result<T, ApiError> {
         self.parse_by(document::request_schema::<T>(), most)

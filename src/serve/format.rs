@@ -12,14 +12,17 @@ pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &Hosted) ->
     let Some(format) = format else { return Ok(None) };
     let grammar = match format.get("type").and_then(OrderedJson::text) {
         Some("text") => return Ok(None),
-        Some("json_object") => Grammar::of_objects(),
+        Some("json_object") => match format.get("schema") {
+            None => Grammar::of_objects(),
+            Some(schema) => of_schema(name, schema)?, // as llama.cpp's server has it
+        },
         Some("json_schema") => {
             // OpenAI nests it for completions, and not for responses.
             let nested = format.get("json_schema").unwrap_or(format);
             let schema = nested.get("schema").ok_or_else(|| {
                 ApiError::field(name, format!("`{name}` of the type json_schema needs `json_schema` with a `schema`"))
             })?;
-            Grammar::of_schema(schema).map_err(|error| refused(name, &error))?
+            of_schema(name, schema)?
         }
         _ => {
             let rule = format!("`{name}` must be an object with the `type` text, json_object or json_schema");
@@ -27,6 +30,10 @@ pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &Hosted) ->
         }
     };
     guide_by(name, grammar, model).map(Some)
+}
+
+fn of_schema(name: &str, schema: &OrderedJson) -> Result<Grammar, ApiError> {
+    Grammar::of_schema(schema).map_err(|error| refused(name, &error))
 }
 
 /// The guide of texts of a grammar, which the field `name` asks for.

@@ -50,6 +50,8 @@ pub(super) enum RenderError {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
+    /// Whether the prompt ends where the next message begins, and not with the last one.
+    pub(super) add_generation_prompt: bool,
     /// An object with variables of the template's own.
     pub(super) variables: OrderedJson,
 }
@@ -168,8 +170,8 @@ fn reply(line: &str, template: &mut Option<ChatTemplate>) -> Option<Result<Strin
         let parsed = source.parse().map(|parsed| *template = Some(parsed));
         return Some(parsed.map(|()| String::new()).map_err(|error| error.to_string()));
     };
-    let Conversation { messages, variables } = serde_json::from_str(line).ok()?;
-    Some(match template.render_with(&messages, true, &variables) {
+    let Conversation { messages, add_generation_prompt, variables } = serde_json::from_str(line).ok()?;
+    Some(match template.render_with(&messages, add_generation_prompt, &variables) {
         Ok(text) if text.len() > MAX_TEXT => Err(format!("it makes more than {MAX_TEXT} bytes of them")),
         rendered => rendered.map_err(|error| error.to_string()),
     })

@@ -30,7 +30,7 @@ use super::inspect::InspectRequest;
 use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
-use super::request::{TextRequest, check_text, tokens};
+use super::request::{TextRequest, check_text, rendered_chat, tokens};
 use super::scheduler::SequenceRequest;
 use super::slots;
 use super::stream::{Chunks, Texts};
@@ -57,14 +57,23 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/responses", post(responses))
+        .route("/v1/chat/completions/input_tokens", post(chat_tokens))
+        .route("/v1/responses/input_tokens", post(response_tokens))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/inspect", post(inspect))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(apply_template))
         .route("/props", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::props).await))
         .route("/slots", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::slots).await))
         .route("/health", get(async |State(service): State<Shared>| health(&service)))
         .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
+        // As llama.cpp's server has them, too; without `/v1` its completions and embeddings have another form.
+        .route("/models", get(models))
+        .route("/chat/completions", post(chat))
+        .route("/chat/completions/input_tokens", post(chat_tokens))
+        .route("/responses", post(responses))
+        .route("/responses/input_tokens", post(response_tokens))
         .route("/openapi.json", get(async || json_text(document::json())))
         .route("/", get(app::index))
         .route("/compare", get(app::index))
@@ -265,6 +274,26 @@ async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) ->
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
 }
 
+/// The number of tokens of the prompt of a request for a text, which is not written.
+async fn input_tokens(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
+    let read = read(service, request, parse).await?;
+    let n = read.request.prompt(0).tokens.len();
+    Ok(json_text(json!({"object": "response.input_tokens", "input_tokens": n}).to_string()))
+}
+
+async fn chat_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    input_tokens(&service, request, TextRequest::chat).await
+}
+
+async fn response_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    input_tokens(&service, request, TextRequest::response).await
+}
+
+async fn apply_template(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let read = read(&service, request, rendered_chat).await?;
+    Ok(json_text(json!({"prompt": read.request}).to_string()))
+}
+
 async fn embeddings(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let Read { model, request, busy: _busy } = read(&service, request, EmbeddingRequest::read).await?;
     let inspectable = model.inspectable.clone();
@@ -290,14 +319,30 @@ pub(super) struct TokenizeRequest {
     /// Whether the token that the model expects before a text is put there.
     #[serde(default)]
     add_special: bool,
+    /// Whether each of `tokens` comes with its piece, as from llama.cpp's server.
+    #[serde(default)]
+    with_pieces: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Tokenized {
-    tokens: Vec<u32>,
+    tokens: Tokens,
     pieces: Vec<String>,
     count: usize,
     max_model_len: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum Tokens {
+    Ids(Vec<u32>),
+    WithPieces(Vec<TokenWithPiece>),
+}
+
+#[derive(Serialize, JsonSchema)]
+struct TokenWithPiece {
+    id: u32,
+    piece: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -315,15 +360,20 @@ pub(super) struct Detokenized {
 
 async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let read = read(&service, request, |fields, model| {
-        let TokenizeRequest { content, add_special } = fields.parse(&[])?;
+        let TokenizeRequest { content, add_special, with_pieces } = fields.parse(&[])?;
         let content =
             content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
         check_text("content", &content)?;
         let tokenizer = &model.tokenizer;
         let tokens = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
         let tokens = tokens.map_err(|error| ApiError::field("content", error.to_string()))?;
-        let pieces = tokens.iter().map(|token| tokenizer.piece(*token)).collect();
+        let pieces: Vec<String> = tokens.iter().map(|token| tokenizer.piece(*token)).collect();
         let count = tokens.len();
+        let with_piece = |(id, piece): (u32, &String)| TokenWithPiece { id, piece: piece.clone() };
+        let tokens = match with_pieces {
+            true => Tokens::WithPieces(tokens.into_iter().zip(&pieces).map(with_piece).collect()),
+            false => Tokens::Ids(tokens),
+        };
         Ok(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() }))
     });
     Ok(json_text(read.await?.request))

@@ -191,6 +191,11 @@ fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
         text(&response, 0).trim().parse::<i64>().unwrap_or_else(|error| panic!("{error}: {response}"));
         assert_eq!(response["choices"][0]["finish_reason"], "stop");
     }
+    // llama.cpp's server takes a schema here as well.
+    let constant =
+        json!({"prompt": "a", "max_tokens": 60, "response_format": {"type": "json_object", "schema": {"const": "b"}}});
+    let response = host.complete(&constant);
+    assert_eq!(text(&response, 0).trim(), "\"b\"", "{response}");
     let text_only = json!({"type": "text"});
     assert_eq!(
         host.complete(&json!({"prompt": "a", "seed": 1, "response_format": text_only}))["choices"],
@@ -208,6 +213,7 @@ fn a_form_that_cannot_be_kept_is_refused() {
         (json!({"type": "json_schema"}), "needs `json_schema` with a `schema`"),
         (schema(json!({"type": "string", "pattern": "a+"})), "the schema at `#` has `pattern`, which is not supported"),
         (schema(json!({"items": {"maximum": 2}})), "`#/items` has `maximum`"),
+        (json!({"type": "json_object", "schema": {"items": {"maximum": 2}}}), "`#/items` has `maximum`"),
     ] {
         let body = json!({"prompt": "a", "response_format": format});
         let error = host.post("/v1/completions", &body).error(400);

@@ -354,4 +354,36 @@ fn a_model_is_described_as_llama_cpp_does() {
     assert_eq!(list(&slots).len(), 3);
     assert_eq!(slots[2], json!({"id": 2, "n_ctx": 32, "speculative": false, "is_processing": false}));
     assert_eq!(host.get("/slots?model=none").error(404)["code"], "model_not_found");
+    let with_pieces = host.post("/tokenize", &json!({"content": "ba", "with_pieces": true})).json(200);
+    assert_eq!(with_pieces["tokens"], json!([{"id": 1, "piece": "b"}, {"id": 0, "piece": "a"}]));
+    assert_eq!(with_pieces["pieces"], json!(["b", "a"]));
+    assert_eq!(host.get("/models").json(200), host.get("/v1/models").json(200));
+}
+
+#[test]
+fn the_prompt_of_a_conversation_is_shown_and_counted() {
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
+    let messages = json!([{"role": "user", "content": " abc "}]);
+    let (to_answer, to_end) =
+        (json!({"messages": messages}), json!({"messages": messages, "add_generation_prompt": false}));
+    let prompt = |body: &Value| host.post("/apply-template", body).json(200)["prompt"].clone();
+    assert_eq!(prompt(&to_answer), "<|start|>abc<|end|><|start|>");
+    assert_eq!(prompt(&to_end), "<|start|>abc<|end|>");
+    let long = json!({"messages": [{"role": "user", "content": "a".repeat(99)}]});
+    assert_eq!(prompt(&long).as_str().expect("a text").len(), 99 + "<|start|><|end|><|start|>".len());
+    assert_eq!(host.post("/chat/completions/input_tokens", &long).error(400)["code"], "context_length_exceeded");
+    for (body, n) in [(&to_answer, 6), (&to_end, 5)] {
+        for prefix in ["/v1", ""] {
+            let path = format!("{prefix}/chat/completions");
+            let expected = json!({"object": "response.input_tokens", "input_tokens": n});
+            assert_eq!(host.post(&format!("{path}/input_tokens"), body).json(200), expected);
+            let mut short = body.clone();
+            short["max_tokens"] = 1.into();
+            assert_eq!(host.post(&path, &short).json(200)["usage"]["prompt_tokens"], n);
+        }
+    }
+    let counted = host.post("/v1/responses/input_tokens", &json!({"input": "abc"})).json(200);
+    assert_eq!(counted["input_tokens"], 6);
+    let error = host.post("/apply-template", &json!({"messages": messages, "add_generation_prompt": 1})).error(400);
+    assert_eq!(error["param"], "add_generation_prompt");
 }
