@@ -9,6 +9,8 @@
 #          beside 15 others
 # clients: the `openai` package in all it does here (chats, schemas, tools, responses, vectors, errors), LiteLLM, LangChain
 #          and the requests of Open WebUI; what is refused on purpose is listed
+# llama.cpp: llama.cpp's own tests of its server, with a small model in the place of theirs: each passes, or is listed in
+#          scripts/serve/llama_cpp_tests.py with the reason why it does not
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
 #          transformers from the exported model, within 1e-3
 # crowd:   10,000 requests, right ones and wrong ones, after which memory is as before; 200 clients that are killed, whose
@@ -19,11 +21,12 @@
 # The first run trains a small model on data/stories.txt, and makes a virtual environment. Settings, as environment
 # variables:
 #
-#     WORK    where these are kept; target/serve
-#     PYTHON  the Python for the virtual environment, 3.10 or newer; python3
-#     VENV    a virtual environment that has what scripts/serve/requirements.txt names; WORK/venv
-#     RUN     the run of `speed`, such as an imported model; the small one
-#     BUILT   the folder of the built program, which is not built then; target/release
+#     WORK       where these are kept; target/serve
+#     PYTHON     the Python for the virtual environment, 3.10 or newer; python3
+#     VENV       a virtual environment that has what scripts/serve/requirements.txt names; WORK/venv
+#     LLAMA_CPP  llama.cpp's source, for its tests; by default that of the pinned xllamacpp
+#     RUN        the run of `speed`, such as an imported model; the small one
+#     BUILT      the folder of the built program, which is not built then; target/release
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

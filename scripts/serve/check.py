@@ -10,6 +10,7 @@ import sys
 
 from clients import check_clients
 from crowd import check_crowd
+from llama_cpp_tests import check_llama_cpp
 from speed import check_speed
 
 PROGRAM = pathlib.Path(os.environ["BUILT"]) / "tinderbox"
@@ -176,11 +177,12 @@ def check_lm_eval(run, work):
 
 def main():
     work = pathlib.Path(sys.argv[1])
-    parts = sys.argv[2:] or ["openai", "clients", "lm-eval", "crowd"]
+    parts = sys.argv[2:] or ["openai", "clients", "llama.cpp", "lm-eval", "crowd"]
     run = str(work / "run")
     checks = {
         "openai": lambda: check_openai(run),
         "clients": lambda: check_clients(work, Server),
+        "llama.cpp": lambda: check_llama_cpp(work),
         "lm-eval": lambda: check_lm_eval(run, work),
         "crowd": lambda: check_crowd(run, Server),
         "speed": lambda: check_speed(PROGRAM, os.environ.get("RUN", run), work, Server),

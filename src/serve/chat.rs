@@ -14,16 +14,16 @@ use super::request::{EncodedPrompt, check_prompt};
 use crate::model::OrderedJson;
 use crate::tokenizer::Message;
 
-/// The prompt for a conversation with a model: up to the answer, if `add_generation_prompt`. The messages are those of the
-/// field `field`.
-pub(super) fn prompt(
+/// The text that the chat template makes of a conversation: up to the answer, if `add_generation_prompt`. The messages are
+/// those of the field `field`.
+pub(super) fn rendered(
     field: &str,
     messages: Vec<Message>,
     add_generation_prompt: bool,
     variables: Option<OrderedJson>,
     tools: Option<&Tools>,
     model: &Hosted,
-) -> Result<EncodedPrompt, ApiError> {
+) -> Result<String, ApiError> {
     let name = &model.name;
     let mut variables = match variables {
         None => Vec::new(),
@@ -36,7 +36,7 @@ pub(super) fn prompt(
     }
     let variables = OrderedJson::Object(variables);
     let rendered = model.renderer.render(&Conversation { messages, add_generation_prompt, variables });
-    let text = rendered.map_err(|error| match error {
+    rendered.map_err(|error| match error {
         RenderError::NoTemplate => {
             ApiError::field("model", format!("`{name}` has no chat template; use /v1/completions"))
         }
@@ -47,7 +47,11 @@ pub(super) fn prompt(
             ApiError::field(field, format!("the chat template of `{name}` does not take these: {why}"))
         }
         RenderError::Busy => ApiError::busy(&format!("{MAX_CHATS} conversations wait for the template of `{name}`")),
-    })?;
+    })
+}
+
+/// The prompt that is the text of a conversation.
+pub(super) fn prompt(field: &str, text: String, model: &Hosted) -> Result<EncodedPrompt, ApiError> {
     let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field(field, error.to_string()))?;
     check_prompt(field, &tokens, model)?;
     Ok(EncodedPrompt { tokens: tokens.into(), text: text.into() })

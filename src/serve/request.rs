@@ -268,11 +268,8 @@ impl TextRequest {
 
     /// Reads a request to `/v1/chat/completions`.
     pub(super) fn chat(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let (messages, variables) = (fields.take("messages"), fields.take_ordered("chat_template_kwargs"));
-        let tools = Tools::read(fields.take_ordered("tools"), fields.take("tool_choice"), model)?;
-        let messages = chat::messages(messages.as_ref())?;
-        let to_answer = fields.truth("add_generation_prompt")?.unwrap_or(true);
-        let prompt = chat::prompt("messages", messages, to_answer, variables, tools.as_ref(), model)?;
+        let (text, tools) = rendered(&mut fields, model)?;
+        let prompt = chat::prompt("messages", text, model)?;
         let form = format::guide("response_format", fields.take_ordered("response_format").as_ref(), model)?;
         let call = tools.as_ref().map(|tools| tools.guide(model)).transpose()?.flatten();
         if form.is_some() && call.is_some() {
@@ -297,7 +294,7 @@ impl TextRequest {
     pub(super) fn response(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
         let (input, instructions) = (fields.take("input"), fields.text("instructions")?);
         let messages = responses::messages(input.as_ref(), instructions.clone())?;
-        let prompt = chat::prompt("input", messages, true, None, None, model)?;
+        let prompt = chat::prompt("input", chat::rendered("input", messages, true, None, None, model)?, model)?;
         let text = fields.take_ordered("text");
         let text = text.unwrap_or(OrderedJson::Object(Vec::new()));
         if text.entries().is_none() {
@@ -398,6 +395,23 @@ impl Sampling {
         request.check_size()?;
         Ok(request)
     }
+}
+
+/// The text that the chat template makes of the fields of a chat, and the tools in them.
+fn rendered(fields: &mut Fields, model: &Hosted) -> Result<(String, Option<Tools>), ApiError> {
+    let (messages, variables) = (fields.take("messages"), fields.take_ordered("chat_template_kwargs"));
+    let tools = Tools::read(fields.take_ordered("tools"), fields.take("tool_choice"), model)?;
+    let messages = chat::messages(messages.as_ref())?;
+    let to_answer = fields.truth("add_generation_prompt")?.unwrap_or(true);
+    let text = chat::rendered("messages", messages, to_answer, variables, tools.as_ref(), model)?;
+    Ok((text, tools))
+}
+
+/// Reads a request to `/apply-template`, with the fields of a chat: the text of the prompt, however long it is.
+pub(super) fn rendered_chat(mut fields: Fields, model: &Hosted) -> Result<String, ApiError> {
+    let (text, _) = rendered(&mut fields, model)?;
+    let _: ChatRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
+    Ok(text)
 }
 
 fn stops(value: &Value) -> Result<Vec<String>, ApiError> {

@@ -30,7 +30,7 @@ use super::inspect::InspectRequest;
 use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
-use super::request::{EncodedPrompt, TextRequest, check_text, tokens};
+use super::request::{TextRequest, check_text, rendered_chat, tokens};
 use super::scheduler::SequenceRequest;
 use super::slots;
 use super::stream::{Chunks, Texts};
@@ -274,31 +274,24 @@ async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) ->
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
 }
 
-/// What there is to say about the prompt of a request for a text, which is not written.
-async fn about_prompt(
-    service: &Shared,
-    request: Request,
-    parse: Parse<TextRequest>,
-    say: fn(&EncodedPrompt) -> Value,
-) -> Result<Response, ApiError> {
-    let Read { request, busy: _busy, .. } = read(service, request, parse).await?;
-    Ok(json_text(say(request.prompt(0)).to_string()))
-}
-
-fn n_tokens(prompt: &EncodedPrompt) -> Value {
-    json!({"object": "response.input_tokens", "input_tokens": prompt.tokens.len()})
+/// The number of tokens of the prompt of a request for a text, which is not written.
+async fn input_tokens(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
+    let read = read(service, request, parse).await?;
+    let n = read.request.prompt(0).tokens.len();
+    Ok(json_text(json!({"object": "response.input_tokens", "input_tokens": n}).to_string()))
 }
 
 async fn chat_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    about_prompt(&service, request, TextRequest::chat, n_tokens).await
+    input_tokens(&service, request, TextRequest::chat).await
 }
 
 async fn response_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    about_prompt(&service, request, TextRequest::response, n_tokens).await
+    input_tokens(&service, request, TextRequest::response).await
 }
 
 async fn apply_template(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    about_prompt(&service, request, TextRequest::chat, |prompt| json!({"prompt": &*prompt.text})).await
+    let read = read(&service, request, rendered_chat).await?;
+    Ok(json_text(json!({"prompt": read.request}).to_string()))
 }
 
 async fn embeddings(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {

@@ -215,8 +215,10 @@ pub enum RopeScaling {
         long_factors: Vec<f64>,
         /// The context length before the stretching. At least 1.
         original_context_length: usize,
-        /// Multiplies the rotated queries and keys. Above 0.
-        attention_factor: f64,
+        /// Multiplies the rotated queries and keys. Above 0; default the root of 1 plus the logarithm of `context_length`
+        /// over `original_context_length`, to the base of the latter, and 1 for a context that is not longer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attention_factor: Option<f64>,
     },
 }
 
@@ -233,13 +235,13 @@ impl RopeScaling {
         1.0
     }
 
-    /// The default of `attention_factor`.
+    /// The default of `attention_factor` with `yarn`.
     #[must_use]
     pub fn default_attention_factor(factor: f64) -> f64 {
         0.1 * factor.ln() + 1.0
     }
 
-    /// The default of `attention_factor` in a model of the family that `longrope` was made for.
+    /// The default of `attention_factor` with `longrope`.
     #[must_use]
     pub fn longrope_attention_factor(context_length: usize, original_context_length: usize) -> f64 {
         let original = original_context_length as f64;
@@ -256,15 +258,16 @@ impl RopeScaling {
         }
     }
 
-    /// The factor that multiplies rotated queries and keys.
+    /// The factor that multiplies rotated queries and keys in a model with this `context_length`.
     #[must_use]
-    pub fn attention_factor(&self) -> f64 {
+    pub fn attention_factor(&self, context_length: usize) -> f64 {
         match *self {
             Self::Linear { .. } | Self::Llama3 { .. } => 1.0,
             Self::Yarn { factor, attention_factor, .. } => {
                 attention_factor.unwrap_or_else(|| Self::default_attention_factor(factor))
             }
-            Self::Longrope { attention_factor, .. } => attention_factor,
+            Self::Longrope { original_context_length, attention_factor, .. } => attention_factor
+                .unwrap_or_else(|| Self::longrope_attention_factor(context_length, original_context_length)),
         }
     }
 }
@@ -537,15 +540,11 @@ impl ModelConfig {
             RopeScaling::Yarn { original_context_length, beta_fast, beta_slow, .. } => {
                 above("model.rope_scaling.beta_fast", beta_fast, "beta_slow", beta_slow);
                 above("model.rope_theta", self.rope_theta, "the smallest with yarn", 1.0);
-                problems.above_zero("model.rope_scaling.attention_factor", scaling.attention_factor());
+                problems
+                    .above_zero("model.rope_scaling.attention_factor", scaling.attention_factor(self.context_length));
                 (("model.rope_scaling.beta_slow", beta_slow), original_context_length)
             }
-            RopeScaling::Longrope {
-                ref short_factors,
-                ref long_factors,
-                original_context_length,
-                attention_factor,
-            } => {
+            RopeScaling::Longrope { ref short_factors, ref long_factors, original_context_length, .. } => {
                 let n_pairs = self.rotary_dim() / 2;
                 for (key, factors) in [("short_factors", short_factors), ("long_factors", long_factors)] {
                     let are_factors = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
@@ -553,6 +552,7 @@ impl ModelConfig {
                     let key = format!("model.rope_scaling.{key}");
                     problems.must(are_factors && factors.len() == n_pairs, &key, format!("{factors:?}"), &rule);
                 }
+                let attention_factor = scaling.attention_factor(self.context_length);
                 (("model.rope_scaling.attention_factor", attention_factor), original_context_length)
             }
         };

@@ -193,7 +193,7 @@ fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
     }
     // llama.cpp's server takes a schema here as well.
     let constant =
-        json!({"prompt": "a", "max_tokens": 20, "response_format": {"type": "json_object", "schema": {"const": "b"}}});
+        json!({"prompt": "a", "max_tokens": 60, "response_format": {"type": "json_object", "schema": {"const": "b"}}});
     let response = host.complete(&constant);
     assert_eq!(text(&response, 0).trim(), "\"b\"", "{response}");
     let text_only = json!({"type": "text"});

@@ -369,6 +369,9 @@ fn the_prompt_of_a_conversation_is_shown_and_counted() {
     let prompt = |body: &Value| host.post("/apply-template", body).json(200)["prompt"].clone();
     assert_eq!(prompt(&to_answer), "<|start|>abc<|end|><|start|>");
     assert_eq!(prompt(&to_end), "<|start|>abc<|end|>");
+    let long = json!({"messages": [{"role": "user", "content": "a".repeat(99)}]});
+    assert_eq!(prompt(&long).as_str().expect("a text").len(), 99 + "<|start|><|end|><|start|>".len());
+    assert_eq!(host.post("/chat/completions/input_tokens", &long).error(400)["code"], "context_length_exceeded");
     for (body, n) in [(&to_answer, 6), (&to_end, 5)] {
         for prefix in ["/v1", ""] {
             let path = format!("{prefix}/chat/completions");

@@ -84,15 +84,14 @@ fn read_table(keys: &mut ConfigJson<'_>, name: &str, outer: &Rope) -> Option<Rop
     let rope = Rope {
         theta: inner.number_or("rope_theta", outer.theta),
         fraction: inner.number_or("partial_rotary_factor", outer.fraction),
-        scaling: scaling(&mut inner, keys),
+        scaling: scaling(&mut inner, keys.get("original_max_position_embeddings")),
     };
     keys.problems.extend(inner.problems.into_iter().map(|problem| format!("{name}.{problem}")));
     Some(rope)
 }
 
-/// The scaling in a table of the keys `outer`.
-fn scaling(keys: &mut ConfigJson<'_>, outer: &ConfigJson<'_>) -> Option<RopeScaling> {
-    let original = outer.get("original_max_position_embeddings"); // in older files
+/// `original` is the context length before scaling in older files.
+fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeScaling> {
     let key = if keys.get("rope_type").is_some() { "rope_type" } else { "type" };
     let kind = keys.get(key)?;
     match kind.as_str() {
@@ -120,15 +119,12 @@ fn scaling(keys: &mut ConfigJson<'_>, outer: &ConfigJson<'_>) -> Option<RopeScal
             })
         }
         Some("longrope" | "su") => {
-            let original_context_length = original_context_length(keys, original);
-            let longest = outer.get("max_position_embeddings").and_then(Value::as_u64);
-            let longest = longest.and_then(|n| usize::try_from(n).ok()).unwrap_or(original_context_length);
-            let default = RopeScaling::longrope_attention_factor(longest, original_context_length);
+            let is_given = keys.get("attention_factor").is_some();
             Some(RopeScaling::Longrope {
                 short_factors: keys.numbers("short_factor"),
                 long_factors: keys.numbers("long_factor"),
-                original_context_length,
-                attention_factor: keys.number_or("attention_factor", default),
+                original_context_length: original_context_length(keys, original),
+                attention_factor: is_given.then(|| keys.number("attention_factor")),
             })
         }
         _ => {

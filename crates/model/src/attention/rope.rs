@@ -43,7 +43,7 @@ impl Rotation {
     pub fn tables(positions: Range<usize>, config: &ModelConfig, is_local: bool) -> [Vec<f32>; 2] {
         let (theta, scaling) = config.wavelengths(is_local);
         let frequencies = frequencies(config, theta, scaling);
-        let scale = scaling.map_or(1.0, RopeScaling::attention_factor);
+        let scale = scaling.map_or(1.0, |scaling| scaling.attention_factor(config.context_length));
         let angles: Vec<f64> = positions
             .flat_map(|position| frequencies.iter().map(move |frequency| position as f64 * frequency))
             .collect();
@@ -135,7 +135,7 @@ mod tests {
                 short_factors: vec![1.0, 1.0, 2.0, 2.0],
                 long_factors: vec![1.0, 2.0, 4.0, 8.0],
                 original_context_length: 64,
-                attention_factor: 1.0,
+                attention_factor: None,
             });
             ModelConfig { context_length, rope_scaling, ..config.clone() }
         };
