@@ -104,7 +104,7 @@ fn any_foreign() -> impl Strategy<Value = Foreign> {
         short_factors: Vec::new(),
         long_factors: Vec::new(),
         original_context_length: 7,
-        attention_factor: 1.1,
+        attention_factor: None,
     };
     let scaling =
         prop_oneof![2 => Just(None), 2 => prop::sample::select(vec![linear, llama3, yarn, longrope]).prop_map(Some)];

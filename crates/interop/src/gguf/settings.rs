@@ -140,13 +140,13 @@ pub(super) fn write(
             add("rope.scaling.yarn_beta_fast", Value::f32(beta_fast));
             add("rope.scaling.yarn_beta_slow", Value::f32(beta_slow));
             // llama.cpp multiplies the default by it.
-            let share = scaling.attention_factor() / RopeScaling::default_attention_factor(factor);
+            let share = scaling.attention_factor(config.context_length) / RopeScaling::default_attention_factor(factor);
             add("rope.scaling.attn_factor", Value::f32(share));
         }
         // The factors are tensors.
-        Some(&RopeScaling::Longrope { original_context_length, attention_factor, .. }) => {
+        Some(scaling @ &RopeScaling::Longrope { original_context_length, .. }) => {
             add("rope.scaling.original_context_length", Value::count(original_context_length));
-            add("rope.scaling.attn_factor", Value::f32(attention_factor));
+            add("rope.scaling.attn_factor", Value::f32(scaling.attention_factor(config.context_length)));
         }
         Some(RopeScaling::Llama3 { .. }) if !gguf.has_rope_freqs => {
             let known = architectures(|gguf| gguf.has_rope_freqs).join(" and ");
@@ -286,11 +286,13 @@ fn longrope(
         Ok::<_, InteropError>(factors.into_iter().map(shortest).collect())
     };
     let original_context_length = keys.count("rope.scaling.original_context_length")?;
+    let factor = keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let default = RopeScaling::longrope_attention_factor(keys.count("context_length")?, original_context_length);
     Ok(Some(RopeScaling::Longrope {
         short_factors: factors(short)?,
         long_factors: factors(long)?,
         original_context_length,
-        attention_factor: keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0),
+        attention_factor: Some(factor).filter(|factor| (factor / default - 1.0).abs() > f64::from(f32::EPSILON)),
     }))
 }
 

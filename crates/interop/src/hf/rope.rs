@@ -154,10 +154,14 @@ pub(super) fn rope_scaling(model: &ModelConfig) -> Value {
             "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context_length,
         }),
         RopeScaling::Longrope { ref short_factors, ref long_factors, original_context_length, attention_factor } => {
-            json!({
+            let mut table = json!({
                 "rope_type": "longrope", "short_factor": short_factors, "long_factor": long_factors,
-                "original_max_position_embeddings": original_context_length, "attention_factor": attention_factor,
-            })
+                "original_max_position_embeddings": original_context_length,
+            });
+            if let Some(factor) = attention_factor {
+                table["attention_factor"] = factor.into();
+            }
+            table
         }
         RopeScaling::Yarn { factor, original_context_length, beta_fast, beta_slow, attention_factor } => {
             let mut table = json!({
