@@ -151,7 +151,7 @@ impl State {
     /// The state before the text.
     pub(super) fn first(grammar: &Grammar) -> Self {
         let mut state = Self::default();
-        state.add(grammar, vec![Part::Value { node: grammar.root, depth: 0 }, Part::Space]);
+        state.add(grammar, vec![Part::Value { node: grammar.root, depth: 0 }]);
         state
     }
 

@@ -23,7 +23,8 @@ fn texts_are_those_of_the_schema() {
         "tags": {"items": {"enum": ["a", "ab", 1]}}}, "required": ["name", "age"], "additionalProperties": false}"#;
     for (text, expected) in [
         (r#"{"name":"é\n","age":7}"#, Some(true)),
-        ("\n{\n  \"name\": \"\",\n  \"age\": null\n}", Some(true)),
+        ("{\n  \"name\": \"\",\n  \"age\": null\n}", Some(true)),
+        (r#" {"name":"x","age":7}"#, Some(false)),
         (r#"{"name":"x","age":-12,"tags":["a","ab",1]}"#, Some(true)),
         (r#"{"name":"x","age":-12,"tags": [ ] }"#, Some(true)),
         (r#"{"name":"x","age":-12,"tags":["a","#, None),
