@@ -43,7 +43,13 @@ pub(super) const FAMILY: Family = Family {
             ..llama::FAMILY.hf.tensors
         },
     },
-    gguf: Some(LlamaCpp { architecture: "olmo2", tensors: gguf::TENSORS, has_rope_freqs: false, ..llama::GGUF }),
+    gguf: Some(LlamaCpp {
+        architecture: "olmo2",
+        tensors: gguf::TENSORS,
+        has_rope_freqs: false,
+        has_tied_output: true,
+        ..llama::GGUF
+    }),
     ..llama::FAMILY
 };
 
