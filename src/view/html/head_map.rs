@@ -42,7 +42,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads, evidence: &[Vec<HeadEvide
             let most = lead(scores, &heads.even, evidence.get(layer).and_then(|layer| layer.get(head)));
             let most = escape(&most.map(|it| it.short()).unwrap_or_default());
             let (label, spoken) = match is_many {
-                true => (describe(kind)[0].to_owned(), name.clone()),
+                true => (describe(kind)[0].to_owned(), format!("{}, {name}", describe(kind)[0])),
                 false => (format!("{name} <small>{most}</small>"), format!("{name} {most}")),
             };
             rows += &format!(
