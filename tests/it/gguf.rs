@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use tinderbox::config::ModelConfig;
 use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{self, InteropError, Outgoing, Source};
@@ -47,6 +48,17 @@ fn every_family_goes_out_and_comes_back_as_it_was() {
         let again = export(&again, TensorType::F32, &folder.path("two.gguf")).expect("it was one");
         assert!(fs::read(again).expect("read") == fs::read(file).expect("read"), "{family}: not the same bytes");
     }
+}
+
+#[test]
+fn a_tied_output_layer_that_llama_cpp_needs_is_tied_again() {
+    let folder = Folder::new();
+    let model = Model::for_gguf("olmo2");
+    model.set(json!({ "tie_word_embeddings": true })).change(|tensors| drop(tensors.remove("lm_head.weight")));
+    let (before, run) = (model.open(), import(&model, &folder));
+    let after = open(&export(&run, TensorType::F32, &folder.path("one.gguf")).expect("a file"));
+    assert!(before.config.tie_embeddings && after.tensors.contains_key("output.weight"));
+    assert!(after.config.tie_embeddings && bits(&after) == bits(&before));
 }
 
 #[test]

@@ -20,6 +20,8 @@ const ARCHITECTURE: &str = "general.architecture";
 const OWN_SCALING: &str = "tinderbox.rope_scaling";
 /// Marks a file as written here, and so as one that a later export may replace.
 const EXPORTED: &str = "tinderbox.exported";
+/// Whether `output.weight` is the token embedding, in architectures that must have one.
+const TIED: &str = "tinderbox.tie_embeddings";
 /// The text at which the documents of the training text ended.
 const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 /// The version of the quantised block formats.
@@ -75,7 +77,7 @@ pub(super) fn read(
         norm_eps: keys.required(norm_eps, keys.float(norm_eps)?)?,
         bias: family.has_all_biases || has("blk.0.attn_output.bias"),
         qkv_bias: family.has_all_biases || has("blk.0.attn_q.bias"),
-        tie_embeddings: !has("output.weight"),
+        tie_embeddings: !has("output.weight") || metadata.bool(TIED)? == Some(true),
         vocab_size: Some(metadata.required("token_embd.weight", n_rows)?),
         ..fixed
     };
@@ -111,6 +113,9 @@ pub(super) fn write(
         ("general.quantization_version".to_owned(), Value::u32(QUANTIZATION_VERSION)),
         (EXPORTED.to_owned(), Value::bool(true)),
     ];
+    if gguf.has_tied_output && config.tie_embeddings {
+        values.push((TIED.to_owned(), Value::bool(true)));
+    }
     let mut add = |key: &str, value: Value| values.push((format!("{}.{key}", gguf.architecture), value));
     add("vocab_size", Value::count(n_rows));
     add("context_length", Value::count(config.context_length));
