@@ -65,7 +65,7 @@ pub(super) struct Args {
     /// that comes with the program]
     #[arg(long, value_name = "FILE")]
     general_text: Option<PathBuf>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: auto]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: cpu]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Continue from the last checkpoint of the new run
@@ -221,8 +221,9 @@ struct Compared {
 impl Compared {
     /// Measures both models, and keeps the result in the run, whose report shows it.
     fn new(args: &Args, base: &Located, summary: &Summary) -> anyhow::Result<Self> {
-        let after = Trained::open(&summary.run_dir, args.device.as_ref())?;
-        let before = Trained::open(&base.checkpoint, args.device.as_ref())?;
+        let after = Trained::open(&summary.run_dir, None)?;
+        let device = after.config.train.device.parse()?;
+        let before = Trained::open(&base.checkpoint, Some(&device))?;
         let split = after.corpus()?.records.context("a fine-tuning has records")?;
         let batch_size = after.config.train.batch_size;
         let both = [&before, &after];
