@@ -17,7 +17,9 @@ use crate::interop::open_adapters;
 use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Adapters, Checkpoint, RunDir, RunError, Trained};
-use crate::serve::{Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, TensorsError, is_origin, unix_s};
+use crate::serve::{
+    Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, TensorsError, is_origin, unix_s,
+};
 
 /// How long a stream may be silent: proxies and clients close connections after 30 seconds and more.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -51,6 +53,10 @@ pub(super) struct Args {
     /// The number of texts that each model writes at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
+    /// Propose up to N tokens at once from a text's own repetitions while it is the only one that a model writes, on a CPU:
+    /// the same text, sooner
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
+    speculate: usize,
     #[command(flatten)]
     formats: Formats,
     /// A file of API keys, one per line, of which each request must have one [default: no key]
@@ -107,7 +113,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
     let options = Options {
         address,
-        n_slots: args.parallel,
+        slots: Slots { n: args.parallel, speculate: args.speculate },
         keys,
         origins: args.allow_origin.clone(),
         keep_alive: KEEP_ALIVE,

@@ -9,7 +9,7 @@ use super::inspectable::{Inspectable, OpenTensors};
 use super::limits::MAX_WAITING;
 use super::metrics::{Gauges, Metrics, Shown};
 use super::renderer::Renderer;
-use super::scheduler::{Queue, Scheduler};
+use super::scheduler::{Queue, Scheduler, Slots};
 use crate::config::ModelConfig;
 use crate::generate::{LanguageModel, Vocabulary};
 use crate::run::RunDir;
@@ -62,7 +62,7 @@ pub(super) struct Hosted {
     pub(super) metrics: Arc<Metrics>,
     /// The index of the adapters that it uses.
     pub(super) adapters: Option<usize>,
-    pub(super) n_slots: usize,
+    pub(super) slots: Slots,
     /// The slots that are taken, by texts of any model of the thread.
     pub(super) busy_slots: Arc<AtomicUsize>,
     pub(super) queue: Arc<Queue>,
@@ -73,12 +73,12 @@ pub(super) struct Hosted {
 impl Hosted {
     /// Starts the thread of a model, which ends once this and all models of its adapters are dropped and all sequences
     /// are finished. Processes of `program` render its chat template. The model comes before those of its adapters.
-    pub(super) fn start(model: Model, n_slots: usize, program: &Path) -> std::io::Result<Vec<Self>> {
+    pub(super) fn start(model: Model, slots: Slots, program: &Path) -> std::io::Result<Vec<Self>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
         let busy_slots = Arc::<AtomicUsize>::default();
         let (queue, end) = Queue::new(MAX_WAITING);
-        let scheduler = Scheduler::new(model, tokenizer.clone(), n_slots, end, busy_slots.clone());
+        let scheduler = Scheduler::new(model, tokenizer.clone(), slots, end, busy_slots.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let renderer = Arc::new(Renderer::new(program.to_owned(), &tokenizer));
         let (queue, vocabulary) = (Arc::new(queue), Arc::default());
@@ -93,7 +93,7 @@ impl Hosted {
             renderer: Arc::clone(&renderer),
             metrics: Arc::default(),
             adapters,
-            n_slots,
+            slots,
             busy_slots: Arc::clone(&busy_slots),
             queue: Arc::clone(&queue),
             vocabulary: Arc::clone(&vocabulary),
@@ -108,7 +108,7 @@ impl Hosted {
         let gauges = || Gauges {
             waiting_texts: self.queue.n_waiting(),
             busy_slots: self.busy_slots.load(Ordering::Relaxed),
-            n_slots: self.n_slots,
+            n_slots: self.slots.n,
         };
         Shown { name: &self.name, metrics: &self.metrics, gauges: self.adapters.is_none().then(gauges) }
     }

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use super::error::ApiError;
 use super::hosted::{Hosted, Model};
 use super::limits::MAX_OPENED;
+use super::scheduler::Slots;
 use crate::run::{self, RunDir};
 
 type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
@@ -92,7 +93,7 @@ pub(super) struct Library {
     /// A folder whose runs are served as well.
     folder: Option<PathBuf>,
     open: OpenModel,
-    n_slots: usize,
+    slots: Slots,
     /// The program that renders chat templates.
     program: PathBuf,
     /// Models that were not named, with their checkpoints, the most recently used last.
@@ -108,11 +109,11 @@ impl Library {
         named: Vec<Arc<Hosted>>,
         folder: Option<PathBuf>,
         open: OpenModel,
-        n_slots: usize,
+        slots: Slots,
         program: PathBuf,
     ) -> Self {
         let (opened, opening, context_lengths) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { named, folder, open, n_slots, program, opened, opening, context_lengths }
+        Self { named, folder, open, slots, program, opened, opening, context_lengths }
     }
 
     /// The model that was named at the start with this name, or the first of these.
@@ -207,7 +208,7 @@ impl Library {
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
         let model = (self.open.0)(&path).map_err(failed)?;
-        let started = Hosted::start(Model { name: name.clone(), ..model }, self.n_slots, &self.program);
+        let started = Hosted::start(Model { name: name.clone(), ..model }, self.slots, &self.program);
         let started = started.map_err(|error| failed(error.to_string()))?;
         let model = Arc::new(started.into_iter().next().expect("the model itself"));
         let mut opened = self.opened();

@@ -56,14 +56,15 @@ pub use self::inspectable::{OpenTensors, TensorsError};
 use self::library::Library;
 pub use self::library::OpenModel;
 pub use self::renderer::{COMMAND as RENDER_CHATS, render_chats};
+pub use self::scheduler::Slots;
 
 /// The settings of a server.
 #[derive(Debug)]
 pub struct Options {
     /// The address to listen on; port 0 means any free port.
     pub address: SocketAddr,
-    /// The number of sequences that a model generates at once. At least 1.
-    pub n_slots: usize,
+    /// The places for the texts that a model writes at once.
+    pub slots: Slots,
     /// The accepted API keys; `None` for no authentication.
     pub keys: Option<ApiKeys>,
     /// Sites of which any page may use the server, such as `http://localhost:3000`.
@@ -139,7 +140,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the server cannot listen on the address, or threads cannot be started.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_slots, keys, origins, keep_alive, folder, open, program } = options;
+        let Options { address, slots, keys, origins, keep_alive, folder, open, program } = options;
         let adapted = models.iter().flat_map(|model| &model.adapted).map(|adapted| &*adapted.name);
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).chain(adapted).collect();
         names.sort_unstable();
@@ -152,12 +153,12 @@ impl Server {
         let listener = runtime.block_on(async { listen::bind(address) });
         let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
         let address = listener.local_addr()?;
-        let start = |model| Hosted::start(model, n_slots, &program);
+        let start = |model| Hosted::start(model, slots, &program);
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let models = models.into_iter().flatten().map(Arc::new).collect();
         let stop = watch::Sender::new(false);
         let service = Service {
-            library: Library::new(models, folder, open, n_slots, program),
+            library: Library::new(models, folder, open, slots, program),
             keys,
             origins,
             keep_alive,

@@ -121,11 +121,20 @@ pub(super) struct QueueEnd {
     n_waiting: Arc<AtomicUsize>,
 }
 
+/// The places for the texts that a model writes at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots {
+    /// Their number. At least 1.
+    pub n: usize,
+    /// The most tokens that are [proposed](Batch::speculating) at once to a text that is alone.
+    pub speculate: usize,
+}
+
 /// A model, with its active and waiting sequences.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     model: LanguageModel,
-    n_slots: usize,
+    slots: Slots,
     batch: Batch<Active>,
     tokenizer: Tokenizer,
     queue: QueueEnd,
@@ -145,16 +154,16 @@ struct Active {
 }
 
 impl Scheduler {
-    /// A scheduler with `n_slots` slots, of which `busy_slots` is the number in use.
+    /// A scheduler with these slots, of which `busy_slots` is the number in use.
     pub(super) fn new(
         model: LanguageModel,
         tokenizer: Tokenizer,
-        n_slots: usize,
+        slots: Slots,
         queue: QueueEnd,
         busy_slots: Arc<AtomicUsize>,
     ) -> Self {
-        let (batch, waiting) = (empty_batch(&model, n_slots), Vec::new());
-        Self { model, n_slots, batch, tokenizer, queue, waiting, busy_slots }
+        let (batch, waiting) = (empty_batch(&model, slots), Vec::new());
+        Self { model, slots, batch, tokenizer, queue, waiting, busy_slots }
     }
 
     /// Generates until no more sequences can be queued.
@@ -169,7 +178,7 @@ impl Scheduler {
             };
             if let Some(error) = error {
                 self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
-                self.batch = empty_batch(&self.model, self.n_slots); // what it had cached may be incomplete
+                self.batch = empty_batch(&self.model, self.slots); // what it had cached may be incomplete
             }
             self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
@@ -241,8 +250,8 @@ impl Scheduler {
     }
 }
 
-fn empty_batch(model: &LanguageModel, n_slots: usize) -> Batch<Active> {
-    Batch::new(model.clone(), n_slots, model.config().context_length, CHUNK)
+fn empty_batch(model: &LanguageModel, slots: Slots) -> Batch<Active> {
+    Batch::new(model.clone(), slots.n, model.config().context_length, CHUNK).speculating(slots.speculate)
 }
 
 impl SequenceRequest {
@@ -345,7 +354,8 @@ mod tests {
         let config = ModelConfig { d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
         let model = Gpt::new(&config.with_derived(), tokenizer.vocab_size(), 7, &Device::flex());
         let (queue, end) = Queue::new(100);
-        let scheduler = Scheduler::new((&model).into(), tokenizer, n_slots, end, Arc::default());
+        let scheduler =
+            Scheduler::new((&model).into(), tokenizer, Slots { n: n_slots, speculate: 0 }, end, Arc::default());
         thread::spawn(|| scheduler.run());
         queue
     }

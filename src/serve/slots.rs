@@ -17,7 +17,7 @@ pub(super) fn props(model: &Hosted) -> Value {
                 "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": -1, "n_predict": -1, "stop": [],
             },
         },
-        "total_slots": model.n_slots,
+        "total_slots": model.slots.n,
         "model_alias": model.name,
         "model_path": model.name, // no path is told
         "modalities": {"vision": false, "audio": false},
@@ -31,8 +31,9 @@ pub(super) fn props(model: &Hosted) -> Value {
 /// The slots of a model. Which of them are taken is not told, but how many.
 pub(super) fn slots(model: &Hosted) -> Value {
     let n_busy = model.busy_slots.load(std::sync::atomic::Ordering::Relaxed);
-    let slot = |id: usize| json!({"id": id, "n_ctx": model.context_length(), "speculative": false, "is_processing": id < n_busy});
-    (0..model.n_slots).map(slot).collect()
+    let speculative = model.slots.speculate > 0;
+    let slot = |id: usize| json!({"id": id, "n_ctx": model.context_length(), "speculative": speculative, "is_processing": id < n_busy});
+    (0..model.slots.n).map(slot).collect()
 }
 
 /// The model that a query names, as in `/props?model=NAME`.

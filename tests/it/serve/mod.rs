@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Stop};
+use tinderbox::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::properties::{letters as tokenizer, lively};
@@ -70,7 +70,7 @@ impl Host {
     ) -> Self {
         let options = change(Options {
             address: ([127, 0, 0, 1], 0).into(),
-            n_slots,
+            slots: Slots { n: n_slots, speculate: 0 },
             keys,
             origins: Vec::new(),
             keep_alive: Duration::from_mins(1),

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use serde_json::{Value, json};
 use tinderbox::config::GenerateConfig;
 use tinderbox::model::Gpt;
+use tinderbox::serve::{Options, Slots};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::{host, list, number};
@@ -42,7 +43,13 @@ fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
 
 #[test]
 fn texts_are_those_of_generate_alone_and_beside_others() {
-    let host = Host::new(4);
+    for speculate in [0, 6] {
+        let slots = |options: Options| Options { slots: Slots { speculate, ..options.slots }, ..options };
+        check_texts(&Host::with(vec![model("letters", &letters(), tokenizer())], 4, None, slots));
+    }
+}
+
+fn check_texts(host: &Host) {
     let requests = requests();
     let expected: Vec<String> = requests.iter().map(|(_, prompt, settings)| generated(prompt, settings, 0)).collect();
     for ((body, _, _), expected) in requests.iter().zip(&expected) {
@@ -51,7 +58,7 @@ fn texts_are_those_of_generate_alone_and_beside_others() {
     // More at once than there are places, three times each: they wait, join, share prefixes and leave.
     thread::scope(|scope| {
         let written = (0..3 * requests.len()).map(|i| {
-            let (host, body) = (&host, &requests[i % requests.len()].0);
+            let body = &requests[i % requests.len()].0;
             scope.spawn(move || host.complete(body))
         });
         for (i, written) in written.collect::<Vec<_>>().into_iter().enumerate() {
