@@ -38,6 +38,10 @@ FAMILIES = {
         *ROPE, "model.mlp=geglu", "model.qk_norm=false", "model.post_norm=true", "model.embedding_scale=8",
         "model.attention_window=[64,0]", "model.attention_softcap=2", "model.logit_softcap=8",
     ],
+    "gemma2-whole": [
+        *ROPE, "model.mlp=geglu", "model.qk_norm=false", "model.post_norm=true", "model.embedding_scale=8",
+        "model.attention_softcap=2", "model.logit_softcap=8",
+    ],
     "olmo2": [
         *ROPE, "model.mlp=swiglu", "model.qk_norm=true", "model.qk_norm_across_heads=true", "model.pre_norm=false",
         "model.post_norm=true",
@@ -51,7 +55,7 @@ FAMILIES = {
     "yarn": [*ROPE, "model.mlp=swiglu", "model.qk_norm=true", 'model.rope_scaling={kind="yarn", factor=4, original_context_length=96}'],
 }
 # Whose GELU is a table in llama.cpp, of numbers in f16.
-GELU = ("gpt2", "starcoder2", "gemma2", "gemma3_text")
+GELU = ("gpt2", "starcoder2", "gemma2", "gemma2-whole", "gemma3_text")
 # Small, and trained for long enough that the likeliest token is no matter of chance.
 SETTINGS = [
     "data.path=data/stories.txt", "model.context_length=384", "model.d_model=64", "model.n_layers=2", "model.n_heads=4",

@@ -229,7 +229,7 @@ PASS_ANYHOW = [
     "test_completion.py::test_json_prompt_mtm_error_when_not_supported",
     "test_completion.py::test_completion_unified[256-4-n_predict_vals1", "test_completion.py::test_cancel_request",
 ]
-# Tests that mostly pass: JSON within 10 tokens, of which blanks before it may take some. `--seed` is an option of
+# Tests that mostly pass: JSON within 10 tokens, of which blanks inside it may take some. `--seed` is an option of
 # llama.cpp's server only.
 PASS_MOSTLY = [
     "test_chat_completion.py::test_completion_with_response_format[response_format2",

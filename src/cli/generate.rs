@@ -72,8 +72,8 @@ pub(super) struct Args {
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
-    /// Propose up to N tokens at once from the text's own repetitions, on a CPU: the same text, and sooner if it repeats
-    /// much; 0 proposes none [default: the run's generate.speculate]
+    /// Propose up to N tokens at once from the text's own repetitions, on a CPU; the text stays the same, and is there
+    /// sooner if it repeats itself; 0 proposes none [default: the run's generate.speculate]
     #[arg(long, value_name = "N", value_parser = count)]
     speculate: Option<usize>,
     /// Write only JSON of the JSON Schema in this file, without the prompt before it [default: any text]
@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = args.formats.convert(opened.model, &opened.device.name)?;
     let (wants_speculation, on_engine) = (settings.speculate > 0, matches!(model, LanguageModel::Engine(_)));
     if wants_speculation && !on_engine {
-        note(format!("note: `{}` does not speculate: generate.speculate is ignored", opened.device.name));
+        note(format!("note: `{}` does not speculate: --speculate (generate.speculate) is ignored", opened.device.name));
     }
     let guide = args.json_schema.as_deref().map(|path| read_schema(path, &opened.tokenizer)).transpose()?;
     let n_samples = settings.num_samples as u64;

@@ -53,8 +53,8 @@ pub(super) struct Args {
     /// The number of texts that each model writes at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
-    /// Propose up to N tokens at once from a text's own repetitions while it is the only one that a model writes, on a CPU:
-    /// the same text, sooner
+    /// Propose up to N tokens at once from a text's own repetitions while it is the only one that a model writes, on a CPU;
+    /// the text stays the same, and is there sooner if it repeats itself
     #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
     speculate: usize,
     #[command(flatten)]

@@ -76,6 +76,9 @@ impl Hosted {
     pub(super) fn start(model: Model, slots: Slots, program: &Path) -> std::io::Result<Vec<Self>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
+        // Models of tensors do not speculate.
+        let is_engine = matches!(model, LanguageModel::Engine(_));
+        let slots = Slots { speculate: if is_engine { slots.speculate } else { 0 }, ..slots };
         let busy_slots = Arc::<AtomicUsize>::default();
         let (queue, end) = Queue::new(MAX_WAITING);
         let scheduler = Scheduler::new(model, tokenizer.clone(), slots, end, busy_slots.clone());

@@ -132,7 +132,7 @@ impl Foreign {
             rope_layers: if is_scaled { vec![true, false] } else { Vec::new() },
             post_norm: is_scaled,
             pre_norm: !(is_scaled && is_biased),
-            qk_norm_across_heads: is_parallel,
+            qk_norm_across_heads: is_parallel && plain.qk_norm,
             attention_softcap: is_wider.then_some(0.5),
             rope_local_theta: is_turned.then_some(30.0),
             embedding_scale: by(1.5),

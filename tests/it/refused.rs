@@ -130,7 +130,7 @@ fn files_that_are_missing_or_damaged_are_named() {
       hint: name a folder that transformers' save_pretrained wrote
     ");
     assert_snapshot!(says(&|model| model.remove("tokenizer.json")), @r#"
-    error: `MODEL` is not a model that can be imported: it has neither tokenizer.json nor tokenizer.model
+    error: `MODEL` is not a model that can be imported: it has no tokenizer.json, tokenizer.model, or vocab.json with merges.txt
       hint: convert it with transformers, and import the new folder: python -c "import sys, transformers as t; [c.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for c in (t.AutoModelForCausalLM, t.AutoTokenizer)]" MODEL NEW_FOLDER
     "#);
     assert_snapshot!(says(&|model| model.write("tokenizer.json", "{}")), @r"

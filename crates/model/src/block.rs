@@ -13,7 +13,7 @@ use crate::config::ModelConfig;
 use tinderbox_kernels as kernels;
 
 /// A transformer block. Both layers read the residual stream and add their output to it, either one after the other or in
-/// parallel, where both read the block's input. What they read is normalized, what they write may be, or only that.
+/// parallel, where both read the block's input. A norm may precede each layer, follow it, or both.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
 /// Transformer Architecture", figure 1 b. Norms after the layers: Liu et al. 2021, "Swin Transformer V2". Parallel residual: Wang and Komatsuzaki 2021 (GPT-J).

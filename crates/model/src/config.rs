@@ -421,8 +421,8 @@ impl ModelConfig {
             mlp: _,
             bias: _,
             qkv_bias: _,
-            qk_norm: _,
-            qk_norm_across_heads: _,
+            qk_norm,
+            qk_norm_across_heads,
             parallel_residual: _,
             attention_window,
             attention_scale,
@@ -482,6 +482,9 @@ impl ModelConfig {
         problems.must(are_sizes, "model.attention_window", format!("{attention_window:?}"), &rule);
         if let Some(scale) = attention_scale {
             problems.above_zero("model.attention_scale", *scale);
+        }
+        if *qk_norm_across_heads && !qk_norm {
+            problems.0.push("model.qk_norm_across_heads = true needs model.qk_norm = true".to_owned());
         }
         if let Some(cap) = attention_softcap {
             problems.above_zero("model.attention_softcap", *cap);
@@ -544,13 +547,23 @@ impl ModelConfig {
                     .above_zero("model.rope_scaling.attention_factor", scaling.attention_factor(self.context_length));
                 (("model.rope_scaling.beta_slow", beta_slow), original_context_length)
             }
-            RopeScaling::Longrope { ref short_factors, ref long_factors, original_context_length, .. } => {
+            RopeScaling::Longrope {
+                ref short_factors,
+                ref long_factors,
+                original_context_length,
+                attention_factor,
+            } => {
                 let n_pairs = self.rotary_dim() / 2;
                 for (key, factors) in [("short_factors", short_factors), ("long_factors", long_factors)] {
                     let are_factors = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
                     let rule = format!("hold {n_pairs} numbers above 0, one for each pair of rotated dimensions");
                     let key = format!("model.rope_scaling.{key}");
                     problems.must(are_factors && factors.len() == n_pairs, &key, format!("{factors:?}"), &rule);
+                }
+                if attention_factor.is_none() && original_context_length < 2 {
+                    let rule = "be at least 2, or model.rope_scaling.attention_factor has to be there";
+                    let key = "model.rope_scaling.original_context_length";
+                    return problems.must(false, key, original_context_length, rule);
                 }
                 let attention_factor = scaling.attention_factor(self.context_length);
                 (("model.rope_scaling.attention_factor", attention_factor), original_context_length)

@@ -35,6 +35,8 @@ pub(super) const FAMILY: Family = Family {
 /// The caps that transformers and llama.cpp take for granted.
 const SCORES: f64 = 50.0;
 const LOGITS: f64 = 30.0;
+/// The size of windows that llama.cpp takes for granted.
+const WINDOW: usize = 4096;
 /// The number of layers of the model whose scores llama.cpp scales by the width and not by the heads.
 const LAYERS_OF_27B: usize = 46;
 
@@ -77,8 +79,8 @@ fn read_cap(keys: &mut ConfigJson<'_>, key: &str, default: f64) -> Option<f64> {
 
 /// Reads the windows, of every second layer from the first on unless `layer_types` says otherwise.
 fn read_windows(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    let size = keys.size_or("sliding_window", 4096);
-    let by_number = (0..model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
+    let size = keys.size_or("sliding_window", WINDOW);
+    let by_number = windows::layers(model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
     model.attention_window =
         windows::repeated(&windows::by_type(keys, model.n_layers, Some(size), by_number.collect()));
 }
@@ -89,9 +91,10 @@ fn is_global(layer: usize) -> bool {
 }
 
 fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), InteropError> {
-    let window = keys.optional_count("attention.sliding_window")?.unwrap_or(0);
-    let windows: Vec<usize> = (0..config.n_layers).map(|layer| if is_global(layer) { 0 } else { window }).collect();
-    config.attention_window = windows::repeated(&windows);
+    let window = keys.optional_count("attention.sliding_window")?.unwrap_or(WINDOW);
+    // One that is as long as the context restricts nothing.
+    let window = if window < config.context_length { window } else { 0 };
+    config.attention_window = windows::repeated(&[window, 0]);
     config.embedding_scale = embedding_scale(config);
     config.attention_softcap = Some(keys.float("attn_logit_softcapping")?.unwrap_or(SCORES));
     config.logit_softcap = Some(keys.float("final_logit_softcapping")?.unwrap_or(LOGITS));
@@ -109,7 +112,8 @@ fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
     check_scale(config, scale_of_27b(config, LAYERS_OF_27B))?;
     let cap = |key: &str, cap: Option<f64>| cap.ok_or_else(|| format!("model.{key} is missing: llama.cpp has one"));
     let mut keys = (llama::GGUF.write)(config)?;
-    keys.push(("attention.sliding_window", Value::count(window)));
+    // llama.cpp has windows in any case.
+    keys.push(("attention.sliding_window", Value::count(if window > 0 { window } else { config.context_length })));
     keys.push(("attn_logit_softcapping", Value::f32(cap("attention_softcap", config.attention_softcap)?)));
     keys.push(("final_logit_softcapping", Value::f32(cap("logit_softcap", config.logit_softcap)?)));
     Ok(keys)

@@ -137,14 +137,16 @@ pub(super) fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
 fn read_windows(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     let size = keys.size_or("sliding_window", 4096);
     let period = keys.size_or("sliding_window_pattern", PERIOD);
-    let by_number = (1..=model.n_layers).map(|layer| if layer.is_multiple_of(period) { 0 } else { size });
+    let is_global = |layer: usize| (layer + 1).is_multiple_of(period);
+    let by_number = windows::layers(model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
     model.attention_window =
         windows::repeated(&windows::by_type(keys, model.n_layers, Some(size), by_number.collect()));
 }
 
 fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), InteropError> {
     let window = keys.optional_count("attention.sliding_window")?.unwrap_or(0);
-    let windows: Vec<usize> = (0..config.n_layers).map(|layer| if is_global(layer) { 0 } else { window }).collect();
+    let windows = windows::layers(config.n_layers).map(|layer| if is_global(layer) { 0 } else { window });
+    let windows: Vec<usize> = windows.collect();
     config.attention_window = windows::repeated(&windows);
     config.rope_local_theta = Some(keys.float("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA));
     config.embedding_scale = embedding_scale(config);

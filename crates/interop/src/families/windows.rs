@@ -1,6 +1,8 @@
 //! Sliding windows in a `config.json`: `sliding_window`, the number of tokens that a position attends to, itself included,
 //! for all layers, or for those that `layer_types` or `max_window_layers` names.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 
 use crate::hf::{ConfigJson, Key};
@@ -38,6 +40,11 @@ pub(super) const IN_SOME_LAYERS: &[Key] = &[
 /// The type of each layer.
 pub(super) fn types(model: &ModelConfig) -> Value {
     json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
+}
+
+/// The layers of a file that is not checked yet, but no more than a model may have.
+pub(super) fn layers(n: usize) -> Range<usize> {
+    0..n.min(1 << 16)
 }
 
 /// The windows of all layers, 0 without one.
@@ -93,7 +100,7 @@ fn read_by_layer(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
         Some(0) => 0,
         _ => keys.size_or("max_window_layers", 28),
     };
-    let by_number = (0..n_layers).map(|layer| if layer < first { 0 } else { size }).collect();
+    let by_number = layers(n_layers).map(|layer| if layer < first { 0 } else { size }).collect();
     let windows = by_type(keys, n_layers, is_used.then_some(size), by_number);
     model.attention_window = repeated(&windows);
 }

@@ -284,8 +284,16 @@ fn longrope(
     keys: &ArchitectureKeys<'_>,
     tensors: &BTreeMap<String, StoredTensor>,
 ) -> Result<Option<RopeScaling>, InteropError> {
-    let [Some(short), Some(long)] = rope_freqs::LONGROPE.map(|name| tensors.get(name)) else { return Ok(None) };
     let path = keys.metadata.path();
+    let (short, long) = match rope_freqs::LONGROPE.map(|name| tensors.get(name)) {
+        [Some(short), Some(long)] => (short, long),
+        [None, None] => return Ok(None),
+        _ => {
+            let [short, long] = rope_freqs::LONGROPE;
+            let problem = format!("it has only one of {short} and {long}");
+            return Err(InteropError::Unsupported { path: path.to_owned(), problems: vec![problem] });
+        }
+    };
     let factors = |tensor: &StoredTensor| {
         let factors = tensor.numbers.read().map_err(cannot_read(path))?.values;
         Ok::<_, InteropError>(factors.into_iter().map(shortest).collect())

@@ -119,7 +119,13 @@ fn scaling(keys: &mut ConfigJson<'_>, original: Option<&Value>) -> Option<RopeSc
             })
         }
         Some("longrope" | "su") => {
+            for name in ["short_mscale", "long_mscale"] {
+                keys.none(name, "it has to be left out");
+            }
             let is_given = keys.get("attention_factor").is_some();
+            if !is_given {
+                keys.none("factor", "it is supported beside attention_factor only");
+            }
             Some(RopeScaling::Longrope {
                 short_factors: keys.numbers("short_factor"),
                 long_factors: keys.numbers("long_factor"),

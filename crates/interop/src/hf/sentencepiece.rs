@@ -76,6 +76,8 @@ struct Model<'a> {
     normalization: Normalization<'a>,
     /// Whether spaces are replaced by U+2581, as the tokens have them.
     escapes_spaces: bool,
+    /// Whether a table changes what is decoded.
+    changes_decoded: bool,
 }
 
 /// `TrainerSpec`: how the model was trained.
@@ -91,7 +93,7 @@ impl<'a> Model<'a> {
     /// Parses a `ModelProto`.
     fn parse(file: &'a [u8]) -> Result<Self, String> {
         let (mut tokens, mut scores) = (Vec::new(), Vec::new());
-        let (mut trainer, mut normalizer) = (None, None);
+        let (mut trainer, mut normalizer, mut changes_decoded) = (None, None, false);
         for field in fields(file) {
             match field? {
                 (1, Field::Bytes(message)) => {
@@ -101,7 +103,8 @@ impl<'a> Model<'a> {
                 }
                 (2, Field::Bytes(message)) => trainer = Some(Trainer::parse(message)?),
                 (3, Field::Bytes(message)) => normalizer = Some(parse_normalizer(message)?),
-                _ => {} // tests of the model, and changes to decoded text
+                (5, Field::Bytes(message)) => changes_decoded = !parse_normalizer(message)?.0.table.is_empty(),
+                _ => {} // tests of the model
             }
         }
         // They follow the pieces, so a file that was cut between two pieces lacks them.
@@ -110,7 +113,7 @@ impl<'a> Model<'a> {
         if !tokens.iter().any(|token| token.kind == TokenKind::Unknown) {
             return Err("it has no piece of the type UNKNOWN".to_owned());
         }
-        Ok(Self { tokens, scores, trainer, normalization, escapes_spaces })
+        Ok(Self { tokens, scores, trainer, normalization, escapes_spaces, changes_decoded })
     }
 
     /// The settings that have no equivalent here.
@@ -126,6 +129,9 @@ impl<'a> Model<'a> {
         }
         if !self.escapes_spaces {
             problems.push("normalizer_spec.escape_whitespaces = false: true is supported".to_owned());
+        }
+        if self.changes_decoded {
+            problems.push("denormalizer_spec has a table of characters: none is supported".to_owned());
         }
         let unused = self.tokens.iter().find(|token| token.kind == TokenKind::Unused);
         if let (UNIGRAM, Some(unused)) = (method, unused) {

@@ -38,7 +38,7 @@ fn tokenizer_json(folder: &Folder, config: &Map<String, Value>) -> Result<Conver
         (None, Some(vocab), Some(merges)) => from_vocab_and_merges(folder, &vocab, &merges).map(complete),
         _ => sentencepiece::read(folder, config)?.ok_or_else(|| InteropError::NotAModel {
             path: folder.path().to_owned(),
-            reason: "it has neither tokenizer.json nor tokenizer.model".to_owned(),
+            reason: "it has no tokenizer.json, tokenizer.model, or vocab.json with merges.txt".to_owned(),
             hint: super::conversion(&folder.path().display().to_string()),
         }),
     }

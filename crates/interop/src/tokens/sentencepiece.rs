@@ -83,6 +83,9 @@ impl Normalization<'_> {
         let space = SPACE.to_string();
         let mut normalizers = Vec::new();
         if !self.table.is_empty() {
+            if !is_table(self.table) {
+                return Err("its table of characters is damaged".to_owned());
+            }
             let table = Precompiled::from(self.table);
             normalizers.push(json!(table.map_err(|error| format!("its table of characters: {error}"))?));
         }
@@ -96,5 +99,71 @@ impl Normalization<'_> {
         }
         normalizers.push(replace(json!({"String": " "}), &space));
         Ok(normalizers)
+    }
+}
+
+/// Whether a table of characters can be searched for any text. It is the length of a trie in bytes, the trie, a double array
+/// of units of 32 bits as Darts has it, and what its leaves point into: texts that end with a zero.
+fn is_table(table: &[u8]) -> bool {
+    let Some((n_bytes, rest)) = table.split_first_chunk::<4>() else { return false };
+    let n_bytes = u32::from_le_bytes(*n_bytes) as usize;
+    let Some((trie, texts)) = rest.split_at_checked(n_bytes) else { return false };
+    let (units, behind) = trie.as_chunks::<4>();
+    let (Some(first), Ok(texts), true) = (units.first(), std::str::from_utf8(texts), behind.is_empty()) else {
+        return false;
+    };
+    let unit = |at: usize| units.get(at).map(|unit| u32::from_le_bytes(*unit));
+    let offset = |unit: u32| ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize;
+    let label = |unit: u32| (unit & (1 << 31 | 0xff)) as usize;
+    let mut nodes = vec![offset(u32::from_le_bytes(*first))];
+    let mut is_seen = vec![false; units.len()];
+    while let Some(node) = nodes.pop() {
+        for byte in 1..=0xff {
+            let at = node ^ byte;
+            let Some(found) = unit(at) else { return false };
+            if label(found) != byte {
+                continue;
+            }
+            let next = at ^ offset(found);
+            if found >> 8 & 1 == 1 {
+                let text = unit(next).map(|leaf| (leaf & !(1 << 31)) as usize);
+                if text.is_none_or(|text| !texts.is_char_boundary(text)) {
+                    return false;
+                }
+            }
+            if !std::mem::replace(&mut is_seen[at], true) {
+                nodes.push(next);
+            }
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_table;
+
+    /// A table that replaces `a` by the text at an index.
+    fn table(text: u32) -> Vec<u8> {
+        let mut units = [0_u32; 256];
+        units[0x61] = 0x61 | 1 << 8 | (0x61 ^ 0x62) << 10; // has a leaf, which is at 0x62
+        units[0x62] = 1 << 31 | text;
+        let n_bytes = u32::try_from(4 * units.len()).expect("few").to_le_bytes();
+        n_bytes.into_iter().chain(units.into_iter().flat_map(u32::to_le_bytes)).chain(*b"b\0").collect()
+    }
+
+    #[test]
+    fn a_table_that_leads_nowhere_is_damaged() {
+        assert!(is_table(&table(0)) && is_table(&table(2)));
+        assert!(!is_table(&table(3)), "beyond the texts");
+        let whole = table(0);
+        for length in 0..whole.len() - 2 {
+            assert!(!is_table(&whole[..length]), "{length} bytes");
+        }
+        assert!(!is_table(&[&whole[..], &[0xff]].concat()), "not UTF-8");
+        assert!(!is_table(&[0; 4]) && !is_table(&[4, 0, 0, 0, 0, 0, 0, 0]) && !is_table(&[0xff; 8]));
+        let mut outside = whole;
+        outside[4 + 0x61 * 4 + 2] = 0xff; // the leaf is far away
+        assert!(!is_table(&outside));
     }
 }

@@ -107,6 +107,10 @@ fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
         {
             all.remove(key);
         }
+        all.remove("zero_init_projections"); // before training only
+        if !config.qk_norm {
+            all.remove("qk_norm_across_heads");
+        }
         if config.position != PositionKind::Rope {
             for key in ["rope_theta", "rotary_fraction", "rope_scaling"] {
                 all.remove(key);
@@ -132,7 +136,15 @@ fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
 fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
     match (one.and_then(Value::as_f64), other.and_then(Value::as_f64)) {
         (Some(one), Some(other)) => (one - other).abs() <= 1e-6 * one.abs(),
-        _ => one == other,
+        _ => match (one, other) {
+            (Some(Value::Array(one)), Some(Value::Array(other))) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(Some(one), Some(other)))
+            }
+            (Some(Value::Object(one)), Some(Value::Object(other))) => {
+                one.keys().chain(other.keys()).all(|key| is_same(one.get(key), other.get(key)))
+            }
+            _ => one == other,
+        },
     }
 }
 

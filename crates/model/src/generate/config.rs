@@ -29,8 +29,8 @@ crate::sections! {
         pub stop_token_ids: Vec<u32> = Vec::new(),
         /// The tokens that end the generation are not drawn before so many others.
         pub min_new_tokens: usize = 0,
-        /// Up to so many tokens are proposed from the text's own repetitions and checked in one pass, on a CPU: the text
-        /// stays the same; 0: off.
+        /// The most tokens that are proposed at once from the text's own repetitions and checked in one pass, on a CPU. The
+        /// text stays the same. 0: off.
         pub speculate: usize = 0,
         /// The seed of sampling: the same seed generates the same text. Below 2^63.
         pub seed: u64 = 1337,

@@ -60,7 +60,7 @@ pub fn starting_config(
          [finetune]\nbase = {}\nmethod = \"{method}\"\n{trained}\n\
          [train]\nbatch_size = {batch_size}\nmax_steps = {max_steps}\nlog_interval = {}\neval_interval = {often}\neval_batches = 4\n\
          checkpoint_interval = {often}\n\
-         device = \"cpu\"        # a GPU tries out its kernels first: minutes, in which a CPU is done with a small model\n\
+         device = \"cpu\"        # a GPU first tries out its kernels, which takes minutes; a CPU finishes a small model in that time\n\
          sample_tokens = 0     # the answers of before and after come at the end\n\
          head_metrics = false\n\n\
          [optimizer]\nlearning_rate = {learning_rate}  # {why}\nbetas = [0.9, 0.999]\nweight_decay = 0.0    # the base is what the weights \
