@@ -65,7 +65,7 @@ fn keys() -> Vec<Key> {
         Key::Written("attn_logit_softcapping", |model| json!(model.attention_softcap)),
         Key::Written("final_logit_softcapping", |model| json!(model.logit_softcap)),
         Key::Read(read_windows),
-        Key::Written("sliding_window", |model| windows::all(model).max().filter(|window| *window > 0).into()),
+        Key::Written("sliding_window", windows::or_context),
         Key::Written("layer_types", windows::types),
         Key::Written("attention_dropout", no_dropout),
     ]

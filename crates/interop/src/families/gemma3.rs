@@ -99,7 +99,7 @@ fn keys() -> Vec<Key> {
         Key::Written("query_pre_attn_scalar", |model| whole_if_it_is(model.attention_scale().powi(-2))),
         Key::Written("final_logit_softcapping", |model| json!(model.logit_softcap)),
         Key::Read(read_windows),
-        Key::Written("sliding_window", |model| windows::all(model).max().filter(|window| *window > 0).into()),
+        Key::Written("sliding_window", windows::or_context),
         Key::Written("layer_types", windows::types),
         Key::Read(|keys, model| {
             let local = read_rope_by_type(keys, [1_000_000.0, LOCAL_THETA], model);

@@ -37,6 +37,11 @@ pub(super) const IN_SOME_LAYERS: &[Key] = &[
     Key::Written("layer_types", types),
 ];
 
+/// The size of the windows, for families of which transformers asks for one even if no layer has it: then the whole context.
+pub(super) fn or_context(model: &ModelConfig) -> Value {
+    size(model).unwrap_or(model.context_length).into()
+}
+
 /// The type of each layer.
 pub(super) fn types(model: &ModelConfig) -> Value {
     json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
