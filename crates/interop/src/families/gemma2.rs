@@ -4,8 +4,8 @@
 
 use serde_json::json;
 
-use super::gemma3::{self, check_scale, embedding_scale, read_scale, scale_of_27b, whole_if_it_is};
-use super::{Family, LlamaCpp, OwnKeys, Transformers, llama, no_dropout, plain, windows};
+use super::gemma3::{self, check_scale, embedding_scale, scale_of_27b};
+use super::{Family, LlamaCpp, OwnKeys, Transformers, llama, plain, windows};
 use crate::InteropError;
 use crate::gguf::{ArchitectureKeys, Value};
 use crate::hf::{ConfigJson, Key};
@@ -41,48 +41,24 @@ const WINDOW: usize = 4096;
 const LAYERS_OF_27B: usize = 46;
 
 fn keys() -> Vec<Key> {
-    vec![
-        Key::Size("hidden_size", |model| &mut model.d_model),
-        Key::Read(|_, model| model.embedding_scale = embedding_scale(model)),
-        Key::Size("num_attention_heads", |model| &mut model.n_heads),
-        Key::SizeOr("max_position_embeddings", |model| &mut model.context_length, |_| 8192),
-        Key::SizeOr("head_dim", |model| &mut model.head_dim, |_| 256),
-        Key::Activation("hidden_activation", &[("gelu_pytorch_tanh", MlpKind::Geglu)]),
+    let own = [
         Key::Rope("rope_theta", None),
-        Key::Size("num_hidden_layers", |model| &mut model.n_layers),
-        Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, |_| 4),
-        Key::Size("intermediate_size", |model| &mut model.d_ff),
-        Key::NumberOr("rms_norm_eps", |model| &mut model.norm_eps, 1e-6),
-        Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
-        Key::Only("attention_bias", false),
-        Key::Expected("use_bidirectional_attention", false),
         Key::Read(|keys, model| {
-            read_scale(keys, model);
             model.attention_softcap = read_cap(keys, "attn_logit_softcapping", SCORES);
             model.logit_softcap = read_cap(keys, "final_logit_softcapping", LOGITS);
         }),
-        Key::Written("query_pre_attn_scalar", |model| whole_if_it_is(model.attention_scale().powi(-2))),
         Key::Written("attn_logit_softcapping", |model| json!(model.attention_softcap)),
         Key::Written("final_logit_softcapping", |model| json!(model.logit_softcap)),
-        Key::Read(read_windows),
-        Key::Written("sliding_window", windows::or_context),
-        Key::Written("layer_types", windows::types),
-        Key::Written("attention_dropout", no_dropout),
-    ]
+        // Every second layer has one, from the first on.
+        Key::Read(|keys, model| windows::read_in_all_but(keys, model, WINDOW, is_global)),
+    ];
+    [gemma3::sizes(|_| 8192), own.to_vec()].concat()
 }
 
 /// A cap, which may be null: none.
 fn read_cap(keys: &mut ConfigJson<'_>, key: &str, default: f64) -> Option<f64> {
     let is_none = keys.has(key) && keys.get(key).is_none();
     (!is_none).then(|| keys.number_or(key, default))
-}
-
-/// Reads the windows, of every second layer from the first on unless `layer_types` says otherwise.
-fn read_windows(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    let size = keys.size_or("sliding_window", WINDOW);
-    let by_number = windows::layers(model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
-    model.attention_window =
-        windows::repeated(&windows::by_type(keys, model.n_layers, Some(size), by_number.collect()));
 }
 
 /// Whether a layer sees the whole context.
@@ -103,12 +79,8 @@ fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), Int
 }
 
 fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
-    let window = windows::all(config).max().unwrap_or(0);
-    if window > 0
-        && !windows::all(config).enumerate().all(|(layer, of)| of == if is_global(layer) { 0 } else { window })
-    {
-        return Err("in llama.cpp every second layer of this family has no window, and all others have one".to_owned());
-    }
+    let window = windows::in_all_but(config, is_global)
+        .ok_or("in llama.cpp every second layer of this family has no window, and all others have one")?;
     check_scale(config, scale_of_27b(config, LAYERS_OF_27B))?;
     let cap = |key: &str, cap: Option<f64>| cap.ok_or_else(|| format!("model.{key} is missing: llama.cpp has one"));
     let mut keys = (llama::GGUF.write)(config)?;

@@ -80,12 +80,13 @@ pub(super) fn embedding_scale(config: &ModelConfig) -> f64 {
     (config.d_model as f64).sqrt()
 }
 
-fn keys() -> Vec<Key> {
+/// The keys of sizes, of this family and of Gemma 2; the default of the context length is the family's.
+pub(super) fn sizes(context_length: fn(&ModelConfig) -> usize) -> Vec<Key> {
     vec![
         Key::Size("hidden_size", |model| &mut model.d_model),
         Key::Read(|_, model| model.embedding_scale = embedding_scale(model)),
         Key::Size("num_attention_heads", |model| &mut model.n_heads),
-        Key::SizeOr("max_position_embeddings", |model| &mut model.context_length, |_| 131_072),
+        Key::SizeOr("max_position_embeddings", |model| &mut model.context_length, context_length),
         Key::SizeOr("head_dim", |model| &mut model.head_dim, |_| 256),
         Key::Activation("hidden_activation", &[("gelu_pytorch_tanh", MlpKind::Geglu)]),
         Key::Size("num_hidden_layers", |model| &mut model.n_layers),
@@ -95,12 +96,19 @@ fn keys() -> Vec<Key> {
         Key::FlagOr("tie_word_embeddings", |model| &mut model.tie_embeddings, true),
         Key::Only("attention_bias", false),
         Key::Expected("use_bidirectional_attention", false),
-        Key::Read(read_scales),
+        Key::Read(read_scale),
         Key::Written("query_pre_attn_scalar", |model| whole_if_it_is(model.attention_scale().powi(-2))),
+        Key::Written("layer_types", windows::types),
+        Key::Written("sliding_window", windows::or_context),
+        Key::Written("attention_dropout", no_dropout),
+    ]
+}
+
+fn keys() -> Vec<Key> {
+    let own = [
+        Key::Read(read_caps),
         Key::Written("final_logit_softcapping", |model| json!(model.logit_softcap)),
         Key::Read(read_windows),
-        Key::Written("sliding_window", windows::or_context),
-        Key::Written("layer_types", windows::types),
         Key::Read(|keys, model| {
             let local = read_rope_by_type(keys, [1_000_000.0, LOCAL_THETA], model);
             model.rope_local_theta = Some(local);
@@ -108,26 +116,25 @@ fn keys() -> Vec<Key> {
         Key::Written("rope_theta", |model| model.rope_theta.into()),
         Key::Written("rope_local_base_freq", |model| model.rope_local_theta.unwrap_or(LOCAL_THETA).into()),
         Key::ROPE_SCALING,
-        Key::Written("attention_dropout", no_dropout),
-    ]
+    ];
+    [sizes(|_| 131_072), own.to_vec()].concat()
 }
 
 /// A number without its fraction, if that is rounding.
-pub(super) fn whole_if_it_is(number: f64) -> Value {
+fn whole_if_it_is(number: f64) -> Value {
     let whole = number.round();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is near")]
     if (number - whole).abs() < 1e-9 * whole { (whole as u64).into() } else { number.into() }
 }
 
-/// Reads the scale of scores and the cap of logits.
-fn read_scales(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    read_scale(keys, model);
+/// Reads the cap of logits.
+fn read_caps(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     model.logit_softcap = keys.get("final_logit_softcapping").is_some().then(|| keys.number("final_logit_softcapping"));
     keys.none("attn_logit_softcapping", "scores without a cap are supported");
 }
 
 /// Reads the scale of scores.
-pub(super) fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
+fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
     let scale = keys.number_or("query_pre_attn_scalar", 256.0).powf(-0.5);
     let is_plain = (scale - ModelConfig { attention_scale: None, ..model.clone() }.attention_scale()).abs() < 1e-12;
     model.attention_scale = (!is_plain).then_some(scale);
@@ -135,12 +142,8 @@ pub(super) fn read_scale(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
 
 /// Reads the windows, of all layers but those that `layer_types` or `sliding_window_pattern` names.
 fn read_windows(keys: &mut ConfigJson<'_>, model: &mut ModelConfig) {
-    let size = keys.size_or("sliding_window", 4096);
     let period = keys.size_or("sliding_window_pattern", PERIOD);
-    let is_global = |layer: usize| (layer + 1).is_multiple_of(period);
-    let by_number = windows::layers(model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
-    model.attention_window =
-        windows::repeated(&windows::by_type(keys, model.n_layers, Some(size), by_number.collect()));
+    windows::read_in_all_but(keys, model, 4096, |layer| (layer + 1).is_multiple_of(period));
 }
 
 fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), InteropError> {
@@ -156,12 +159,8 @@ fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), Int
 }
 
 fn write(config: &ModelConfig) -> Result<OwnKeys, String> {
-    let window = windows::all(config).max().unwrap_or(0);
-    if window > 0
-        && !windows::all(config).enumerate().all(|(layer, of)| of == if is_global(layer) { 0 } else { window })
-    {
-        return Err("in llama.cpp every sixth layer of this family has no window, and all others have one".to_owned());
-    }
+    let window = windows::in_all_but(config, is_global)
+        .ok_or("in llama.cpp every sixth layer of this family has no window, and all others have one")?;
     let local = config.rope_local_theta.unwrap_or(LOCAL_THETA);
     if window > 0 && (local - LOCAL_THETA).abs() > 0.0 {
         return Err(format!("model.rope_local_theta = {local}: llama.cpp has {LOCAL_THETA} in this family"));

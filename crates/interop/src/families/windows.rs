@@ -42,6 +42,25 @@ pub(super) fn or_context(model: &ModelConfig) -> Value {
     size(model).unwrap_or(model.context_length).into()
 }
 
+/// Reads windows of a size, in all layers but the global ones unless `layer_types` says otherwise.
+pub(super) fn read_in_all_but(
+    keys: &mut ConfigJson<'_>,
+    model: &mut ModelConfig,
+    default: usize,
+    is_global: impl Fn(usize) -> bool,
+) {
+    let size = keys.size_or("sliding_window", default);
+    let by_number = layers(model.n_layers).map(|layer| if is_global(layer) { 0 } else { size });
+    model.attention_window = repeated(&by_type(keys, model.n_layers, Some(size), by_number.collect()));
+}
+
+/// The size of the windows that all layers but the global ones have, 0 if no layer has one; `None` if others have.
+pub(super) fn in_all_but(config: &ModelConfig, is_global: impl Fn(usize) -> bool) -> Option<usize> {
+    let size = size(config).unwrap_or(0);
+    let expected = |(layer, window)| window == if is_global(layer) { 0 } else { size };
+    (size == 0 || all(config).enumerate().all(expected)).then_some(size)
+}
+
 /// The type of each layer.
 pub(super) fn types(model: &ModelConfig) -> Value {
     json!(all(model).map(|window| if window > 0 { SLIDING } else { FULL }).collect::<Vec<_>>())
