@@ -1,7 +1,8 @@
-//! The linear layer over a frozen weight that is kept in bf16 or int8, and widened for each product.
+//! The linear layer over a frozen weight that is kept in bf16 or int8. The tasks of a product widen it as they pack it.
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::DispatchTensor;
@@ -10,9 +11,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::MatmulPrecision;
 use crate::decode::{PackedLinear, Precision};
-use crate::flex::{self, from_vec, primitive, values};
-use crate::gemm::{Bf16x2, Element};
-use crate::linear::{Linear, WEIGHT, X};
+use crate::flex::{self, primitive, values};
+use crate::gemm::{Bf16x2, Element, Matrix, Row, Scratch, Source, WIDTH};
+use crate::linear::{self, WEIGHT};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
 /// A weight `[K, M]` that is not trained, in fewer bytes than f32 has. Cheap to clone.
@@ -91,31 +92,64 @@ struct Frozen<E> {
     elements: PhantomData<E>,
 }
 
-impl<E: Element> Frozen<E> {
-    fn widened(&self) -> FlexTensor {
-        from_vec(self.weight.weight.widened(), self.weight.weight.shape())
-    }
-
-    fn linear(&self) -> Linear<E> {
-        Linear { has_bias: self.has_bias, elements: PhantomData }
-    }
-}
-
 impl<E: Element> FlexOperation for Frozen<E> {
     /// Saves nothing.
-    fn forward(&self, mut inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
-        inputs.insert(WEIGHT, self.widened());
-        let (out, _) = self.linear().forward(inputs, Wanted::NONE);
-        (out, Vec::new())
+    fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
+        let bias = if self.has_bias { values(&inputs[1]) } else { &[] };
+        (linear::forward::<E>(&inputs[0], &Widened(&self.weight.weight), bias), Vec::new())
     }
 
     fn backward(&self, _: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
         let wanted = wanted.with_constant(WEIGHT);
-        let mut gradients = self.linear().backward(vec![self.widened()], gradient, wanted);
-        debug_assert!(X < WEIGHT && gradients[WEIGHT].is_none(), "the weight is a constant");
+        let mut gradients = linear::backward::<E>(&gradient, None, &Transposed(&self.weight.weight), wanted);
         gradients.remove(WEIGHT);
+        gradients.truncate(if self.has_bias { 2 } else { 1 });
         gradients
     }
+}
+
+/// The rounded weights, as numbers of f32.
+struct Widened<'a>(&'a PackedLinear);
+
+impl<E: Element> Source<E> for Widened<'_> {
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]) {
+        pack(self.0, rows, columns, false, out);
+    }
+}
+
+/// The same, transposed.
+struct Transposed<'a>(&'a PackedLinear);
+
+impl<E: Element> Source<E> for Transposed<'_> {
+    fn shape(&self) -> [usize; 2] {
+        let [inputs, outputs] = self.0.shape();
+        [outputs, inputs]
+    }
+
+    fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]) {
+        pack(self.0, columns, rows, true, out);
+    }
+}
+
+/// Widens a part of the weights and packs it.
+fn pack<E: Element>(
+    weights: &PackedLinear,
+    inputs: Range<usize>,
+    outputs: Range<usize>,
+    is_transposed: bool,
+    out: &mut [Row<E>],
+) {
+    let shape @ [n_rows, n_columns] = [inputs.len(), outputs.len()];
+    let mut rows = Scratch::<f32>::new((n_rows * n_columns).div_ceil(WIDTH));
+    let numbers = &mut rows.as_flattened_mut()[..n_rows * n_columns];
+    weights.widen(inputs, outputs, numbers);
+    let part = Matrix::new(numbers, shape);
+    let part = if is_transposed { part.transposed() } else { part };
+    part.pack(0..part.n_rows(), 0..part.n_columns(), out);
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
 use pulp::{Simd, WithSimd};
 
-use crate::flex::{self, from_vec, matrix, tensor, values};
-use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product};
+use crate::flex::{self, from_vec, matrix, values};
+use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Source, Transposed, WIDTH, n_panels, product};
 use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::run;
@@ -39,8 +39,8 @@ pub fn linear<const D: usize>(
 pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]: [usize; 2]) -> TrainingMemory {
     let (x, out, weight) = (bytes([b, t, k]), bytes([b, t, m]), bytes([k, m]));
     match operations {
-        // The backward pass holds the weight transposed, and its gradient.
-        Operations::Fused => TrainingMemory { saved: out, temporary: x + out + 2.0 * weight },
+        // The backward pass holds the gradient of the weight.
+        Operations::Fused => TrainingMemory { saved: out, temporary: x + out + weight },
         // The next operation copies the output.
         Operations::Composed => TrainingMemory { saved: 0.0, temporary: x + out + n_composed_gradients(rows) * weight },
     }
@@ -64,57 +64,68 @@ fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> Disp
 
 /// Inputs: x, weight, and bias if there is one. `E` is the element type of the products.
 #[derive(Debug)]
-pub(crate) struct Linear<E> {
-    pub(crate) has_bias: bool,
-    pub(crate) elements: PhantomData<E>,
+struct Linear<E> {
+    has_bias: bool,
+    elements: PhantomData<E>,
 }
 
 /// The indices of the inputs.
-pub(crate) const X: usize = 0;
+const X: usize = 0;
 pub(crate) const WEIGHT: usize = 1;
 const BIAS: usize = 2;
 
 impl<E: Element> FlexOperation for Linear<E> {
     /// Saves the weight, and x if the weight is not frozen.
     fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
-        let weight = matrix(&inputs[1]);
-        let bias = inputs.get(2).map_or(&[][..], values);
-        let mut shape = inputs[0].layout().shape().clone();
-        let last = shape.num_dims() - 1;
-        shape[last] = weight.n_columns();
-        let [x, weight] = Packed::<E>::all([(matrix(&inputs[0]), Role::Left), (weight, Role::Right)]);
-        let out = from_vec(product(Plain(x.left()), weight.right(), bias), shape);
-        drop([x, weight]);
-        let x = inputs.remove(0);
+        let bias = inputs.get(BIAS).map_or(&[][..], values);
+        let out = forward::<E>(&inputs[X], &matrix(&inputs[WEIGHT]), bias);
+        let x = inputs.remove(X);
         inputs.truncate(1);
         inputs.extend(wanted.of(WEIGHT).then_some(x));
         (out, inputs)
     }
 
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
-        let weight = matrix(&saved[0]);
-        let role = if wanted.of(WEIGHT) || wanted.of(BIAS) { Role::Both } else { Role::Left };
-        let x = saved.get(1).map(|x| (matrix(x), Role::Right));
-        let matrices = [(matrix(&gradient), role), (weight.transposed(), Role::Right)];
-        let packed = Packed::<E>::all_of(&matrices.into_iter().chain(x).collect::<Vec<_>>());
-        let [grad_out, weight, x @ ..] = &packed[..] else { unreachable!("two matrices, or three") };
-        let grad_x = || wanted.of(X).then(|| product(Plain(grad_out.left()), weight.right(), &[]));
-        let grad_weight = || x.first().map(|x| product(Transposed(x.right()), grad_out.right(), &[]));
-        let grad_bias = || wanted.of(BIAS).then(|| column_sums(grad_out.right()));
-        let (grad_x, (grad_weight, grad_bias)) = rayon::join(grad_x, || rayon::join(grad_weight, grad_bias));
-        let mut shape = gradient.layout().shape().clone();
-        let last = shape.num_dims() - 1;
-        let n_columns = shape[last];
-        shape[last] = matrix(&saved[0]).n_rows();
-        let mut gradients = vec![
-            grad_x.map(|grad_x| from_vec(grad_x, shape)),
-            grad_weight.map(|grad_weight| tensor(grad_weight, &saved[0])),
-        ];
-        if self.has_bias {
-            gradients.push(grad_bias.map(|grad_bias| from_vec(grad_bias, [n_columns])));
-        }
+        let mut gradients = backward::<E>(&gradient, saved.get(1), &matrix(&saved[0]).transposed(), wanted);
+        gradients.truncate(if self.has_bias { 3 } else { 2 });
         gradients
     }
+}
+
+/// `x weight + bias`; the bias may be empty.
+pub(crate) fn forward<E: Element>(x: &FlexTensor, weight: &dyn Source<E>, bias: &[f32]) -> FlexTensor {
+    let mut shape = x.layout().shape().clone();
+    let last = shape.num_dims() - 1;
+    shape[last] = weight.shape()[1];
+    let [x] = Packed::<E>::all([(matrix(x), Role::Left)]);
+    from_vec(product(Plain(x.left()), weight, bias), shape)
+}
+
+/// The gradients of [`forward`] with respect to x, the weight and the bias, those that are wanted. That of the weight
+/// needs x.
+pub(crate) fn backward<E: Element>(
+    gradient: &FlexTensor,
+    x: Option<&FlexTensor>,
+    weight_transposed: &dyn Source<E>,
+    wanted: Wanted,
+) -> Vec<Option<FlexTensor>> {
+    let role = if wanted.of(WEIGHT) || wanted.of(BIAS) { Role::Both } else { Role::Left };
+    let x = x.map(|x| (matrix(x), Role::Right));
+    let packed = Packed::<E>::all_of(&std::iter::once((matrix(gradient), role)).chain(x).collect::<Vec<_>>());
+    let [grad_out, x @ ..] = &packed[..] else { unreachable!("one matrix, or two") };
+    let grad_x = || wanted.of(X).then(|| product(Plain(grad_out.left()), weight_transposed, &[]));
+    let grad_weight = || x.first().map(|x| product(Transposed(x.right()), grad_out.right(), &[]));
+    let grad_bias = || wanted.of(BIAS).then(|| column_sums(grad_out.right()));
+    let (grad_x, (grad_weight, grad_bias)) = rayon::join(grad_x, || rayon::join(grad_weight, grad_bias));
+    let [n_outputs, n_inputs] = weight_transposed.shape();
+    let mut shape = gradient.layout().shape().clone();
+    let last = shape.num_dims() - 1;
+    shape[last] = n_inputs;
+    vec![
+        grad_x.map(|grad_x| from_vec(grad_x, shape)),
+        grad_weight.map(|grad_weight| from_vec(grad_weight, [n_inputs, n_outputs])),
+        grad_bias.map(|grad_bias| from_vec(grad_bias, [n_outputs])),
+    ]
 }
 
 /// The sum of each column of a matrix packed as a right operand.

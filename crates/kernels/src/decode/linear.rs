@@ -14,7 +14,7 @@ use crate::gemm::{
     Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, Integers, MatrixMut, Mixed, Mode, PackedRef, Plain,
     Quantized, Row, Store, WIDTH, Weight, multiply_all, n_panels, quantize, scales,
 };
-use crate::tasks::run;
+use crate::simd;
 
 /// The storage format of weights, and what rows are rounded to before they are multiplied with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,10 +129,21 @@ impl PackedLinear {
     /// All weights as rounded by the storage format, `[inputs, outputs]`, computed on all cores.
     #[must_use]
     pub fn widened(&self) -> Vec<f32> {
+        let [inputs, outputs] = self.shape;
+        let mut out = vec![0.0; inputs * outputs];
+        let rows = out.par_chunks_mut((WIDTH * outputs).max(1)).enumerate();
+        rows.for_each(|(i, out)| self.widen(i * WIDTH..inputs.min((i + 1) * WIDTH), 0..outputs, out));
+        out
+    }
+
+    /// Some of them, in rows. The ranges begin with multiples of [`WIDTH`].
+    pub(crate) fn widen(&self, inputs: Range<usize>, outputs: Range<usize>, out: &mut [f32]) {
+        assert!(inputs.end <= self.shape[0] && outputs.end <= self.shape[1], "{inputs:?}, {outputs:?}");
+        let n_blocks = n_panels(self.shape[0]);
         match &self.weights {
-            Weights::F32(rows) => widened(rows, self.shape),
-            Weights::Bf16(rows) => widened(rows, self.shape),
-            Weights::Int8(rows) => widened(rows, self.shape),
+            Weights::F32(rows) => simd::dispatch(Widen { rows, n_blocks, inputs, outputs, out }),
+            Weights::Bf16(rows) => simd::dispatch(Widen { rows, n_blocks, inputs, outputs, out }),
+            Weights::Int8(rows) => simd::dispatch(Widen { rows, n_blocks, inputs, outputs, out }),
         }
     }
 
@@ -236,27 +247,14 @@ fn pack<W: Weight>([inputs, outputs]: [usize; 2], at: impl Fn(usize, usize) -> f
     rows
 }
 
-fn widened<W: Weight>(rows: &[Row<W>], [inputs, outputs]: [usize; 2]) -> Vec<f32> {
-    let mut out = vec![0.0; inputs * outputs];
-    let n_blocks = n_panels(inputs);
-    let tasks = out.chunks_mut((WIDTH * outputs).max(1)).enumerate().map(|(block, out)| Widen {
-        rows,
-        block,
-        n_blocks,
-        out,
-        outputs,
-    });
-    run(inputs * outputs, tasks);
-    out
-}
-
-/// Widens a row of blocks.
+/// Widens some numbers.
 struct Widen<'a, W> {
     rows: &'a [Row<W>],
-    block: usize,
+    /// The number of blocks in a panel.
     n_blocks: usize,
+    inputs: Range<usize>,
+    outputs: Range<usize>,
     out: &'a mut [f32],
-    outputs: usize,
 }
 
 impl<W: Weight> WithSimd for Widen<'_, W> {
@@ -264,18 +262,21 @@ impl<W: Weight> WithSimd for Widen<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for (panel, block) in self.rows.chunks_exact(self.n_blocks * W::ROWS).enumerate() {
-            let block = &block[self.block * W::ROWS..][..W::ROWS];
-            let columns = panel * WIDTH..self.outputs.min((panel + 1) * WIDTH);
-            for (row, out) in self.out.chunks_exact_mut(self.outputs).enumerate() {
-                let mut numbers = [0.0; WIDTH];
-                for (i, numbers) in S::as_mut_simd_f32s(&mut numbers).0.iter_mut().enumerate() {
-                    let column = i * S::F32_LANES;
-                    let [number] = W::widen::<S, 1>(simd, &block[row / W::NUMBERS], column, row % W::NUMBERS);
-                    let [scale] = scales::<S, W, 1>(simd, block, column);
-                    *numbers = simd.mul_f32s(number, scale);
+        let Self { rows, n_blocks, inputs, outputs, out } = self;
+        for first in outputs.clone().step_by(WIDTH) {
+            let columns = first - outputs.start..outputs.end.min(first + WIDTH) - outputs.start;
+            let blocks = rows[first / WIDTH * n_blocks * W::ROWS..].chunks_exact(W::ROWS).skip(inputs.start / WIDTH);
+            for (block, out) in blocks.zip(out.chunks_mut(WIDTH * outputs.len())) {
+                for (row, out) in out.chunks_exact_mut(outputs.len()).enumerate() {
+                    let mut numbers = [0.0; WIDTH];
+                    for (i, numbers) in S::as_mut_simd_f32s(&mut numbers).0.iter_mut().enumerate() {
+                        let column = i * S::F32_LANES;
+                        let [number] = W::widen::<S, 1>(simd, &block[row / W::NUMBERS], column, row % W::NUMBERS);
+                        let [scale] = scales::<S, W, 1>(simd, block, column);
+                        *numbers = simd.mul_f32s(number, scale);
+                    }
+                    out[columns.clone()].copy_from_slice(&numbers[..columns.len()]);
                 }
-                out[columns.clone()].copy_from_slice(&numbers[..columns.len()]);
             }
         }
     }

@@ -11,6 +11,7 @@ use super::element::{Row, WIDTH, Word, n_panels};
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::PackedRef;
+use super::right::Right;
 use super::scratch::Scratch;
 use crate::SimdLevel;
 
@@ -34,26 +35,45 @@ const LEFT: usize = 1 << 16;
 /// with few of them the right matrix, too, would be read from memory for a few tiles at a time.
 const DEPTH: usize = 320;
 
-/// The number of steps of the depth that are multiplied at once, so that as much of a panel, 16 KiB in f32, stays in
-/// the L1 cache. With AVX-512 each number read is multiplied so often that it may as well come from the L2 cache.
-fn steps_at_once(lanes: usize) -> usize {
-    if lanes == 8 { 4 } else { usize::MAX }
+/// The most rows of a block whose task packs the right matrix: with more, the left one would not fit the L2 cache beside
+/// it, and with fewer, it would be packed too often.
+const PACKING_ROWS: usize = 384;
+
+/// The most panels in such a block, which are read side by side from the rows of a matrix, and the number of blocks for
+/// which it has fewer.
+const PACKING_PANELS: usize = 4;
+const PACKING_BLOCKS: usize = 12;
+
+/// The most steps of the depth that are multiplied at once (`k_c` in BLIS), so that as much of a panel, 16 KiB in f32,
+/// stays in the L1 cache. With AVX-512 each number read is multiplied so often that it may as well come from the L2
+/// cache; that is the limit for what a task packs itself.
+fn steps_at_once(lanes: usize, is_packed: bool) -> usize {
+    match (lanes, is_packed) {
+        (8, _) => 4,
+        (_, true) => usize::MAX,
+        (_, false) => 8,
+    }
 }
 
 impl Blocks {
     /// The blocks of a product, a function of its sizes alone. If the right matrix is to be `read_once`, because it
     /// comes from memory, each block has all rows.
-    pub(super) fn new<L: Left>(left: L, right: PackedRef<'_, L::Right>, read_once: bool) -> Self {
+    pub(super) fn new<L: Left>(left: L, right: Right<'_, L::Right>, read_once: bool) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
         let units = rows.div_ceil(L::UNIT).max(1);
-        // Blocks with about the same number of rows.
-        let blocks = match read_once {
-            true => 1,
-            false => units.div_ceil((LEFT / (depth.min(DEPTH) * L::UNIT)).max(1)),
+        let most = match right.is_packed() {
+            true if read_once => units,
+            true => LEFT / (depth.min(DEPTH) * L::UNIT),
+            false => PACKING_ROWS / L::UNIT,
         };
+        // Blocks with about the same number of rows.
+        let blocks = units.div_ceil(most.max(1));
         let block_rows = units.div_ceil(blocks) * L::UNIT;
-        let panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
+        let mut panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
+        if !right.is_packed() {
+            panels = panels.max((n_panels(columns) * blocks / PACKING_BLOCKS).min(PACKING_PANELS));
+        }
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
     }
 
@@ -78,20 +98,25 @@ impl Blocks {
 
 /// Multiplies in this thread, and passes each sum to the epilogue once.
 #[inline(always)]
-pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
+pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
     arithmetic: A,
     left: L,
-    right: PackedRef<'_, L::Right>,
+    right: impl Into<Right<'a, L::Right>>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
-    assert_eq!(left.depth(), right.n_rows(), "columns and rows");
-    let (n_rows, n_steps) = (left.n_rows(), left.depth().div_ceil(L::STEP).max(1));
+    let right = right.into();
+    let (depth, n_panels) = (right.n_rows(), n_panels(right.n_columns()));
+    assert_eq!(left.depth(), depth, "columns and rows");
+    let (n_rows, n_steps) = (left.n_rows(), depth.div_ceil(L::STEP).max(1));
     // A panel that only a few tiles read is best read sequentially.
-    let steps = if n_rows > READ_WHOLE { steps_at_once(A::Simd::F32_LANES) } else { n_steps };
-    let mut waiting = Scratch::new(if n_steps > steps { n_panels(right.n_columns()) * n_rows } else { 0 });
+    let most = if n_rows > READ_WHOLE { steps_at_once(A::Simd::F32_LANES, right.is_packed()) } else { n_steps };
+    let steps = n_steps.div_ceil(n_steps.div_ceil(most));
+    let mut waiting = Scratch::new(if n_steps > steps { n_panels * n_rows } else { 0 });
+    let n_packed = if right.is_packed() { 0 } else { depth.min(steps * L::STEP) };
+    let mut packed = Scratch::new(n_panels * n_packed);
     for first in (0..n_steps).step_by(steps) {
         let last = n_steps.min(first + steps);
-        let right = right.rows(first * L::STEP..right.n_rows().min(last * L::STEP));
+        let right = right.packed_rows(first * L::STEP..depth.min(last * L::STEP), &mut packed);
         let left = left.steps(first..last);
         let part = Part { is_first: first == 0, is_last: last == n_steps, sums: &mut waiting, n_rows };
         // As many rows at a time as leave registers for a row of the right matrix. The conditions are constants, so that
@@ -112,11 +137,11 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     }
 }
 
-/// The number of sums that a task of a product with these rows and this depth has waiting for each panel of columns, at the
-/// SIMD level of this process.
+/// The number of sums that a task of a product with these rows, this depth and a packed right matrix has waiting for each
+/// panel of columns, at the SIMD level of this process.
 pub(crate) fn n_waiting(n_rows: usize, depth: usize) -> usize {
     let lanes = if matches!(SimdLevel::current(), Ok(SimdLevel::Avx2)) { 8 } else { 16 };
-    let has_parts = n_rows > READ_WHOLE && depth.div_ceil(WIDTH) > steps_at_once(lanes);
+    let has_parts = n_rows > READ_WHOLE && depth.div_ceil(WIDTH) > steps_at_once(lanes, true);
     if has_parts { n_rows * WIDTH } else { 0 }
 }
 

@@ -22,6 +22,7 @@ mod matrix;
 mod micro_kernel;
 mod pack;
 mod packed;
+mod right;
 mod scratch;
 mod transpose;
 mod weight;
@@ -37,6 +38,7 @@ pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Operand, Packed, Role};
 pub(crate) use packed::PackedRef;
+pub(crate) use right::{Right, Source};
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight, scales};
 
@@ -48,7 +50,7 @@ use crate::tasks::{assume_init, for_each, uninit};
 /// A block of a product.
 struct Block<'a, L: Left, F> {
     left: L,
-    right: PackedRef<'a, L::Right>,
+    right: Right<'a, L::Right>,
     epilogue: F,
 }
 
@@ -71,7 +73,12 @@ impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
 }
 
 /// Multiplies on all cores, in blocks.
-pub(crate) fn multiply_all<L: Left, F: Divisible<L::Element>>(left: L, right: PackedRef<'_, L::Right>, epilogue: F) {
+pub(crate) fn multiply_all<'a, L: Left, F: Divisible<L::Element>>(
+    left: L,
+    right: impl Into<Right<'a, L::Right>>,
+    epilogue: F,
+) {
+    let right = right.into();
     let blocks = Blocks::new(left, right, F::READS_ONCE);
     for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
@@ -85,7 +92,8 @@ pub(crate) fn multiply_all<L: Left, F: Divisible<L::Element>>(left: L, right: Pa
 }
 
 /// `left right + bias` on all cores; the bias may be empty.
-pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
+pub(crate) fn product<'a, L: Left>(left: L, right: impl Into<Right<'a, L::Right>>, bias: &[f32]) -> Vec<f32> {
+    let right = right.into();
     let shape = [left.n_rows(), right.n_columns()];
     let mut out = uninit(shape[0] * shape[1]);
     // SAFETY: the output is not read before it is written, and all of it is written.
@@ -96,7 +104,14 @@ pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[
 }
 
 /// Stores `left right + bias` to `out` on all cores, in one of the [`Mode`]s; the bias may be empty.
-pub(crate) fn store<L: Left>(mode: Mode, out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) {
+pub(crate) fn store<'a, L: Left>(
+    mode: Mode,
+    out: MatrixMut<'_>,
+    left: L,
+    right: impl Into<Right<'a, L::Right>>,
+    bias: &[f32],
+) {
+    let right = right.into();
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, Store { mode, out, bias });
 }
@@ -107,6 +122,7 @@ pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, 
     let n = left.n_rows();
     assert_eq!(right.n_columns(), n, "a square");
     let epilogue = Store { mode, out: MatrixMut::new(values, [n, n]), bias: &[] };
+    let right = Right::from(right);
     let blocks = Blocks::new(left, right, false);
     for_each(n * left.depth() * n / 2, blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
@@ -169,7 +185,7 @@ mod tests {
     use crate::testing::{assert_threads_change_nothing, noise};
 
     /// Rows, depth and columns of products, some of which are multiples of tiles, registers and panels, and some not.
-    const SHAPES: [[usize; 3]; 10] = [
+    const SHAPES: [[usize; 3]; 11] = [
         [1, 1, 1],
         [3, 5, 2],
         [17, 33, 9],
@@ -180,6 +196,7 @@ mod tests {
         [13, 100, 41],
         [40, 31, 96],
         [200, 130, 170],
+        [800, 300, 70],
     ];
 
     /// The product in double precision.
@@ -251,11 +268,13 @@ mod tests {
         let want: Vec<f64> = factors.product::<E>(shape).iter().map(|x| x + 1.0).collect();
         let [a, a_transposed, b, b_transposed] = factors.matrices(shape);
         for right in [b, b_transposed] {
-            let [plain, transposed, right] =
+            let [plain, transposed, packed] =
                 Packed::<E>::all([(a, Role::Left), (a_transposed, Role::Both), (right, Role::Right)]);
-            let (left, right) = (Plain(plain.left()), right.right());
+            let (left, unpacked, right) = (Plain(plain.left()), &right, packed.right());
             let what = format!("{shape:?} of {} in one", E::NUMBERS);
-            assert_close(&product(left, right, &vec![1.0; n]), &want, &what);
+            let out = product(left, right, &vec![1.0; n]);
+            assert_close(&out, &want, &what);
+            assert!(product(left, unpacked, &vec![1.0; n]) == out, "{what}, packed by its tasks");
             let regrouped = Operand::new(transposed.left(), m);
             for left in [transposed.right(), regrouped.right()] {
                 let mut sums = vec![1.0; m * n];
@@ -290,7 +309,7 @@ mod tests {
             let [a, a_transposed, _, b] = factors.matrices(shape);
             let [plain, transposed, right] = [(a, Role::Left), (a_transposed, Role::Right), (b, Role::Right)]
                 .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
-            let right = right.right();
+            let right = Right::from(right.right());
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
             let epilogue = Store { mode: Mode::Put, out, bias: &[] };
@@ -345,7 +364,7 @@ mod tests {
             let mut values = vec![f32::NAN; m * n];
             let left = Packed::here(simd, Matrix::new(&x, [m, k]));
             let left = Mixed::<W>::new(left.view());
-            let right = PackedRef::new(&weights, [3 * W::ROWS, n]);
+            let right = Right::from(PackedRef::new(&weights, [3 * W::ROWS, n]));
             let out = MatrixMut::new(&mut values, [m, n]);
             let epilogue = Store { mode: Mode::Put, out, bias: &[] };
             f32::run(simd, Block { left, right, epilogue });
@@ -403,7 +422,7 @@ mod tests {
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            let blocks = Blocks::new(Plain(left), right, false);
+            let blocks = Blocks::new(Plain(left), right.into(), false);
             for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);

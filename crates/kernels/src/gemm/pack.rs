@@ -8,6 +8,7 @@ use super::matrix::Matrix;
 use super::packed::PackedRef;
 use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
+use crate::simd;
 use crate::tasks::run;
 
 /// The role of a packed copy. In f32 one copy serves for all roles.
@@ -294,6 +295,12 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
             }
         }
     }
+}
+
+/// Packs a whole matrix as the right one of products, in this thread.
+pub(super) fn pack_right<E: Element>(matrix: Matrix<'_>, out: &mut [Row<E>]) {
+    let side = if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right };
+    simd::dispatch(Pack { matrix, out, side });
 }
 
 /// Repacks a matrix that was packed as the left one of products, as the right one.

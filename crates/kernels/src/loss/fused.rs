@@ -23,7 +23,7 @@ use crate::tasks::{CHUNK, run};
 pub(super) struct Limits {
     /// The maximum number of logits in a chunk of rows, unless a single row has more.
     logits: usize,
-    /// The number of weights that are packed at a time.
+    /// The number of weights of a block of tokens.
     weights: usize,
 }
 
@@ -34,7 +34,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The blocks into which the vocabulary is divided; the weights of a block are packed together.
+    /// The blocks into which the vocabulary is divided for the gradients: those of their logits are packed together.
     fn blocks(self, vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
         let block = (self.weights / c).next_multiple_of(WIDTH).max(WIDTH);
         (0..vocab_size).step_by(block).map(move |first| first..vocab_size.min(first + block))
@@ -135,15 +135,10 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             let rows = rows.min(n - first);
             let logits = &mut logits[..rows * vocab_size];
             let hidden = hidden.rows(first, rows);
-            let blocks = || self.limits.blocks(vocab_size, c);
             {
                 let [hidden] = Packed::<f32>::all([(hidden, Role::Left)]);
-                for tokens in blocks() {
-                    let [weights] = Packed::all([(projection.columns(tokens.clone()), Role::Right)]);
-                    let logits = MatrixMut::new(logits, [rows, vocab_size]);
-                    let out = logits.columns(tokens);
-                    store(Mode::Put, out, Plain(hidden.left()), weights.right(), &[]);
-                }
+                let logits = MatrixMut::new(logits, [rows, vocab_size]);
+                store(Mode::Put, logits, Plain(hidden.left()), &projection, &[]);
             }
             let task_rows = (CHUNK / vocab_size).max(1);
             let tasks = logits
@@ -162,13 +157,12 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             let grad_logits = Matrix::new(logits, [rows, vocab_size]);
             let grad_hidden = if of_hidden { &mut grad_hidden[first * c..][..rows * c] } else { &mut [] };
             // Each block of tokens adds its part to the gradients, and so does each chunk of rows, in order.
-            for tokens in blocks() {
-                let weights = projection.columns(tokens.clone()).transposed();
-                let [grad_logits, weights] =
-                    Packed::all([(grad_logits.columns(tokens.clone()), Role::Both), (weights, Role::Right)]);
+            for tokens in self.limits.blocks(vocab_size, c) {
+                let [grad_logits] = Packed::all([(grad_logits.columns(tokens.clone()), Role::Both)]);
                 if of_hidden {
+                    let weights = projection.columns(tokens.clone()).transposed();
                     let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
-                    store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
+                    store(Mode::Add, grad_hidden, Plain(grad_logits.left()), &weights, &[]);
                 }
                 if !of_weight {
                     continue;

@@ -86,11 +86,9 @@ impl<E: Element> FlexOperation for FeedForward<E> {
     /// frozen weights the activations are not needed, nor is x.
     fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let save = wanted.any();
-        let weights = inputs[1..=self.n_weights()].iter().map(|weight| (matrix(weight), Role::Right));
-        let matrices: Vec<_> = std::iter::once((matrix(&inputs[0]), Role::Left)).chain(weights).collect();
-        let packed = Packed::<E>::all_of(&matrices);
-        let x = Plain(packed[0].left());
-        let weight = |i: usize| packed[1 + i].right();
+        let weights: Vec<_> = inputs[1..=self.n_weights()].iter().map(matrix).collect();
+        let [packed] = Packed::<E>::all([(matrix(&inputs[0]), Role::Left)]);
+        let x = Plain(packed.left());
         let shape @ [n, f] = [matrix(&inputs[0]).n_rows(), matrix(&inputs[1]).n_columns()];
         let is_gated = self.activation.is_gated();
         let mut active = uninit(MatrixMut::<E>::n_packed(shape));
@@ -99,7 +97,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         if is_gated {
             // SAFETY: the gate is written before it is read.
             let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
-            store(Mode::Put, out, x, weight(GATE), self.bias(&inputs, GATE));
+            store(Mode::Put, out, x, &weights[GATE], self.bias(&inputs, GATE));
         }
         // SAFETY: only the gate is read, which was written above.
         let epilogue = unsafe {
@@ -110,12 +108,12 @@ impl<E: Element> FlexOperation for FeedForward<E> {
                 derivatives: [&mut slope, &mut gate].map(|out| MatrixMut::packed_uninit(out, shape)),
             }
         };
-        multiply_all(x, weight(UP), epilogue);
+        multiply_all(x, &weights[UP], epilogue);
         let active = whole(active, [n, E::count(f)]);
         let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
         let out = {
             let active = PackedRef::new(as_elements::<E>(&active), [n, E::count(f)]);
-            product(Plain(active), weight(DOWN), self.bias(&inputs, DOWN))
+            product(Plain(active), &weights[DOWN], self.bias(&inputs, DOWN))
         };
         drop(packed);
         let out = tensor(out, &inputs[0]);
@@ -140,13 +138,12 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let is_gated = self.activation.is_gated();
         let (inputs, saved) = saved.split_at(saved.len() - if is_gated { 3 } else { 2 });
         let weights = inputs[1..=self.n_weights()].iter();
-        let weights = weights.map(|weight| (matrix(weight).transposed(), Role::Right));
+        let weights: Vec<_> = weights.map(|weight| matrix(weight).transposed()).collect();
         let grad_out = (matrix(&gradient), if is_frozen { Role::Left } else { Role::Both });
         let x = (!is_frozen).then(|| (matrix(&inputs[0]), Role::Right));
-        let matrices: Vec<_> = std::iter::once(grad_out).chain(weights).chain(x).collect();
+        let matrices: Vec<_> = std::iter::once(grad_out).chain(x).collect();
         let packed = Packed::<E>::all_of(&matrices);
         let grad_out = &packed[0];
-        let weight = |i: usize| packed[1 + i].right();
         let [n, c] = [matrix(&gradient).n_rows(), matrix(&gradient).n_columns()];
         let shape @ [_, f] = [n, matrix(&inputs[1]).n_columns()];
         let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
@@ -154,19 +151,19 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
         let slopes = [Some(1), is_gated.then_some(2)]
             .map(|slope| slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape)));
-        multiply_all(Plain(grad_out.left()), weight(DOWN), Slopes { slopes, outs });
+        multiply_all(Plain(grad_out.left()), &weights[DOWN], Slopes { slopes, outs });
         let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = is_gated.then(|| Operand::new(left(&grad_gate), f));
         let grad_x = || {
-            let mut grad_x = product(Plain(grad_hidden.left()), weight(UP), &[]);
+            let mut grad_x = product(Plain(grad_hidden.left()), &weights[UP], &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
-                store(Mode::Add, grad_x, Plain(grad_gate.left()), weight(GATE), &[]);
+                store(Mode::Add, grad_x, Plain(grad_gate.left()), &weights[GATE], &[]);
             }
             tensor(grad_x, &gradient)
         };
-        let Some(x) = packed.get(1 + self.n_weights()) else {
+        let Some(x) = packed.get(1) else {
             return std::iter::once(Some(grad_x())).chain(inputs[1..].iter().map(|_| None)).collect();
         };
         let active = Operand::new(left(as_elements(values(&saved[0]))), f);

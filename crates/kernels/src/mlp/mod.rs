@@ -62,13 +62,13 @@ pub fn training_memory(
 ) -> TrainingMemory {
     let (x, hidden, weight) = (bytes([b, t, c]), bytes([b, t, f]), bytes([c, f]));
     match operations {
-        // The activations, and the derivatives of the activation function. The backward pass holds the weights
-        // transposed, and their gradients.
+        // The activations, and the derivatives of the activation function. The backward pass holds the gradients of the
+        // weights.
         Operations::Fused => {
             let (n_derivatives, n_weights) = if activation.is_gated() { (2.0, 3.0) } else { (1.0, 2.0) };
             TrainingMemory {
                 saved: (1.0 + n_derivatives) * hidden,
-                temporary: x + n_derivatives * hidden + 2.0 * n_weights * weight,
+                temporary: x + n_derivatives * hidden + n_weights * weight,
             }
         }
         // Burn's autodiff saves the factors of every product and the inputs of activations.
