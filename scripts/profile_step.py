@@ -1,4 +1,5 @@
-"""Adds up perf's samples by operation: the part of `profile_step.sh` that reads `perf script` from standard input.
+"""Adds up perf's samples by operation: the part of `profile_step.sh` that reads what `perf script` prints, of a run with one
+step and of one with many more.
 
 Each sample belongs to the operation of the outermost inlined function that lies in a module of the kernels, except that
 the parts of a product (inner loops, epilogues, packing) are told apart within linear layers and feed-forward layers.
@@ -11,6 +12,8 @@ import subprocess
 import sys
 
 SAMPLE = re.compile(r"^\s*(?P<period>\d+):?\s+(?P<ip>[0-9a-f]+)\s+(?P<symbol>.*?)\s+\((?P<dso>[^()]*)\)\s*$")
+MAPPING = re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(0x[0-9a-f]+\) @ (?:0x)?(?P<offset>[0-9a-f]+) .*r-xp (?P<file>.*)$")
+SEGMENT = re.compile(r"LOAD\s+0x(?P<offset>[0-9a-f]+) 0x(?P<address>[0-9a-f]+) .* R E ")
 # The innermost frame decides these, the outermost one the rest.
 PARTS = {
     "gemm/micro_kernel.rs": "products: inner loops",
@@ -34,6 +37,14 @@ OPERATIONS = {
     "dropout.rs": "dropout",
     "mix.rs": "other operations of the kernels",
 }
+
+
+def load_address(program, mapping):
+    """How far the program's code lies behind the addresses of its file."""
+    headers = subprocess.run(["readelf", "--program-headers", "--wide", program], capture_output=True, text=True, check=True)
+    segment = SEGMENT.search(headers.stdout)
+    in_file = int(segment["address"], 16) - int(segment["offset"], 16) + int(mapping["offset"], 16)
+    return int(mapping["start"], 16) - in_file
 
 
 def inlined(program, addresses):
@@ -73,19 +84,27 @@ def operation(symbol, dso, files):
     return "the rest"
 
 
-def main():
-    program, name, steps, result = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
-    samples = collections.Counter()
-    for line in sys.stdin:
-        if match := SAMPLE.match(line):
-            samples[match["ip"], match["symbol"], match["dso"]] += int(match["period"])
-    ours = [ip for ip, _, dso in samples if dso.endswith("/tinderbox")]
-    files = inlined(program, ours)
+def times(program, path):
+    """CPU time of each operation in ns, by the samples of one run."""
+    samples, shift = collections.Counter(), 0
+    for line in open(path, encoding="utf-8"):
+        if (match := MAPPING.search(line)) and match["file"] == program:
+            shift = load_address(program, match)
+        elif match := SAMPLE.match(line):
+            ip = int(match["ip"], 16) - (shift if match["dso"] == program else 0)
+            samples[f"{ip:x}", match["symbol"], match["dso"]] += int(match["period"])
+    files = inlined(program, [ip for ip, _, dso in samples if dso == program])
     time = collections.Counter()
     for (ip, symbol, dso), period in samples.items():
-        where = files.get(ip.lstrip("0"), []) if dso.endswith("/tinderbox") else []
-        time[operation(symbol, dso, where)] += period
-    # Set-up is in the samples too, but a small part of them; shares are applied to the measured step.
+        time[operation(symbol, dso, files.get(ip, []) if dso == program else [])] += period
+    return time
+
+
+def main():
+    program, name, steps, result, short, long = sys.argv[1:]
+    steps, result = int(steps), json.loads(result)
+    time = times(program, long)
+    time.subtract(times(program, short))  # what comes before the steps
     total = sum(time.values())
     step = result.get("median_ms", result.get("median_step_ms"))
     print(f"\n{name}: {step:.1f} ms a step, {total / 1e6 / steps:.1f} ms of CPU time by the samples of {steps} steps")

@@ -20,23 +20,26 @@ trap 'rm -rf "$work"' EXIT
 cargo rustc --release --locked --bin tinderbox \
     --config 'profile.release.package.tinderbox-kernels.debug="line-tables-only"' \
     --config 'profile.release.strip="none"'
-tinderbox=$CARGO_TARGET_DIR/release/tinderbox
+tinderbox=$(realpath "$CARGO_TARGET_DIR/release/tinderbox")
 
 # profile NAME STEPS CONFIG SETTING...
 profile() {
-    local name=$1 steps=$2 config=$3 setting set=() json
+    local name=$1 steps=$2 config=$3 setting set=() bench json run
     shift 3
     for setting in model.bias=false model.dropout=0.0 'tokenizer.kind="char"' \
         "train.matmul_precision=${PRECISION:-f32}" 'data.path="data/tinyshakespeare.txt"' \
         "data.cache_dir=\"$work/tokens\"" "$@"; do
         set+=(--set "$setting")
     done
-    # The first run reads and caches the text.
-    "$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps 1 --json >/dev/null
-    json=$(perf record --quiet --event cpu-clock --freq 1999 --output "$work/data" -- \
-        "$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps "$steps" --json)
-    perf script --input "$work/data" --fields period,ip,sym,dso 2>/dev/null |
-        python3 scripts/profile_step.py "$tinderbox" "$name" "$steps" "$json"
+    # The first run reads and caches the text. The second has all but the further steps of the third.
+    bench=("$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --json)
+    "${bench[@]}" --steps 1 >/dev/null
+    perf record --quiet --event cpu-clock --freq 1999 --output "$work/short" -- "${bench[@]}" --steps 1 >/dev/null
+    json=$(perf record --quiet --event cpu-clock --freq 1999 --output "$work/long" -- "${bench[@]}" --steps $((steps + 1)))
+    for run in short long; do
+        perf script --input "$work/$run" --show-mmap-events --fields period,ip,sym,dso >"$work/$run.txt" 2>/dev/null
+    done
+    python3 scripts/profile_step.py "$tinderbox" "$name" "$steps" "$json" "$work/short.txt" "$work/long.txt"
 }
 
 [ $# -gt 0 ] || set -- nano-cpu baby-gpu gpt2-124m
