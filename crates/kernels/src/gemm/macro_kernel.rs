@@ -74,6 +74,7 @@ impl Blocks {
         if !right.is_packed() {
             panels = panels.max((n_panels(columns) * blocks / PACKING_BLOCKS).min(PACKING_PANELS));
         }
+        panels = panels.next_multiple_of(2); // tiles may have columns of two
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
     }
 
@@ -174,7 +175,15 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
     mut part: Part<'_>,
     epilogue: &mut F,
 ) {
-    for panel in 0..n_panels(right.n_columns()) {
+    let mut done = 0;
+    if const { A::Simd::F32_LANES == 16 && A::Element::NUMBERS == 1 && L::IS_WIDE } && left.n_rows() >= WIDE_ROWS {
+        for first in (0..right.n_columns() / WIDTH / 2).map(|pair| 2 * pair) {
+            let rows = [first, first + 1].map(|panel| right.panel(panel));
+            wide_tiles(arithmetic, left, first, rows, &mut part, epilogue);
+            done = first + 2;
+        }
+    }
+    for panel in done..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
         // Elements that are widened leave registers for one row of a whole panel, which is read sequentially.
         if const { F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && V < 4 } && left.n_rows() == 1 {
@@ -193,6 +202,75 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
                 column_of_tiles::<A, L, R, V>(arithmetic, left, at, &mut part, epilogue);
             } else {
                 column_of_tiles::<A, L, R, 1>(arithmetic, left, at, &mut part, epilogue);
+            }
+        }
+    }
+}
+
+/// The number of rows of a tile with four registers of columns, those of two panels.
+const WIDE_ROWS: usize = 6;
+
+/// All rows with the columns of two panels, from the panel `first` on.
+#[inline(always)]
+fn wide_tiles<A: Arithmetic, L: Left<Element = A::Element>>(
+    arithmetic: A,
+    left: L,
+    first: usize,
+    rows: [&[Row<L::Right>]; 2],
+    part: &mut Part<'_>,
+    epilogue: &mut impl Epilogue<A::Element>,
+) {
+    let n = left.n_rows();
+    let mut row = 0;
+    while row < n {
+        let end = if L::IN_PANELS { n.min(row + WIDTH) } else { n };
+        while end - row >= WIDE_ROWS {
+            wide_tile::<A, L, WIDE_ROWS>(arithmetic, left, row, first, rows, part, epilogue);
+            row += WIDE_ROWS;
+        }
+        while end - row >= 2 {
+            wide_tile::<A, L, 2>(arithmetic, left, row, first, rows, part, epilogue);
+            row += 2;
+        }
+        if row < end {
+            wide_tile::<A, L, 1>(arithmetic, left, row, first, rows, part, epilogue);
+            row += 1;
+        }
+    }
+}
+
+/// R rows with the columns of two panels.
+#[inline(always)]
+fn wide_tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
+    arithmetic: A,
+    left: L,
+    row: usize,
+    first: usize,
+    rows: [&[Row<L::Right>]; 2],
+    part: &mut Part<'_>,
+    epilogue: &mut impl Epilogue<A::Element>,
+) {
+    let mut sums = [[arithmetic.simd().splat_f32s(0.0); 4]; R];
+    if !part.is_first {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (panel, sums) in (first..).zip(sums.chunks_exact_mut(2)) {
+                sums.copy_from_slice(A::Simd::as_simd_f32s(part.waiting(row + i, panel)).0);
+            }
+        }
+    }
+    if part.is_last {
+        for (i, panel) in (0..R).flat_map(|i| [(i, first), (i, first + 1)]) {
+            epilogue.prefetch(row + i, panel * WIDTH);
+        }
+    }
+    let sums = left.wide_kernel::<A, R>(arithmetic, row, rows, sums);
+    for (i, sums) in sums.iter().enumerate() {
+        for (panel, sums) in (first..).zip(sums.chunks_exact(2)) {
+            let sums: &[f32; WIDTH] = cast_slice(sums).try_into().expect("a row of a panel");
+            if part.is_last {
+                epilogue.apply(arithmetic, [row + i, panel * WIDTH], sums);
+            } else {
+                *part.waiting(row + i, panel) = *sums;
             }
         }
     }

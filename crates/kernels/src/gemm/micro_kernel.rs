@@ -1,7 +1,8 @@
 //! The micro-kernels, or inner loops: as many sums as fit the registers, over the whole depth of a product.
 //!
-//! A tile has two registers of columns and up to twelve rows, or on AVX2, which has half as many registers of half the
-//! size, four registers of columns, a whole panel, and three rows. Each element of the left matrix is broadcast to a
+//! A tile has two registers of columns and up to twelve rows, or, of two panels, four registers and six rows, which loads
+//! less for each multiply-add. On AVX2, which has half as many registers of half the size, it has four registers of
+//! columns, a whole panel, and three rows. Each element of the left matrix is broadcast to a
 //! register and multiplied with all columns, and each register of the right matrix is used for all rows.
 
 use std::marker::PhantomData;
@@ -54,6 +55,21 @@ pub(crate) trait Left: Copy + Send + Sync {
         column: usize,
         sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R];
+
+    /// Whether a tile may have columns of two panels: see [`Left::wide_kernel`].
+    const IS_WIDE: bool = false;
+
+    /// As [`Left::micro_kernel`], with four registers of 16 columns, those of two panels.
+    #[inline(always)]
+    fn wide_kernel<A: Arithmetic<Element = Self::Element>, const R: usize>(
+        self,
+        _arithmetic: A,
+        _row: usize,
+        _right: [&[Row<Self::Right>]; 2],
+        _sums: [[Sums<A>; 4]; R],
+    ) -> [[Sums<A>; 4]; R] {
+        unreachable!("only of matrices that may have wide tiles")
+    }
 }
 
 /// A matrix that is not transposed.
@@ -112,6 +128,27 @@ impl<E: Element> Left for Plain<'_, E> {
         }
         sums
     }
+
+    const IS_WIDE: bool = true;
+
+    #[inline(always)]
+    fn wide_kernel<A: Arithmetic<Element = E>, const R: usize>(
+        self,
+        arithmetic: A,
+        row: usize,
+        right: [&[Row<E>]; 2],
+        mut sums: [[Sums<A>; 4]; R],
+    ) -> [[Sums<A>; 4]; R] {
+        let [first, second] = right.map(|right| right.chunks(WIDTH));
+        for (panel, (first, second)) in first.zip(second).enumerate() {
+            let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            match (first.first_chunk::<WIDTH>(), second.first_chunk::<WIDTH>()) {
+                (Some(first), Some(second)) => wide_steps(arithmetic, &mut sums, left, first, second),
+                _ => wide_steps(arithmetic, &mut sums, left, first, second),
+            }
+        }
+        sums
+    }
 }
 
 impl<E: Element> Left for Transposed<'_, E> {
@@ -159,6 +196,31 @@ impl<E: Element> Left for Transposed<'_, E> {
                 |r| left[r],
                 right,
                 column,
+            );
+        }
+        sums
+    }
+
+    const IS_WIDE: bool = true;
+
+    #[inline(always)]
+    fn wide_kernel<A: Arithmetic<Element = E>, const R: usize>(
+        self,
+        arithmetic: A,
+        row: usize,
+        right: [&[Row<E>]; 2],
+        mut sums: [[Sums<A>; 4]; R],
+    ) -> [[Sums<A>; 4]; R] {
+        let first = row % WIDTH;
+        let left = self.0.panel(row / WIDTH).iter();
+        for (left, (one, other)) in left.zip(right[0].iter().zip(right[1])) {
+            let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
+            wide_step::<A, R>(
+                arithmetic,
+                &mut sums,
+                #[inline(always)]
+                |r| left[r],
+                [one, other],
             );
         }
         sums
@@ -304,6 +366,43 @@ fn step<A: Arithmetic, const R: usize, const V: usize>(
     for (r, sums) in sums.iter_mut().enumerate() {
         let left = arithmetic.spread(left(r));
         for (sum, right) in sums.iter_mut().zip(right) {
+            *sum = arithmetic.multiply_add(left, right, *sum);
+        }
+    }
+}
+
+/// As [`steps`], with two panels.
+#[inline(always)]
+fn wide_steps<A: Arithmetic, const R: usize>(
+    arithmetic: A,
+    sums: &mut [[Sums<A>; 4]; R],
+    left: &[Row<A::Element>; R],
+    first: &[Row<A::Element>],
+    second: &[Row<A::Element>],
+) {
+    for (i, right) in first.iter().zip(second).enumerate() {
+        wide_step::<A, R>(
+            arithmetic,
+            sums,
+            #[inline(always)]
+            |r| left[r][i],
+            [right.0, right.1],
+        );
+    }
+}
+
+/// As [`step`], with rows of two panels.
+#[inline(always)]
+fn wide_step<A: Arithmetic, const R: usize>(
+    arithmetic: A,
+    sums: &mut [[Sums<A>; 4]; R],
+    left: impl Fn(usize) -> A::Element,
+    [first, second]: [&Row<A::Element>; 2],
+) {
+    let ([a, b], [c, d]) = (arithmetic.load::<2>(first, 0), arithmetic.load::<2>(second, 0));
+    for (r, sums) in sums.iter_mut().enumerate() {
+        let left = arithmetic.spread(left(r));
+        for (sum, right) in sums.iter_mut().zip([a, b, c, d]) {
             *sum = arithmetic.multiply_add(left, right, *sum);
         }
     }
