@@ -233,7 +233,10 @@ fn wide_tiles<A: Arithmetic, L: Left<Element = A::Element>>(
             row += 2;
         }
         if row < end {
-            wide_tile::<A, L, 1>(arithmetic, left, row, first, rows, part, epilogue);
+            for (panel, rows) in (first..).zip(rows) {
+                let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
+                tile::<A, L, 1, 2>(arithmetic, left, row, at, part, epilogue);
+            }
             row += 1;
         }
     }
