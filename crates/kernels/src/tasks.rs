@@ -22,7 +22,7 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl I
     if numbers <= CHUNK {
         tasks.for_each(run);
     } else {
-        tasks.collect::<Vec<_>>().into_par_iter().for_each(run);
+        tasks.collect::<Vec<_>>().into_par_iter().with_max_len(1).for_each(run);
     }
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + S
     if numbers <= CHUNK {
         (0..n).for_each(task);
     } else {
-        (0..n).into_par_iter().for_each(task);
+        (0..n).into_par_iter().with_max_len(1).for_each(task);
     }
 }
 

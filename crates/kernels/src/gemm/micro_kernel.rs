@@ -12,7 +12,7 @@ use pulp::Simd;
 
 use super::arithmetic::{Arithmetic, Element, Sums};
 use super::element::{Row, WIDTH, Word, n_panels};
-use super::packed::{PackedRef, prefetch};
+use super::packed::{PackedRef, prefetch, prefetch_line};
 use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
@@ -84,6 +84,17 @@ pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixed<'a, W>(PackedRef<'a>, PhantomData<W>);
 
+impl<E: Element> Plain<'_, E> {
+    /// Prefetches what is multiplied after a panel of R rows from `row` on: their next panel, or the first one of the
+    /// rows below. The jump is one that CPUs do not foresee.
+    #[inline(always)]
+    fn prefetch_after<const R: usize>(self, panel: usize, row: usize) {
+        let is_last = panel + 1 == n_panels(self.0.n_columns());
+        let (panel, row) = if is_last { (0, row + R) } else { (panel + 1, row) };
+        self.0.prefetch_rows(panel, row..row + R);
+    }
+}
+
 impl<E: Element> Left for Plain<'_, E> {
     type Element = E;
     type Right = E;
@@ -120,6 +131,7 @@ impl<E: Element> Left for Plain<'_, E> {
     ) -> [[Sums<A>; V]; R] {
         for (panel, right) in right.chunks(WIDTH).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            self.prefetch_after::<R>(panel, row);
             // Whole panels are handled separately: a loop of constant length is unrolled.
             match right.first_chunk::<WIDTH>() {
                 Some(right) => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
@@ -142,6 +154,7 @@ impl<E: Element> Left for Plain<'_, E> {
         let [first, second] = right.map(|right| right.chunks(WIDTH));
         for (panel, (first, second)) in first.zip(second).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            self.prefetch_after::<R>(panel, row);
             match (first.first_chunk::<WIDTH>(), second.first_chunk::<WIDTH>()) {
                 (Some(first), Some(second)) => wide_steps(arithmetic, &mut sums, left, first, second),
                 _ => wide_steps(arithmetic, &mut sums, left, first, second),
@@ -214,6 +227,7 @@ impl<E: Element> Left for Transposed<'_, E> {
         let first = row % WIDTH;
         let left = self.0.panel(row / WIDTH).iter();
         for (left, (one, other)) in left.zip(right[0].iter().zip(right[1])) {
+            prefetch_line(left.as_ptr().wrapping_add(ROWS_AHEAD * WIDTH + first));
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
             wide_step::<A, R>(
                 arithmetic,
@@ -301,6 +315,9 @@ impl<W: Weight> Left for Mixed<'_, W> {
         sums
     }
 }
+
+/// The number of rows between the one of a transposed matrix that is multiplied and the one that is prefetched.
+const ROWS_AHEAD: usize = 16;
 
 /// The number of blocks of weights between the one that is multiplied and the one that is prefetched.
 const AHEAD: usize = 4;

@@ -56,6 +56,13 @@ impl<'a, E: Word> PackedRef<'a, E> {
         prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
+    /// Prefetches rows of a panel, as far as there are such.
+    #[inline(always)]
+    pub(super) fn prefetch_rows(self, panel: usize, rows: Range<usize>) {
+        let first = self.rows.as_ptr().wrapping_add(panel * self.step);
+        rows.for_each(|row| prefetch(first.wrapping_add(row).cast()));
+    }
+
     pub(crate) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.n_rows, "{range:?}");
         Self { rows: &self.rows[range.start.min(self.rows.len())..], n_rows: range.len(), ..self }
@@ -78,14 +85,20 @@ impl<'a, E: Word> PackedRef<'a, E> {
 /// Prefetches a row of a panel, to be read or written. Any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch(row: *const f32) {
-    #[cfg(target_arch = "x86_64")]
     for line in 0..2 {
+        prefetch_line(row.wrapping_add(16 * line));
+    }
+}
+
+/// Prefetches the cache line of an element. Any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch_line<T>(element: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no visible effect, and every x86-64 has the instruction.
+    unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no visible effect, and every x86-64 has the instruction.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());
-        }
+        _mm_prefetch::<_MM_HINT_T0>(element.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
+    let _ = element;
 }
