@@ -17,7 +17,7 @@
 #     LLM_C      a clone of https://github.com/karpathy/llm.c: `train` measures its train_gpt2.c, too, in f32, built
 #                with gcc in a temporary folder; not set
 #     TORCH_GPT  another PyTorch training script than scripts/torch_gpt.py, with its arguments and its JSON object
-#     TINDERBOX_SIMD avx2 or avx512: holds both sides to these instructions, PyTorch by ATEN_CPU_CAPABILITY,
+#     TINDERBOX_SIMD avx2, avx512 or amx: holds both sides to these instructions, PyTorch by ATEN_CPU_CAPABILITY,
 #                MKL_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
@@ -40,6 +40,7 @@ corpus=data/tinyshakespeare.txt
 case ${TINDERBOX_SIMD:-} in
     avx2) export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ;;
     avx512) export ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 ;;
+    amx) export ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX ;;
 esac
 
 fail() {

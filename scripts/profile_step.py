@@ -19,6 +19,7 @@ PARTS = {
     "gemm/micro_kernel.rs": "products: inner loops",
     "gemm/arithmetic.rs": "products: inner loops",
     "gemm/avx512_bf16.rs": "products: inner loops",
+    "gemm/amx.rs": "products: inner loops",
     "gemm/epilogue.rs": "products: epilogues (bias, activation, storing)",
     "activation.rs": "products: epilogues (bias, activation, storing)",
     "elementary.rs": "products: epilogues (bias, activation, storing)",

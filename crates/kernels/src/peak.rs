@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::MatrixUnit;
 use crate::gemm::{Arithmetic, Bf16x2, Element, WithArithmetic, Word};
 use crate::{MatmulPrecision, simd};
 
@@ -17,6 +19,10 @@ const SUMS: usize = 12;
 /// floating-point operations, a multiply-add counted as two.
 #[must_use]
 pub fn multiply_adds(precision: MatmulPrecision, rounds: usize) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if let (MatmulPrecision::Bf16, Some(unit)) = (precision, MatrixUnit::current()) {
+        return unit.multiply_adds(rounds);
+    }
     let mut flops = 0.0;
     match precision {
         MatmulPrecision::F32 => simd::dispatch(Loop::<f32> { rounds, flops: &mut flops, elements: PhantomData }),

@@ -22,6 +22,8 @@ pub enum SimdLevel {
     Avx2,
     /// AVX-512 (F, BW, CD, DQ and VL), 512 bits.
     Avx512,
+    /// AVX-512 and, for products in bfloat16, AMX.
+    Amx,
 }
 
 /// `TINDERBOX_SIMD` is not the name of a level that this CPU has.
@@ -45,7 +47,7 @@ impl fmt::Display for SimdError {
 impl std::error::Error for SimdError {}
 
 impl SimdLevel {
-    const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+    const ALL: [Self; 5] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512, Self::Amx];
 
     /// The level that this process uses: the one that `TINDERBOX_SIMD` names, or else the best that the CPU has.
     ///
@@ -74,6 +76,7 @@ impl SimdLevel {
             Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         }
     }
 
@@ -94,6 +97,8 @@ impl SimdLevel {
             Self::Avx2 => pulp::x86::V3::try_new().map(Arch::V3),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => pulp::x86::V4::try_new().map(Arch::V4),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx if is_x86_feature_detected!("avx512bf16") && has_amx() => return Self::Avx512.instructions(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => Some(Arch::new()).filter(|arch| !matches!(arch, Arch::Scalar)),
             _ => None,
@@ -138,6 +143,46 @@ impl Instructions {
             Self::Fused => operation.with_simd(Scalar128b),
         }
     }
+}
+
+/// Whether the CPU has the matrix unit with arithmetic for bfloat16, and the system lets this process use it.
+#[cfg(target_arch = "x86_64")]
+fn has_amx() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const BF16: u32 = 1 << 22;
+    const TILES: u32 = 1 << 24;
+    let has_unit = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILES) == BF16 | TILES;
+    has_unit && is_permitted()
+}
+
+/// Asks the system for the permission, which holds for all threads of the process.
+///
+/// Source: Linux, Documentation/arch/x86/xstate.rst
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn is_permitted() -> bool {
+    use std::arch::asm;
+    const ARCH_PRCTL: isize = 158;
+    const ARCH_REQ_XCOMP_PERM: isize = 0x1023;
+    const XFEATURE_XTILEDATA: isize = 18;
+    let mut result = ARCH_PRCTL;
+    // SAFETY: the call changes nothing but the permission, and an older system answers with an error.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn is_permitted() -> bool {
+    false
 }
 
 /// Whether the CPU has fused multiply-adds of single numbers.

@@ -36,6 +36,9 @@ pub(crate) trait Arithmetic: Copy {
     /// A register of elements.
     type Factors: Copy;
 
+    /// Whether a CPU with these instructions may have a matrix unit for the elements.
+    const MAY_HAVE_MATRIX_UNIT: bool = false;
+
     fn simd(self) -> Self::Simd;
 
     /// Broadcasts an element to a register.

@@ -57,6 +57,8 @@ impl Arithmetic for Avx512Bf16 {
     type Simd = V4;
     type Factors = __m512bh;
 
+    const MAY_HAVE_MATRIX_UNIT: bool = true;
+
     #[inline(always)]
     fn simd(self) -> V4 {
         self.0

@@ -6,6 +6,8 @@ use std::ops::Range;
 use pulp::Simd;
 use pulp::bytemuck::cast_slice;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::MatrixUnit;
 use super::arithmetic::Arithmetic;
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::epilogue::Epilogue;
@@ -24,6 +26,10 @@ pub(super) struct Blocks {
 
 /// The fewest multiplications in a block: some tens of microseconds.
 const PRODUCTS: usize = 1 << 19;
+
+/// As [`PRODUCTS`], for a matrix unit, and the fewest panels in a block for which it copies a transposed left matrix.
+const UNIT_PRODUCTS: usize = 8 * PRODUCTS;
+const UNIT_PANELS: usize = 8;
 
 /// The number of rows that take as long to multiply as the right matrix to read from memory.
 const READING: usize = 15;
@@ -55,24 +61,39 @@ fn steps_at_once(lanes: usize, is_packed: bool) -> usize {
     }
 }
 
+/// Whether a matrix unit multiplies these elements.
+fn uses_matrix_unit<E: Word>() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return E::NUMBERS == 2 && MatrixUnit::current().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
 impl Blocks {
     /// The blocks of a product, a function of its sizes alone. If the right matrix is to be `read_once`, because it
     /// comes from memory, each block has all rows.
     pub(super) fn new<L: Left>(left: L, right: Right<'_, L::Right>, read_once: bool) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
-        let units = rows.div_ceil(L::UNIT).max(1);
+        let (unit, products) = match uses_matrix_unit::<L::Element>() {
+            true => (WIDTH, UNIT_PRODUCTS),
+            false => (L::UNIT, PRODUCTS),
+        };
+        let units = rows.div_ceil(unit).max(1);
         let most = match right.is_packed() {
             true if read_once => units,
-            true => LEFT / (depth.min(DEPTH) * L::UNIT),
-            false => PACKING_ROWS / L::UNIT,
+            true => LEFT / (depth.min(DEPTH) * unit),
+            false => PACKING_ROWS / unit,
         };
         // Blocks with about the same number of rows.
         let blocks = units.div_ceil(most.max(1));
-        let block_rows = units.div_ceil(blocks) * L::UNIT;
-        let mut panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
+        let block_rows = units.div_ceil(blocks) * unit;
+        let mut panels = products.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
         if !right.is_packed() {
             panels = panels.max((n_panels(columns) * blocks / PACKING_BLOCKS).min(PACKING_PANELS));
+        }
+        if L::IN_PANELS && uses_matrix_unit::<L::Element>() {
+            panels = panels.max(UNIT_PANELS);
         }
         panels = panels.next_multiple_of(2); // tiles may have columns of two
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
@@ -109,6 +130,17 @@ pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
     let (depth, n_panels) = (right.n_rows(), n_panels(right.n_columns()));
     assert_eq!(left.depth(), depth, "columns and rows");
     let (n_rows, n_steps) = (left.n_rows(), depth.div_ceil(L::STEP).max(1));
+    #[cfg(target_arch = "x86_64")]
+    if const { A::MAY_HAVE_MATRIX_UNIT }
+        && n_rows > 0
+        && let Some(unit) = MatrixUnit::current()
+    {
+        let n_packed = if right.is_packed() { 0 } else { depth };
+        let (mut rows, mut packed) = (Scratch::new(0), Scratch::new(n_panels * n_packed));
+        let left = left.by_rows(arithmetic.simd(), &mut rows);
+        let right = right.packed_rows(0..depth, &mut packed);
+        return unit.multiply(arithmetic, (left, n_rows), right, epilogue);
+    }
     // A panel that only a few tiles read is best read sequentially.
     let most = if n_rows > READ_WHOLE { steps_at_once(A::Simd::F32_LANES, right.is_packed()) } else { n_steps };
     let steps = n_steps.div_ceil(n_steps.div_ceil(most));

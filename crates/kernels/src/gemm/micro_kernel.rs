@@ -13,6 +13,10 @@ use pulp::Simd;
 use super::arithmetic::{Arithmetic, Element, Sums};
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::packed::{PackedRef, prefetch, prefetch_line};
+#[cfg(target_arch = "x86_64")]
+use super::scratch::Scratch;
+#[cfg(target_arch = "x86_64")]
+use super::transpose::{SIDE, transposed};
 use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
@@ -55,6 +59,17 @@ pub(crate) trait Left: Copy + Send + Sync {
         column: usize,
         sums: [[Sums<A>; V]; R],
     ) -> [[Sums<A>; V]; R];
+
+    /// The matrix by rows, as [`Plain`] has it, padded for the tiles of a matrix unit: to a multiple of 32 rows, of any
+    /// content, and of 16 columns, of zeros. It is copied to `scratch` only if needed.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn by_rows<'b, S: Simd>(self, _simd: S, _scratch: &'b mut Scratch<Self::Element>) -> PackedRef<'b, Self::Element>
+    where
+        Self: 'b,
+    {
+        unreachable!("only of elements that a matrix unit multiplies")
+    }
 
     /// Whether a tile may have columns of two panels: see [`Left::wide_kernel`].
     const IS_WIDE: bool = false;
@@ -141,6 +156,28 @@ impl<E: Element> Left for Plain<'_, E> {
         sums
     }
 
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn by_rows<'b, S: Simd>(self, _: S, scratch: &'b mut Scratch<E>) -> PackedRef<'b, E>
+    where
+        Self: 'b,
+    {
+        let Self(packed) = self;
+        let shape = [packed.n_rows(), packed.n_columns()];
+        let whole @ [n_rows, n_columns] = whole_tiles(shape);
+        if shape == whole {
+            return packed;
+        }
+        *scratch = Scratch::new(n_rows * n_panels(n_columns));
+        for (panel, out) in scratch.chunks_exact_mut(n_rows).enumerate() {
+            for (out, row) in out.iter_mut().zip(packed.panel(panel)) {
+                *out = *row;
+                out[WIDTH.min(shape[1] - panel * WIDTH)..].fill(E::default());
+            }
+        }
+        PackedRef::new(scratch, whole)
+    }
+
     const IS_WIDE: bool = true;
 
     #[inline(always)]
@@ -212,6 +249,33 @@ impl<E: Element> Left for Transposed<'_, E> {
             );
         }
         sums
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn by_rows<'b, S: Simd>(self, simd: S, scratch: &'b mut Scratch<E>) -> PackedRef<'b, E>
+    where
+        Self: 'b,
+    {
+        let Self(packed) = self;
+        let whole @ [n_rows, n_columns] = whole_tiles([packed.n_columns(), packed.n_rows()]);
+        *scratch = Scratch::new(n_rows * n_panels(n_columns));
+        for first_row in (0..n_rows).step_by(WIDTH) {
+            let columns = packed.panel(first_row / WIDTH);
+            for first in (0..n_columns).step_by(SIDE) {
+                for row in (0..WIDTH).step_by(SIDE) {
+                    let mut square = [[E::default(); SIDE]; SIDE];
+                    for (x, column) in square.iter_mut().zip(&columns[first.min(columns.len())..]) {
+                        x.copy_from_slice(&column[row..row + SIDE]);
+                    }
+                    let rows = &mut scratch[first / WIDTH * n_rows + first_row + row..][..SIDE];
+                    for (out, x) in rows.iter_mut().zip(transposed(simd, square)) {
+                        out[first % WIDTH..][..SIDE].copy_from_slice(&x);
+                    }
+                }
+            }
+        }
+        PackedRef::new(scratch, whole)
     }
 
     const IS_WIDE: bool = true;
@@ -328,6 +392,12 @@ fn prefetch_rows<W>(rows: &[Row<W>], first: usize, n: usize) {
     for row in rows.get(first..first + n).unwrap_or_default() {
         prefetch(row.as_ptr().cast());
     }
+}
+
+/// The rows and columns of a left matrix with those that complete tiles of a matrix unit.
+#[cfg(target_arch = "x86_64")]
+fn whole_tiles([n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
+    [n_rows.next_multiple_of(WIDTH), n_columns.next_multiple_of(WIDTH / 2)]
 }
 
 /// The numbers in these steps, each of as many as a panel has columns, of `n`.

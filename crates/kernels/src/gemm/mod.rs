@@ -1,5 +1,5 @@
 //! Matrix products (GEMM), for training and for generation. Both factors are packed, and each number is one sum in the
-//! order of the left matrix's columns: byte for byte the same with any number of threads, and in f32 on every CPU with
+//! order of the left matrix's columns (with AMX, of even and of odd ones, 32 at a time): byte for byte the same with any number of threads, and in f32 on every CPU with
 //! fused multiply-adds.
 //!
 //! Three cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
@@ -8,6 +8,8 @@
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
@@ -29,6 +31,8 @@ mod weight;
 
 use pulp::{Simd, WithSimd};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::MatrixUnit;
 pub(crate) use arithmetic::{Arithmetic, Element, Exact, WithArithmetic};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
 pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
@@ -185,7 +189,7 @@ mod tests {
     use crate::testing::{assert_threads_change_nothing, noise};
 
     /// Rows, depth and columns of products, some of which are multiples of tiles, registers and panels, and some not.
-    const SHAPES: [[usize; 3]; 11] = [
+    const SHAPES: [[usize; 3]; 13] = [
         [1, 1, 1],
         [3, 5, 2],
         [17, 33, 9],
@@ -197,6 +201,8 @@ mod tests {
         [40, 31, 96],
         [200, 130, 170],
         [800, 300, 70],
+        [416, 640, 70], // blocks of whole tiles
+        [970, 640, 40], // and one of a few rows
     ];
 
     /// The product in double precision.
@@ -383,10 +389,10 @@ mod tests {
 
     #[test]
     fn what_is_no_number_stays_so() {
-        let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
+        let (mut a, b) = (noise(20 * 3, 1), noise(3 * 4, 2)); // as many rows as a matrix unit multiplies
         a[4] = f32::NAN;
         let [left, right] =
-            Packed::<Bf16x2>::all([(Matrix::new(&a, [5, 3]), Role::Left), (Matrix::new(&b, [3, 4]), Role::Right)]);
+            Packed::<Bf16x2>::all([(Matrix::new(&a, [20, 3]), Role::Left), (Matrix::new(&b, [3, 4]), Role::Right)]);
         let out = product(Plain(left.left()), right.right(), &[]);
         for (row, out) in out.chunks(4).enumerate() {
             assert!(out.iter().all(|x| x.is_nan() == (row == 1)), "row {row}");
@@ -417,8 +423,13 @@ mod tests {
 
     #[test]
     fn blocks_cover_every_number_once() {
+        cover_every_number_once::<f32>();
+        cover_every_number_once::<Bf16x2>();
+    }
+
+    fn cover_every_number_once<E: Element>() {
         for [m, k, n] in [[1, 1, 1], [768, 128, 384], [100, 5000, 70], [3000, 7, 33]] {
-            let rows = vec![[0.0; WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
+            let rows = vec![[E::default(); WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];

@@ -36,6 +36,18 @@ impl<'a, E: Word> PackedRef<'a, E> {
         Self { rows, step, n_rows, n_columns }
     }
 
+    /// The first row of the first panel, in the memory of all panels.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn as_ptr(self) -> *const Row<E> {
+        self.rows.as_ptr()
+    }
+
+    /// The number of rows from the beginning of one panel to that of the next.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn step(self) -> usize {
+        self.step
+    }
+
     pub(crate) fn n_rows(self) -> usize {
         self.n_rows
     }

@@ -98,8 +98,8 @@ pub fn warning(precision: MatmulPrecision) -> Option<String> {
 
 fn warning_if(is_slow: bool) -> Option<String> {
     is_slow.then(|| {
-        "train.matmul_precision = \"bf16\" works on this CPU, but f32 is faster here: there are no instructions for \
-         products of bf16 (AVX512-BF16)\n  hint: --set train.matmul_precision=f32"
+        "train.matmul_precision = \"bf16\" works on this CPU, but f32 is faster here: it has no fast instructions \
+         for products of bf16 (AMD's AVX512-BF16, Intel's AMX)\n  hint: --set train.matmul_precision=f32"
             .to_owned()
     })
 }
