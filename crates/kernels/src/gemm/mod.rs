@@ -201,8 +201,8 @@ mod tests {
         [40, 31, 96],
         [200, 130, 170],
         [800, 300, 70],
-        [416, 640, 70], // blocks of whole tiles
-        [970, 640, 40], // and one of a few rows
+        [416, 320, 70], // blocks of whole tiles
+        [970, 320, 40], // and one of a few rows
     ];
 
     /// The product in double precision.
