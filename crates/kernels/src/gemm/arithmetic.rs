@@ -37,6 +37,7 @@ pub(crate) trait Arithmetic: Copy {
     type Factors: Copy;
 
     /// Whether a CPU with these instructions may have a matrix unit for the elements.
+    #[cfg(target_arch = "x86_64")]
     const MAY_HAVE_MATRIX_UNIT: bool = false;
 
     fn simd(self) -> Self::Simd;
