@@ -19,8 +19,9 @@ pub enum MatmulPrecision {
 }
 
 impl MatmulPrecision {
-    /// Whether this CPU, at the current [`SimdLevel`], has instructions for products in this precision. Without them, elements are first widened to
-    /// f32, and products take longer than in [`MatmulPrecision::F32`].
+    /// Whether this CPU, at the current [`SimdLevel`], has instructions that make products in this precision at least as
+    /// fast as in [`MatmulPrecision::F32`]: for bfloat16 AMX or, except on Intel's CPUs, AVX512-BF16. Otherwise elements
+    /// are first widened to f32, and products take longer.
     #[must_use]
     pub fn is_native(self) -> bool {
         match self {

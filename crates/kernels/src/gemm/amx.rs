@@ -23,7 +23,7 @@ pub(crate) struct MatrixUnit(());
 pub(super) const ROWS: usize = 2 * TILE;
 
 /// The rows of a tile, and the words in each.
-const TILE: usize = 16;
+pub(super) const TILE: usize = 16;
 
 impl MatrixUnit {
     /// The matrix unit, at the level that uses it.

@@ -17,7 +17,7 @@ use crate::MatmulPrecision;
 #[derive(Clone, Copy)]
 struct Avx512Bf16(V4);
 
-/// Runs the operation if this CPU has the instructions and the level is AVX-512; else returns it.
+/// Runs the operation if this CPU multiplies bfloat16 faster than f32 ([`MatmulPrecision::is_native`]); else returns it.
 #[inline(always)]
 pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation: O) -> Option<O> {
     let simd = match S::F32_LANES {

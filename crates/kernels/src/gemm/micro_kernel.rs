@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use pulp::Simd;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::arithmetic::{Arithmetic, Element, Sums};
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::packed::{PackedRef, prefetch, prefetch_line};
@@ -397,7 +399,7 @@ fn prefetch_rows<W>(rows: &[Row<W>], first: usize, n: usize) {
 /// The rows and columns of a left matrix with those that complete tiles of a matrix unit.
 #[cfg(target_arch = "x86_64")]
 fn whole_tiles([n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
-    [n_rows.next_multiple_of(WIDTH), n_columns.next_multiple_of(WIDTH / 2)]
+    [n_rows.next_multiple_of(amx::ROWS), n_columns.next_multiple_of(amx::TILE)]
 }
 
 /// The numbers in these steps, each of as many as a panel has columns, of `n`.

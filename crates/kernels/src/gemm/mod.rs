@@ -1,6 +1,6 @@
 //! Matrix products (GEMM), for training and for generation. Both factors are packed, and each number is one sum in the
-//! order of the left matrix's columns (with AMX, of even and of odd ones, 32 at a time): byte for byte the same with any number of threads, and in f32 on every CPU with
-//! fused multiply-adds.
+//! order of the left matrix's columns (with AMX, of even and of odd ones, 32 at a time): byte for byte the same with any
+//! number of threads, and in f32 on every CPU with fused multiply-adds.
 //!
 //! Three cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
 //! generation rounds activations only if it is asked to, and then there is one of integers ([`Integers`]). In products with weights that come from memory a block has all rows, so that
@@ -202,7 +202,7 @@ mod tests {
         [200, 130, 170],
         [800, 300, 70],
         [416, 320, 70], // blocks of whole tiles
-        [970, 320, 40], // and one of a few rows
+        [970, 320, 40], // and a last tile of a few rows
     ];
 
     /// The product in double precision.

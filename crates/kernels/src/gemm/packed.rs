@@ -68,7 +68,7 @@ impl<'a, E: Word> PackedRef<'a, E> {
         prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
-    /// Prefetches rows of a panel, as far as there are such.
+    /// Prefetches rows of a panel, which may lie behind the last one.
     #[inline(always)]
     pub(super) fn prefetch_rows(self, panel: usize, rows: Range<usize>) {
         let first = self.rows.as_ptr().wrapping_add(panel * self.step);
