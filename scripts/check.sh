@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole gate, which every change must pass: format, licences and sources of dependencies, lints, types of every
-# backend, build, tests, with MPI too where it is installed, bundled data, docs.
+# backend, build, tests, with MPI too where it is installed, docs.
 #
 # It stops at the first stage that fails, and ends with a table of each stage's minutes. With
 # TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter, and with
@@ -60,12 +60,6 @@ if command -v mpirun >/dev/null && command -v mpicc >/dev/null; then
 else
     printf '\n=== test: mpi: SKIPPED, there is no mpirun or no mpicc (apt-get install libopenmpi-dev openmpi-bin libclang-dev)\n'
 fi
-# The generator of the corpus is a workspace of its own, with its own dependencies.
-generator=(--locked --manifest-path tools/make_corpus/Cargo.toml)
-stage "corpus: format" cargo fmt --check --manifest-path tools/make_corpus/Cargo.toml
-stage "corpus: clippy" cargo clippy --release --all-targets "${generator[@]}" -- -D warnings
-stage "corpus: test" cargo test --release "${generator[@]}"
-stage "toy corpus is reproducible" cargo run --release "${generator[@]}" -- --check data
 stage docs env RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --locked
 
 table

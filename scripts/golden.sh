@@ -268,7 +268,6 @@ group_inspect() {
                 --answer a --against e --format "$format"
         done
     done
-    shot inspect/annotations inspect heads runs/gpt2 --annotations data/stories.jsonl
     shot inspect/several inspect attention runs/relu --prompt "One" --prompt "Two ü" --layer 0 --format json
     shot inspect/output inspect attention runs/relu --prompt-file prompt.txt --format svg --output picture.svg
     cp picture.svg "$kept/inspect/"

@@ -32,6 +32,7 @@ mod output;
 mod paint;
 mod plan;
 mod progress;
+mod removed;
 mod report;
 mod runs;
 #[cfg(feature = "serve")]
@@ -42,6 +43,7 @@ mod train;
 mod verify;
 mod weights;
 
+use std::env;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
@@ -176,8 +178,16 @@ impl Subject {
 /// Calls `keep_freed_memory` first if the command trains; it is a parameter because the binary defines the allocator.
 #[must_use]
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
-    let matches = numbers::with_negative_numbers(Cli::command()).get_matches();
-    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    let parsed = numbers::with_negative_numbers(Cli::command()).try_get_matches();
+    let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            let args: Vec<String> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+            let Some(replacement) = removed::replacement(&args).filter(|_| error.use_stderr()) else { error.exit() };
+            note(replacement);
+            return ExitCode::from(MISUSE);
+        }
+    };
     let searches = matches!(&command, Command::Init(args) if args.trains());
     if searches
         || matches!(
@@ -363,7 +373,7 @@ fn warn_if_slow(device: &OpenDevice) {
 
 /// The name by which this program was called, for commands that the user can paste.
 fn program() -> String {
-    std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
+    env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
 }
 
 /// The arguments of `--set`, and `--device` as the key that it sets.

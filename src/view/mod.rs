@@ -33,7 +33,7 @@ pub(crate) use html::is_page;
 pub(crate) use html::{Fragment, breakable, escape, page, page_about};
 pub use sheet::embeddings::embeddings_sheet;
 pub use sheet::explanation::explanation_sheet;
-pub use sheet::heads::{head_answers_sheet, scored_heads_sheet};
+pub use sheet::heads::scored_heads_sheet;
 pub use sheet::map::{embedding_map_sheet, embedding_map_text};
 pub use sheet::measured::{ablation_sheet, lens_sheet, patching_sheet};
 pub use sheet::pieces::{ReadText, compared_sheet, pieces_text, tokens_sheet};
@@ -53,7 +53,7 @@ pub use terminal::cache::cache_table;
 #[cfg(feature = "cli")]
 pub(crate) use terminal::columns::folded;
 pub use terminal::explanation::explanation;
-pub use terminal::heads::{head_answers, scored_heads};
+pub use terminal::heads::scored_heads;
 pub use terminal::plan::{finetune_plan_table, plan_table};
 pub(crate) use terminal::runs::run_names;
 pub use terminal::runs::{curves_table, gradient_norms_table, runs_side_by_side, runs_table};

@@ -76,78 +76,12 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
     );
 }
 
-/// A text of two stories, the second of which is the validation split, with annotated references.
-fn annotate(folder: &Folder) {
-    let story = "Ann met Bob. She hit him. Ann ran to Bob.\n";
-    let place = |text: &str, nth: usize| {
-        let (at, found) = story.match_indices(text).nth(nth).expect(text);
-        [at, found.len()]
-    };
-    let line = |start: usize| {
-        let pair = |a: [usize; 2], b: [usize; 2]| [a[0] + start, a[1], b[0] + start, b[1]];
-        let [ann, bob] = [place("Ann", 0), place("Bob", 0)];
-        json!({
-            "start": start, "end": start + story.len(),
-            "pronouns": [pair(place("She", 0), ann), pair(place("him", 0), bob)],
-            "names": [pair(place("Ann", 1), ann), pair(place("Bob", 1), bob)],
-        })
-    };
-    let header = json!({"validation_start": story.len()});
-    folder.write("known.txt", story.repeat(2));
-    folder.write("known.jsonl", format!("{header}\n{}\n{}\n", line(0), line(story.len())));
-}
-
-fn trained_to_read_bytes(context_length: &str) -> Folder {
-    let folder = Folder::with_run(&["tokenizer.kind=byte", "data.val_fraction=0.5", context_length]);
-    annotate(&folder);
-    folder
-}
-
 #[test]
-fn heads_are_asked_where_the_answer_is_known() {
-    let folder = trained_to_read_bytes("model.context_length=64");
-    let ask = [&HEADS[..], &["--annotations", "known.jsonl"]].concat();
-    let known = folder.json(&[&ask[..], &["--format", "json"]].concat());
-    assert_eq!((&known["stories"], &known["context_length"]), (&json!(1), &json!(64)));
-    let [pronoun, name] = list(&known["questions"]) else {
-        panic!("no `it` in the text: {known}");
-    };
-    assert_eq!((&pronoun["question"], &name["question"]), (&json!("pronoun"), &json!("name")));
-    // For `She`, the only earlier noun of the other gender is Bob; for `him` it is Ann.
-    assert_eq!([&pronoun["found"], &pronoun["cases"], &name["cases"]], [2, 2, 2]);
-    assert_eq!((&pronoun["nearer"], &pronoun["longer"]), (&json!(0.5), &json!(0.5)));
-    for model in ["untrained", "trained"] {
-        assert_eq!(list(&pronoun[model]["heads"]).len(), 2);
-        for answer in list(&pronoun[model]["heads"]).iter().flat_map(list) {
-            let [right, other, accuracy] = ["right", "other", "accuracy"].map(|key| number(&answer[key]));
-            assert!(right + other < 1.0 && [0.0, 0.5, 1.0].contains(&accuracy));
-        }
-    }
-    assert_ne!(pronoun["trained"], pronoun["untrained"]);
-    let text = folder.succeed(&ask);
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    assert!(text.starts_with("1 story of"), "{text}");
-    assert!(text.contains("2 of 2 cases; baselines: a coin 50.0 %, always the nearer 50.0 %"), "{text}");
-}
-
-#[test]
-fn mistakes_with_annotations_are_explained() {
-    let folder = trained_to_read_bytes("model.context_length=8");
-    folder.write("alone.jsonl", "{\"validation_start\":0}\n");
-    folder.write("short.txt", "");
-    folder.write("short.jsonl", "{\"validation_start\":0}\n{\"start\":0,\"end\":7}\n");
+fn removed_flag_names_its_replacement() {
+    let folder = Folder::trained();
     assert_transcript!(folder, @r"
     $ inspect heads runs/tiny --annotations known.jsonl
-    error: none of what is annotated in the validation split fits the context of 8 tokens
-      hint: use a run with a longer model.context_length
-    $ inspect heads runs/tiny --annotations nope.jsonl
-    error: cannot read `nope.jsonl`: No such file or directory (os error 2)
-      hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
-    $ inspect heads runs/tiny --annotations alone.jsonl
-    error: cannot read `alone.txt`: No such file or directory (os error 2)
-      hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
-    $ inspect heads runs/tiny --annotations short.jsonl
-    error: line 2 of the annotations `short.jsonl` cannot be used: the story ends at 7, and the text at 0
-      hint: data/README.md describes the format
+    error: `inspect heads --annotations` no longer exists
+      hint: sum the weights of your own pairs of tokens: `tinderbox inspect attention RUN --prompt TEXT --format json` prints all of them
     ");
 }

@@ -1,6 +1,3 @@
-use std::io;
-use std::path::PathBuf;
-
 use burn::tensor::TensorReadError;
 
 use tinderbox_model::probe::Site;
@@ -61,26 +58,6 @@ pub enum InspectError {
          hint: name other tokens with --answer and --against"
     )]
     SameDifference(f64),
-    #[error(
-        "cannot read `{}`: {source}\n  hint: annotations are a file like data/stories.jsonl, with their text \
-         beside them under the same name, as data/stories.txt", path.display()
-    )]
-    ReadAnnotations { path: PathBuf, source: io::Error },
-    #[error(
-        "line {line} of the annotations `{}` cannot be used: {problem}\n  \
-         hint: data/README.md describes the format", path.display()
-    )]
-    Annotations { path: PathBuf, line: usize, problem: String },
-    #[error(
-        "the tokens of this model are not parts of the text, so that no place in it is known to them\n  \
-         hint: use a run whose tokenizer is of kind char, byte or bpe"
-    )]
-    TokensWithoutPlaces,
-    #[error(
-        "none of what is annotated in the validation split fits the context of {context_length} tokens\n  \
-         hint: use a run with a longer model.context_length"
-    )]
-    NothingToAsk { context_length: usize },
     #[error(
         "the page would hold {mib} MiB of numbers, and {limit_mib} MiB is the most\n  \
          hint: choose one layer or head with --layer and --head, or give a shorter prompt"

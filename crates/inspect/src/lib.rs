@@ -25,7 +25,6 @@ mod patching;
 mod patterns;
 mod prompt;
 mod reading;
-mod references;
 #[doc(hidden)]
 pub mod testing;
 mod vectors;
@@ -47,4 +46,3 @@ pub use patching::{Patched, Patching};
 pub use patterns::{HeadKind, HeadScores};
 pub use prompt::Prompt;
 pub use reading::{Reading, bits, write_on};
-pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};

@@ -1,7 +1,7 @@
-//! What each head does as a sheet: its kind with what it looks at most, every score, and the answers to questions.
+//! What each head does as a sheet: its kind with what it looks at most, and every score.
 
-use crate::format::{counted, percent};
-use crate::inspect::{HeadEvidence, HeadScores, Question, References, ScoredHeads};
+use crate::format::counted;
+use crate::inspect::{HeadEvidence, HeadScores, ScoredHeads};
 use crate::view::html::head_history::{SCORES, score};
 use crate::view::kinds::{because, lead};
 use crate::view::sheet::{Cell, ColorScale, Figure, Grid, Sheet};
@@ -59,48 +59,5 @@ pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -
             heads.window_tokens
         ),
         figures: vec![Figure::Grid(kinds), Figure::Grid(scores)],
-    }
-}
-
-/// A map for each question of how often each head looks at the right answer.
-#[must_use]
-pub fn head_answers_sheet(references: &References) -> Sheet {
-    let figure = |asked: &crate::inspect::Asked| {
-        let what = match asked.question {
-            Question::Pronoun => "she, her, he, him: the person meant",
-            Question::It => "it, before the sentence decides",
-            Question::ItDecided => "it, once the sentence has decided",
-            Question::Name => "a repeated name: what followed it the last time",
-        };
-        let [layer, head] = asked.trained.best;
-        let cell = |(layer, head): (usize, usize)| {
-            let [now, before] = [&asked.trained, &asked.untrained].map(|it| it.heads[layer][head]);
-            let about = format!(
-                "Head {layer}.{head} is right in {}, with {:.3} of its attention on the right answer and {:.3} on the other; \
-                 before training in {}",
-                percent(now.accuracy),
-                now.right,
-                now.other,
-                percent(before.accuracy)
-            );
-            Some(Cell { value: now.accuracy, label: percent(now.accuracy), note: String::new(), about })
-        };
-        let heads = &asked.trained.heads;
-        Figure::Grid(Grid {
-            title: format!(
-                "{what}: right in, of {}; always the nearer {}; best on other stories {layer}.{head}",
-                counted(asked.cases as u64, "case"),
-                percent(asked.nearer)
-            ),
-            rows: (0..heads.len()).map(|layer| format!("layer {layer}")).collect(),
-            columns: (0..heads.first().map_or(0, Vec::len)).map(|head| format!("head {head}")).collect(),
-            cells: (0..heads.len()).map(|l| (0..heads[l].len()).map(|h| cell((l, h))).collect()).collect(),
-            scale: ColorScale::Fraction,
-        })
-    };
-    Sheet {
-        heading: "Which head looks at the right word".to_owned(),
-        lead: format!("{} of the validation split.", counted(references.stories as u64, "annotated text")),
-        figures: references.questions.iter().map(figure).collect(),
     }
 }

@@ -176,7 +176,7 @@ pub fn in_quotes(paths: &[PathBuf]) -> String {
 /// A hint about how to get the text that a shipped config calls `path`; `None` for any other text.
 pub fn fetch_hint(path: &Path) -> Option<&'static str> {
     Some(match path.file_name()?.to_str()? {
-        "stories.txt" | "stories.jsonl" => {
+        "stories.txt" => {
             "it comes with the program, which writes it to data/stories.txt for a config that names that path"
         }
         "tinyshakespeare.txt" => "`scripts/fetch_data.sh shakespeare` in the repository downloads it",
