@@ -66,7 +66,7 @@ pub(super) fn provide_stories(config: &Config) -> anyhow::Result<()> {
     if !is_named || path.symlink_metadata().is_ok() {
         return Ok(());
     }
-    let folder = path.parent().expect("it has a folder");
+    let folder = path.parent().expect("the path has a parent");
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
     output::write(path, &stories())?;
     note(format!("wrote the stories, which come with the program, to `{STORIES}`"));

@@ -138,19 +138,19 @@ impl Preview {
             grouped(skipped as u64),
         );
         if rows < used - n_val {
-            writeln!(text, "packed    into {} rows", grouped(rows as u64)).expect("memory");
+            writeln!(text, "packed    into {} rows", grouped(rows as u64)).expect("strings take any text");
         }
         let has_colors = paint::has_colors(&io::stdout());
         for (idx, example) in (1..).zip(shown) {
             let (n, n_counted) = (example.ids.len(), example.n_counted());
-            write!(text, "\nrecord {idx} of the training split: {n} tokens, {n_counted} count").expect("memory");
+            write!(text, "\nrecord {idx} of the training split: {n} tokens, {n_counted} count").expect("strings take any text");
             if example.n_cut > 0 {
-                write!(text, ", {} cut off", example.n_cut).expect("memory");
+                write!(text, ", {} cut off", example.n_cut).expect("strings take any text");
             }
-            write!(text, "\n{}\n", marked(example, tokenizer, has_colors)).expect("memory");
+            write!(text, "\n{}\n", marked(example, tokenizer, has_colors)).expect("strings take any text");
             if let Some(rejected) = &example.rejected {
                 write!(text, "rejected, instead of it:\n{}\n", marked(rejected, tokenizer, has_colors))
-                    .expect("memory");
+                    .expect("strings take any text");
             }
         }
         show(&text)
@@ -180,7 +180,7 @@ impl Preview {
                 grouped(source.val_tokens as u64),
                 100.0 * source.fraction
             )
-            .expect("memory");
+            .expect("strings take any text");
         }
         let what =
             if end.is_some() { "documents of the training split" } else { "texts, whose documents have no marks" };
@@ -194,10 +194,10 @@ impl Preview {
             grouped(n_long as u64),
             grouped(context_length as u64),
         )
-        .expect("memory");
+        .expect("strings take any text");
         for (idx, (ids, document)) in (1..).zip(documents.first.iter().zip(shown)) {
             let more = if ids.len() == MOST_SHOWN { ", its beginning" } else { "" };
-            write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end()).expect("memory");
+            write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end()).expect("strings take any text");
         }
         show(&without_control(&text))
     }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_a_software_adapter_is_no_gpu() {
+    fn list_aligns_columns_and_software_adapter_is_no_gpu() {
         let software = listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software));
         assert!(has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Discrete))]));
         let devices = [software, listing("cuda", Backend::Cuda, None)];

@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
 
 /// The base with a chat template, a run beside it, and the arguments with its name.
 fn with_template(args: &Args, base: &Located, template: ChatFormat) -> anyhow::Result<(Args, Located)> {
-    let name = template.to_possible_value().expect("it is not hidden").get_name().to_owned();
+    let name = template.to_possible_value().expect("no template is hidden").get_name().to_owned();
     let root = default_dir(base.run.root(), Path::new(&name));
     if RunDir::open(&root).is_ok() {
         note(format!("note: {} has the template already, and is used", shell_word(&root)));

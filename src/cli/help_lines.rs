@@ -73,7 +73,7 @@ fn problems_of_all(mut command: Command) -> Vec<String> {
 }
 
 #[test]
-fn every_option_has_help_with_its_unit_and_its_default() {
+fn options_document_unit_and_default() {
     let problems = problems_of_all(Cli::command());
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
@@ -89,7 +89,7 @@ fn options(command: &Command, words: &[String]) -> Vec<(Vec<String>, Arg)> {
 }
 
 #[test]
-fn a_number_that_is_none_is_answered_in_plain_words() {
+fn invalid_numbers_get_plain_errors() {
     let mut command = with_negative_numbers(Cli::command());
     command.build();
     let mut n_checked = 0;
@@ -112,7 +112,7 @@ fn a_number_that_is_none_is_answered_in_plain_words() {
 }
 
 #[test]
-fn the_check_finds_what_is_missing() {
+fn check_finds_missing_help() {
     let command = || Command::new("x").about("Does x").after_help("  tinderbox x");
     let found = |arg: Arg| problems_of_all(command().arg(arg));
     let option = |help: &'static str| Arg::new("o").long("o").value_name("N").help(help);

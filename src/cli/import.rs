@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 fn after_help() -> String {
     let families = Family::names();
-    let (first, last) = families.rsplit_once(", ").expect("several families");
+    let (first, last) = families.rsplit_once(", ").expect("there are several families");
     format!(
         "\
 Examples:
@@ -81,7 +81,7 @@ fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
 fn download(name: &str) -> anyhow::Result<PathBuf> {
     use indicatif::{ProgressBar, ProgressStyle};
     let style = ProgressStyle::with_template("{bar:30} {msg}  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
-    let bar = ProgressBar::new(0).with_style(style.expect("a valid template")); // hidden without a terminal
+    let bar = ProgressBar::new(0).with_style(style.expect("the template is valid")); // hidden without a terminal
     let folder = interop::hub::download(name, &mut |file, done, all| {
         if bar.message() != file {
             bar.set_message(file.to_owned());

@@ -224,7 +224,7 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
 
 /// Whether a text is a config: it has its sections, and no others.
 fn is_config(text: &str) -> bool {
-    let known = toml::Table::try_from(Config::default()).expect("the defaults can be written as TOML");
+    let known = toml::Table::try_from(Config::default()).expect("the default config serializes");
     let found = text.parse::<toml::Table>().unwrap_or_default();
     !found.is_empty() && found.keys().all(|section| known.contains_key(section) || section == "distributed")
 }

@@ -96,7 +96,7 @@ mod tests {
     use crate::view::terminal::runs::tests::log_row;
 
     #[test]
-    fn cells_that_a_row_does_not_have_are_empty() {
+    fn csv_leaves_missing_cells_empty() {
         let rows = [
             log_row(json!({"step": 5, "train_loss": 0.1, "note": "a, \"b\""})),
             log_row(json!({"step": 10, "is_best": true, "train_loss": null})),

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_once_and_not_within_a_hint() {
+    fn describe_prints_each_cause_once_outside_hints() {
         let cause = || io::Error::other("no luck");
         let plain = anyhow::Error::from(cause()).context("cannot read `a`");
         assert_eq!(describe(&plain), "error: cannot read `a`: no luck");
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn long_errors_are_shortened() {
+    fn describe_shortens_long_errors() {
         let lines: Vec<String> = (1..=500).map(|n| format!("{n} {}", "x".repeat(5000))).collect();
         let text = describe(&anyhow!(lines.join("\n")));
         let lines: Vec<&str> = text.lines().collect();
@@ -412,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bug_is_an_error_like_others() {
+    fn panic_is_reported_as_error() {
         let error = catching_panics(|| panic!("out of bounds")).unwrap_err();
         assert!(describe(&error).starts_with("error: this is a bug in tinderbox\n  hint: "));
         assert_eq!(catching_panics(|| Ok(DONE)).unwrap(), DONE);
     }
 
     #[test]
-    fn an_error_is_no_longer_than_a_screen() {
+    fn describe_fits_huge_error_on_a_screen() {
         let long = anyhow!("{}\n{}\n  hint: do", "x".repeat(1_000_000), "  - a problem\n".repeat(100_000));
         let text = describe(&long);
         assert!(text.lines().count() <= MAX_LINES && text.chars().count() < 2 * MAX_LINE + 1000, "{}", text.len());

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_number_is_said_in_words() {
+    fn number_parsers_explain_errors() {
         assert_eq!((count("0"), seed("18446744073709551615")), (Ok(0), Ok(u64::MAX)));
         for (typed, expected) in [
             ("-3", "it must be a whole number, 0 or more"),

@@ -108,7 +108,7 @@ fn painted(style: Style, text: &str) -> String {
         let words = piece.trim_end_matches('\n');
         match words {
             "" => {}
-            words => write!(painted, "{style}{words}{style:#}").expect("a string takes any text"),
+            words => write!(painted, "{style}{words}{style:#}").expect("strings take any text"),
         }
         painted.push_str(&piece[words.len()..]);
     }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_its_kind_its_hint_and_the_best_in_colour() {
+    fn message_colours_label_hint_and_best() {
         assert_eq!(
             message("error: no run\n  hint: train"),
             "\u{1b}[1m\u{1b}[31merror:\u{1b}[0m no run\n  \u{1b}[36mhint:\u{1b}[0m train"
@@ -131,12 +131,12 @@ mod tests {
 
     /// Words in a sample, which the model wrote, are not coloured like those of messages.
     #[test]
-    fn a_sample_has_a_quiet_margin_and_no_other_colour() {
+    fn message_dims_only_the_margin_of_samples() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");
     }
 
     #[test]
-    fn a_table_has_a_heading_and_a_best_row() {
+    fn table_colours_heading_and_best_row() {
         let table = table("STEP  LOSS\n   1  2.0\n   2  1.0  best\n   3  1.5  best  9\n");
         assert_eq!(
             table,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_style_ends_with_its_line() {
+    fn styles_end_at_line_breaks() {
         assert_eq!(quiet("a\n\nb\n"), "\u{1b}[2ma\u{1b}[0m\n\n\u{1b}[2mb\u{1b}[0m\n");
         assert_eq!(quiet(""), "");
     }

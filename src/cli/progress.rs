@@ -270,7 +270,7 @@ impl Screen {
         self.sources(started);
         if let Target::Bar(_) = self.target {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
-            let style = ProgressStyle::with_template(template).expect("a valid template");
+            let style = ProgressStyle::with_template(template).expect("the template is valid");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
             bar.tick(); // starts the estimate of the remaining time at this position,
             bar.reset_eta(); // as if reaching it had taken no time
@@ -486,12 +486,12 @@ mod tests {
     use super::quotation;
 
     #[test]
-    fn a_broken_line_keeps_its_margin() {
+    fn wrapped_quotation_keeps_margin() {
         assert_eq!(quotation("The cat sat down.", Some(13)), "\n    | The cat\n    | sat\n    | down.");
     }
 
     #[test]
-    fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {
+    fn quotation_removes_control_characters_and_blank_edges() {
         let quotation = |text| super::quotation(text, None);
         assert_eq!(quotation("\nThe cat \n\nsat.\r\n\n"), "\n    | The cat\n    |\n    | sat.");
         assert_eq!(quotation("a\u{1b}[31mb\tc\u{e}"), "\n    | a\u{fffd}[31mb\tc\u{fffd}");

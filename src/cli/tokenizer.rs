@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_file_begins_with_a_character() {
+    fn end_of_file_starts_at_character_boundary() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.txt");
         fs::write(&path, "\u{e9}".repeat(10)).unwrap();

@@ -14,8 +14,8 @@ use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_
 use super::request::prompt;
 use crate::config::ModelConfig;
 use crate::inspect::{
-    Answer, Attribution, Guess, HeadSelection, Lens, NamedScores, Part, Prompt, PromptAttention, Reading,
-    TokenPredictions, scores_on, write_on,
+    Answer, Attribution, TokenProbability, HeadSelection, Lens, NamedScores, ModelPart, Prompt, PromptAttention, Reading,
+    TokenPredictions, scores_on, generate_greedily,
 };
 use crate::model::Gpt;
 use crate::tokenizer::{DecodeStream, Tokenizer};
@@ -138,7 +138,7 @@ struct AttributionBody {
     terms: Vec<Value>,
 }
 
-// The schema of `Guess`.
+// The schema of `TokenProbability`.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "a schema")]
 struct GuessBody {
@@ -156,7 +156,7 @@ struct ReadingBody {
     losses: Vec<Option<f64>>,
     /// The likeliest next tokens, likeliest first.
     #[schemars(with = "Vec<GuessBody>")]
-    next: Vec<Guess>,
+    next: Vec<TokenProbability>,
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<Continuation>,
 }
@@ -232,7 +232,7 @@ impl InspectRequest {
     pub(super) fn answer(&self, hosted: &Hosted, model: &Gpt) -> Result<String, ApiError> {
         let tokenizer = &hosted.tokenizer;
         let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);
-        let parts: Vec<Part> = self.ablate.iter().map(|&(layer, head)| Part::Head { layer, head }).collect();
+        let parts: Vec<ModelPart> = self.ablate.iter().map(|&(layer, head)| ModelPart::Head { layer, head }).collect();
         let attention = match self.attention || self.patterns {
             true => Some(PromptAttention::new(model, &prompt, &self.selection, &[])?),
             false => None,
@@ -273,12 +273,12 @@ impl InspectRequest {
         model: &Gpt,
         tokenizer: &Tokenizer,
         prompt: &Prompt,
-        parts: &[Part],
+        parts: &[ModelPart],
     ) -> Result<ReadingBody, ApiError> {
         let reading = Reading::new(model, tokenizer, prompt, parts, self.n_top)?;
         let continuation = match self.n_tokens {
             0 => None,
-            n => Some(Continuation::new(write_on(model, tokenizer, prompt, parts, n)?, prompt, tokenizer)),
+            n => Some(Continuation::new(generate_greedily(model, tokenizer, prompt, parts, n)?, prompt, tokenizer)),
         };
         let losses = std::iter::once(None).chain(reading.losses.iter().copied().map(Some)).collect();
         Ok(ReadingBody { loss: reading.loss(), losses, next: reading.next, continuation })

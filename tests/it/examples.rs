@@ -23,8 +23,8 @@ mod own_sampler;
 mod soft_lookup;
 #[path = "../../examples/the_cat_sat.rs"]
 mod the_cat_sat;
-#[path = "../../examples/train_and_write.rs"]
-mod train_and_write;
+#[path = "../../examples/train_and_generate.rs"]
+mod train_and_generate;
 #[path = "../../crates/model/examples/write_text.rs"]
 mod write_text;
 #[path = "../../examples/your_journey.rs"]
@@ -33,12 +33,12 @@ mod your_journey;
 /// Fails unless the page shows the program's command, followed by the output of `run`.
 fn expect_on_the_page(name: &str, run: fn(&mut Vec<u8>) -> io::Result<()>) {
     let mut printed = Vec::new();
-    run(&mut printed).expect("memory takes it");
-    let printed = String::from_utf8(printed).expect("UTF-8");
+    run(&mut printed).expect("memory takes any output");
+    let printed = String::from_utf8(printed).expect("the programs print UTF-8");
     let page = include_str!("../../docs/worked-numbers.md").replace("\r\n", "\n");
     let command = format!("$ cargo run --release --example {name}\n");
-    let (_, shown) = page.split_once(&command).expect("the page runs it");
-    let (shown, _) = shown.split_once("```").expect("the block ends");
+    let (_, shown) = page.split_once(&command).expect("the page shows the command");
+    let (shown, _) = shown.split_once("```").expect("the page closes the block");
     for (at, (shown, printed)) in shown.lines().zip(printed.lines()).enumerate() {
         assert_eq!(printed, shown, "line {} of `{name}`", at + 1);
     }
@@ -46,7 +46,7 @@ fn expect_on_the_page(name: &str, run: fn(&mut Vec<u8>) -> io::Result<()>) {
 }
 
 #[test]
-fn the_page_shows_what_the_programs_print() {
+fn page_shows_output_of_programs() {
     expect_on_the_page("soft_lookup", soft_lookup::run);
     expect_on_the_page("the_cat_sat", the_cat_sat::run);
     expect_on_the_page("many_heads", many_heads::run);
@@ -55,25 +55,30 @@ fn the_page_shows_what_the_programs_print() {
 }
 
 #[test]
-fn a_run_is_trained_and_written_from_by_a_few_lines() {
+fn own_training_loop_trains_and_generates() {
     let place = Place::new();
-    let config = place.config(&["train.max_steps=3", "generate.max_new_tokens=20"]);
-    std::fs::write(place.path("tiny.toml"), config.to_toml()).expect("written");
+    let mut text = Vec::new();
+    train_and_generate::run(&place.path("text.txt"), 3, "The", &mut text).expect("the text is long enough");
+    let text = String::from_utf8(text).expect("completions are UTF-8");
+    assert!(text.starts_with("The") && text.chars().count() == 3 + 200 + 1, "{text}");
+}
+
+#[test]
+fn examples_generate_from_runs() {
+    let place = Place::new();
     let run = place.path("run");
-    let mut text = Vec::new();
-    train_and_write::train_and_write(&place.path("tiny.toml"), &run, &mut text).expect("trained");
-    assert!(String::from_utf8(text).expect("text").chars().count() > 20);
+    place.trained("run", &["train.max_steps=3", "generate.max_new_tokens=20"]);
 
     let mut text = Vec::new();
-    write_text::write(&run, "a", &mut text).expect("written");
-    let Trained { model, tokenizer, config, .. } = Trained::open(&run, None).expect("trained");
-    let writer = Writer::new(&model, &tokenizer, &config.generate, "a", 0).expect("a prompt");
-    let expected: String = writer.collect::<Result<_, _>>().expect("writes");
-    assert_eq!(String::from_utf8(text).expect("text"), format!("a{expected}\n"));
+    write_text::write(&run, "a", &mut text).expect("the run has a checkpoint");
+    let Trained { model, tokenizer, config, .. } = Trained::open(&run, None).expect("the run has a checkpoint");
+    let writer = Writer::new(&model, &tokenizer, &config.generate, "a", 0).expect("the tokenizer knows the prompt");
+    let expected: String = writer.collect::<Result<_, _>>().expect("finite values");
+    assert_eq!(String::from_utf8(text).expect("completions are UTF-8"), format!("a{expected}\n"));
 
     let mut text = Vec::new();
-    own_sampler::write(&run, "a", &mut text).expect("written");
-    let text: Vec<char> = String::from_utf8(text).expect("text").chars().collect();
+    own_sampler::write(&run, "a", &mut text).expect("the run has a checkpoint");
+    let text: Vec<char> = String::from_utf8(text).expect("completions are UTF-8").chars().collect();
     assert_eq!(text.len(), 22, "a prompt of one character and a line break");
     for (at, char) in text[..21].iter().enumerate() {
         assert!(!text[at.saturating_sub(4)..at].contains(char), "{text:?}");

@@ -181,7 +181,7 @@ fn mistakes_in_what_to_look_at_are_explained() {
     error: there is no token 3: the prompt has 3, counted from 0
       hint: the last one is 2
     $ inspect explain runs/tiny --prompt cat --token dog
-    error: `dog` is not in what the model reads of the prompt
+    error: `dog` is not in the part of the prompt that the model reads
       hint: name a part of it, or a token by its position, counted from 0
     $ inspect attention runs/tiny --prompt ''
     error: the prompt is empty

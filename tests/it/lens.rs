@@ -150,23 +150,23 @@ fn mistakes_are_explained() {
     error: there is nothing to compare `bank` with
       hint: give --prompt twice or more, or another word of the prompt with --context
     $ inspect embeddings runs/tiny --word bank --prompt 'a bank' --prompt 'a hen'
-    error: the word `bank` is not in what the model reads of the prompt `a·hen`
-      hint: it has to stand in every prompt; write it as it stands there
+    error: the word `bank` is not in the part of the prompt `a·hen` that the model reads
+      hint: every prompt must contain it; spell it as in the prompts
     $ inspect lens runs/tiny --prompt 'The hen' --answer hen
-    error: `hen` is 3 tokens for this model, and one is asked for
-      hint: a prediction is of a single token; leave it out to take the likeliest
+    error: `hen` is 3 tokens for this model, not one
+      hint: a prediction is a single token; leave out the flag to take the likeliest
     $ inspect lens runs/tiny --prompt 'The hen' --answer Ü
-    error: `Ü` is no token of this model: the tokenizer does not know the character 'Ü' (U+00DC)
+    error: `Ü` is not a token of this model: the tokenizer does not know the character 'Ü' (U+00DC)
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
     $ inspect lens runs/tiny --prompt 'The hen' --answer a --against a
     error: the logit of `a` would be compared with itself
       hint: name two different tokens with --answer and --against
     $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The house'
     error: the prompt has 7 tokens and the one to patch from has 9
-      hint: values are taken over from the same position, so both need as many: lengthen one of them
+      hint: values are patched into the same position, so both need the same number of tokens
     $ inspect lens runs/tiny --prompt 'The hen' --patch-from 'The hen'
     error: the two prompts are the same up to token 6: there is no difference to trace
-      hint: look at a later token with --token, or change one of the texts
+      hint: choose a later token with --token, or change one of the texts
     $ inspect lens runs/tiny --prompt 'The hen' --prompt 'The dog' --patch-from 'The cat'
     error: --patch-from compares its text with one prompt, and there are 2
       hint: give one --prompt

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::InspectError;
 use super::capture::{LOGITS, host};
-use super::part::{Part, Replace, Replacement, Substitute};
+use super::part::{ModelPart, Replace, Replacement, Substitute};
 use tinderbox_kernels as kernels;
 use tinderbox_model::probe::{Point, Probe, Site};
 use tinderbox_model::{Batch, Gpt};
 
-/// The way in which a part is removed.
+/// The method of removing a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
@@ -38,7 +38,7 @@ pub struct Ablation {
 pub struct Ablated {
     /// The part.
     #[serde(flatten)]
-    pub part: Part,
+    pub part: ModelPart,
     /// The mean loss with [`Removal::Zero`], in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero: Option<f64>,
@@ -61,10 +61,10 @@ impl Ablation {
         batches: impl Fn() -> B,
         methods: &[Removal],
     ) -> Result<Self, InspectError> {
-        assert!(!methods.is_empty(), "a part is removed somehow");
+        assert!(!methods.is_empty(), "no method of removal");
         let (tokens, loss) = mean_loss(model, batches(), &mut Replace::default())?;
         let means = if methods.contains(&Removal::Mean) { means(model, batches())? } else { HashMap::new() };
-        let without = |part: Part, method| -> Result<_, InspectError> {
+        let without = |part: ModelPart, method| -> Result<_, InspectError> {
             if !methods.contains(&method) {
                 return Ok(None);
             }
@@ -77,10 +77,10 @@ impl Ablation {
         };
         let ablated =
             |part| Ok(Ablated { part, zero: without(part, Removal::Zero)?, mean: without(part, Removal::Mean)? });
-        let parts = Part::writers(model.config()).into_iter().map(ablated);
+        let parts = ModelPart::writers(model.config()).into_iter().map(ablated);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
         // By means if measured: zeros are further from anything that the rest of the model has seen.
-        let loss_without = |it: &Ablated| it.mean.or(it.zero).expect("measured by some method");
+        let loss_without = |it: &Ablated| it.mean.or(it.zero).expect("at least one method was measured");
         parts.sort_by(|a, b| loss_without(b).total_cmp(&loss_without(a))); // stable
         Ok(Self { tokens, loss, parts })
     }
@@ -115,7 +115,7 @@ fn means(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<HashMap<Si
     for batch in batches {
         n_tokens += batch.inputs.len();
         let (inputs, _) = batch.to_device(&model.device());
-        let mut probe = Sums::default();
+        let mut probe = ActivationSums::default();
         let _logits = model.forward_with(inputs, &mut probe);
         for (site, sum) in probe.0 {
             let sum = host(sum)?;
@@ -135,9 +135,9 @@ fn means(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<HashMap<Si
 
 /// A probe that sums the parts' values over rows and positions.
 #[derive(Debug, Default)]
-struct Sums(Vec<(Site, Tensor<1>)>);
+struct ActivationSums(Vec<(Site, Tensor<1>)>);
 
-impl Probe for Sums {
+impl Probe for ActivationSums {
     fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
         if matches!(site.point, Point::Heads | Point::Attention | Point::Mlp) {
             let sum = value.clone().sum_dims(&[0, D - 2]).flatten(0, D - 1);
@@ -168,35 +168,35 @@ mod tests {
     }
 
     /// The loss of the model, and without a part, replaced by zeros and by means.
-    fn losses(model: &Gpt, part: Part) -> [f64; 3] {
-        let ablation = Ablation::new(model, batches, &[Removal::Zero, Removal::Mean]).expect("measured");
-        let found = ablation.parts.iter().find(|ablated| ablated.part == part).expect("measured");
-        [ablation.loss, found.zero.expect("measured"), found.mean.expect("measured")]
+    fn losses(model: &Gpt, part: ModelPart) -> [f64; 3] {
+        let ablation = Ablation::new(model, batches, &[Removal::Zero, Removal::Mean]).expect("finite values");
+        let found = ablation.parts.iter().find(|ablated| ablated.part == part).expect("every part is ablated");
+        [ablation.loss, found.zero.expect("zeros were asked for"), found.mean.expect("means were asked for")]
     }
 
     /// Replacing a head with zeros is the same as an output projection that does not read it.
     #[test]
-    fn a_removed_part_is_one_whose_weights_are_zero() {
+    fn removal_equals_zeroed_weights() {
         for (part, name, rows) in [
-            (Part::Head { layer: 1, head: 1 }, "blocks.1.attention.output.weight", 4..8),
-            (Part::Mlp { layer: 0 }, "blocks.0.mlp.contract.weight", 0..32), // biases start at zero
+            (ModelPart::Head { layer: 1, head: 1 }, "blocks.1.attention.output.weight", 4..8),
+            (ModelPart::Mlp { layer: 0 }, "blocks.0.mlp.contract.weight", 0..32), // biases start at zero
         ] {
             let [whole, zero, _] = losses(&model(), part);
             let without = with_zero_rows(model(), &[(name, rows)]);
-            let (_, expected) = mean_loss(&without, batches(), &mut Replace::default()).expect("a device");
+            let (_, expected) = mean_loss(&without, batches(), &mut Replace::default()).expect("the device computes");
             assert!((zero - expected).abs() < 1e-5, "{part}");
             assert!((zero - whole).abs() > 1e-4, "{part} did something");
         }
     }
 
     #[test]
-    fn a_part_that_always_writes_the_same_is_its_mean() {
+    fn constant_part_equals_its_mean() {
         let constant = edited(model(), |path, tensor| match path {
             "blocks.0.mlp.contract.weight" => tensor.values.fill(0.0),
             "blocks.0.mlp.contract.bias" => tensor.values = [0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0].repeat(2),
             _ => {}
         });
-        let [whole, zero, mean] = losses(&constant, Part::Mlp { layer: 0 });
+        let [whole, zero, mean] = losses(&constant, ModelPart::Mlp { layer: 0 });
         assert!((mean - whole).abs() < 1e-5);
         assert!((zero - whole).abs() > 1e-3);
     }

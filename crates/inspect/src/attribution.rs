@@ -77,7 +77,7 @@ impl Attribution {
     /// Decomposes the logit of `answer` after the token at `position`, minus that of `against` or the mean of all.
     ///
     /// # Errors
-    /// If there is no such token, both answers are the same, or as for [`capture()`].
+    /// If `position` is past the prompt, both answers are the same, or in the same cases as [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,
@@ -140,7 +140,7 @@ fn terms(
     let mut terms = Vec::new();
     let mut add = |component, logit| terms.push(Term { component, logit });
 
-    // Blocks may read a multiple of the stream, plus a multiple of the embedding.
+    // A block's input may be a multiple of the stream plus a multiple of the embedding.
     let (mut of_embedding, mut kept) = (1.0, vec![1.0; config.n_layers]);
     for (layer, block) in model.blocks.iter().enumerate() {
         let Some(factors) = &block.skip_factors else { continue };
@@ -160,9 +160,9 @@ fn terms(
         let output = &block.attention.output;
         let kept = kept[layer] * config.residual_scale;
         let before = |norm: &Option<Norm>, point: Point| {
-            let written = recording.get(layer, point).vector(0, position);
-            let passed = norm.as_ref().map(|norm| through(norm, config.norm, &direction, written, &model.device()));
-            passed.unwrap_or_else(|| Ok((direction.clone(), None)))
+            let output = recording.get(layer, point).vector(0, position);
+            let pulled = norm.as_ref().map(|norm| pull_back(norm, config.norm, &direction, output, &model.device()));
+            pulled.unwrap_or_else(|| Ok((direction.clone(), None)))
         };
         let (into_attention, attention_norm_bias) = before(&block.post_attention_norm, Point::Attention)?;
         let (into_mlp, mlp_norm_bias) = before(&block.post_mlp_norm, Point::Mlp)?;
@@ -185,7 +185,7 @@ fn terms(
     Ok(terms)
 }
 
-/// The vector whose product with a part of the residual stream is that part's contribution to the logit difference,
+/// The direction `u` such that `u · part` is the contribution of a part of the residual stream to the logit difference,
 /// with the final norm's scale for `residual`; and the contribution of the norm's bias.
 fn direction(
     model: &Gpt,
@@ -199,14 +199,13 @@ fn direction(
             None => unembedding.clone().mean_dim(1),
         })
     };
-    let apart = minus(&column(answer)?, &column(against)?);
-
-    through(&model.norm, model.config().norm, &apart, residual, &model.device())
+    let difference = minus(&column(answer)?, &column(against)?);
+    pull_back(&model.norm, model.config().norm, &difference, residual, &model.device())
 }
 
-/// The vector whose product with a part of a norm's `input` is that of the part after the norm with `direction`, with the
-/// scale of the whole input; and the product of the norm's bias, if it has one.
-fn through(
+/// Pulls `direction` back through a norm: the vector `u` such that `u · part` equals `direction · norm(part)`, with the
+/// scale of the whole `input`; and the product of `direction` and the norm's bias, if it has one.
+fn pull_back(
     norm: &Norm,
     kind: NormKind,
     direction: &[f64],
@@ -216,14 +215,14 @@ fn through(
     let bias = norm.bias.as_ref().map(|bias| host(bias.val())).transpose()?;
     let bias = bias.map(|bias| dot(&bias, direction));
     let weight = host(norm.scale(device))?;
-    // A layer norm subtracts the mean of its input; in a product it can be subtracted from the other factor instead.
+    // A layer norm subtracts the mean of its input; a product allows subtracting it from the other factor instead.
     let is_centred = kind == NormKind::LayerNorm;
     let middle = if is_centred { mean(input) } else { 0.0 };
     let squares: Vec<f64> = input.iter().map(|x| (f64::from(*x) - middle).powi(2)).collect();
     let scale = (mean(&squares) + norm.epsilon()).sqrt();
-    let passed: Vec<f64> = direction.iter().zip(&weight).map(|(u, w)| u * f64::from(*w) / scale).collect();
-    let middle = if is_centred { mean(&passed) } else { 0.0 };
-    Ok((passed.iter().map(|x| x - middle).collect(), bias))
+    let pulled: Vec<f64> = direction.iter().zip(&weight).map(|(u, w)| u * f64::from(*w) / scale).collect();
+    let middle = if is_centred { mean(&pulled) } else { 0.0 };
+    Ok((pulled.iter().map(|x| x - middle).collect(), bias))
 }
 
 #[cfg(test)]
@@ -235,7 +234,7 @@ mod tests {
 
     /// Every kind of norm, position and bias, tied and untied, heads that share keys.
     #[test]
-    fn the_parts_add_up_to_the_logit() {
+    fn terms_sum_to_logit_difference() {
         for (norm, position, bias, tie_embeddings, parallel_residual) in [
             (NormKind::LayerNorm, PositionKind::Learned, true, true, false),
             (NormKind::LayerNorm, PositionKind::Rope, false, false, true),
@@ -260,10 +259,10 @@ mod tests {
                 }
             });
             let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello you"));
-            let answer = |text| Answer::read(text, &tokenizer).expect("a byte");
+            let answer = |text| Answer::read(text, &tokenizer).expect("the text is one byte");
             for (position, against) in [(8, None), (0, Some(answer("b"))), (4, Some(answer("c")))] {
                 let it = Attribution::new(&model, &prompt, position, answer("a"), against);
-                let it = it.expect("taken apart");
+                let it = it.expect("the answers differ");
                 assert!(it.difference.abs() > 1e-3, "{}", it.difference);
                 let error = it.sum() - it.difference;
                 assert!(error.abs() < 1e-4, "{norm:?} {position:?}: {error}");

@@ -19,12 +19,12 @@ impl Recording {
     /// The values at a site: in a block, or with `None` outside the blocks.
     ///
     /// # Panics
-    /// If they were not kept.
+    /// If the site was not captured.
     #[must_use]
     pub fn get(&self, block_idx: impl Into<Option<usize>>, point: Point) -> &HostTensor {
         let site = Site { block_idx: block_idx.into(), point };
         let found = self.0.iter().find(|(at, _)| *at == site);
-        &found.unwrap_or_else(|| panic!("nothing was kept at `{site}`")).1
+        &found.unwrap_or_else(|| panic!("`{site}` was not captured")).1
     }
 
     /// The residual stream after a layer; with `None`, the embedding.
@@ -38,7 +38,7 @@ impl Recording {
     /// The attention weights of one head, row by row: `[T, T]`, queries then keys, each row summing to 1.
     ///
     /// # Panics
-    /// If [`Point::Weights`] was not kept, or there is no such layer or head.
+    /// If [`Point::Weights`] was not captured, or the layer or head is out of range.
     #[must_use]
     pub fn map(&self, layer: usize, head: usize) -> &[f32] {
         let HostTensor { shape, values } = self.get(layer, Point::Weights); // [1, H, T, T]
@@ -49,7 +49,7 @@ impl Recording {
     /// The attention of the token at `query` to each token, in one head: `[T]`.
     ///
     /// # Panics
-    /// If [`Point::Weights`] was not kept, or there is no such layer, head or token.
+    /// If [`Point::Weights`] was not captured, or the layer, head or token is out of range.
     #[must_use]
     pub fn row(&self, layer: usize, head: usize, query: usize) -> &[f32] {
         self.get(layer, Point::Weights).vector(head, query)
@@ -71,7 +71,8 @@ impl Recording {
 /// # Errors
 /// If the device fails, or a number is not finite: the weights are damaged.
 pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
-    /// Flat, so that tensors of any rank fit one list; read at the end, so that no site waits for the device.
+    /// Values are flat, so that tensors of any rank fit one list, and are read after the pass, so that no site waits for
+    /// the device.
     struct Capture<'a>(&'a [Point], Vec<(Site, Vec<usize>, Tensor<1>)>);
     impl Probe for Capture<'_> {
         fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
@@ -116,7 +117,7 @@ pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &
         fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
             if site.point == Point::Weights && self.1.is_ok() {
                 let [.., t, s] = value.dims()[..] else { unreachable!("four dimensions") };
-                let layer = site.block_idx.expect("weights are a block's");
+                let layer = site.block_idx.expect("attention weights belong to a block");
                 self.1 = finite(site, value.clone()).map(|weights| {
                     let heads = weights.chunks_exact(t * s).enumerate();
                     heads.for_each(|(head, weights)| (self.0)(layer, head, weights));
@@ -136,7 +137,7 @@ mod tests {
     use crate::testing::{edited, model, prompt, small_config};
 
     #[test]
-    fn weights_that_are_no_numbers_are_an_error() {
+    fn nan_weights_are_reported() {
         let broken = edited(model(&small_config()), |path, tensor| {
             if path.starts_with("blocks.1.attention") {
                 tensor.values.fill(f32::NAN);
@@ -150,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn capturing_changes_nothing() {
+    fn capture_leaves_logits_unchanged() {
         let (model, prompt) = (model(&small_config()), prompt("hello"));
-        let recording = capture(&model, &prompt, &[Point::Residual, Point::Logits]).expect("captured");
+        let recording = capture(&model, &prompt, &[Point::Residual, Point::Logits]).expect("finite values");
         let kept = recording.get(None, Point::Logits).to_device::<3>(&model.device()).into_data();
         let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-5);
         kept.assert_approx_eq(&model.forward(prompt.tokens(&model.device())).into_data(), tolerance);
     }
 
     #[test]
-    fn a_map_is_found_by_layer_and_head() {
+    fn recording_finds_maps_by_layer_and_head() {
         let counted: Vec<f32> = (0..16_u8).map(f32::from).collect();
         let recording = Recording::of_weights([2, 2, 2], &counted);
         assert_eq!(recording.map(1, 0), [8.0, 9.0, 10.0, 11.0]);

@@ -1,12 +1,11 @@
-//! The contents of the page about a prompt: attention, predictions, the effect of each head, and the head to show
-//! first.
+//! The contents of the page about a prompt: attention, predictions, the effect of each head, and the head to show first.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
 
 use super::capture::host;
 use super::lens::predictions_of;
-use super::part::{Part, Replace};
+use super::part::{ModelPart, Replace};
 use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention, predictions};
 use tinderbox_kernels as kernels;
 use tinderbox_model::Gpt;
@@ -17,6 +16,7 @@ use tinderbox_model::tokenizer::{Tokenizer, visible};
 const N_TOP: usize = 5;
 /// The most weight-token products for which heads are removed in turn: seconds on a slow CPU.
 const MOST_PRODUCTS: u64 = 100_000_000_000;
+
 /// Everything that the page about a prompt shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptDetails {
@@ -31,29 +31,28 @@ pub struct PromptDetails {
     pub first_head: Option<FirstHead>,
 }
 
-/// A head, one token, and the earlier token that it looks at most: large weight, far back, and a head that the
-/// prediction needs. The sentence about them is made by whoever draws the weights, from the weights drawn.
+/// A head that the prediction needs, a query token, and the earlier key token with the largest weight.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct FirstHead {
     /// Its layer, counted from 0.
     pub layer: usize,
     /// Its index in the layer, counted from 0.
     pub head: usize,
-    /// The token that looks, counted from 0.
+    /// The query token, counted from 0.
     pub query: usize,
-    /// The token that it looks at most, counted from 0.
+    /// The key token with the largest weight, counted from 0.
     pub key: usize,
     /// The two tokens in words.
     pub query_name: String,
     /// See [`FirstHead::query_name`].
     pub key_name: String,
-    /// How telling the pair is, 0 if the token only looks at itself or at a sink: to compare prompts.
+    /// Ranks pairs of different prompts; 0 if the token attends only to itself or to a sink.
     #[serde(skip)]
     pub pull: f64,
 }
 
 impl PromptDetails {
-    /// Reads a prompt.
+    /// Reads a prompt, and removes each head in turn.
     ///
     /// # Errors
     /// In the same cases as [`super::capture()`].
@@ -69,7 +68,7 @@ impl PromptDetails {
         Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, first_head })
     }
 
-    /// Reads a prompt in one pass, without removing any head: there are no effects.
+    /// Reads a prompt in one pass, without effects.
     ///
     /// # Errors
     /// In the same cases as [`super::capture()`].
@@ -99,7 +98,7 @@ pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, In
         return Ok(None);
     }
     let whole = loss(model, prompt, Replace::default())?;
-    let without = |layer, head| Ok(loss(model, prompt, Replace::by_zeros(&[Part::Head { layer, head }]))? - whole);
+    let without = |layer, head| Ok(loss(model, prompt, Replace::by_zeros(&[ModelPart::Head { layer, head }]))? - whole);
     let of_layer = |layer| (0..config.n_heads).map(|head| without(layer, head)).collect();
     (0..config.n_layers).map(of_layer).collect::<Result<_, InspectError>>().map(Some)
 }
@@ -115,8 +114,8 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
 }
 
 impl FirstHead {
-    /// The head whose tokens look furthest back with the largest weights, weighted by its effect if that is known, and
-    /// its clearest pair; `None` for a single token. The effect counts by its root, as that on one text is noisy.
+    /// The head whose tokens look furthest back with the largest weights, weighted by its effect if known, and its
+    /// clearest pair; `None` for a single token. The root of the effect is used, since one text measures it with noise.
     #[must_use]
     pub fn of(attention: &PromptAttention, tokenizer: &Tokenizer, effects: Option<&[Vec<f64>]>) -> Option<Self> {
         let PromptAttention { prompt, selection, recording, .. } = attention;
@@ -137,7 +136,7 @@ impl FirstHead {
     }
 }
 
-/// The head in which a token looks furthest back with the largest weight, as layer and head: the one to show of it first.
+/// The layer and head in which a token looks furthest back with the largest weight.
 ///
 /// # Errors
 /// If there is no such token, or in the same cases as [`super::capture()`].
@@ -158,30 +157,30 @@ pub fn head_of_token(
     Ok(selection.highest(reach).expect("a selection has a head"))
 }
 
-/// The token that `query` looks at most by these weights, and how telling that is: 0 for itself and for a sink.
+/// The key with the largest weight, and the rank of the pair: 0 for the query itself and for a sink.
 fn pull(row: &[f32], query: usize, sinks: &[bool]) -> (usize, f64) {
     let key = most(row, query);
     let is_telling = key < query && !sinks[key] && !sinks[query];
-    // Squared, so that one large weight counts for more than many small ones; the previous token hardly counts, and the
-    // distance only by its magnitude, or a faint look across a long text would win.
+    // Squared, so that one large weight outweighs many small ones. The logarithm makes the previous token negligible and
+    // keeps a small weight across a long text from winning.
     let weight = f64::from(row[key]).powi(2);
     (key, if is_telling { weight * ((query - key) as f64 + 0.1).ln() } else { 0.0 })
 }
 
-/// The token that `query` looks at most; the earliest among equals.
+/// The key with the largest weight; the earliest among equals.
 fn most(row: &[f32], query: usize) -> usize {
     (0..=query).fold(0, |best, key| if row[key] > row[best] { key } else { best })
 }
 
-/// The tokens that a head looks at when it has nothing to do: the first, those without text of their own, such as
-/// `<|endoftext|>`, and blanks.
+/// The tokens to which a head attends when it has nothing to do: the first, special tokens such as `<|endoftext|>`, and
+/// blanks.
 fn sinks(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<bool> {
     let added: Vec<u32> = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
     let tokens = prompt.ids.iter().zip(&prompt.texts).enumerate();
     tokens.map(|(at, (id, text))| at == 0 || added.contains(id) || text.trim().is_empty()).collect()
 }
 
-/// A token in words: punctuation by its name, a part of a word with its word.
+/// Names a token: punctuation by its name, a part of a word with its word.
 fn describe(prompt: &Prompt, at: usize) -> String {
     let text = prompt.texts[at].as_str();
     let n_quotes = || prompt.texts[..at].iter().map(|text| text.matches('"').count()).sum::<usize>();
@@ -215,8 +214,8 @@ mod tests {
     use crate::testing::{self, attention, louder, small_config};
 
     #[test]
-    fn tokens_have_names() {
-        let prompt = Prompt::read("\"I am,\" a\n.", &Tokenizer::byte(), 32).expect("bytes");
+    fn token_names_describe_punctuation_and_words() {
+        let prompt = Prompt::read("\"I am,\" a\n.", &Tokenizer::byte(), 32).expect("any text encodes as bytes");
         let names = ["the opening quote", "“I”", "a blank", "the “a” of “am”", "the “m” of “am”", "the comma"];
         let found: Vec<String> = (0..prompt.len()).map(|at| describe(&prompt, at)).collect();
         assert_eq!(found[..6], names);
@@ -224,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_look_is_the_same_without_effects() {
+    fn quick_details_match_full_details_without_effects() {
         let (config, tokenizer, prompt) = (small_config(), Tokenizer::byte(), testing::prompt("hello"));
         let model = louder(&config, 256);
-        let all = HeadSelection::new(None, None, &config).expect("all");
-        let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("read");
-        let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("read");
+        let all = HeadSelection::new(None, None, &config).expect("the model has heads");
+        let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("finite values");
+        let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("finite values");
         assert_eq!(quick.attention.recording.map(1, 2), whole.attention.recording.map(1, 2));
         assert!(quick.effects.is_none() && quick.first_head.is_some());
         for (quick, whole) in quick.predictions.iter().zip(&whole.predictions) {
@@ -249,26 +248,25 @@ mod tests {
         };
         let it = attention(text, [2, 2], [None, None], weight);
         let effects = [effects[..2].to_vec(), effects[2..].to_vec()];
-        FirstHead::of(&it, &Tokenizer::byte(), Some(&effects)).expect("a head")
+        FirstHead::of(&it, &Tokenizer::byte(), Some(&effects)).expect("the prompt has several tokens")
     }
 
     #[test]
-    fn the_head_that_matters_and_looks_far_is_shown_first() {
+    fn first_head_matters_and_looks_far_back() {
         let weight = |head: usize, query: usize, key: usize| match (head, query) {
             (1, 5..) => f32::from(key == 2),
             _ => f32::from(key == query),
         };
         let it = attention("I \"ab cd", [1, 2], [None, None], weight);
-        let first = FirstHead::of(&it, &Tokenizer::byte(), None).expect("a head");
+        let first = FirstHead::of(&it, &Tokenizer::byte(), None).expect("the prompt has several tokens");
         assert_eq!((first.layer, first.head, first.query, first.key), (0, 1, 7, 2));
         assert_eq!((&*first.query_name, &*first.key_name), ("the “d” of “cd”", "the opening quote"));
         let before = heads("\"ab cd\"", [1.0, 1.0, 1.0, 0.0]);
         assert_eq!((before.layer, before.head, before.key + 1), (0, 1, before.query));
     }
 
-    /// A page that opens on one says nothing about the model.
     #[test]
-    fn a_sink_is_not_shown_first() {
+    fn first_head_skips_sinks() {
         let sink = heads("\"ab cd\"", [0.0, 0.0, 1.0, 0.0]);
         assert!(sink.pull.abs() < 1e-12, "the first token has the largest weight: {sink:?}");
         let end = Tokenizer::byte().with_end_of_text();
@@ -277,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_shown_in_the_head_in_which_it_looks_furthest() {
+    fn head_of_token_looks_furthest_back() {
         let prompt = testing::prompt("hello, and good");
         let (config, tokenizer) = (small_config(), Tokenizer::byte());
         let model = louder(&config, 256);
-        let all = HeadSelection::new(None, None, &config).expect("all");
-        let it = PromptAttention::new(&model, &prompt, &all, &[]).expect("read");
+        let all = HeadSelection::new(None, None, &config).expect("the model has heads");
+        let it = PromptAttention::new(&model, &prompt, &all, &[]).expect("finite values");
         for query in 1..prompt.len() {
-            let [layer, head] = head_of_token(&model, &tokenizer, &prompt, &all, query).expect("read");
+            let [layer, head] = head_of_token(&model, &tokenizer, &prompt, &all, query).expect("finite values");
             let reach = |layer, head| {
                 let row = it.recording.row(layer, head, query);
                 let key = most(row, query);
@@ -294,43 +292,42 @@ mod tests {
             let best = all.map(reach).concat().into_iter().fold(0.0, f64::max);
             assert!((reach(layer, head) - best).abs() < 1e-9, "token {query}: {layer}.{head}");
         }
-        let second = HeadSelection::new(Some(1), Some(2), &config).expect("one");
-        assert_eq!(head_of_token(&model, &tokenizer, &prompt, &second, 3).expect("read"), [1, 2]);
+        let second = HeadSelection::new(Some(1), Some(2), &config).expect("the head exists");
+        assert_eq!(head_of_token(&model, &tokenizer, &prompt, &second, 3).expect("finite values"), [1, 2]);
     }
 
-    /// The pair is always the largest weight of its row: whatever is drawn for the token cannot contradict it.
     #[test]
-    fn the_pair_is_what_the_token_looks_at_most() {
+    fn first_head_pair_has_largest_weight() {
         for text in ["hello, and good", "a b", "\"x\" y z", "aa"] {
             let prompt = testing::prompt(text);
             let (config, tokenizer) = (small_config(), Tokenizer::byte());
-            let all = HeadSelection::new(None, None, &config).expect("all");
-            let it = PromptDetails::quick(&louder(&config, 256), &tokenizer, &prompt, &all).expect("read");
-            let FirstHead { layer, head, query, key, .. } = it.first_head.expect("a head");
+            let all = HeadSelection::new(None, None, &config).expect("the model has heads");
+            let it = PromptDetails::quick(&louder(&config, 256), &tokenizer, &prompt, &all).expect("finite values");
+            let FirstHead { layer, head, query, key, .. } = it.first_head.expect("the prompt has several tokens");
             let row = it.attention.recording.row(layer, head, query);
             assert!(row.iter().all(|weight| *weight <= row[key]), "{text}: {query} {key} {row:?}");
         }
     }
 
     #[test]
-    fn the_effect_of_a_head_is_that_of_its_removal() {
+    fn effects_equal_loss_rise_without_head() {
         let model = louder(&small_config(), 256);
         let prompt = testing::prompt("hello");
-        let effects = effects(&model, &prompt).expect("a device").expect("a small model");
+        let effects = effects(&model, &prompt).expect("the device computes").expect("a small model has effects");
         assert_eq!(effects.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
-        let whole = loss(&model, &prompt, Replace::default()).expect("a device");
+        let whole = loss(&model, &prompt, Replace::default()).expect("the device computes");
         // A model whose output projection does not read the head.
         let without = testing::with_zero_rows(model.clone(), &[("blocks.1.attention.output.weight", 4..8)]);
-        let expected = loss(&without, &prompt, Replace::default()).expect("a device") - whole;
+        let expected = loss(&without, &prompt, Replace::default()).expect("the device computes") - whole;
         assert!((effects[1][1] - expected).abs() < 1e-4, "{} {expected}", effects[1][1]);
         assert!(expected.abs() > 1e-3);
     }
 
     #[test]
-    fn a_single_token_has_no_head_to_see_first() {
+    fn single_token_has_no_first_head() {
         let model = testing::model(&small_config());
-        let selection = HeadSelection::new(None, None, model.config()).expect("all");
-        let details = PromptDetails::new(&model, &Tokenizer::byte(), &testing::prompt("a"), &selection).expect("read");
+        let selection = HeadSelection::new(None, None, model.config()).expect("the model has heads");
+        let details = PromptDetails::new(&model, &Tokenizer::byte(), &testing::prompt("a"), &selection).expect("finite values");
         assert_eq!((details.first_head, details.effects), (None, None));
         assert_eq!(details.predictions.len(), 1);
         assert_eq!(details.predictions[0].top.len(), N_TOP);

@@ -1,4 +1,4 @@
-//! Compares one word in several texts: how its vector changes from the embedding to the end of the model.
+//! Compares one word in several texts, from the embedding to the end of the model.
 
 use serde::Serialize;
 
@@ -132,7 +132,7 @@ impl Embeddings {
     /// Whether two of the texts have the same tokens up to the word, so that its vectors are the same.
     ///
     /// # Panics
-    /// If there is no such text.
+    /// If either is not the index of a text.
     #[must_use]
     pub fn have_same_past(&self, one: usize, other: usize) -> bool {
         let [one, other] = [one, other].map(|text| &self.occurrences[text]);
@@ -188,17 +188,17 @@ mod tests {
     use tinderbox_model::config::ModelConfig;
 
     #[test]
-    fn cosines_are_those_of_the_angle() {
+    fn cosine_matches_angle() {
         assert!((cosine(&[1.0, 0.0], &[2.0, 2.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
         assert!((cosine(&[3.0, -1.0], &[-3.0, 1.0]) + 1.0).abs() < 1e-12);
         assert!(cosine(&[0.0, 0.0], &[1.0, 0.0]).abs() < 1e-12);
     }
 
     #[test]
-    fn what_comes_later_changes_nothing() {
+    fn later_tokens_leave_word_vectors_unchanged() {
         let model = testing::model(&ModelConfig { context_length: 32, ..small_config() });
         let texts = ["The bank of the river", "The bank approved the"].map(prompt);
-        let it = Embeddings::new(&model, &texts, "bank", &[]).expect("read");
+        let it = Embeddings::new(&model, &texts, "bank", &[]).expect("finite values");
         assert!(it.have_same_past(0, 1));
         for of_stage in &it.similarity {
             assert!((of_stage[0][1] - 1.0).abs() < 1e-5, "{of_stage:?}");

@@ -3,7 +3,7 @@ use burn::tensor::TensorReadError;
 use tinderbox_model::probe::Site;
 use tinderbox_model::tokenizer::TokenizerError;
 
-/// The reason why a model cannot be inspected.
+/// An error of inspecting a model.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum InspectError {
@@ -15,13 +15,13 @@ pub enum InspectError {
     #[error("there is no {what} {index}: {of} has {n}, counted from 0\n  hint: the last one is {}", .n - 1)]
     OutOfRange { what: &'static str, index: usize, of: &'static str, n: usize },
     #[error(
-        "`{0}` is not in what the model reads of the prompt\n  \
+        "`{0}` is not in the part of the prompt that the model reads\n  \
          hint: name a part of it, or a token by its position, counted from 0"
     )]
     NotInPrompt(String),
     #[error(
-        "the word `{word}` is not in what the model reads of the prompt `{prompt}`\n  \
-         hint: it has to stand in every prompt; write it as it stands there"
+        "the word `{word}` is not in the part of the prompt `{prompt}` that the model reads\n  \
+         hint: every prompt must contain it; spell it as in the prompts"
     )]
     NoSuchWord { word: String, prompt: String },
     #[error(
@@ -31,11 +31,11 @@ pub enum InspectError {
     NothingToCompare(String),
     #[error("a map needs three different tokens, and the text has {0}\n  hint: choose a longer text with --text")]
     TooFewTokens(usize),
-    #[error("`{text}` is no token of this model")]
+    #[error("`{text}` is not a token of this model")]
     NotAToken { text: String, source: TokenizerError },
     #[error(
-        "`{text}` is {n_tokens} tokens for this model, and one is asked for\n  \
-         hint: a prediction is of a single token; leave it out to take the likeliest"
+        "`{text}` is {n_tokens} tokens for this model, not one\n  \
+         hint: a prediction is a single token; leave out the flag to take the likeliest"
     )]
     NotOneToken { text: String, n_tokens: usize },
     #[error(
@@ -45,12 +45,12 @@ pub enum InspectError {
     SameAnswers(String),
     #[error(
         "the prompt has {prompt} tokens and the one to patch from has {from}\n  \
-         hint: values are taken over from the same position, so both need as many: lengthen one of them"
+         hint: values are patched into the same position, so both need the same number of tokens"
     )]
     UnequalLengths { prompt: usize, from: usize },
     #[error(
         "the two prompts are the same up to token {0}: there is no difference to trace\n  \
-         hint: look at a later token with --token, or change one of the texts"
+         hint: choose a later token with --token, or change one of the texts"
     )]
     SamePast(usize),
     #[error(
@@ -59,7 +59,7 @@ pub enum InspectError {
     )]
     SameDifference(f64),
     #[error(
-        "the page would hold {mib} MiB of numbers, and {limit_mib} MiB is the most\n  \
+        "the page would hold {mib} MiB of numbers; the limit is {limit_mib} MiB\n  \
          hint: choose one layer or head with --layer and --head, or give a shorter prompt"
     )]
     PageTooLarge { mib: usize, limit_mib: usize },

@@ -1,5 +1,5 @@
-//! What each head looks at most in a text: the tokens that get more of its attention than an even head gives them, and
-//! its strongest looks with the text around them.
+//! Evidence for what a head does in a text: the tokens that get more of its attention than from an even head, and its
+//! largest weights with the text around them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,78 +10,78 @@ use super::capture::each_map;
 use tinderbox_model::Gpt;
 use tinderbox_model::tokenizer::Tokenizer;
 
-/// The most tokens and snippets of a head.
+/// The maximum number of tokens and of snippets per head.
 const N_SHOWN: usize = 3;
-/// The number of tokens around a snippet's two.
+/// The number of tokens shown before and after a snippet's two.
 const AROUND: usize = 3;
-/// The most tokens between them that are not left out.
+/// Longer gaps between the two are elided.
 const BETWEEN: usize = 10;
 /// A token is named if it gets this many times the share that an even head gives it, and at least this share.
 const MORE_THAN_EVEN: f64 = 2.0;
 const LEAST_SHARE: f64 = 0.01;
 
-/// What one head looks at most.
+/// The tokens and pairs of tokens to which one head gives most of its attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeadEvidence {
     /// The tokens with the largest share of its attention beyond that of an even head, largest first.
     #[serde(rename = "looks_at")]
     pub tokens: Vec<SeenToken>,
-    /// Its strongest looks, strongest first: one for each pair of tokens, and at most one of a window.
+    /// Its strongest spans, strongest first: one per pair of tokens, at most one per window.
     pub snippets: Vec<Snippet>,
 }
 
-/// A token that a head looks at, wherever it stands before the token that looks.
+/// A token to which a head attends, at any earlier position.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeenToken {
     /// The token, as [`Tokenizer::piece`] gives it.
     pub token: String,
     /// Its mean share of a token's attention, 0 to 1.
     pub share: f64,
-    /// The share that a head gives it that looks at all tokens equally.
+    /// Its share from a head with uniform attention.
     pub even: f64,
 }
 
-/// A token that looks at another, with the text around them.
+/// A query token and its key token, with the text around them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Snippet {
     /// The weight.
     pub weight: f64,
-    /// The number of tokens from the one that is looked at to the one that looks.
+    /// The number of tokens from the key to the query.
     pub distance: usize,
     /// The text before both.
     pub before: String,
-    /// The token that is looked at.
+    /// The key token.
     pub key: String,
-    /// The text between them, with `…` for a long middle.
+    /// The text between them; `…` replaces a long middle.
     pub between: String,
-    /// The token that looks.
+    /// The query token.
     pub query: String,
     /// The text after both.
     pub after: String,
 }
 
-/// A weight of a window.
+/// The weight from a query to an earlier key of a window.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct AttentionSpan {
     weight: f32,
     window: usize,
     query: usize,
     key: usize,
 }
 
-impl Look {
-    /// The weight counts squared, and of equal weights the look that reaches further: a head that can find a token far
-    /// away shows more by that than by one beside it.
+impl AttentionSpan {
+    /// The squared weight, scaled up with the distance: finding a token far away says more about a head than finding its
+    /// neighbour.
     fn strength(&self) -> f64 {
         f64::from(self.weight).powi(2) * (1.0 + ((self.query - self.key) as f64).ln())
     }
 }
 
 impl HeadEvidence {
-    /// Reads `windows` of a text, each at most as long as the context: the evidence of every head, `[L][H]`.
+    /// Measures the evidence of every head, `[L][H]`, on `windows` of a text, none longer than the context.
     ///
-    /// Weights on the token itself count for no token. Snippets do not look at the first token of a window, at special
-    /// tokens or at blanks, where a head looks that has nothing to do.
+    /// Weights on the query token itself are ignored. Snippets exclude the first token of a window, special tokens and
+    /// blanks: a head attends to these when it has nothing to do.
     ///
     /// # Errors
     /// If the device fails, or the model's numbers are not finite.
@@ -94,7 +94,7 @@ impl HeadEvidence {
         let sinks: BTreeSet<u32> = distinct.iter().copied().filter(|id| is_sink(*id)).collect();
         let mut even = vec![0.0; distinct.len()];
         let mut shares = vec![vec![vec![0.0; distinct.len()]; config.n_heads]; config.n_layers];
-        let mut looks: Vec<Vec<Vec<Look>>> = vec![vec![Vec::new(); config.n_heads]; config.n_layers];
+        let mut looks: Vec<Vec<Vec<AttentionSpan>>> = vec![vec![Vec::new(); config.n_heads]; config.n_layers];
         let mut n_rows = 0_usize;
         for (window, ids) in windows.iter().enumerate() {
             let t = ids.len();
@@ -104,13 +104,13 @@ impl HeadEvidence {
             n_rows += t.saturating_sub(1);
             each_map(model, ids, |layer, head, weights| {
                 let shares = &mut shares[layer][head];
-                let mut strongest: Option<Look> = None;
+                let mut strongest: Option<AttentionSpan> = None;
                 for query in 1..t {
                     let row = &weights[query * t..query * t + query];
                     for (key, weight) in row.iter().enumerate() {
                         shares[places[&ids[key]]] += f64::from(*weight);
                         let is_shown = key > 0 && !sinks.contains(&ids[key]) && !sinks.contains(&ids[query]);
-                        let look = Look { weight: *weight, window, query, key };
+                        let look = AttentionSpan { weight: *weight, window, query, key };
                         if is_shown && strongest.is_none_or(|other| look.strength() > other.strength()) {
                             strongest = Some(look);
                         }
@@ -131,7 +131,7 @@ impl HeadEvidence {
             seen.truncate(N_SHOWN);
             seen
         };
-        let snippets = |looks: &[Look]| {
+        let snippets = |looks: &[AttentionSpan]| {
             let mut looks = looks.to_vec();
             looks.sort_by(|a, b| b.strength().total_cmp(&a.strength()));
             let mut pairs = BTreeSet::new();
@@ -140,16 +140,16 @@ impl HeadEvidence {
             shown.map(|look| Snippet::new(look, &windows[look.window], tokenizer)).collect()
         };
         let evidence =
-            |(shares, looks): (&Vec<f64>, &Vec<Look>)| Self { tokens: tokens(shares), snippets: snippets(looks) };
+            |(shares, looks): (&Vec<f64>, &Vec<AttentionSpan>)| Self { tokens: tokens(shares), snippets: snippets(looks) };
         let of_layer =
-            |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<Look>>)| shares.iter().zip(looks).map(evidence).collect();
+            |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<AttentionSpan>>)| shares.iter().zip(looks).map(evidence).collect();
         Ok(shares.iter().zip(&looks).map(of_layer).collect())
     }
 }
 
 impl Snippet {
-    fn new(look: &Look, ids: &[u32], tokenizer: &Tokenizer) -> Self {
-        let Look { weight, query, key, .. } = *look;
+    fn new(look: &AttentionSpan, ids: &[u32], tokenizer: &Tokenizer) -> Self {
+        let AttentionSpan { weight, query, key, .. } = *look;
         let text = |from: usize, to: usize| tokenizer.decode(&ids[from..to.max(from)]);
         let between = match query - key - 1 {
             n if n <= BETWEEN => text(key + 1, query),
@@ -177,11 +177,11 @@ mod tests {
 
     /// Against the maps of one window, added up by hand.
     #[test]
-    fn shares_and_snippets_are_those_of_the_maps() {
+    fn evidence_matches_maps_summed_by_hand() {
         let (config, tokenizer) = (ModelConfig { context_length: 32, ..small_config() }, Tokenizer::byte());
         let model = louder(&config, 256);
         let ids: Vec<u32> = "a b. a c. b a.".bytes().map(u32::from).collect();
-        let evidence = HeadEvidence::measure(&model, &tokenizer, std::slice::from_ref(&ids)).expect("measured");
+        let evidence = HeadEvidence::measure(&model, &tokenizer, std::slice::from_ref(&ids)).expect("finite values");
         let t = ids.len();
         each_map(&model, &ids, |layer, head, weights| {
             let it = &evidence[layer][head];
@@ -207,14 +207,14 @@ mod tests {
             let Snippet { key, between, query, .. } = snippet;
             assert!(String::from_utf8_lossy(b"a b. a c. b a.").contains(&format!("{key}{between}{query}")));
         })
-        .expect("read");
+        .expect("finite values");
         assert!(evidence.iter().flatten().any(|it| !it.tokens.is_empty()), "a louder model is not even");
     }
 
     #[test]
-    fn a_long_middle_is_left_out() {
+    fn snippet_elides_long_middle() {
         let ids: Vec<u32> = (u32::from(b'a')..=u32::from(b'z')).collect();
-        let look = |query, key| Look { weight: 0.5, window: 0, query, key };
+        let look = |query, key| AttentionSpan { weight: 0.5, window: 0, query, key };
         let near = Snippet::new(&look(5, 3), &ids, &Tokenizer::byte());
         assert_eq!([near.before, near.key, near.between, near.query, near.after], ["abc", "d", "e", "f", "ghi"]);
         let far = Snippet::new(&look(25, 0), &ids, &Tokenizer::byte());

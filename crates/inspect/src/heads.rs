@@ -36,7 +36,7 @@ pub struct ScoredHeads {
 }
 
 impl ScoredHeads {
-    /// Reads `windows` of a text, each at most as long as the context, and [`N_REPEATED`] random sequences of their
+    /// Measures on `windows` of a text, none longer than the context, and on [`N_REPEATED`] random sequences of their
     /// tokens, each repeated once.
     ///
     /// # Errors
@@ -75,14 +75,14 @@ impl ScoredHeads {
         })
     }
 
-    /// Everything as one JSON object: `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads":
-    /// [L][H]}`, each head with its `kind` and its scores, `null` where there is none.
+    /// One JSON object, `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads": [L][H]}`, each head with
+    /// its `kind` and its scores; a score without rows is `null`.
     ///
     /// # Panics
     /// Never: the fields are plain data.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        serde_json::to_value(self).expect("plain data")
+        serde_json::to_value(self).expect("scores serialize")
     }
 
     /// Reads the fields that [`ScoredHeads::to_json`] writes and ignores others; `None` if one is missing.
@@ -153,7 +153,7 @@ fn repeated(windows: &[Vec<u32>], context_length: usize) -> Vec<Vec<u32>> {
 fn shuffle(ids: &mut [u32], rng: &mut impl Rng) {
     for last in (1..ids.len()).rev() {
         let drawn = (u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64;
-        ids.swap(last, usize::try_from(drawn).expect("at most the last"));
+        ids.swap(last, usize::try_from(drawn).expect("the drawn index is below the length"));
     }
 }
 
@@ -174,11 +174,11 @@ mod tests {
     fn measured(context_length: usize, n_tokens: u32, n_windows: usize) -> ScoredHeads {
         let model = Gpt::new(&ModelConfig { context_length, ..small_config() }, 11, 1, &Device::flex());
         let ids: Vec<u32> = (0..n_tokens).map(|i| (i * i + i / 3) % 11).collect();
-        ScoredHeads::measure(&model, &windows(&ids, context_length, n_windows)).expect("measured")
+        ScoredHeads::measure(&model, &windows(&ids, context_length, n_windows)).expect("the windows fit the context")
     }
 
     #[test]
-    fn heads_have_scores_on_one_text() {
+    fn scores_on_one_text_exclude_induction() {
         let weight = |head: usize, query: usize, key: usize| match head {
             0 => f32::from(u8::from(key == query.saturating_sub(1))),
             _ if key <= query => 1.0 / (query + 1) as f32,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_was_not_trained_is_uniform() {
+    fn untrained_heads_score_uniform() {
         let heads = measured(12, 100, 4);
         assert_eq!((heads.n_windows, heads.window_tokens), (4, 12));
         assert_eq!((heads.n_repeated, heads.period), (N_REPEATED, 6));
@@ -215,12 +215,12 @@ mod tests {
             (uniform, 1.0),
             (entropy, 1.0),
         ] {
-            assert!((score.expect("a score") - expected).abs() < 1e-6);
+            assert!((score.expect("the score was measured") - expected).abs() < 1e-6);
         }
     }
 
     #[test]
-    fn what_was_written_down_is_read_back() {
+    fn scored_heads_survive_json_round_trip() {
         let heads = measured(12, 100, 2);
         let mut json = heads.to_json();
         json["step"] = 7.into();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_contexts_can_be_short() {
+    fn measure_accepts_short_texts_and_contexts() {
         let short = measured(12, 6, 3);
         assert_eq!((short.n_windows, short.window_tokens), (1, 5));
         let heads = measured(1, 50, 3);
@@ -244,7 +244,7 @@ mod tests {
     /// Layer 0 attends to the previous position and copies its token; layer 1 attends to the position whose previous
     /// token is the current one: an induction head, as Olsson et al. describe it.
     #[test]
-    fn an_induction_head_made_by_hand_is_found() {
+    fn handmade_induction_head_is_recognized() {
         const N: usize = 8; // tokens
         const T: usize = 16; // positions
         const C: usize = 2 * N + T;
@@ -280,14 +280,14 @@ mod tests {
             }
         });
         let ids: Vec<u32> = (0..200).map(|i| (i * 5 + i / 7) % N as u32).collect();
-        let heads = ScoredHeads::measure(&model, &windows(&ids, T, 4)).expect("measured");
+        let heads = ScoredHeads::measure(&model, &windows(&ids, T, 4)).expect("the windows fit the context");
         assert_eq!(heads.period, N);
         let [first, second] = [heads.scores[0][0], heads.scores[1][0]];
         assert_eq!(first.kind(), HeadKind::PreviousToken, "{first:?}");
         assert_eq!(second.kind(), HeadKind::Induction, "{second:?}");
         assert!(first.previous_token > Some(0.99), "{first:?}");
         // The first token has no predecessor and attends to itself instead: half of one row in eight goes there.
-        let induction = second.induction.expect("a score");
+        let induction = second.induction.expect("the score was measured");
         assert!((induction - (1.0 - 0.5 / 8.0)).abs() < 0.01, "{second:?}");
         assert!(heads.even.induction < Some(0.1) && first.induction < Some(0.01));
     }

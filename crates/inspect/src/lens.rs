@@ -1,4 +1,4 @@
-//! Predictions of the next token, by the model and by each layer, whose residual stream is read as if it were the last.
+//! Predictions of the next token by the model and by each layer, as if the layer were the last.
 //!
 //! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 
@@ -11,7 +11,7 @@ use tinderbox_model::Gpt;
 use tinderbox_model::probe::Point;
 use tinderbox_model::tokenizer::Tokenizer;
 
-/// The predictions of the model cut off after each layer: its residual stream through the final norm and output layer.
+/// The predictions after each layer: its residual stream through the final norm and the output layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lens {
     /// The text of each token, `[T]`.
@@ -32,17 +32,18 @@ pub struct TokenPredictions {
 /// A prediction of the next token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerPrediction {
-    /// The layer after which it was read, counted from 0; `None` for the embedding.
+    /// The layer that it was made after, counted from 0; `None` for the embedding.
     pub layer: Option<usize>,
     /// The most probable tokens, in descending order.
-    pub top: Vec<Guess>,
+    pub top: Vec<TokenProbability>,
     /// The actual next token; `None` at the end of the text.
-    pub came: Option<Came>,
+    #[serde(rename = "came")]
+    pub actual: Option<ActualToken>,
 }
 
 /// A token and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Guess {
+pub struct TokenProbability {
     /// The token id.
     pub id: u32,
     /// Its text.
@@ -51,12 +52,12 @@ pub struct Guess {
     pub probability: f64,
 }
 
-/// The actual next token, and its probability.
+/// The token that follows in the text, its probability and its rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Came {
+pub struct ActualToken {
     /// The token and its probability.
     #[serde(flatten)]
-    pub guess: Guess,
+    pub entry: TokenProbability,
     /// Its rank among all tokens; 1 is the most probable.
     pub rank: usize,
 }
@@ -120,15 +121,15 @@ impl LayerPrediction {
         next: Option<u32>,
     ) -> Self {
         let probabilities = softmax(&logits.iter().copied().map(f64::from).collect::<Vec<_>>());
-        let guess = |index: usize| {
+        let entry = |index: usize| {
             let id = id_of(index);
-            Guess { id, token: tokenizer.piece(id), probability: probabilities[index] }
+            TokenProbability { id, token: tokenizer.piece(id), probability: probabilities[index] }
         };
-        let came = next.map(|id| {
+        let actual = next.map(|id| {
             let logit = logits[id as usize];
-            Came { rank: 1 + logits.iter().filter(|other| **other > logit).count(), guess: guess(id as usize) }
+            ActualToken { rank: 1 + logits.iter().filter(|other| **other > logit).count(), entry: entry(id as usize) }
         });
-        Self { layer, top: largest(logits, n_top).into_iter().map(guess).collect(), came }
+        Self { layer, top: largest(logits, n_top).into_iter().map(entry).collect(), actual }
     }
 }
 
@@ -186,41 +187,41 @@ mod tests {
     use tinderbox_model::config::ModelConfig;
 
     #[test]
-    fn the_last_layer_predicts_what_the_model_does() {
+    fn last_layer_prediction_equals_model_prediction() {
         for tie_embeddings in [true, false] {
             let model = testing::model(&ModelConfig { tie_embeddings, ..small_config() });
             let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello"));
-            let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("read");
+            let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("finite values");
             let logits = model.forward(prompt.tokens(&model.device()));
-            let expected = host(activation::softmax(logits, 2)).expect("read"); // [1, T, V]
+            let expected = host(activation::softmax(logits, 2)).expect("finite values"); // [1, T, V]
             for (position, at) in lens.positions.iter().enumerate() {
                 assert_eq!((at.position, at.stages.len()), (position, 3));
-                let last = at.stages.last().expect("three stages");
+                let last = at.stages.last().expect("a lens has the embedding and every layer");
                 assert_eq!(last.layer, Some(1));
-                for guess in &last.top {
-                    let probability = expected[position * 256 + guess.id as usize];
-                    assert!((guess.probability - f64::from(probability)).abs() < 1e-6);
+                for entry in &last.top {
+                    let probability = expected[position * 256 + entry.id as usize];
+                    assert!((entry.probability - f64::from(probability)).abs() < 1e-6);
                 }
                 assert!(last.top.is_sorted_by(|a, b| a.probability >= b.probability));
-                let sum: f64 = last.top.iter().map(|guess| guess.probability).sum();
+                let sum: f64 = last.top.iter().map(|entry| entry.probability).sum();
                 assert!((sum - 1.0).abs() < 1e-9);
-                let came = last.came.as_ref();
-                assert_eq!(came.map(|came| came.guess.id), prompt.ids.get(position + 1).copied());
-                assert!(came.is_none_or(|came| last.top[came.rank - 1].id == came.guess.id));
+                let actual = last.actual.as_ref();
+                assert_eq!(actual.map(|actual| actual.entry.id), prompt.ids.get(position + 1).copied());
+                assert!(actual.is_none_or(|actual| last.top[actual.rank - 1].id == actual.entry.id));
             }
         }
     }
 
     #[test]
-    fn large_logits_have_probabilities() {
+    fn softmax_handles_large_logits() {
         assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
     }
 
     #[test]
-    fn an_answer_is_one_token() {
-        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).expect("three");
+    fn answer_requires_exactly_one_token() {
+        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).expect("the alphabet is not empty");
         let read = |text| Answer::read(text, &tokenizer);
-        assert_eq!(read("b").expect("a token").id, 1);
+        assert_eq!(read("b").expect("the text is one token").id, 1);
         for (text, n) in [("", 0), ("ab", 2)] {
             let error = read(text).unwrap_err();
             assert!(matches!(error, InspectError::NotOneToken { n_tokens, .. } if n_tokens == n));

@@ -9,7 +9,7 @@ use super::vectors::{cosine, dot, largest};
 use tinderbox_model::Gpt;
 use tinderbox_model::tokenizer::{Tokenizer, visible};
 
-/// The number of similar tokens named for each.
+/// The number of similar tokens named for each token.
 const N_NEAREST: usize = 5;
 /// The most rounds of the power iteration for a component.
 const MOST_ROUNDS: usize = 1000;
@@ -32,7 +32,7 @@ pub struct MappedToken {
     pub id: u32,
     /// Its readable form.
     pub text: String,
-    /// How often it occurs in the text.
+    /// The number of its occurrences in the text.
     pub count: u64,
     /// Its place along the first component.
     pub x: f64,
@@ -43,7 +43,7 @@ pub struct MappedToken {
 }
 
 impl EmbeddingMap {
-    /// Maps the tokens that occur most, at most `n_tokens` of them; `counts` has the number of each id, `[V]`.
+    /// Maps the `n_tokens` most frequent tokens; `counts` has the number of occurrences of each id, `[V]`.
     ///
     /// # Errors
     /// If fewer than three tokens occur, or the device fails.
@@ -54,7 +54,7 @@ impl EmbeddingMap {
         if ids.len() < 3 {
             return Err(InspectError::TooFewTokens(ids.len()));
         }
-        let tensor: Vec<i32> = ids.iter().map(|id| i32::try_from(*id).expect("an id")).collect();
+        let tensor: Vec<i32> = ids.iter().map(|id| i32::try_from(*id).expect("ids fit 31 bits")).collect();
         let tensor = Tensor::<2, Int>::from_data(TensorData::new(tensor, [1, ids.len()]), &model.device());
         let vectors = host_tensor(model.embed_tokens(tensor))?;
         let vectors: Vec<&[f32]> = (0..ids.len()).map(|at| vectors.vector(0, at)).collect();
@@ -79,8 +79,8 @@ impl EmbeddingMap {
     }
 }
 
-/// The shares of the variance along the first two principal components, and the place of each vector along them: by power
-/// iteration on the matrix of inner products, which is small however long the vectors are.
+/// The shares of variance of the first two principal components, and the coordinates of each vector along them. Power
+/// iteration runs on the matrix of inner products, whose size does not depend on the length of the vectors.
 fn components(vectors: &[&[f32]]) -> ([f64; 2], Vec<[f64; 2]>) {
     let n = vectors.len();
     let mean: Vec<f64> =
@@ -128,7 +128,7 @@ mod tests {
     use crate::testing::{self, small_config};
 
     #[test]
-    fn components_are_the_directions_of_most_variance() {
+    fn components_follow_largest_variance() {
         // Points of an ellipse: 3 long along (1, 1, 0), 1 along (1, -1, 0), with nothing along the third axis.
         let half = 0.5_f32.sqrt();
         let points: Vec<[f32; 3]> = [(3.0, 0.0), (-3.0, 0.0), (0.0, 1.0), (0.0, -1.0)]
@@ -142,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_are_mapped_and_the_most_similar_named() {
+    fn map_keeps_frequent_tokens_and_names_neighbours() {
         let (model, tokenizer) = (testing::model(&small_config()), Tokenizer::byte());
         let mut counts = vec![0; 256];
         b"to be or not to be".iter().for_each(|byte| counts[usize::from(*byte)] += 1);
-        let map = EmbeddingMap::new(&model, &tokenizer, &counts, 4).expect("mapped");
+        let map = EmbeddingMap::new(&model, &tokenizer, &counts, 4).expect("three tokens occur");
         assert_eq!(map.tokens.iter().map(|token| token.count).collect::<Vec<_>>(), [5, 4, 3, 2]);
         for token in &map.tokens {
             assert_eq!(token.nearest.len(), 3);

@@ -31,7 +31,7 @@ impl HeadSelection {
     /// Selects one layer or all, and one head or all.
     ///
     /// # Errors
-    /// If there is no such layer or head.
+    /// If the layer or head is out of range.
     pub fn new(layer: Option<usize>, head: Option<usize>, config: &ModelConfig) -> Result<Self, InspectError> {
         let range = |what, index: Option<usize>, of, n| match index {
             Some(index) if index >= n => Err(InspectError::OutOfRange { what, index, of, n }),
@@ -47,7 +47,7 @@ impl HeadSelection {
         self.layers.clone().map(|layer| self.heads.clone().map(|head| value(layer, head)).collect()).collect()
     }
 
-    /// The layer and head with the largest value, the first among equals; `None` if none is selected.
+    /// The layer and head with the largest value, the first among equals; `None` if the selection is empty.
     pub(crate) fn highest(&self, value: impl Fn(usize, usize) -> f64) -> Option<[usize; 2]> {
         let heads = self.layers.clone().flat_map(|layer| self.heads.clone().map(move |head| [layer, head]));
         let values = heads.map(|[layer, head]| ([layer, head], value(layer, head)));
@@ -147,27 +147,27 @@ mod tests {
     use tinderbox_model::config::PositionKind;
 
     #[test]
-    fn the_strongest_come_first_and_of_equals_the_earlier() {
+    fn strongest_sorts_by_weight_then_position() {
         let row = [0.25, 0.5, 0.25, 0.0];
         assert_eq!(strongest(&row, 2), [(1, 0.5), (0, 0.25)]);
         assert_eq!(strongest(&row, 9).len(), 3);
     }
 
     #[test]
-    fn a_selection_is_within_the_model() {
+    fn selection_stays_within_model() {
         let select = |layer, head| HeadSelection::new(layer, head, &small_config());
-        assert_eq!(select(None, None).expect("all").layers, 0..2);
-        assert_eq!(select(Some(1), Some(3)).expect("last").single(), Some((1, 3)));
-        assert_eq!(select(Some(1), None).expect("a layer").single(), None);
+        assert_eq!(select(None, None).expect("the model has heads").layers, 0..2);
+        assert_eq!(select(Some(1), Some(3)).expect("the last head exists").single(), Some((1, 3)));
+        assert_eq!(select(Some(1), None).expect("the layer exists").single(), None);
     }
 
     #[test]
-    fn every_layer_has_its_similarities() {
+    fn similarity_covers_every_layer() {
         let config = ModelConfig { position: PositionKind::Rope, ..small_config() };
-        let selection = HeadSelection::new(None, None, &config).expect("is there");
+        let selection = HeadSelection::new(None, None, &config).expect("the selection is within the model");
         let model = testing::model(&config);
         let it = PromptAttention::new(&model, &prompt("hello"), &selection, &PromptAttention::DETAILS);
-        let similarity = it.expect("captured").similarity();
+        let similarity = it.expect("finite values").similarity();
         assert_eq!(similarity.len(), 3);
         let at = |i: usize, j: usize| i * (i + 1) / 2 + j;
         for stage in &similarity {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn cosines_are_of_angles() {
+    fn pairwise_cosines_match_angles() {
         let vectors = HostTensor { shape: vec![1, 4, 2], values: vec![3.0, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 0.0] };
         let half = 0.5_f32.sqrt();
         let expected = [1.0, half, 1.0, -1.0, -half, 1.0, 0.0, 0.0, 0.0, 0.0];

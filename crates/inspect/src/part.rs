@@ -1,4 +1,4 @@
-//! The parts of a model that write to its residual stream, and forward passes in which their values are replaced.
+//! The parts of a model that write to its residual stream, and the probe that replaces their values.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use serde::Serialize;
 use tinderbox_model::config::ModelConfig;
 use tinderbox_model::probe::{Point, Probe, Site};
 
-/// A part of a model, or a point in its residual stream, whose values can be replaced.
+/// A part of a model, or a point in its residual stream, that a probe can replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "layers and heads count from 0")]
-pub enum Part {
-    /// The token (and position) embeddings, with which the residual stream begins.
+pub enum ModelPart {
+    /// The start of the residual stream: token and position embeddings.
     Embedding,
     /// The values gathered by one head, before the output projection.
     Head { layer: usize, head: usize },
@@ -26,7 +26,7 @@ pub enum Part {
     Residual { layer: usize },
 }
 
-impl Part {
+impl ModelPart {
     /// All parts that write to the residual stream: each layer's heads, whole attention and feed-forward layer.
     #[must_use]
     pub fn writers(config: &ModelConfig) -> Vec<Self> {
@@ -51,7 +51,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ModelPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedding => f.write_str("embedding"),
@@ -67,16 +67,16 @@ impl fmt::Display for Part {
 #[derive(Clone, Debug)]
 pub enum Substitute {
     Zero,
-    /// The same vector at every position: `[C]`, or for heads `[H * D]`, of which a head takes its slice.
+    /// The same vector at every position: `[C]`, or for heads `[H * D]`, from which a head takes its slice.
     Mean(Tensor<1>),
-    /// All values of another pass at the part's site, row-major.
+    /// All values of another forward pass at the part's site, row-major.
     Recorded(Tensor<1>),
 }
 
-/// A part whose values are replaced.
+/// A part and the values that replace its own.
 #[derive(Clone, Debug)]
 pub struct Replacement {
-    pub part: Part,
+    pub part: ModelPart,
     /// The only position to replace, counted from 0; `None` for all.
     pub position: Option<usize>,
     /// The new values.
@@ -89,8 +89,8 @@ pub struct Replace(pub Vec<Replacement>);
 
 impl Replace {
     /// Replaces these parts by zeros, at all positions.
-    pub fn by_zeros(parts: &[Part]) -> Self {
-        let zero = |part: &Part| Replacement { part: *part, position: None, substitute: Substitute::Zero };
+    pub fn by_zeros(parts: &[ModelPart]) -> Self {
+        let zero = |part: &ModelPart| Replacement { part: *part, position: None, substitute: Substitute::Zero };
         Self(parts.iter().map(zero).collect())
     }
 }
@@ -113,7 +113,7 @@ impl Replacement {
         let dims = value.dims();
         let (heads, positions) = (1, D - 2);
         let ranges: [Range<usize>; D] = std::array::from_fn(|dim| match (self.part, self.position) {
-            (Part::Head { head, .. }, _) if dim == heads => head..head + 1,
+            (ModelPart::Head { head, .. }, _) if dim == heads => head..head + 1,
             (_, Some(position)) if dim == positions => position..position + 1,
             _ => 0..dims[dim],
         });
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_writer_is_named_once() {
+    fn writers_are_listed_once() {
         let config = ModelConfig { n_layers: 2, n_heads: 2, ..ModelConfig::default() }.with_derived();
-        let names: Vec<String> = Part::writers(&config).iter().map(ToString::to_string).collect();
+        let names: Vec<String> = ModelPart::writers(&config).iter().map(ToString::to_string).collect();
         let of_layer = |layer| ["head 0", "head 1", "attention", "mlp"].map(|part| format!("layer {layer} {part}"));
         assert_eq!(names, [0, 1].map(of_layer).concat());
-        let head = Part::Head { layer: 1, head: 0 };
-        assert_eq!(serde_json::to_string(&head).expect("plain data"), r#"{"part":"head","layer":1,"head":0}"#);
+        let head = ModelPart::Head { layer: 1, head: 0 };
+        assert_eq!(serde_json::to_string(&head).expect("a part serializes"), r#"{"part":"head","layer":1,"head":0}"#);
         assert_eq!(head.site().to_string(), "blocks.1.attention.heads");
     }
 
@@ -158,19 +158,19 @@ mod tests {
     }
 
     fn replaced<const D: usize>(
-        part: Part,
+        part: ModelPart,
         position: Option<usize>,
         substitute: Substitute,
         value: Tensor<D>,
     ) -> Vec<f32> {
         let mut probe = Replace(vec![Replacement { part, position, substitute }]);
-        probe.visit(part.site(), value).into_data().try_to_vec().expect("f32")
+        probe.visit(part.site(), value).into_data().try_to_vec().expect("the values are f32")
     }
 
     #[test]
-    fn only_the_part_at_its_positions_is_replaced() {
+    fn replacement_touches_only_its_part_and_position() {
         use Substitute::{Mean, Recorded, Zero};
-        let head = Part::Head { layer: 0, head: 1 };
+        let head = ModelPart::Head { layer: 0, head: 1 };
         for (position, substitute, expected) in [
             (None, Zero, [0.0, 0.0, 0.0, 0.0]),
             (Some(1), Zero, [5.0, 6.0, 0.0, 0.0]),
@@ -180,18 +180,18 @@ mod tests {
             let heads = replaced(head, position, substitute, counted([1, 2, 2, 2])); // [B, H, T, D]
             assert_eq!(heads, [[1.0, 2.0, 3.0, 4.0], expected].concat());
         }
-        let mlp = |position, substitute| replaced(Part::Mlp { layer: 0 }, position, substitute, counted([1, 2, 2]));
+        let mlp = |position, substitute| replaced(ModelPart::Mlp { layer: 0 }, position, substitute, counted([1, 2, 2]));
         assert_eq!(mlp(None, Mean(counted([2]).neg())), [-1.0, -2.0, -1.0, -2.0]);
         assert_eq!(mlp(Some(1), Recorded(counted([4]).neg())), [1.0, 2.0, -3.0, -4.0]);
     }
 
     #[test]
-    fn other_sites_pass_as_they_are() {
-        let part = Part::Mlp { layer: 1 };
+    fn replacement_leaves_other_sites_unchanged() {
+        let part = ModelPart::Mlp { layer: 1 };
         let mut probe = Replace::by_zeros(&[part]);
-        for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
+        for other in [ModelPart::Mlp { layer: 0 }, ModelPart::Attention { layer: 1 }] {
             let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();
-            assert_eq!(seen.try_to_vec::<f32>().expect("f32"), [1.0, 2.0]);
+            assert_eq!(seen.try_to_vec::<f32>().expect("the values are f32"), [1.0, 2.0]);
         }
     }
 }

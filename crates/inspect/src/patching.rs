@@ -1,5 +1,5 @@
-//! Activation patching: finds the parts that carry the difference between two texts, by patching values of one pass
-//! into the other.
+//! Activation patching: finds the parts that carry the difference between two texts by patching values of one forward
+//! pass into the other.
 //!
 //! Source: Meng et al. 2022, "Locating and Editing Factual Associations in GPT", section 2 (causal tracing); Wang
 //! et al. 2022, "Interpretability in the Wild", section 3.
@@ -8,12 +8,12 @@ use burn::tensor::{Int, Tensor};
 use serde::Serialize;
 
 use super::capture::{capture, host};
-use super::part::{Part, Replace, Replacement, Substitute};
+use super::part::{ModelPart, Replace, Replacement, Substitute};
 use super::{Answer, InspectError, Prompt, Recording};
 use tinderbox_model::Gpt;
 use tinderbox_model::probe::Point;
 
-/// The effect of patching: how far each part's values from another text move a prediction towards that text's.
+/// The effect of patching: how far each part's values from another text move the prediction towards that text's.
 ///
 /// The prediction is the logit of one token minus that of another. Values are patched into the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct Patching {
     pub from_difference: f64,
     /// The effect of each part, patched at all positions, in descending order.
     pub parts: Vec<Patched>,
-    /// The share if the residual stream is patched at one token, at the embedding and after each layer: `[1 + L][T]`.
+    /// The share from patching the residual stream at one token, at the embedding and after each layer: `[1 + L][T]`.
     pub residual: Vec<Vec<f64>>,
 }
 
@@ -43,11 +43,10 @@ pub struct Patching {
 pub struct Patched {
     /// The part.
     #[serde(flatten)]
-    pub part: Part,
+    pub part: ModelPart,
     /// The logit difference.
     pub difference: f64,
-    /// The position of the difference between that of the prompt, 0, and that of the other prompt, 1. It may be beyond
-    /// either.
+    /// How far the difference has moved from the prompt's, 0, to the other prompt's, 1; it may go past either.
     pub share: f64,
 }
 
@@ -56,8 +55,8 @@ impl Patching {
     /// first of `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
-    /// In the same cases as [`Patching::check`] and [`capture()`], and if both answers are the same or equally far
-    /// apart after both prompts.
+    /// In the same cases as [`Patching::check`] and [`capture()`], if both answers are the same, or if their difference is
+    /// the same after both prompts.
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],
@@ -76,7 +75,7 @@ impl Patching {
             Ok::<f64, InspectError>(f64::from(answer) - f64::from(against))
         };
         let plain = difference(Vec::new())?;
-        let last = Part::Residual { layer: model.config().n_layers - 1 };
+        let last = ModelPart::Residual { layer: model.config().n_layers - 1 };
         let other = difference(vec![patcher.from(last, None)])?; // the other pass, completely
         let share = |difference: f64| (difference - plain) / (other - plain);
         if !share(other).is_finite() {
@@ -86,13 +85,13 @@ impl Patching {
             let difference = difference(vec![patcher.from(part, None)])?;
             Ok(Patched { part, difference, share: share(difference) })
         };
-        let parts = Part::writers(model.config()).into_iter().map(with_part);
+        let parts = ModelPart::writers(model.config()).into_iter().map(with_part);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
         parts.sort_by(|a, b| b.share.abs().total_cmp(&a.share.abs())); // stable
 
-        let layers = (0..model.config().n_layers).map(|layer| Part::Residual { layer });
+        let layers = (0..model.config().n_layers).map(|layer| ModelPart::Residual { layer });
         let mut residual = Vec::new();
-        for stage in std::iter::once(Part::Embedding).chain(layers) {
+        for stage in std::iter::once(ModelPart::Embedding).chain(layers) {
             // Before the first differing token both passes are the same, and later tokens cannot change the prediction.
             let carries = first_difference(&prompt.ids, &from.ids)..=position;
             let at_one = |at: usize| match carries.contains(&at) {
@@ -118,7 +117,7 @@ impl Patching {
     /// Checks that two prompts can be compared at a prediction.
     ///
     /// # Errors
-    /// If their lengths differ, if there is no such position, or if they do not differ up to it.
+    /// If their lengths differ, `position` is past their end, or they are equal up to it.
     pub fn check([prompt, from]: [&Prompt; 2], position: usize) -> Result<(), InspectError> {
         if prompt.len() != from.len() {
             return Err(InspectError::UnequalLengths { prompt: prompt.len(), from: from.len() });
@@ -157,7 +156,7 @@ impl<'a> Patcher<'a> {
     }
 
     /// Replaces a part's values with those of the other pass.
-    fn from(&self, part: Part, position: Option<usize>) -> Replacement {
+    fn from(&self, part: ModelPart, position: Option<usize>) -> Replacement {
         let site = part.site();
         let values = &*self.from.get(site.block_idx, site.point).values;
         let substitute = Substitute::Recorded(Tensor::from_floats(values, &self.model.device()));
@@ -188,43 +187,43 @@ mod tests {
     }
 
     fn answers() -> [Answer; 2] {
-        ["a", "b"].map(|text| Answer::read(text, &Tokenizer::byte()).expect("a byte"))
+        ["a", "b"].map(|text| Answer::read(text, &Tokenizer::byte()).expect("the text is one byte"))
     }
 
     #[test]
-    fn nothing_replaced_is_the_plain_pass_and_everything_is_the_other() {
+    fn patching_nothing_or_everything_reproduces_either_pass() {
         check(&model());
         check(&louder(&ModelConfig { parallel_residual: true, attention_window: vec![0, 5], ..config() }, 256));
     }
 
     fn check(model: &Gpt) {
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
-        let patcher = Patcher::new(model, [&one, &other]).expect("read");
+        let patcher = Patcher::new(model, [&one, &other]).expect("finite values");
         // With any probe, attention takes the path that materializes the weights.
         let pass =
-            |of| capture(model, of, &[Point::Logits]).expect("read").get(None, Point::Logits).vector(0, 10).to_vec();
-        let logits = |replacements| patcher.logits(replacements, 10).expect("read");
+            |of| capture(model, of, &[Point::Logits]).expect("finite values").get(None, Point::Logits).vector(0, 10).to_vec();
+        let logits = |replacements| patcher.logits(replacements, 10).expect("finite values");
         assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
-        let fused = host(model.forward(one.tokens(&model.device())).narrow(1, 10, 1)).expect("read");
+        let fused = host(model.forward(one.tokens(&model.device())).narrow(1, 10, 1)).expect("finite values");
         assert!(fused.iter().zip(logits(Vec::new())).all(|(a, b)| (a - b).abs() < 1e-4));
         assert_ne!(pass(&one), pass(&other));
 
         let all = |part| patcher.from(part, None);
-        let (embedding, last) = (all(Part::Embedding), all(Part::Residual { layer: 2 }));
-        let everything = Part::writers(model.config()).into_iter().map(all).chain([embedding.clone()]).collect();
+        let (embedding, last) = (all(ModelPart::Embedding), all(ModelPart::Residual { layer: 2 }));
+        let everything = ModelPart::writers(model.config()).into_iter().map(all).chain([embedding.clone()]).collect();
         for replacements in [vec![last], vec![embedding], everything] {
             assert_eq!(logits(replacements), pass(&other), "to the bit");
         }
-        let heads = (0..4).map(|head| all(Part::Head { layer: 1, head })).collect();
-        let attention = all(Part::Attention { layer: 1 });
+        let heads = (0..4).map(|head| all(ModelPart::Head { layer: 1, head })).collect();
+        let attention = all(ModelPart::Attention { layer: 1 });
         assert_eq!(logits(heads), logits(vec![attention]), "all heads of a layer are its attention");
     }
 
     #[test]
-    fn shares_go_from_one_text_to_the_other() {
+    fn shares_span_from_prompt_to_other_prompt() {
         let model = model();
         let (one, other) = (prompt("the bank of"), prompt("the bunk of"));
-        let it = Patching::new(&model, [&one, &other], 10, answers()).expect("patched");
+        let it = Patching::new(&model, [&one, &other], 10, answers()).expect("the prompts are comparable");
         assert_eq!(it.parts.len(), 3 * (4 + 2));
         assert!(it.parts.is_sorted_by(|a, b| a.share.abs() >= b.share.abs()));
         assert!((it.difference - it.from_difference).abs() > 1e-3);
@@ -238,13 +237,13 @@ mod tests {
         let is = |share: f64, expected: f64| (share - expected).abs() < 1e-9;
         assert!(is(it.residual[0][5], 1.0) && it.residual[0][6..].iter().all(|share| is(*share, 0.0)));
         assert!(is(it.residual[3][10], 1.0) && it.residual[3][..10].iter().all(|share| is(*share, 0.0)));
-        let earlier = Patching::new(&model, [&one, &other], 7, answers()).expect("patched");
+        let earlier = Patching::new(&model, [&one, &other], 7, answers()).expect("the prompts are comparable");
         assert!(is(earlier.residual[3][7], 1.0));
         assert!(earlier.residual.iter().all(|row| row[8..] == [0.0; 3]));
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn patching_refuses_incomparable_prompts() {
         let model = model();
         let new = |one: &str, other: &str, position, answers| {
             let (one, other) = (prompt(one), prompt(other));

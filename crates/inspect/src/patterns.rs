@@ -1,17 +1,17 @@
-//! Quantifies attention patterns: scores of a matrix whose rows sum to 1, and a name by thresholds.
+//! Scores of attention patterns, and a name chosen by thresholds.
 //!
-//! Most scores are a mean mass: how much of its attention a token gives to certain tokens. A row counts only if it sees
-//! both such a token and another: the first token of a causal map has no choice.
+//! Most scores are a mean mass: the share of its attention that a token gives to certain tokens. A row counts only if it
+//! sees both such a token and another: the first token of a causal map has no choice.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The distance up to which a token counts as near, in tokens; in sequences below four times that, a quarter, at least
-/// 1.
+/// Tokens up to this distance count as near; in sequences shorter than four times that, up to a quarter of the length, at
+/// least 1.
 const NEAR: usize = 4;
 
-/// The mass from which a head mostly attends to one kind of token: no other kind can have as much.
+/// From this mass on, a head mostly attends to one kind of token: no other kind can have as much.
 const MOSTLY: f64 = 0.5;
 
 /// A running mean.
@@ -39,7 +39,7 @@ impl FromIterator<f64> for Mean {
     }
 }
 
-/// The largest distance of the sum of a row from 1: maps printed with two digits are maps too.
+/// The tolerance of a row's sum, which accepts maps printed with two digits.
 const ROW_TOLERANCE: f64 = 0.02;
 
 /// The attention weights of one head: for each query, its weights on the keys that it sees, which sum to 1.
@@ -47,7 +47,7 @@ const ROW_TOLERANCE: f64 = 0.02;
 pub(super) struct HeadMap<'a>(Vec<&'a [f32]>);
 
 impl<'a> HeadMap<'a> {
-    /// The map of causal weights, `[T, T]`, queries then keys, of which only those up to the diagonal count.
+    /// The map of causal weights, `[T, T]`, queries then keys; weights above the diagonal are ignored.
     ///
     /// # Panics
     /// If there are not `n_tokens * n_tokens` weights, one is negative, or a row does not sum to 1.
@@ -73,7 +73,7 @@ impl<'a> HeadMap<'a> {
         self.0.iter().filter(|row| row.len() > 1).map(|row| f(row)).collect()
     }
 
-    /// The mean attention to the keys for which `is_meant(query, key)`, over the rows that see such a key and another.
+    /// The mean attention to keys with `is_meant(query, key)`, over the rows that see such a key and another.
     fn mass(&self, is_meant: impl Fn(usize, usize) -> bool) -> Mean {
         let of_row = |(query, row): (usize, &&[f32])| {
             let meant = (0..row.len()).filter(|key| is_meant(query, *key));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn close(score: Option<f64>, expected: f64) {
-        let score = score.expect("a row that counts");
+        let score = score.expect("a row was counted");
         assert!((score - expected).abs() < 1e-4, "{score} is not {expected}");
     }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn even_rows_have_the_largest_entropy() {
+    fn uniform_rows_have_largest_entropy() {
         let it = both_ways(&[&[0.25; 4][..]; 4]);
         close(it.entropy_bits, 2.0);
         close(it.entropy, 1.0);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn sharp_maps_have_one_pattern() {
+    fn sharp_maps_score_one_pattern() {
         // In the tokens a b a b, the third attends to the previous one and not to its duplicate.
         let it = causal(&pointing(&[0, 0, 1, 2]), &[1, 2, 1, 2], 2);
         for (score, expected) in [
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_choice_do_not_count() {
+    fn scores_skip_rows_without_choice() {
         assert_eq!(causal(&[1.0], &[7], 1), HeadScores::default());
         let it = causal(&pointing(&[0, 1]), &[1, 2], 2);
         assert_eq!(it.local, None, "all is near");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_above_the_diagonal_of_a_causal_map_counts() {
+    fn causal_map_ignores_weights_above_diagonal() {
         close(causal(&[1.0, 9.0, 0.5, 0.5], &[1, 2], 2).diagonal, 0.5);
     }
 
@@ -345,7 +345,7 @@ mod tests {
     /// The sample patterns of "Self-Attention Mechanism" (AITutorials.site, Transformers Architecture, tutorial 3),
     /// section "What Do Different Attention Patterns Mean?".
     #[test]
-    fn the_documents_patterns_are_what_it_calls_them() {
+    fn tutorial_patterns_get_their_names() {
         let diagonal = both_ways(&[&[0.9, 0.05, 0.05], &[0.05, 0.9, 0.05], &[0.05, 0.05, 0.9]]);
         let uniform = both_ways(&[&[0.33; 3][..]; 3]);
         let focused = both_ways(&[&[0.05, 0.90, 0.05], &[0.10, 0.10, 0.80], &[0.85, 0.10, 0.05]]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_causal_map_has_the_name_of_its_pattern() {
+    fn causal_maps_get_names_of_their_patterns() {
         let ids: Vec<u32> = (0..32).collect();
         let kind_of = |weight: &dyn Fn(usize, usize) -> f32| {
             let row = |query| (0..32).map(move |key| if key <= query { weight(query, key) } else { 0.0 });
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_special_comes_before_the_general() {
+    fn kind_prefers_special_over_general() {
         let of = |induction, previous_token| HeadScores {
             induction: Some(induction),
             previous_token: Some(previous_token),

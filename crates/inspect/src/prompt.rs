@@ -104,7 +104,7 @@ impl Prompt {
         to_tensor(&self.ids, device)
     }
 
-    /// Checks that there is a token at `position`.
+    /// Checks that `position` is within the prompt.
     pub(super) fn check(&self, position: usize) -> Result<(), InspectError> {
         match position < self.len() {
             true => Ok(()),
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str, context_length: usize) -> Prompt {
-        Prompt::read(text, &Tokenizer::byte(), context_length).expect("bytes")
+        Prompt::read(text, &Tokenizer::byte(), context_length).expect("any text encodes as bytes")
     }
 
     #[test]
-    fn pieces_can_be_seen() {
+    fn pieces_show_invisible_characters() {
         let prompt = read("a \n\t\0", 8);
         assert_eq!(prompt.pieces, ["a", "·", "↵", "→", "\u{fffd}"]);
         assert_eq!(prompt.texts, ["a", " ", "\n", "\t", "\0"]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_character_is_shown_as_its_bytes() {
+    fn partial_characters_show_their_bytes() {
         let prompt = read("é", 8);
         assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
         assert_eq!(prompt.whole_pieces(), ["é"]);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_context_is_left_out_at_the_front() {
+    fn long_prompt_loses_its_start() {
         let prompt = read("abcdef", 4);
         assert_eq!(prompt.ids, b"cdef".map(u32::from));
         assert_eq!(prompt.n_dropped, 2);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_where_it_ends_last() {
+    fn position_of_finds_last_occurrence() {
         let prompt = read("a cat, é cat.", 20);
         for (text, position) in [("cat", Some(12)), ("é", Some(8)), ("a cat", Some(4)), ("dog", None), ("", None)] {
             assert_eq!(prompt.position_of(text), position, "{text}");

@@ -1,9 +1,9 @@
 //! Reads a text, and continues it, with some parts of the model removed.
 
 use super::capture::{LOGITS, finite};
-use super::part::{Part, Replace};
+use super::part::{ModelPart, Replace};
 use super::prompt::to_tensor;
-use super::{Guess, InspectError, LayerPrediction, Prompt};
+use super::{TokenProbability, InspectError, LayerPrediction, Prompt};
 use tinderbox_model::Gpt;
 use tinderbox_model::config::GenerateConfig;
 use tinderbox_model::generate::{ChooseToken, Sampler};
@@ -15,7 +15,7 @@ pub struct Reading {
     /// The loss of each token except the first, in nats: `[T - 1]`.
     pub losses: Vec<f64>,
     /// The most probable next tokens, in descending order.
-    pub next: Vec<Guess>,
+    pub next: Vec<TokenProbability>,
 }
 
 impl Reading {
@@ -27,7 +27,7 @@ impl Reading {
         model: &Gpt,
         tokenizer: &Tokenizer,
         prompt: &Prompt,
-        removed: &[Part],
+        removed: &[ModelPart],
         n_top: usize,
     ) -> Result<Self, InspectError> {
         let logits = model.forward_with(prompt.tokens(&model.device()), &mut Replace::by_zeros(removed));
@@ -46,9 +46,8 @@ impl Reading {
     }
 }
 
-/// The bits that a model needs for each token of a text, `[T]`: its loss in base 2. `None` for the first token, which is
-/// not predicted. A text longer than the context is read in windows of that length, of which each begins with the last
-/// token of the one before.
+/// The loss of each token of a text in bits, `[T]`; `None` for the first token, which is not predicted. A text longer than
+/// the context is read in windows of that length, each starting with the last token of the previous one.
 ///
 /// # Errors
 /// In the same cases as [`Reading::new`].
@@ -69,11 +68,11 @@ pub fn bits(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<O
 ///
 /// # Errors
 /// In the same cases as [`Reading::new`].
-pub fn write_on(
+pub fn generate_greedily(
     model: &Gpt,
     tokenizer: &Tokenizer,
     prompt: &Prompt,
-    removed: &[Part],
+    removed: &[ModelPart],
     n_tokens: usize,
 ) -> Result<Vec<u32>, InspectError> {
     let likeliest = GenerateConfig { temperature: 0.0, ..GenerateConfig::default() };
@@ -107,7 +106,7 @@ mod tests {
     use crate::predictions;
     use crate::testing::{louder, prompt, small_config, with_zero_rows};
 
-    const REMOVED: [Part; 2] = [Part::Head { layer: 0, head: 2 }, Part::Head { layer: 1, head: 1 }];
+    const REMOVED: [ModelPart; 2] = [ModelPart::Head { layer: 0, head: 2 }, ModelPart::Head { layer: 1, head: 1 }];
 
     /// The model, and the same with output projections that ignore the removed heads.
     fn maimed() -> (Gpt, Gpt) {
@@ -117,51 +116,51 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_head_is_one_that_nothing_reads() {
+    fn removed_head_equals_unread_head() {
         let ((model, maimed), tokenizer, prompt) = (maimed(), Tokenizer::byte(), prompt("hello"));
-        let whole = Reading::new(&model, &tokenizer, &prompt, &[], 5).expect("read");
-        let without = Reading::new(&model, &tokenizer, &prompt, &REMOVED, 5).expect("read");
-        let expected = Reading::new(&maimed, &tokenizer, &prompt, &[], 5).expect("read");
+        let whole = Reading::new(&model, &tokenizer, &prompt, &[], 5).expect("finite values");
+        let without = Reading::new(&model, &tokenizer, &prompt, &REMOVED, 5).expect("finite values");
+        let expected = Reading::new(&maimed, &tokenizer, &prompt, &[], 5).expect("finite values");
         let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
         assert_eq!(without.losses.len(), 4);
         assert!(close(&without.losses, &expected.losses) && !close(&without.losses, &whole.losses));
         let mean = without.losses.iter().sum::<f64>() / 4.0;
         assert_eq!(without.loss(), Some(mean));
-        let predicted = predictions(&model, &tokenizer, &prompt, 5).expect("read");
+        let predicted = predictions(&model, &tokenizer, &prompt, 5).expect("finite values");
         for (loss, prediction) in whole.losses.iter().zip(&predicted) {
-            let came = prediction.came.as_ref().expect("a token came");
-            assert!((loss + came.guess.probability.ln()).abs() < 1e-4);
+            let actual = prediction.actual.as_ref().expect("a next token");
+            assert!((loss + actual.entry.probability.ln()).abs() < 1e-4);
         }
-        let ids = |guesses: &[Guess]| guesses.iter().map(|guess| guess.id).collect::<Vec<_>>();
+        let ids = |top: &[TokenProbability]| top.iter().map(|entry| entry.id).collect::<Vec<_>>();
         assert_eq!(ids(&whole.next), ids(&predicted[4].top));
     }
 
     #[test]
-    fn bits_of_a_long_text_are_those_of_its_windows() {
+    fn bits_of_long_text_come_from_windows() {
         let (model, tokenizer) = (louder(&small_config(), 256), Tokenizer::byte());
         let text = prompt("The quick brown fox jumps over .");
-        let all = bits(&model, &tokenizer, &text).expect("read");
+        let all = bits(&model, &tokenizer, &text).expect("finite values");
         assert_eq!((all.len(), all[0]), (text.len(), None));
         let n = model.config().context_length;
         for start in [0, n - 1] {
             let window = Prompt::of_ids(text.ids[start..start + n].to_vec(), &tokenizer);
-            let losses = Reading::new(&model, &tokenizer, &window, &[], 1).expect("read").losses;
+            let losses = Reading::new(&model, &tokenizer, &window, &[], 1).expect("finite values").losses;
             let close = |(bits, loss): (&Option<f64>, &f64)| (bits.unwrap() * 2.0_f64.ln() - loss).abs() < 1e-6;
             assert!(all[start + 1..].iter().zip(&losses).all(close));
         }
-        assert_eq!(bits(&model, &tokenizer, &prompt("a")).expect("read"), [None]);
+        assert_eq!(bits(&model, &tokenizer, &prompt("a")).expect("finite values"), [None]);
     }
 
     /// With and without the cache, and at most up to the end of the context.
     #[test]
-    fn writing_on_is_reading_again_and_again() {
+    fn greedy_generation_matches_repeated_reading() {
         let ((model, maimed), tokenizer, mut text) = (maimed(), Tokenizer::byte(), prompt("hello"));
-        let written = write_on(&model, &tokenizer, &text, &REMOVED, 100).expect("written");
+        let written = generate_greedily(&model, &tokenizer, &text, &REMOVED, 100).expect("finite values");
         assert_eq!(written.len(), 16 + 1 - 5);
-        assert_eq!(write_on(&maimed, &tokenizer, &text, &[], 100).expect("written"), written);
-        assert_ne!(write_on(&model, &tokenizer, &text, &[], 100).expect("written"), written);
+        assert_eq!(generate_greedily(&maimed, &tokenizer, &text, &[], 100).expect("finite values"), written);
+        assert_ne!(generate_greedily(&model, &tokenizer, &text, &[], 100).expect("finite values"), written);
         for token in written {
-            let next = Reading::new(&model, &tokenizer, &text, &REMOVED, 1).expect("read").next[0].id;
+            let next = Reading::new(&model, &tokenizer, &text, &REMOVED, 1).expect("finite values").next[0].id;
             assert_eq!(next, token);
             text = Prompt::of_ids([&text.ids[..], &[token]].concat(), &tokenizer);
         }

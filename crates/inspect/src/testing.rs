@@ -1,4 +1,4 @@
-//! Small models and prompts for tests, here and of the programs that draw what is measured.
+//! Small models and prompts for the tests of this crate and of the program.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
         edit(path, &mut tensor);
         Some(tensor)
     });
-    edited.expect("the same shapes")
+    edited.expect("edits keep shapes")
 }
 
 /// The model with these rows of some matrices set to zero.
@@ -49,14 +49,14 @@ pub fn with_zero_rows(model: Gpt, matrices: &[(&str, Range<usize>)]) -> Gpt {
     })
 }
 
-/// A model with numbers large enough for every part to matter.
+/// A model with weights large enough for every part to matter.
 pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
     edited(Gpt::new(config, vocab_size, 1, &Device::flex()), |_, tensor| {
         tensor.values.iter_mut().for_each(|x| *x *= 8.0);
     })
 }
 
-/// A model with one head per layer, all zeros but for norm scales of 1 and what `fill` writes.
+/// A model with one head per layer: norm scales of 1, zeros elsewhere, then edited by `fill`.
 pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
     let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
     let config = config.with_derived();
@@ -73,9 +73,9 @@ pub fn attention(
     [layer, head]: [Option<usize>; 2],
     weight: impl Fn(usize, usize, usize) -> f32,
 ) -> PromptAttention {
-    let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
+    let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("any text encodes as bytes");
     let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() }.with_derived();
-    let selection = HeadSelection::new(layer, head, &config).expect("is there");
+    let selection = HeadSelection::new(layer, head, &config).expect("the selection is within the model");
     let t = prompt.len();
     let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
     let recording = Recording::of_weights([n_layers, n_heads, t], &cells.collect::<Vec<_>>());
@@ -83,5 +83,5 @@ pub fn attention(
 }
 
 pub fn prompt(text: &str) -> Prompt {
-    Prompt::read(text, &Tokenizer::byte(), 32).expect("bytes")
+    Prompt::read(text, &Tokenizer::byte(), 32).expect("any text encodes as bytes")
 }

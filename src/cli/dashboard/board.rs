@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn values_belong_to_the_current_step() {
+    fn board_assigns_values_to_current_step() {
         let (mut board, loss) = board();
         for (step, on, value) in [
             (10, MeasuredOn::Train, 4.0),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_history_becomes_coarser_and_keeps_its_shape() {
+    fn long_history_is_thinned_and_keeps_its_shape() {
         let (mut board, loss) = board();
         for step in 0..100_000_u32 {
             board.step = step as usize;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_goes_round_the_metrics() {
+    fn selection_wraps_around_metrics() {
         let (mut board, _) = board();
         board.register(definition("speed", None));
         board.select(-1);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_keeps_its_last_lines() {
+    fn log_keeps_last_lines() {
         let mut board = Board::default();
         for i in 0..MOST_LINES {
             board.note(&format!("{i}\nand more"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_sample_is_the_first() {
+    fn newest_sample_comes_first() {
         let mut board = Board::default();
         for step in 1..=MOST_SAMPLES + 1 {
             board.step = step;

@@ -229,12 +229,12 @@ mod tests {
 
     /// The program of the test below, which starts this test binary again in a terminal.
     #[test]
-    #[ignore = "is run by `a_panic_gives_the_terminal_back`"]
+    #[ignore = "is run by `panic_restores_terminal`"]
     fn panics_under_a_dashboard() {
         let mut dashboard = Dashboard::new(Interrupter::new());
         let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
         let started = Started { run_dir, device, max_steps: 1, ..Started::default() };
-        dashboard.open(&started).expect("a terminal");
+        dashboard.open(&started).expect("a pseudo-terminal opens");
         thread::sleep(2 * FRAME);
         let died = thread::spawn(|| panic!("a panic on purpose")).join();
         assert!(died.is_err());
@@ -242,28 +242,28 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back() {
-        let this = std::env::current_exe().expect("this test binary");
+    fn panic_restores_terminal() {
+        let this = std::env::current_exe().expect("the test binary has a path");
         let mut command = CommandBuilder::new(this);
         let name = "cli::dashboard::tests::panics_under_a_dashboard";
         command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
         command.env("TERM", "xterm-256color");
-        let pty = native_pty_system().openpty(PtySize::default()).expect("a terminal");
-        let mut child = pty.slave.spawn_command(command).expect("it starts");
+        let pty = native_pty_system().openpty(PtySize::default()).expect("a pseudo-terminal opens");
+        let mut child = pty.slave.spawn_command(command).expect("the test binary starts");
         drop(pty.slave);
         let mut output = Vec::new();
         // Reading ends with an error once the other side is closed.
-        pty.master.try_clone_reader().expect("a reader").read_to_end(&mut output).ok();
-        assert!(child.wait().expect("ended").success());
+        pty.master.try_clone_reader().expect("the terminal has a reader").read_to_end(&mut output).ok();
+        assert!(child.wait().expect("the child ended").success());
         let output = String::from_utf8_lossy(&output);
-        let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("taken");
-        let (dashboard, after) = dashboard.split_once("\u{1b}[?1049l").expect("given back");
+        let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("the dashboard took the terminal");
+        let (dashboard, after) = dashboard.split_once("\u{1b}[?1049l").expect("the dashboard restored the terminal");
         assert!(dashboard.contains("runs/mine"), "{output:?}");
         assert!(!dashboard.contains("on purpose"), "{output:?}");
         assert!(after.contains("a panic on purpose"), "{output:?}");
         let after = after.replace("\u{1b}[?25h", "");
         assert!(!after.contains('\u{1b}'), "drawn after it: {output:?}");
-        let modes = format!("{:?}", pty.master.get_termios().expect("a terminal"));
+        let modes = format!("{:?}", pty.master.get_termios().expect("a pseudo-terminal opens"));
         assert!(modes.contains("ICANON") && modes.contains("ISIG"), "{modes}");
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     use crate::train::{Evaluation, Logged};
 
     #[test]
-    fn a_resumed_run_counts_its_evaluations_to_the_last() {
+    fn resumed_run_counts_evaluations() {
         let shared = Shared::default();
         let config = TrainConfig { eval_interval: 250, max_steps: 1001, ..TrainConfig::default() };
         let mut metrics = Metrics::start(Some(Box::new(Renderer(shared.clone()))), &config, 300);

@@ -314,9 +314,9 @@ mod tests {
 
     /// The text that is drawn in a window of this size.
     fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("drawing in memory cannot fail");
         let elapsed = Duration::from_secs(75);
-        terminal.draw(|frame| draw(frame, board, elapsed, is_stopping)).expect("in memory");
+        terminal.draw(|frame| draw(frame, board, elapsed, is_stopping)).expect("drawing in memory cannot fail");
         let cells = terminal.backend().buffer().content().chunks(usize::from(width.max(1)));
         let row = |row: &[ratatui::buffer::Cell]| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>();
         cells.map(|cells| row(cells).trim_end().to_owned() + "\n").collect()
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_seen_at_a_glance() {
+    fn dashboard_shows_run() {
         assert_snapshot!(picture(&running(), 80, 24, false), @r"
         ┌ runs/mine on flex ───────────────────────────────────────────────────────────┐
         │step 300/2,000  15 % ████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_window_has_four_charts_and_the_samples() {
+    fn wide_window_shows_four_charts_and_samples() {
         let mut board = running();
         board.register(definition("gradient norm", None));
         board.register(definition("peak memory", Some("MiB")));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_window_is_used_everywhere() {
+    fn large_window_leaves_no_pane_empty() {
         let mut board = running();
         board.register(definition("gradient norm", None));
         board.measured(&definition("gradient norm", None).metric_id, MeasuredOn::Train, 0.5);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_stand_out_on_black_and_on_white() {
+    fn colours_contrast_with_black_and_white() {
         for color in [TRAIN, VAL, QUIET, WARNING] {
             let Color::Indexed(index @ 16..) = color else { panic!("{color} is the reader's own") };
             let l = luminance(color_of_256(index)) + 0.05;
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_has_the_values() {
+    fn small_window_shows_values() {
         assert_snapshot!(picture(&running(), 44, 7, true), @r"
         step 300/2,000  15 % ███░░░░░░░░░░░░░░░░░░░░
         training   evaluations 1/8   1 min 15 s elap
@@ -443,13 +443,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_window_has_the_step_and_the_loss() {
+    fn tiny_window_shows_step_and_loss() {
         let picture = picture(&running(), 20, 5, false);
         assert!(["step 300/2,000", "loss", "1.1000"].iter().all(|part| picture.contains(part)), "{picture}");
     }
 
     #[test]
-    fn before_the_first_value_there_is_none() {
+    fn empty_board_shows_no_numbers() {
         for board in [begun(), Board::default()] {
             let picture = picture(&board, 100, 30, false);
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_too_small() {
+    fn draw_fits_any_window() {
         for board in [Board::default(), begun(), running()] {
             for (width, height) in [(0, 0), (1, 1), (20, 5), (1, 100), (300, 1), (75, 21), (500, 200)] {
                 let picture = picture(&board, width, height, true);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_has_a_chart_too() {
+    fn constant_and_extreme_values_are_charted() {
         let mut board = begun();
         let loss = definition("loss", None).metric_id;
         for value in [0.0, -3.0, 1e300, -1e300] {
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_say_enough() {
+    fn number_keeps_significant_digits() {
         for (x, text) in [
             (0.0, "0"),
             (3e-4, "3.00e-4"),

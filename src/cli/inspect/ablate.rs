@@ -10,7 +10,7 @@ use super::output::{Colors, Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::{Subject, note};
 use crate::data::BatchSource;
-use crate::inspect::{Ablation, Part, Removal};
+use crate::inspect::{Ablation, ModelPart, Removal};
 use crate::view;
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (context_length, batch_size) = (opened.config.model.context_length, opened.config.train.batch_size);
     let batches = || text.spread(context_length, batch_size, args.max_batches.unwrap_or(usize::MAX));
     let n_batches = batches().count();
-    let n_parts = Part::writers(&opened.config.model).len();
+    let n_parts = ModelPart::writers(&opened.config.model).len();
     let n_losses = 1 + n_parts * methods.len();
     note(format!("measuring {n_losses} losses, each over {n_batches} batches ..."));
     let ablation = Ablation::new(&opened.model, batches, methods)?;

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_where_they_can_be_seen() {
+    fn palette_follows_terminal_and_choice() {
         let with = |set: &'static [(&str, &str)], color, has_colors| {
             palette(color, has_colors, |name| {
                 let found = set.iter().find(|(key, _)| *key == name);

@@ -181,8 +181,8 @@ impl Prediction {
     fn new(prediction: &LayerPrediction) -> Self {
         let rounded = |probability: f64| (probability * 1e6).round() / 1e6;
         let top = prediction.top.iter().map(|guess| (visible(&guess.token), rounded(guess.probability)));
-        let came = prediction.came.as_ref().map(|came| (rounded(came.guess.probability), came.rank));
-        Self { top: top.collect(), came }
+        let actual = prediction.actual.as_ref().map(|actual| (rounded(actual.entry.probability), actual.rank));
+        Self { top: top.collect(), came: actual }
     }
 }
 

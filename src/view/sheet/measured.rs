@@ -3,7 +3,7 @@
 use std::iter;
 
 use crate::format::{grouped, percent, signed};
-use crate::inspect::{Ablation, Attribution, Guess, LayerPrediction, Lens, Part, Patching, Prompt};
+use crate::inspect::{Ablation, Attribution, TokenProbability, LayerPrediction, Lens, ModelPart, Patching, Prompt};
 use crate::tokenizer::visible;
 use crate::view::sheet::{Bars, Cell, Choice, ColorScale, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
@@ -58,12 +58,12 @@ fn whole_percent(share: f64) -> String {
 }
 
 fn guesses(prediction: &LayerPrediction) -> String {
-    let guess = |guess: &Guess| format!("“{}” {:.3}", visible(&guess.token), guess.probability);
+    let guess = |guess: &TokenProbability| format!("“{}” {:.3}", visible(&guess.token), guess.probability);
     let top: Vec<String> = prediction.top.iter().map(guess).collect();
-    let came = prediction.came.as_ref().map_or(String::new(), |came| {
-        format!("; “{}” came, {:.3}, rank {}", visible(&came.guess.token), came.guess.probability, came.rank)
+    let actual = prediction.actual.as_ref().map_or(String::new(), |actual| {
+        format!("; “{}” came, {:.3}, rank {}", visible(&actual.entry.token), actual.entry.probability, actual.rank)
     });
-    format!("{}: {}{came}", stage_name(prediction.layer), top.join(", "))
+    format!("{}: {}{actual}", stage_name(prediction.layer), top.join(", "))
 }
 
 fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
@@ -81,11 +81,11 @@ fn attribution_bars(it: &Attribution, prompt: &Prompt) -> Bars {
 /// The rise of the loss without each head and layer; `measured_on` names the text.
 #[must_use]
 pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
-    let rises: Vec<(Part, f64)> =
+    let rises: Vec<(ModelPart, f64)> =
         it.parts.iter().filter_map(|part| Some((part.part, part.mean.or(part.zero)? - it.loss))).collect();
     let has_mean = it.parts.iter().any(|part| part.mean.is_some());
     let instead = if has_mean { "their mean over the text" } else { "zero" };
-    let about = |part: Part, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
+    let about = |part: ModelPart, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
     let title = "How much the loss rises without each part, nats per token".to_owned();
     let grid =
         parts_grid(title, &rises, ColorScale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);
@@ -116,19 +116,19 @@ fn in_nats(number: f64) -> String {
 /// Parts by layer: the heads, the whole attention layer, the feed-forward layer.
 fn parts_grid(
     title: String,
-    values: &[(Part, f64)],
+    values: &[(ModelPart, f64)],
     scale: ColorScale,
     label: impl Fn(f64) -> String,
-    about: impl Fn(Part, f64) -> String,
+    about: impl Fn(ModelPart, f64) -> String,
 ) -> Grid {
-    let cell_of = |part: Part, n_heads: usize| match part {
-        Part::Head { layer, head } => Some((layer, head)),
-        Part::Attention { layer } => Some((layer, n_heads)),
-        Part::Mlp { layer } => Some((layer, n_heads + 1)),
-        Part::Embedding | Part::Residual { .. } => None,
+    let cell_of = |part: ModelPart, n_heads: usize| match part {
+        ModelPart::Head { layer, head } => Some((layer, head)),
+        ModelPart::Attention { layer } => Some((layer, n_heads)),
+        ModelPart::Mlp { layer } => Some((layer, n_heads + 1)),
+        ModelPart::Embedding | ModelPart::Residual { .. } => None,
     };
-    let n_heads = values.iter().filter(|(part, _)| matches!(part, Part::Head { layer: 0, .. })).count();
-    let n_layers = values.iter().filter(|(part, _)| matches!(part, Part::Mlp { .. })).count();
+    let n_heads = values.iter().filter(|(part, _)| matches!(part, ModelPart::Head { layer: 0, .. })).count();
+    let n_layers = values.iter().filter(|(part, _)| matches!(part, ModelPart::Mlp { .. })).count();
     let mut cells = vec![vec![None; n_heads + 2]; n_layers];
     for &(part, value) in values {
         if let Some((row, column)) = cell_of(part, n_heads) {
@@ -150,8 +150,8 @@ fn parts_grid(
 /// residual stream.
 #[must_use]
 pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
-    let moved: Vec<(Part, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
-    let about = |part: Part, fraction: f64| {
+    let moved: Vec<(ModelPart, f64)> = it.parts.iter().map(|patched| (patched.part, patched.share)).collect();
+    let about = |part: ModelPart, fraction: f64| {
         format!("{part} from the other prompt moves the difference by {}", percent(fraction))
     };
     let positions = it.first_difference()..it.position + 1;
@@ -242,10 +242,10 @@ mod tests {
     fn a_head_without_which_the_loss_rises_most_is_strongest() {
         let part = |part, mean| crate::inspect::Ablated { part, zero: None, mean: Some(mean) };
         let parts = vec![
-            part(Part::Head { layer: 0, head: 1 }, 3.0),
-            part(Part::Head { layer: 0, head: 0 }, 1.9),
-            part(Part::Attention { layer: 0 }, 2.0),
-            part(Part::Mlp { layer: 0 }, 2.5),
+            part(ModelPart::Head { layer: 0, head: 1 }, 3.0),
+            part(ModelPart::Head { layer: 0, head: 0 }, 1.9),
+            part(ModelPart::Attention { layer: 0 }, 2.0),
+            part(ModelPart::Mlp { layer: 0 }, 2.5),
         ];
         let sheet = ablation_sheet(&Ablation { tokens: 1000, loss: 2.0, parts }, "a text");
         let [Figure::Grid(grid), Figure::Bars(bars)] = &sheet.figures[..] else { panic!("a grid and bars") };

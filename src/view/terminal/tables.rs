@@ -3,7 +3,7 @@
 
 use crate::format::{fixed, grouped, percent, signed};
 use crate::inspect::{
-    Ablated, Ablation, Attribution, Came, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
+    Ablated, Ablation, Attribution, ActualToken, Embeddings, TokenProbability, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
     TokenPredictions,
 };
 use crate::tokenizer::visible;
@@ -174,9 +174,9 @@ fn every_position(lens: &Lens, prompt: &Prompt, style: (Palette, usize)) -> Stri
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
     let row = |(at, piece): (&TokenPredictions, &String)| -> ColoredRow {
-        let came = at.stages.last().and_then(|stage| stage.came.as_ref());
-        let came = came.map_or((String::new(), None), |came| guess(&came.guess));
-        let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([came]);
+        let actual = at.stages.last().and_then(|stage| stage.actual.as_ref());
+        let actual = actual.map_or((String::new(), None), |actual| guess(&actual.entry));
+        let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([actual]);
         (numbered(at.position, prompt.len() - 1, &short(LONGEST_TOKEN, piece)), cells.collect())
     };
     let rows: Vec<ColoredRow> = lens.positions.iter().zip(&prompt.pieces).map(row).collect();
@@ -186,13 +186,13 @@ fn every_position(lens: &Lens, prompt: &Prompt, style: (Palette, usize)) -> Stri
 fn one_position(stages: &[LayerPrediction], style: (Palette, usize)) -> String {
     let n_top = stages.first().map_or(0, |stage| stage.top.len());
     let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
-    if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
-        let token = short(LONGEST_TOKEN, &visible(&came.guess.token));
+    if let Some(actual) = stages.first().and_then(|stage| stage.actual.as_ref()) {
+        let token = short(LONGEST_TOKEN, &visible(&actual.entry.token));
         columns.extend([format!("came: {token}"), "rank".to_owned()]);
     }
     let row = |stage: &LayerPrediction| -> ColoredRow {
         let mut cells: Vec<_> = stage.top.iter().map(guess).collect();
-        if let Some(Came { guess: Guess { probability, .. }, rank }) = &stage.came {
+        if let Some(ActualToken { entry: TokenProbability { probability, .. }, rank }) = &stage.actual {
             cells.extend([(format!("{probability:.4}"), Some(*probability)), (rank.to_string(), None)]);
         }
         (stage_name(stage.layer), cells)
@@ -282,7 +282,7 @@ pub(crate) fn stage_name(layer: Option<usize>) -> String {
     layer.map_or("embedding".to_owned(), |layer| format!("layer {layer}"))
 }
 
-fn guess(Guess { token, probability, .. }: &Guess) -> (String, Option<f64>) {
+fn guess(TokenProbability { token, probability, .. }: &TokenProbability) -> (String, Option<f64>) {
     (format!("{} {probability:.2}", short(LONGEST_TOKEN, &visible(token))), Some(*probability))
 }
 
