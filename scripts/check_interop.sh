@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Tinderbox against other engines: transformers, llama.cpp, gguf-py, mistral.rs, on a real model and on runs of its own.
+# Compares Tinderbox with transformers, llama.cpp, gguf-py and mistral.rs, on a real model and on its own runs.
 #
 #     scripts/check_interop.sh                 # everything, in about half an hour on two cores
 #     scripts/check_interop.sh model runs      # only these parts: model, quantized, runs, engines, speed
 #
-# model:   SmolLM2-135M-Instruct, as GGUF and as a folder: logits, ids, and there and back again
-# quantized: the same model in every quantised type of GGUF: tensors, and next tokens against llama.cpp
+# model:   SmolLM2-135M-Instruct, as GGUF and as a folder: logits, ids, round trip
+# quantized: the same model in every quantized GGUF type: tensors, and next tokens against llama.cpp
 # runs:    runs of characters, bytes and BPE in each portable family, exported to transformers and llama.cpp
 # engines: exported GGUF files in gguf-py and mistral.rs
-# speed:   of import and export, and of writing against llama.cpp; nothing else should run meanwhile
+# speed:   of import and export, and of generation against llama.cpp; run nothing else meanwhile
 #
-# The first run makes a virtual environment with the other engines and the model, about 2 GB. It ends with a table of
-# every bar, and with exit code 1 if one fails. Settings, as environment variables:
+# The first run creates a virtual environment with the other engines and the model, about 2 GB. The script prints a table of
+# all checks, and exits with 1 if one fails. Environment variables:
 #
 #     WORK         where the environment, the models and the runs are kept; target/interop
 #     PYTHON       the Python for the virtual environment, 3.10 or newer; python3

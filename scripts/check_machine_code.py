@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The machine code of the matrix products' inner loops: fails if one of them calls a function or spills its sums.
+"""Checks the machine code of the matrix products' inner loops: fails if one calls a function or spills its sums.
 
     cargo build --release -p tinderbox-kernels -p tinderbox
     scripts/check_machine_code.py [target/release/libtinderbox_kernels.rlib]

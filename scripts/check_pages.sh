@@ -1,8 +1,7 @@
 #!/bin/sh
-# scripts/check_pages.sh [--browser firefox] [--pictures FOLDER] PAGE...: looks for what is wrong with pages, files or
-# addresses of `tinderbox serve`, in every tab, at 360, 1280 and 1920 pixels, in light and dark: barriers with axe-core,
-# errors, sideways scrolling, small letters, and whether keys alone and a finger reach the tabs and tokens. Saves a
-# picture of each view with --pictures. Needs npm and node to fetch and run puppeteer-core and axe-core, and Chromium (or
+# scripts/check_pages.sh [--browser firefox] [--pictures FOLDER] PAGE...: checks pages, files or addresses of
+# `tinderbox serve`, in every tab, at 360, 1280 and 1920 pixels, in light and dark: accessibility with axe-core, errors,
+# sideways scrolling, small text, and use by keyboard alone and by touch. --pictures saves a picture of each view. Needs npm and node to fetch and run puppeteer-core and axe-core, and Chromium (or
 # TINDERBOX_CHROMIUM) or firefox-esr.
 set -eu
 folder=$(mktemp -d)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Holds what `tinderbox plan` estimates against what `tinderbox train` then measures, for the shipped configs.
+# Compares the estimates of `tinderbox plan` with the measurements of `tinderbox train`, for the shipped configs.
 #
 #     cargo build --release
-#     scripts/check_plan.sh                  # a few minutes; nothing else should run meanwhile
+#     scripts/check_plan.sh                  # a few minutes; run nothing else meanwhile
 #     scripts/check_plan.sh quickstart ...   # some of them
 #
-# Each run is shortened to some steps and evaluations, and those of models that are large for a CPU to small batches of
-# characters; its plan is made with the same settings. A text that is not there is replaced by data/stories.txt. A line
-# has the process's peak memory in MiB, the median time of a step in ms and the time of the whole run in s: planned,
-# measured, and their ratio. The script fails if a peak is off by more than 15 %.
+# Each run is shortened to a few steps and evaluations, and models that are large for a CPU use small batches of characters;
+# the plan has the same settings. data/stories.txt replaces a missing text. A line has the process's peak memory in MiB, the
+# median time of a step in ms and the time of the whole run in s: planned, measured, and their ratio. The script fails if a
+# peak is off by more than 15 %.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what python/tinderbox_lm reads of a run with what the program says of it.
+"""Compares a run as python/tinderbox_lm reads it with the program's output.
 
     scripts/check_reader.py PROGRAM RUN        needs numpy, pandas and safetensors
 

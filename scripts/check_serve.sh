@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# `tinderbox serve` under clients that others wrote: the `openai` package, and lm-eval beside its own backend for
-# transformers.
+# Tests `tinderbox serve` with third-party clients: the `openai` package, and lm-eval beside its own transformers backend.
 #
 #     scripts/check_serve.sh                   # all parts but speed, in some minutes on two cores
 #     scripts/check_serve.sh openai lm-eval    # only these
 #
-# openai:  what is streamed is what is not, in text and log-probabilities; greedy texts are those of `generate`, alone and
-#          beside 15 others
-# clients: the `openai` package in all it does here (chats, schemas, tools, responses, vectors, errors), LiteLLM, LangChain
-#          and the requests of Open WebUI; what is refused on purpose is listed
-# llama.cpp: llama.cpp's own tests of its server, with a small model in the place of theirs: each passes, or is listed in
-#          scripts/serve/llama_cpp_tests.py with the reason why it does not
+# openai:  streamed and plain responses are equal, in text and log-probabilities; greedy completions equal those of
+#          `generate`, alone and beside 15 others
+# clients: all supported features of the `openai` package (chats, schemas, tools, responses, vectors, errors), LiteLLM,
+#          LangChain and the requests of Open WebUI; deliberate refusals are listed
+# llama.cpp: llama.cpp's server tests, with a small model instead of theirs: each passes, or is listed with a reason in
+#          scripts/serve/llama_cpp_tests.py
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
 #          transformers from the exported model, within 1e-3
 # crowd:   10,000 requests, right ones and wrong ones, after which memory is as before; 200 clients that are killed, whose

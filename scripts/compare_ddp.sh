@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Training steps of two processes with one thread each, in turn with one process of two threads and with two processes of
-# PyTorch's DistributedDataParallel (gloo), on this machine: medians and ratios of several rounds, as a table.
+# Compares training steps of two processes with one thread each with one process of two threads and with two processes of
+# PyTorch's DistributedDataParallel (gloo), in alternation on this machine: a table of medians and ratios of several rounds.
 #
 #     scripts/fetch_data.sh shakespeare
 #     cargo build --release --features mpi
 #     scripts/compare_ddp.sh
-#     scripts/compare_ddp.sh configs/shakespeare-gpu.toml     # another model, for which PyTorch's is made alike
+#     scripts/compare_ddp.sh configs/shakespeare-gpu.toml     # another model; PyTorch builds the same one
 #
-# Nothing else should run meanwhile. The model has to be GPT-2's kind: learned positions, layer norm, GELU, tied
+# Run nothing else meanwhile. The model must be like GPT-2: learned positions, layer norm, GELU, tied
 # embeddings, no dropout. Settings, as environment variables:
 #
 #     ROUNDS     rounds of each side; 5

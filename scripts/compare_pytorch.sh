@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Tinderbox, PyTorch and, with LLM_C, llm.c in turn on this machine's CPU: medians and ratios of several rounds.
+# Compares Tinderbox with PyTorch and, with LLM_C, llm.c, in alternation on this machine's CPU: medians and ratios of several
+# rounds.
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
 #     scripts/compare_pytorch.sh train                     # training steps: three models
-#     scripts/compare_pytorch.sh generate                  # writing, against Hugging Face transformers
+#     scripts/compare_pytorch.sh generate                  # generation, against Hugging Face transformers
 #     scripts/compare_pytorch.sh train nano-cpu            # only one of them
 #
-# Nothing else should run meanwhile. Settings, as environment variables:
+# Run nothing else meanwhile. Environment variables:
 #
 #     ROUNDS     rounds of each side; 5
 #     STEPS      steps of a training round, or less for the large model; 40
-#     PRECISION  what Tinderbox trains in: f32, or bf16 (train.matmul_precision); f32
+#     PRECISION  Tinderbox's train.matmul_precision: f32 or bf16; f32
 #     TORCH_DTYPE what PyTorch trains in: float32, or bfloat16 (its autocast); float32
 #     COMPILE    1: PyTorch trains with torch.compile, too, and the faster of the two counts; 0
 #     LLM_C      a clone of https://github.com/karpathy/llm.c: `train` measures its train_gpt2.c, too, in f32, built

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The recipe of the shipped configs beside a plain baseline, at equal processor time, on several texts: what helps on one
-# text only should not be a default. Each model is trained on one thread.
+# Compares the recipe of the shipped configs with a plain baseline at equal CPU time on several texts: a setting that helps on
+# one text only should not be a default. Each model is trained on one thread.
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
@@ -8,9 +8,9 @@
 #     scripts/compare_recipe.sh stories code     # some: stories shakespeare bpe code wide
 #
 # The recipe: rotary positions, RMS norm, SwiGLU, norms of queries and keys; Muon at 0.02, AdamW at 3e-3 for the rest, a
-# rate that stays and falls over the last 0.4 to nothing, no weight decay; windows drawn without replacement. The
-# baseline, of as many weights: learned positions, layer norm, GELU; AdamW at 3e-3, weight decay 0.1, a cosine to a tenth;
-# windows drawn with replacement. It makes as many steps as take the processor as long. Losses are those of the whole
+# constant rate that falls to 0 over the last 0.4, no weight decay; windows drawn without replacement. The baseline, with
+# as many weights: learned positions, layer norm, GELU; AdamW at 3e-3, weight decay 0.1, a cosine to a tenth;
+# windows drawn with replacement. It makes as many steps as fit the same CPU time. Losses are those of the whole
 # validation split, in nats per byte.
 #
 # Settings, as environment variables:

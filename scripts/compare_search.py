@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tinderbox sweep` beside the config that it starts from, and beside Optuna's Hyperband, which drives `tinderbox train`.
+"""Compares `tinderbox sweep` with its base config, and with Optuna's Hyperband driving `tinderbox train`.
 
     cargo build --release
     pip install optuna

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes the outputs in the docs again: runs each command of their ```console blocks, and puts what it prints below it.
+# Updates the command outputs in the docs: runs the commands in ```console blocks, and replaces the output below each.
 #
 #     scripts/docs_output.sh                     # every page, with target/release/tinderbox; look at `git diff` then
 #     scripts/docs_output.sh docs/lens.md        # one page
-#     scripts/docs_output.sh --list              # only the commands, each with what would be done
+#     scripts/docs_output.sh --list              # lists the commands and what would be done
 #     scripts/docs_output.sh --check             # changes nothing, and fails if any output would change
 #
 #     --binary PATH    another binary

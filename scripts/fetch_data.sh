@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Downloads a corpus that configs/ name and that is not part of the repository:
+# Downloads a corpus that configs refer to and that is not part of the repository:
 #
 #     scripts/fetch_data.sh [shakespeare]    data/tinyshakespeare.txt, 1.1 MB, for configs/shakespeare-*.toml
 #     scripts/fetch_data.sh tinystories      data/tinystories.txt, 2.2 GB, for configs/stories-15m.toml
 #
-# A file that is already there and right is left alone.
+# An intact existing file is kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Hashes what short runs leave behind and what commands print: for before and after a refactoring, in which
-# nothing that a user sees may change.
+# Hashes the files of short runs and the output of commands, to compare before and after a refactoring.
 #
 #     scripts/golden.sh before.txt               # with target/release/tinderbox; about a minute on two cores
 #     scripts/golden.sh after.txt
@@ -8,10 +7,10 @@
 #
 #     --binary PATH     another binary
 #     --only PATTERN    only groups whose name matches: runs resume generate eval plan inspect report
-#                       runs-table tokenizer init help bench errors devices; what they need is trained
-#     --quickstart      trains the shipped quick start too, in full: about two minutes more
-#     --wgpu            runs on wgpu too, where there is an adapter: minutes more on one in software
-#     --keep DIR        keeps what was hashed, so that `diff -r` shows what is different
+#                       runs-table tokenizer init help bench errors devices; the runs that they need are trained
+#     --quickstart      also trains the shipped quick start in full: about two minutes more
+#     --wgpu            also runs on wgpu, if there is an adapter: minutes more on a software adapter
+#     --keep DIR        keeps the hashed files for `diff -r`
 #
 # A line of the result is `sha256  name`; a line with # says what was left out. Compare results of one machine: which
 # instructions it has decides the last digits. What a clock or a meter says is masked; see `mask`. Not covered: the

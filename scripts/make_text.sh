@@ -1,7 +1,6 @@
 #!/bin/sh
-# Writes a large text to standard output, for measurements: lines of the words of data/stories.txt in random order,
-# drawn again and again, with a word in every third line that was never there before, as large texts have them. The
-# same size is the same text, with the same awk.
+# Prints a large text for measurements: lines of words from data/stories.txt in random order, with a new word in every third
+# line, as large texts have them. The same size gives the same text with the same awk.
 #
 #     scripts/make_text.sh 1024 > /tmp/large.txt    # MiB
 set -eu

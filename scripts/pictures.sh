@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Makes the pictures of the README and of docs/attention.md from a run of the quick start, which it trains unless it is
-# given one:
+# Draws the pictures of the README and of docs/attention.md from a run of the quick start, which it trains if none is given:
 #     scripts/pictures.sh [RUN]
-# A given run needs samples of early steps: the quick start with --set train.eval_interval=40, which changes no weight.
+# A given run needs samples of early steps: train it with --set train.eval_interval=40, which changes no weight.
 # TINDERBOX is the program (default: target/release/tinderbox). Needs Python 3 and Chromium, but no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."

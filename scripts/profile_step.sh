@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Where a training step's time goes, by operation: CPU time of all threads, sampled by perf.
+# Profiles a training step by operation: CPU time of all threads, sampled by perf.
 #
 #     scripts/fetch_data.sh
 #     scripts/profile_step.sh                      # three models
 #     scripts/profile_step.sh nano-cpu             # one of them
 #     TINDERBOX_SIMD=avx2 PRECISION=bf16 scripts/profile_step.sh baby-gpu
 #
-# Needs perf and addr2line (Debian: linux-perf, binutils), and nothing else should run meanwhile. The program is built
-# with the line numbers of the kernels, in a target folder of its own ($CARGO_TARGET_DIR, default target/profile), so
-# that what is inlined is found again: a cold build the first time. The steps are those of `tinderbox bench train` and
+# Needs perf and addr2line (Debian: linux-perf, binutils); run nothing else meanwhile. The program is built with line numbers
+# of the kernels, to find inlined functions, in a separate target folder ($CARGO_TARGET_DIR, default target/profile): the
+# first build is cold. The steps are those of `tinderbox bench train` and
 # of scripts/compare_pytorch.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

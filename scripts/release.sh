@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes what is given away: builds the program once (profile `dist`) and packs it as a wheel for pip and as an archive
-# with completions, manual pages, licences and an SBOM, with checksums. Two runs give the same bytes. On Linux both are
-# then tried without Rust, without a network and in a new home.
+# Builds a release: the program (profile `dist`), packed as a wheel for pip and as an archive with completions, manual pages,
+# licences, an SBOM and checksums. Two runs give the same bytes. On Linux both are then tested without Rust, without a
+# network and in a new home.
 #
 #     scripts/release.sh [OUTPUT_FOLDER]        default: target/release-packages
 #
-# It needs Python, and installs maturin in a venv in target/. On Linux the program is linked by zig, also of PyPI, so that
-# it runs with any C library from 2.28 on, whatever this machine has. The build takes 40 minutes of CPU time.
+# Needs Python, and installs maturin in a venv in target/. On Linux zig, also from PyPI, links the program, so that it runs
+# with glibc 2.28 or later, whatever this machine has. The build takes 40 minutes of CPU time.
 # The name of the archive is what `cargo binstall` expects, see [package.metadata.binstall] in Cargo.toml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Trains the recipes for tiny Shakespeare and prints their losses and times, against PyTorch's time in the same sitting.
+# Trains the recipes for tiny Shakespeare and prints their losses and times, relative to PyTorch's time in the same session.
 #
 #     scripts/fetch_data.sh
 #     cargo build --release
 #     scripts/reproduce_shakespeare.sh                         # every row
 #     scripts/reproduce_shakespeare.sh start                   # only these rows: start fast laptop laptop-long
 #
-# Nothing else should run meanwhile. The unit of time is what PyTorch takes to train nanoGPT's CPU run, 2000 steps, which
-# end at a loss of 1.897. `start` is the least that reaches this loss, `fast` takes about as long, `laptop` up to 3.5 times
+# Run nothing else meanwhile. The unit of time is PyTorch's for nanoGPT's CPU run, 2000 steps, which end at a loss of 1.897.
+# `start` is the shortest run that reaches this loss, `fast` takes about as long, `laptop` up to 3.5 times
 # and `laptop-long` up to 20 times as long. Losses are those of the whole validation split, and of its halves, in nats per
 # character: the text is ASCII, so that a character is a byte.
 #
-# Settings, as environment variables:
+# Environment variables:
 #
 #     SEEDS      seeds of each row, of which the median is printed; "1 2 3"
 #     SET        further settings of every row, to try them: "model.dropout=0.1 train.max_steps=4000"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Training on four machines with a network between them, all on this one: a network namespace for each, and a switch with a
-# limited rate and a delay (scripts/network/switch.py, as kernels without tc's netem have none). Needs root, MPI and
+# Trains on four simulated machines: a network namespace for each, and a switch with a limited rate and a delay
+# (scripts/network/switch.py, since some kernels lack tc's netem). Needs root, MPI and
 # Python.
 #
 #     scripts/fetch_data.sh shakespeare
 #     cargo build --release --features mpi
-#     scripts/simulate_network.sh                          # communication of a step, and what `plan` predicts
+#     scripts/simulate_network.sh                          # communication time of a step, and `plan`'s prediction
 #     scripts/simulate_network.sh curve OUT.tsv            # loss over tokens and time, for `step` and `local`
 #
-# Nothing else should run meanwhile. Settings, as environment variables:
+# Run nothing else meanwhile. Environment variables:
 #
 #     CONFIG     configs/shakespeare-nanogpt.toml
 #     RATES      Mbit/s of the networks: "1000 100"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests that take minutes and are left out of the gate, in parts that run one after another.
+# Runs the tests that take minutes and are not part of the gate, part by part.
 #
 #   scripts/soak.sh                     all parts
 #   scripts/soak.sh kills power_loss    some of them
@@ -8,9 +8,9 @@
 #   kills          a run is killed 200 times while it saves
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
 #   plans          2,000 configs with extreme values are planned, each in less than a second
-#   sweep          a sweep is killed 20 times, and ends as one that was not
+#   sweep          a sweep is killed 20 times, and ends like an uninterrupted one
 #   disks          disks of 60 sizes fill up
-#   permissions    files and folders may not be read or written any more
+#   permissions    files and folders become unreadable or read-only
 #   power_loss     the power fails after each change of a file
 #   interrupts     Ctrl-C ends a run within five seconds in every phase; nothing else should run meanwhile
 #   templates      1,000 damaged chat templates are rendered, of which none ends the server or delays it

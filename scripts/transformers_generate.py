@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast Hugging Face transformers writes with a model of a config's shape: the other side of
+"""Measures how fast Hugging Face transformers generates with a model of a config's shape: the other side of
 `scripts/compare_pytorch.sh generate`.
 
 A GPT-2 with random weights reads a random prompt and goes on greedily, with its cache, in f32 on the CPU, through

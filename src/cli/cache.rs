@@ -1,4 +1,4 @@
-//! `tinderbox cache`: shows and clears the folder of encoded texts.
+//! `tinderbox cache`: shows and clears the cache of encoded texts.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::paint::n_columns;
-use super::{note, print_json, print_table};
+use super::print::{note, print_json, print_table};
 use crate::data::{CachedFile, clear_cache, list_cache};
 use crate::format::{counted, size};
 use crate::run::unix_s;
@@ -21,7 +21,7 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// The folder, as data.cache_dir names it [default: tinderbox/tokens in your cache directory]
+    /// Cache folder, as in data.cache_dir [default: tinderbox/tokens in your cache directory]
     #[arg(long, value_name = "DIR", global = true)]
     cache_dir: Option<PathBuf>,
     /// Print one JSON object
@@ -31,7 +31,7 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Action {
-    /// List the files with their sizes and what each is for: the default
+    /// List the files with their sizes and purposes (the default)
     #[command(after_help = "\
 Example:
   tinderbox cache list --json")]
@@ -41,12 +41,12 @@ Example:
 Example:
   tinderbox cache size --cache-dir tokens")]
     Size,
-    /// Remove the files that are not in use; a later run makes them again
+    /// Remove the files that are not in use; later runs make them again
     #[command(after_help = "\
 Example:
   tinderbox cache clear --texts")]
     Clear {
-        /// Remove the texts of standard input, too, without which their runs cannot be resumed
+        /// Also remove texts from standard input; their runs cannot be resumed without them
         #[arg(long)]
         texts: bool,
     },
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 note(format!("kept {}, which a process is using", summary(in_use)));
             }
             if !cleared.texts.is_empty() {
-                note(format!("kept {} of standard input; --texts removes them, too", summary(&cleared.texts)));
+                note(format!("kept {} from standard input; --texts removes them, too", summary(&cleared.texts)));
             }
         }
     }

@@ -11,9 +11,11 @@ use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as EditorConfig, Editor};
 
+use super::args::Subject;
+use super::exit::on_ctrl_c;
 use super::numbers::{count, number, seed};
+use super::print::note;
 use super::weights::Formats;
-use super::{Subject, note, on_ctrl_c};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{LanguageModel, Writer};
@@ -87,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Ok(true) => {}
             Ok(false) => break,
             // What cannot be answered does not end the conversation.
-            Err(error) if input.is_terminal() => note(super::describe(&error)),
+            Err(error) if input.is_terminal() => note(super::exit::describe(&error)),
             Err(error) => return Err(error),
         }
     }

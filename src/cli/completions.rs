@@ -11,7 +11,7 @@ Examples:
   tinderbox completions zsh > ~/.zfunc/_tinderbox
   tinderbox completions fish > ~/.config/fish/completions/tinderbox.fish")]
 pub(super) struct Args {
-    /// The shell to write the script for
+    /// Shell
     shell: Shell,
 }
 

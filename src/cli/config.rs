@@ -1,20 +1,21 @@
-//! The argument CONFIG of a command: a config file, or a preset by its name.
+//! The argument CONFIG: a config file or the name of a preset.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use super::{note, output};
+use super::output;
+use super::print::note;
 use crate::config::{Base, Config};
 use crate::data::DataError;
 use crate::preset::{PRESETS, Preset, STORIES, stories};
 use crate::run;
 
-/// The most typing errors in the name of a preset that is suggested.
+/// A preset is suggested if its name is at most this many typing errors away.
 const MOST_ERRORS: usize = 2;
 
-/// The text of a config: of the file at `path`, or of the preset with this name if there is no such file.
+/// The text of the config file at `path`, or of the preset with this name if no such file exists.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     if path.exists() && !path.is_dir() {
         return Ok(Config::read(path)?);
@@ -32,8 +33,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     let nearest = names.into_iter().min_by_key(n_errors).filter(|preset| n_errors(preset) <= MOST_ERRORS);
     let question = nearest.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
     bail!(
-        "there is no config file `{name}`, and no preset of this name\n  hint: {question}the presets are {}; a config file \
-         is named by its path",
+        "there is no config file and no preset `{name}`\n  hint: {question}the presets are {}; give a config file by its path",
         names.join(", ")
     )
 }
@@ -59,7 +59,7 @@ fn check_texts(config_path: &Path, config: &Config) -> Result<(), DataError> {
     }
 }
 
-/// Writes the stories that the program carries to the path at which the config expects them, unless something is there.
+/// Writes the bundled stories to the path where the config expects them, unless the path exists.
 pub(super) fn provide_stories(config: &Config) -> anyhow::Result<()> {
     let path = Path::new(STORIES);
     let is_named = config.data.all_sources().iter().any(|source| source.path == path);
@@ -67,8 +67,8 @@ pub(super) fn provide_stories(config: &Config) -> anyhow::Result<()> {
         return Ok(());
     }
     let folder = path.parent().expect("the path has a parent");
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder `{}`", folder.display()))?;
     output::write(path, &stories())?;
-    note(format!("wrote the stories, which come with the program, to `{STORIES}`"));
+    note(format!("wrote the bundled stories to `{STORIES}`"));
     Ok(())
 }

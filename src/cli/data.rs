@@ -1,4 +1,4 @@
-//! `tinderbox data`: shows the data of a training as it is read.
+//! `tinderbox data`: previews training data as a model reads it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::finetune::config_of_records;
 use super::numbers::count;
-use super::{config, paint, print_json, print_styled};
+use super::print::{print_json, print_styled};
+use super::{config, paint};
 use crate::config::Config;
 use crate::data::conversations::Example;
 use crate::data::{Corpus, OpenOptions, Records, Split, SplitRecords};
@@ -18,7 +19,7 @@ use crate::run;
 use crate::tokenizer::Tokenizer;
 use crate::view;
 
-/// The most tokens of a document that are shown.
+/// Longer documents are shown up to this many tokens.
 const MOST_SHOWN: usize = 200;
 
 #[derive(Debug, clap::Args)]
@@ -28,12 +29,12 @@ Examples:
   tinderbox data preview quickstart")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    action: Action,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Show some records or documents as the model reads them, and how long all of them are
+enum Action {
+    /// Show the first records or documents as the model reads them, and the lengths of all
     Preview(Preview),
 }
 
@@ -44,19 +45,18 @@ Examples:
   tinderbox data preview runs/smol --data my.jsonl --set finetune.max_tokens=512 --n-shown 10
   tinderbox data preview quickstart --json
 
-Of records, the tokens that count in the loss are green, or between ⟦ and ⟧ where there are no colours.")]
+Record tokens that count in the loss are green, or between ⟦ and ⟧ without colours.")]
 struct Preview {
-    /// A config file or the name of a preset, or a run directory
+    /// Config file, name of a preset, or run directory
     #[arg(value_name = "RUN|CONFIG")]
     of: PathBuf,
-    /// Records with which RUN could be fine-tuned: a file of JSON Lines, or a folder of them [default: the data of the
-    /// config or run]
+    /// Records to fine-tune RUN on: a JSON Lines file, or a folder of such files [default: the data of the config or run]
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// The number of records or texts to show
+    /// Number of records or texts to show
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 3)]
     n_shown: usize,
-    /// Replace the value of a key of the config, such as finetune.max_tokens=512; may be repeated
+    /// Override a config key, such as finetune.max_tokens=512; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Print one JSON object
@@ -65,7 +65,7 @@ struct Preview {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let Command::Preview(args) = &args.command;
+    let Action::Preview(args) = &args.action;
     let (config, tokenizer) = args.open()?;
     let corpus = Corpus::open(&config, OpenOptions { tokenizer, ..OpenOptions::default() })?;
     match &corpus.records {
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Preview {
-    /// The config that reads the data, and the tokenizer if a model brings it.
+    /// The config that describes the data, and the tokenizer if a model has one.
     fn open(&self) -> anyhow::Result<(Config, Option<Tokenizer>)> {
         let is_file = self.of.is_file() && self.of.extension().is_some_and(|extension| extension == "toml");
         let is_preset = !self.of.exists() && Preset::named(&self.of.to_string_lossy()).is_some();
@@ -124,8 +124,8 @@ impl Preview {
             "records   {}: {} for training, {} for validation\n\
              tokens    {}, of which {} count ({:.1} %)\n\
              lengths   {}\n\
-             cut       {} records lose their ends; the longest has {} tokens\n\
-             skipped   {} records, without a token that counts\n",
+             cut       {} records are longer than the limit; the longest has {} tokens\n\
+             skipped   {} records without a token that counts\n",
             grouped(used as u64),
             grouped((used - n_val) as u64),
             grouped(n_val as u64),
@@ -143,13 +143,14 @@ impl Preview {
         let has_colors = paint::has_colors(&io::stdout());
         for (idx, example) in (1..).zip(shown) {
             let (n, n_counted) = (example.ids.len(), example.n_counted());
-            write!(text, "\nrecord {idx} of the training split: {n} tokens, {n_counted} count").expect("strings take any text");
+            write!(text, "\nrecord {idx} of the training split: {n} tokens, {n_counted} count")
+                .expect("strings take any text");
             if example.n_cut > 0 {
                 write!(text, ", {} cut off", example.n_cut).expect("strings take any text");
             }
             write!(text, "\n{}\n", marked(example, tokenizer, has_colors)).expect("strings take any text");
             if let Some(rejected) = &example.rejected {
-                write!(text, "rejected, instead of it:\n{}\n", marked(rejected, tokenizer, has_colors))
+                write!(text, "rejected:\n{}\n", marked(rejected, tokenizer, has_colors))
                     .expect("strings take any text");
             }
         }
@@ -183,12 +184,12 @@ impl Preview {
             .expect("strings take any text");
         }
         let what =
-            if end.is_some() { "documents of the training split" } else { "texts, whose documents have no marks" };
+            if end.is_some() { "documents of the training split" } else { "texts without marks between documents" };
         write!(
             text,
             "documents {} {what}\n\
              lengths   {}\n\
-             cut       {} of them are longer than the context of {} tokens, and fall into several windows\n",
+             cut       {} of them are longer than the context of {} tokens and span several windows\n",
             grouped(n as u64),
             lengths.text(),
             grouped(n_long as u64),
@@ -196,14 +197,15 @@ impl Preview {
         )
         .expect("strings take any text");
         for (idx, (ids, document)) in (1..).zip(documents.first.iter().zip(shown)) {
-            let more = if ids.len() == MOST_SHOWN { ", its beginning" } else { "" };
-            write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end()).expect("strings take any text");
+            let more = if ids.len() == MOST_SHOWN { ", its start" } else { "" };
+            write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end())
+                .expect("strings take any text");
         }
         show(&without_control(&text))
     }
 }
 
-/// Prints lines of any length, wrapped between words if the width is known.
+/// Prints a coloured text, wrapped between words if the width is known.
 fn show(text: &str) -> anyhow::Result<()> {
     match paint::given_columns() {
         Some(n_columns) => print_styled(&view::folded(text, n_columns)),
@@ -211,10 +213,10 @@ fn show(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The text of a record, with the parts that count in green or in brackets.
+/// The text of a record, with the tokens that count in green or in brackets.
 fn marked(example: &Example, tokenizer: &Tokenizer, has_colors: bool) -> String {
     let Example { ids, counts, .. } = example;
-    // The first token has none before it that could predict it.
+    // No token predicts the first one.
     let counts: Vec<bool> = counts.iter().enumerate().map(|(at, counts)| *counts && at > 0).collect();
     let mut text = String::new();
     let mut at = 0;
@@ -231,13 +233,13 @@ fn marked(example: &Example, tokenizer: &Tokenizer, has_colors: bool) -> String 
     text.trim_end_matches('\n').to_owned()
 }
 
-/// The documents of a split: the length of each, and the first tokens of the first few.
+/// The length of every document of a split, and the start of the first few.
 struct Documents {
     lengths: Vec<usize>,
     first: Vec<Vec<u32>>,
 }
 
-/// The documents, which end with the token `end`; without one, each text is one.
+/// The documents of a split, separated by the token `end`; without it, each text is one document.
 fn documents(split: &Split, end: Option<u32>, n_shown: usize) -> Documents {
     let mut documents = Documents { lengths: Vec::new(), first: Vec::new() };
     let mut buffer = vec![0; 1 << 16];
@@ -275,7 +277,7 @@ impl Lengths {
         Self(lengths)
     }
 
-    /// The length that a fraction of them does not exceed, from 0 to 1.
+    /// The quantile at `fraction`, from 0 to 1.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length of a list")]
     fn at(&self, fraction: f64) -> usize {
         let last = self.0.len().saturating_sub(1);
@@ -284,7 +286,7 @@ impl Lengths {
 
     fn text(&self) -> String {
         let [shortest, median, most, longest] = [0.0, 0.5, 0.9, 1.0].map(|at| grouped(self.at(at) as u64));
-        format!("from {shortest} to {longest} tokens; half have at most {median}, nine tenths at most {most}")
+        format!("from {shortest} to {longest} tokens; the median is {median}, the 90th percentile {most}")
     }
 
     fn json(&self) -> serde_json::Value {

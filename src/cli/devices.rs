@@ -4,7 +4,7 @@ use serde::Serialize;
 use tinderbox_kernels::SimdLevel;
 
 use super::paint::n_columns;
-use super::{note, print_json, print_table};
+use super::print::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 use crate::format::or_dash;
 use crate::view::terminal::table::table;
@@ -12,7 +12,7 @@ use crate::view::terminal::table::table;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  tinderbox train my.toml --device wgpu:0    with a name of the first column")]
+  tinderbox train my.toml --device wgpu:0    a name from the first column")]
 pub(super) struct Args {
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -23,7 +23,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     devices: Vec<DeviceListing>,
-    /// The device that `auto` chooses; `None` in a binary without a CPU backend on a machine without a GPU.
+    /// The device that `auto` selects; `None` without a CPU backend and without a GPU.
     auto: Option<String>,
     cpu: Option<String>,
     features: Vec<Backend>,

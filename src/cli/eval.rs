@@ -6,8 +6,9 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
+use super::args::Subject;
+use super::print::{print, print_json};
 use super::weights::Formats;
-use super::{Subject, print, print_json};
 use crate::data::{self, BatchSource, DataError, Records, conversations};
 use crate::generate::LanguageModel;
 use crate::generate::engine::Precision;
@@ -22,13 +23,13 @@ Examples:
   tinderbox eval runs/smol-my --data held-out.jsonl
   tinderbox eval runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// The split of the run's text to measure
+    /// Split of the run's text to measure
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
-    /// Measure another text: a file, a folder, or - for standard input [default: the run's, see --split]
+    /// Text to measure: a file, a folder, or - for standard input [default: the run's text, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Measure the answers in records, as `finetune` reads them: a file of JSON Lines, or a folder of them [default: a
+    /// Records whose answers to measure, as `finetune` reads them: a JSON Lines file, or a folder of such files [default: a
     /// text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
@@ -48,7 +49,7 @@ enum Split {
     Val,
 }
 
-/// Evaluates the model on the whole text and prints its loss.
+/// Measures the loss on the whole text.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     if let Some(path) = &args.data {
@@ -64,8 +65,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         };
         let corpus = opened.corpus().map_err(|error| match error {
             OpenError::Data(DataError::OtherText { paths }) => anyhow!(
-                "the text {} has changed since `{}` was trained on it, so its {} split may hold other text than it \
-                 did\n  hint: restore the text, or measure a whole text with --text PATH",
+                "the text {} has changed since `{}` was trained on it, so its {} split may hold other text\n  hint: restore the text, or measure a whole text with --text PATH",
                 data::in_quotes(&paths),
                 args.subject.run.display(),
                 name,
@@ -79,13 +79,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (name, split)
     };
     let loss = match args.formats.precision()? {
-        // On any device, computed in the same way as the losses during training.
+        // On any device, computed like the losses during training.
         Precision::F32 => {
             evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
         }
         _ => match args.formats.convert(opened.model, &opened.device.name)? {
             LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
-            LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
+            LanguageModel::Tensors(_) => unreachable!("rounded weights are on the engine"),
         },
     };
     let ends = opened.tokenizer.end_of_text().map(|id| tokens.counts(opened.tokenizer.vocab_size())[id as usize]);
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     ))
 }
 
-/// Evaluates the model on the tokens of records that count.
+/// Measures the loss on the tokens of records that count.
 fn on_records(args: &Args, path: &Path, opened: &Trained) -> anyhow::Result<()> {
     let (examples, records) = conversations::open_records(path, usize::MAX, &opened.config, &opened.tokenizer)?;
     let loss = evaluate::full(&opened.model, &examples, opened.config.train.batch_size).context("the device failed")?;

@@ -1,11 +1,11 @@
-//! `tinderbox export`: converts the model of a run to a format of other projects.
+//! `tinderbox export`: converts a run's model to a format of other projects.
 
 use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ValueEnum;
 
-use super::note;
+use super::print::note;
 use crate::format::shell_word;
 use crate::interop::gguf::{self, TensorType};
 use crate::interop::{Outgoing, hf};
@@ -20,20 +20,20 @@ Examples:
   tinderbox export runs/smol-my --adapter --to hf --output my-adapter
   tinderbox export runs/smol-my --adapter --to gguf
 
-With a GGUF file comes a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
+A GGUF file comes with a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
-    /// The kind of program that will read it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
-    /// Write only the adapters of a fine-tuned run, for PEFT or llama.cpp; otherwise they are merged with the weights
+    /// Export only the adapters of a fine-tuned run, for PEFT or llama.cpp, instead of merging them into the weights
     #[arg(long)]
     adapter: bool,
-    /// The type of the numbers
+    /// Type of the weights
     #[arg(long, value_enum, default_value_t = Numbers::F32)]
     dtype: Numbers,
-    /// Where to write it: a folder, or a .gguf file [default: a folder `hf` or `gguf` in the run]
+    /// Output folder, or .gguf file [default: the folder `hf` or `gguf` in the run]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Replace an earlier export
@@ -43,9 +43,9 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// A folder for transformers and everything that reads its files
+    /// A folder for transformers and compatible programs
     Hf,
-    /// A file for llama.cpp, ollama, LM Studio and everything that reads it
+    /// A file for llama.cpp, ollama, LM Studio and compatible programs
     Gguf,
 }
 
@@ -53,11 +53,11 @@ enum Format {
 enum Numbers {
     /// 32 bits, exactly as trained
     F32,
-    /// 16 bits, 10 of them the fraction
+    /// 16 bits, 10 of them for the fraction
     F16,
     /// 16 bits, the upper half of 32
     Bf16,
-    /// 8 bits and a scale for 32 numbers; only in a GGUF file
+    /// 8 bits, with one scale per 32 weights; only in GGUF files
     #[value(name = "q8_0")]
     Q8_0,
 }

@@ -1,4 +1,4 @@
-//! `tinderbox finetune`: adapts a trained model to records such as conversations.
+//! `tinderbox finetune`: fine-tunes a trained model on records such as conversations.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::args::{overrides, program};
+use super::exit::{DONE, Misuse};
 use super::numbers::number;
+use super::print::{note, print, print_json};
 use super::train::{Finished, Session, start_of};
-use super::{DONE, Misuse, note, overrides, print, print_json, program};
 use crate::config::{Base, Config, GenerateConfig, with_overrides};
 use crate::data::{self, BatchSource, Records, Split, Tokens, conversations};
 use crate::device::DeviceSpec;
@@ -22,11 +24,11 @@ use crate::run::{self, Answers, BeforeAndAfter, Checkpoint, Located, RunDir, Tra
 use crate::tokenizer::Tokenizer;
 use crate::train::{Start, Summary, evaluate};
 
-/// What shows how much was forgotten: pieces of this project's documentation and of its stories.
+/// The default text that measures forgetting: passages of the project's documentation and stories.
 const GENERAL_TEXT: &str = include_str!("../../data/general.txt");
-/// The questions whose answers of before and after are shown.
+/// The number of questions answered by both models.
 const N_QUESTIONS: usize = 3;
-/// The longest answer that is shown, in tokens.
+/// The maximum length of an answer, in tokens.
 const ANSWER_TOKENS: usize = 120;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -38,34 +40,34 @@ Examples:
   tinderbox finetune runs/smollm2-base --data my.jsonl --template chatml
   tinderbox finetune runs/smol --data my.jsonl --resume")]
 pub(super) struct Args {
-    /// The run whose model is adapted (its best checkpoint), RUN/last or one of its checkpoints/step-N
+    /// Run to fine-tune (its best checkpoint), RUN/last or one of its checkpoints/step-N
     run: PathBuf,
-    /// The records: a file of JSON Lines, or a folder of them. A record has messages, a prompt and a completion, an
+    /// Records: a JSON Lines file, or a folder of such files. A record has messages, a prompt and a completion, an
     /// instruction and an output, or a text
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
-    /// The directory of the new run [default: the run's, followed by a hyphen and the name of the data]
+    /// Directory of the new run [default: RUN, a hyphen, and the name of the data]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// What is trained: two narrow matrices beside each linear layer, these and the lengths of its columns, or all
-    /// parameters
+    /// Trained parameters: lora trains two narrow matrices beside each linear layer, dora these and the norms of its
+    /// columns, full all parameters
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     method: FinetuneMethod,
-    /// Give the model this chat template, as a run of its own beside it, which is then adapted; the vectors of the
-    /// template's tokens are trained, too [default: the model's own]
+    /// Chat template to add to the model, in a new run beside it; the embeddings of the template's tokens are trained, too
+    /// [default: the model's own]
     #[arg(long, value_name = "NAME", value_enum)]
     template: Option<ChatFormat>,
-    /// The number of passes over the records
+    /// Number of passes over the records
     #[arg(long, value_name = "X", value_parser = number, default_value_t = 2.0)]
     epochs: f64,
-    /// Replace the value of a key of the config, such as finetune.rank=8; may be repeated
+    /// Override a config key, such as finetune.rank=8; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// A text of another kind, on which the loss before and after shows what was forgotten [default: a page of English
-    /// that comes with the program]
+    /// Text of another kind, to measure forgetting by its loss before and after [default: a page of English that comes with
+    /// the program]
     #[arg(long, value_name = "FILE")]
     general_text: Option<PathBuf>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: cpu]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: cpu]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Continue from the last checkpoint of the new run
@@ -77,7 +79,7 @@ pub(super) struct Args {
     /// Show a full-screen dashboard: metrics, charts, log
     #[arg(long, conflicts_with = "json")]
     tui: bool,
-    /// Print the config, with which `tinderbox train` does the same, and do nothing else
+    /// Only print the config, with which `tinderbox train` does the same
     #[arg(long, conflicts_with_all = ["resume", "json"])]
     print_config: bool,
     /// Print one JSON object on standard output at the end
@@ -85,7 +87,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Trains the new run, and shows what has changed.
+/// Trains the new run, and compares it with its base.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if !(args.epochs.is_finite() && args.epochs > 0.0) {
         return Err(Misuse(format!("--epochs {} must be a number above 0", args.epochs)).into());
@@ -135,10 +137,10 @@ fn with_template(args: &Args, base: &Located, template: ChatFormat) -> anyhow::R
     let name = template.to_possible_value().expect("no template is hidden").get_name().to_owned();
     let root = default_dir(base.run.root(), Path::new(&name));
     if RunDir::open(&root).is_ok() {
-        note(format!("note: {} has the template already, and is used", shell_word(&root)));
+        note(format!("note: using {}, which already has the template", shell_word(&root)));
     } else {
         template.give(base, &root)?;
-        note(format!("wrote {}: the base with the chat template {name}", shell_word(&root)));
+        note(format!("created {}, the base with the chat template {name}", shell_word(&root)));
     }
     let located = run::locate(&root)?;
     Ok((Args { run: root, ..args.clone() }, located))
@@ -154,9 +156,9 @@ fn default_dir(base: &Path, data: &Path) -> PathBuf {
     base.with_file_name(format!("{base_name}-{}", stem(data)))
 }
 
-/// The config, and what is in the records.
+/// The text of the new run's config, and the summary of the records.
 fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Records)> {
-    // The settings that decide what of a record is read, and how many make a step.
+    // Only settings that decide how records are read and how many make a step.
     let of_steps = ["train.batch_size", "train.grad_accumulation_steps"];
     let sets = |set: &str, keys: &[&str]| keys.iter().any(|key| set.starts_with(key));
     let is_of_records = |set: &&String| sets(set, &["finetune.", "data."]) || sets(set, &of_steps);
@@ -173,7 +175,7 @@ fn text_of_config(args: &Args, base: &Located) -> anyhow::Result<(String, Record
     Ok((text, records))
 }
 
-/// The config by which records are read for a fine-tuning of `base`, which was named `run`.
+/// The config that reads records for a fine-tuning of `base`, which the user called `run`.
 pub(super) fn config_of_records(
     base: &Located,
     run: &Path,
@@ -186,7 +188,7 @@ pub(super) fn config_of_records(
     Ok(Config::from_toml_inheriting(&text, origin, overrides, Some(Base::Weights(&inherited)))?)
 }
 
-/// Says on standard error what was read.
+/// Summarizes the records on standard error.
 fn describe(records: &Records) {
     let Records { used, rows, skipped, cut, tokens, counted_tokens, longest, preferences } = records;
     let what = if *preferences { "preferences" } else { "records" };
@@ -201,16 +203,16 @@ fn describe(records: &Records) {
     }
     if *cut > 0 {
         note(format!(
-            "note: {cut} records are longer than finetune.max_tokens, and their ends are cut off\n  hint: --set \
+            "note: {cut} records are longer than finetune.max_tokens and lose their ends\n  hint: --set \
              finetune.max_tokens={longest} keeps them whole"
         ));
     }
     if *skipped > 0 {
-        note(format!("note: {skipped} records have no answer that counts, and are left out"));
+        note(format!("note: {skipped} records without an answer that counts are left out"));
     }
 }
 
-/// The new model beside its base.
+/// The new model compared with its base.
 struct Compared {
     result: BeforeAndAfter,
     trained_parameters: u64,
@@ -219,7 +221,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Measures both models, and keeps the result in the run, whose report shows it.
+    /// Measures both models, and saves the result in the run for its report.
     fn new(args: &Args, base: &Located, summary: &Summary) -> anyhow::Result<Self> {
         let after = Trained::open(&summary.run_dir, None)?;
         let device = after.config.train.device.parse()?;
@@ -261,7 +263,7 @@ impl Compared {
 }
 
 impl Args {
-    /// The text that shows what was forgotten; `None` if none is given and the tokenizer lacks characters of the default.
+    /// The text that measures forgetting; `None` if the tokenizer lacks characters of the default one.
     fn general_text(&self, trained: &Trained) -> anyhow::Result<Option<Split>> {
         if let Some(path) = &self.general_text {
             return Ok(Some(data::open_text(path, &trained.config.data, &trained.tokenizer)?));
@@ -271,10 +273,10 @@ impl Args {
     }
 }
 
-/// Says what has changed.
+/// Prints the comparison.
 fn at_end(args: &Args, finished: &Finished, compared: Option<&Compared>) -> anyhow::Result<()> {
     let Finished { summary, progress, report } = finished;
-    progress.finish(summary, report, ["talk with it", &next_command(args, summary)]);
+    progress.finish(summary, report, ["chat with it", &next_command(args, summary)]);
     let Some(Compared { result, trained_parameters, base_sha256, records }) = compared else { return Ok(()) };
     let BeforeAndAfter { held_out_loss: [base_val_loss, _], general_loss, general_tokens, answers } = result;
     if args.json {
@@ -314,7 +316,7 @@ fn at_end(args: &Args, finished: &Finished, compared: Option<&Compared>) -> anyh
     Ok(())
 }
 
-/// A command that the user can paste: to continue an interrupted run, or to talk with the finished model.
+/// The command to continue an interrupted run, or to chat with a finished one.
 fn next_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir);
     if !summary.interrupted {
@@ -344,5 +346,5 @@ fn end_of(prompt: &str) -> String {
     }
 }
 
-/// The characters of a prompt that are shown.
+/// Longer prompts are shown from this many characters before their end.
 const SHOWN_OF_PROMPT: usize = 160;

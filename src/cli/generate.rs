@@ -9,9 +9,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
+use super::args::Subject;
+use super::exit::Misuse;
 use super::numbers::{count, number, seed};
+use super::paint;
+use super::print::{note, note_cut_prompt};
 use super::weights::Formats;
-use super::{Misuse, Subject, note, note_cut_prompt, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary, Writers};

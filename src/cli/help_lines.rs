@@ -1,12 +1,12 @@
-//! Tests of the help texts, which `--help`, the manual pages and shell completions are generated from: every command
-//! has examples, and every option states its meaning, unit and default.
+//! Tests that every command's help has examples and every option's help states its unit and default. Manual pages and
+//! shell completions are generated from the same texts.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::Cli;
 use super::numbers::{is_taken_by, with_negative_numbers};
 
-/// The units of numbers in help texts. An option with another unit adds its word here.
+/// Words that say what a number counts. An option with another unit adds its word here.
 const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
     processes minutes seconds milliseconds ms probability share factor seed passes";
 
@@ -29,7 +29,7 @@ fn problems(command: &Command, called: &str) -> Vec<String> {
         problems.extend(missing.map(|problem| format!("`{called} {arg}` {problem}")));
     }
     let subcommands = command.get_subcommands();
-    // Hidden ones are called by the program itself.
+    // The program itself calls hidden ones.
     for subcommand in subcommands.filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
         let called = format!("{called} {}", subcommand.get_name());
         problems.extend(self::problems(subcommand, &called));
@@ -50,8 +50,8 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
         || matches!(arg.get_action(), ArgAction::Append) && help.contains("may be repeated");
     if takes_value && !arg.is_required_set() && !says_what_else {
         problems.push(
-            "does not say what holds without it: end its help with [default: ...], give it a \
-             default_value_t, or say `may be repeated` of a list",
+            "does not document its default: end its help with [default: ...], give it a default_value_t, or write `may be \
+             repeated` for a list",
         );
     }
     let names = arg.get_value_names().unwrap_or_default();
@@ -60,7 +60,7 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
     let about = help.split("[default: ").next().unwrap_or_default();
     let mut words = about.split(|c: char| !c.is_alphabetic());
     if is_number && !words.any(|word| UNITS.split(' ').any(|unit| unit == word)) {
-        problems.push("does not say what its number counts: use a word of UNITS, or add one there");
+        problems.push("does not name its unit: use a word of UNITS, or add one");
     }
     problems
 }

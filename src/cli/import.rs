@@ -2,20 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{note, program};
+use super::args::program;
+use super::print::note;
 use crate::format::{grouped, shell_word};
 use crate::interop::{self, Family, Source};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(super) struct Args {
-    /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), a .gguf file, or
-    /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf, which is downloaded from the Hugging Face hub; @REVISION may follow NAME
+    /// Folder in the format of transformers (config.json, safetensors files, tokenizer.json), .gguf file, or hf:OWNER/NAME
+    /// or hf:OWNER/NAME/FILE.gguf to download from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
-    /// The run that adapters belong to, if MODEL is a folder of PEFT or mlx-lm with adapters [default: MODEL is whole]
+    /// Base run, if MODEL is a folder with adapters from PEFT or mlx-lm [default: MODEL is a whole model]
     #[arg(long, value_name = "RUN")]
     base: Option<PathBuf>,
-    /// The run directory to make
+    /// Run directory to create
     #[arg(long, value_name = "DIR")]
     run_dir: PathBuf,
     /// Replace an existing run
@@ -35,7 +36,7 @@ Examples:
   tinderbox import hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf --run-dir runs/qwen3
   tinderbox import my-adapter --base runs/smollm2 --run-dir runs/smollm2-theirs
 
-It takes models of the families {first} and {last}."
+Supported families: {first} and {last}."
     )
 }
 
@@ -66,11 +67,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Imports adapters as a run that names its base.
+/// Imports adapters as a run that refers to its base.
 fn run_adapters(args: &Args, base: &Path) -> anyhow::Result<()> {
     let lora = interop::import_adapters(&args.model, base, &args.run_dir, args.overwrite)?;
     let targets: Vec<String> = lora.targets.iter().map(ToString::to_string).collect();
-    note(format!("imported adapters of rank {}, of {}", lora.rank, targets.join(", ")));
+    note(format!("imported adapters of rank {} for {}", lora.rank, targets.join(", ")));
     let (program, run) = (program(), shell_word(&args.run_dir));
     note(format!("\nNext:\n    {program} chat {run}\n    {program} export {run} --to gguf"));
     Ok(())

@@ -1,4 +1,4 @@
-//! `tinderbox init`: prints or writes a config to start from.
+//! `tinderbox init`: prints or writes a config.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,10 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{DONE, INTERRUPTED, note, open_device, output, print, program, sweep};
+use super::args::{open_device, program};
+use super::exit::{DONE, INTERRUPTED};
+use super::print::{note, print};
+use super::{output, sweep};
 use crate::autoconfig::{self, Request};
 use crate::config::reference::with_every_key;
 use crate::config::{Config, TokenizerKind};
@@ -28,40 +31,39 @@ Examples:
   tinderbox init --preset shakespeare > shakespeare.toml
   tinderbox init --all > all.toml")]
 pub(super) struct Args {
-    /// A shipped config, byte for byte [default: quickstart]
+    /// Shipped config to print, byte for byte [default: quickstart]
     #[arg(long, value_name = "NAME", value_parser = preset_names(), conflicts_with = "from_text")]
     preset: Option<String>,
-    /// Show every key in it: what it means, its default, and commented out what the config does not set
+    /// Show all keys, with meaning and default; keys that the config does not set are commented out
     #[arg(long, conflicts_with = "from_text")]
     all: bool,
-    /// Make a config for this text, a file or a folder: the text is read, and a few training steps are measured
-    /// [default: print a preset]
+    /// Text to make a config for, a file or a folder: the text is read, and a few training steps are measured [default:
+    /// print a preset]
     #[arg(long, value_name = "FILE")]
     from_text: Option<PathBuf>,
-    /// The field of a JSON Lines record that holds its text [default: text]
+    /// Field of a JSON Lines record that holds its text [default: text]
     #[arg(long, value_name = "NAME", requires = "from_text")]
     text_field: Option<String>,
-    /// Read only the files of a folder that are like this pattern, such as '*.txt'; may be repeated
+    /// Read only files of the folder that match this pattern, such as '*.txt'; may be repeated
     #[arg(long, value_name = "PATTERN", requires = "from_text")]
     include: Vec<String>,
-    /// Leave out the files of a folder that are like this pattern, such as '*.png'; may be repeated
+    /// Leave out files of the folder that match this pattern, such as '*.png'; may be repeated
     #[arg(long, value_name = "PATTERN", requires = "from_text")]
     exclude: Vec<String>,
-    /// How long the training may take, in minutes
+    /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
     /// Search better settings with a sweep around the config, whose training steps may take this long together, such as
     /// 30m or 2h [default: no search]
     #[arg(long, value_name = "TIME", requires = "from_text", value_parser = sweep::seconds)]
     search: Option<f64>,
-    /// The kind of tokens; auto chooses what suits the text
+    /// Kind of tokenizer; auto chooses one for the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
-    /// The device to measure and to train on: auto, cpu, or a name that `tinderbox devices` lists
-    /// [default: auto]
+    /// Device to measure and to train on: auto, cpu, or a name from `tinderbox devices` [default: auto]
     #[arg(long, value_name = "DEVICE", requires = "from_text")]
     device: Option<DeviceSpec>,
-    /// Write the config to this new file [default: standard output]
+    /// New file for the config [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file of --output if it is a config
@@ -78,7 +80,7 @@ enum Kind {
 }
 
 fn preset_names() -> PossibleValuesParser {
-    // The names of the files are accepted as aliases but not listed: one name per preset is enough.
+    // File names are accepted as aliases but not listed.
     PRESETS.map(|preset| PossibleValue::new(preset.name).alias(preset.stem)).into()
 }
 
@@ -104,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         }
         output::check_replaced(path, "a config", is_config)?;
     }
-    // A script that reads the config from a pipe has no use for advice.
+    // A script that reads the config from a pipe needs no advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
         let toml = match args.search {
@@ -200,7 +202,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     Ok(config.toml)
 }
 
-/// The name of the config in its comments: the name of the output file, or a name derived from the text.
+/// The config's name in its comments: the output file's name, or one derived from the text's.
 fn config_name(args: &Args, text: &Path) -> String {
     if let Some(path) = &args.output {
         return path.to_string_lossy().into_owned();
@@ -222,7 +224,7 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a text is a config: it has its sections, and no others.
+/// Whether a text is a config: it has sections of a config, and no others.
 fn is_config(text: &str) -> bool {
     let known = toml::Table::try_from(Config::default()).expect("the default config serializes");
     let found = text.parse::<toml::Table>().unwrap_or_default();
@@ -242,7 +244,7 @@ fn list_presets() {
         note(format!("    --preset {name:<16} {about} (configs/{stem}.toml)"));
     }
     note("    --from-text FILE          a config for your own text and this machine");
-    note("    --all                     every key, with what it means and its default");
+    note("    --all                     all keys, with meaning and default");
 }
 
 fn note_next_commands(args: &Args) {

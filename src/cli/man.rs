@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap_mangen::Man;
 
-use super::{note, output};
+use super::output;
+use super::print::note;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,7 +16,7 @@ Examples:
   tinderbox man | man -l -
   tinderbox man --output ~/.local/share/man/man1")]
 pub(super) struct Args {
-    /// Write one page for each command to this folder, replacing the program's own [default: one page on standard output]
+    /// Folder for one page per command; earlier pages of this program are replaced [default: one page on standard output]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -41,7 +42,7 @@ pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
     };
     let cannot = || format!("cannot write manual pages to `{}`", folder.display());
     if folder.exists() && !folder.is_dir() {
-        bail!("cannot write to `{}`: it is not a folder\n  hint: name a folder", folder.display());
+        bail!("cannot write to `{}`: it is not a folder\n  hint: give the path of a folder", folder.display());
     }
     fs::create_dir_all(folder).with_context(cannot)?;
     let mut pages = Vec::new();

@@ -1,8 +1,8 @@
-//! `tinderbox merge`: makes a plain run of a base and its adapters.
+//! `tinderbox merge`: merges a base and its adapters into a run without adapters.
 
 use std::path::PathBuf;
 
-use super::note;
+use super::print::note;
 use crate::format::shell_word;
 use crate::interop::open_adapters;
 use crate::run;
@@ -13,15 +13,14 @@ Examples:
   tinderbox merge runs/smol-my --run-dir runs/smol-merged
   tinderbox merge runs/smol --adapter my-adapter --run-dir runs/smol-merged
 
-The new run needs its base no more. Exports merge, too: tinderbox export RUN --to gguf.")]
+The new run no longer needs its base. Exports merge, too: tinderbox export RUN --to gguf.")]
 pub(super) struct Args {
-    /// A fine-tuned run (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; or any run, with
-    /// --adapter
+    /// Fine-tuned run (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; with --adapter, any run
     run: PathBuf,
-    /// The adapters: a run that was fine-tuned from RUN, or a folder of PEFT or mlx-lm [default: the run's own]
+    /// Adapters: a run fine-tuned from RUN, or a folder from PEFT or mlx-lm [default: the run's own]
     #[arg(long, value_name = "PATH")]
     adapter: Option<PathBuf>,
-    /// The run directory to make
+    /// Run directory to create
     #[arg(long, value_name = "DIR")]
     run_dir: PathBuf,
     /// Replace an existing run

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::numbers::at_least_one;
 use super::paint::n_columns;
-use super::{note, print, print_json, print_table};
+use super::print::{note, print, print_json, print_table};
 use crate::run::{self, Curves, LogRow};
 use crate::view;
 
-/// The default number of rows in a table, about a screen.
+/// The default number of rows of a table, about a screen.
 const MAX_ROWS: usize = 24;
 
 #[derive(Debug, clap::Args)]
@@ -20,18 +20,18 @@ Examples:
   tinderbox metrics runs/quickstart --every 500
   tinderbox metrics runs/quickstart --csv > quickstart.csv")]
 pub(super) struct Args {
-    /// A run directory; the run may still be in progress
+    /// Run directory; the run may still be in progress
     run: PathBuf,
-    /// Print every column and row as CSV
+    /// Print all columns and rows as CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Print a JSON array with an object for each row
     #[arg(long)]
     json: bool,
-    /// Print only the rows at multiples of N steps, and the last one [default: about a screen of rows]
+    /// Print only rows at multiples of N steps, and the last one [default: about a screen of rows]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     every: Option<usize>,
-    /// Print every row of the table instead of about a screen
+    /// Print all rows of the table
     #[arg(long, conflicts_with = "every")]
     all: bool,
 }

@@ -1,4 +1,4 @@
-//! Parses numbers in arguments, with plain error messages.
+//! Parsers of numeric arguments, with plain error messages.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ pub(super) fn is_taken_by(arg: &Arg) -> bool {
     arg.get_long().is_some() && names.iter().any(|name| VALUE_NAMES.contains(&name.as_str()))
 }
 
-/// The command line with negative numbers as values, so that an error is about the number, not an unknown option.
+/// Accepts negative numbers as values, so that errors are about the number and not about an unknown option.
 pub(super) fn with_negative_numbers(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let is_number = is_taken_by(&arg);

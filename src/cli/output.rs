@@ -1,5 +1,4 @@
-//! Output files named by the user: their paths are checked before anything is computed, and they are written
-//! atomically.
+//! Output files: paths are checked before anything is computed, and files are written atomically.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +8,7 @@ use anyhow::{Context, bail};
 use crate::run::{layout, write_atomically};
 use crate::view::is_page;
 
-/// Returns an error if no file can be written at `path`, because it is a folder, its folder does not exist, or it is a
-/// file by which a run is known or resumed.
+/// Returns an error if `path` is a folder, its folder does not exist, or it is one of a run's own files.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if path.is_dir() || path.file_name().is_none() {
@@ -19,23 +17,23 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         let folder = folder.display();
-        bail!("cannot write `{shown}`: there is no folder `{folder}`\n  hint: make it first, or name another");
+        bail!("cannot write `{shown}`: there is no folder `{folder}`\n  hint: create it first, or choose another");
     }
     if layout::is_part_of_run(path) {
-        bail!("cannot write `{shown}`: it is a part of a run\n  hint: choose another name");
+        bail!("cannot write `{shown}`: it belongs to a run\n  hint: choose another name");
     }
     Ok(())
 }
 
-/// Like [`check_file`]. Also returns an error if there is a file that is not `kind`, according to `is_ours`: only what
-/// was made here and can be made again is replaced.
+/// Like [`check_file`], and returns an error if `path` is a file that is not of the `kind` that `is_ours` recognizes:
+/// only files that this program made and can make again are replaced.
 pub(super) fn check_replaced(path: &Path, kind: &str, is_ours: impl FnOnce(&str) -> bool) -> anyhow::Result<()> {
     check_file(path)?;
     let is_other = |text: Vec<u8>| !text.is_empty() && !is_ours(&String::from_utf8_lossy(&text));
     // Pipes and devices are never read.
     if path.is_file() && fs::read(path).map_or(true, is_other) {
         bail!(
-            "`{}` is not {kind}, so it is not replaced\n  hint: choose another name, or move it elsewhere",
+            "`{}` is not {kind}, so it is not replaced\n  hint: choose another name, or move the file away",
             path.display()
         );
     }

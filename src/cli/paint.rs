@@ -1,6 +1,6 @@
 //! Terminal colours for messages, tables and texts.
 //!
-//! Control characters are removed before text is coloured, so that escape codes never come from a model or a name.
+//! Callers remove control characters before colouring, so that no escape code comes from a model or a name.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -37,17 +37,17 @@ pub(super) fn has_colors(stream: &impl RawStream) -> bool {
     stream.is_terminal() && AutoStream::choice(stream) != ColorChoice::Never
 }
 
-/// The width of results in columns, if it is neither given nor that of a terminal.
+/// The width of results in columns without COLUMNS and without a terminal.
 const DEFAULT_COLUMNS: usize = 100;
-/// The fewest columns that tables are fitted to.
+/// The minimum width that tables are fitted to.
 const LEAST_COLUMNS: usize = 20;
 
-/// The width of results: the environment variable COLUMNS, else that of the terminal, else 100.
+/// The width of results: the environment variable COLUMNS, else the terminal's, else 100.
 pub(super) fn n_columns() -> usize {
     given_columns().unwrap_or(DEFAULT_COLUMNS)
 }
 
-/// The width that results have to fit: `None` if neither COLUMNS nor a terminal gives one.
+/// The width of results; `None` without COLUMNS and without a terminal.
 pub(super) fn given_columns() -> Option<usize> {
     let given = || std::env::var("COLUMNS").ok()?.parse().ok();
     let of_terminal = || std::io::stdout().is_terminal().then(|| terminal::size().ok().map(|size| size.0.into()))?;
@@ -91,17 +91,17 @@ pub(super) fn table(text: &str) -> String {
     format!("{}\n{}", painted(HEADING, heading), rows.join("\n"))
 }
 
-/// Dims text that is less important than the text around it.
+/// Dims text.
 pub(super) fn quiet(text: &str) -> String {
     painted(QUIET, text)
 }
 
-/// Highlights what counts.
+/// Highlights text.
 pub(super) fn good(text: &str) -> String {
     painted(GOOD, text)
 }
 
-/// The text in a style that is reset at the end of each line, since pagers may carry it on.
+/// Styles text, and resets the style at the end of each line, since pagers may carry it on.
 fn painted(style: Style, text: &str) -> String {
     let mut painted = String::new();
     for piece in text.split_inclusive('\n') {
@@ -129,7 +129,6 @@ mod tests {
         assert_eq!(message("step 1/2  loss 3"), "step 1/2  loss 3");
     }
 
-    /// Words in a sample, which the model wrote, are not coloured like those of messages.
     #[test]
     fn message_dims_only_the_margin_of_samples() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use super::inspect::output::{DrawnOutput, json_of};
+use super::args::{open_device, overrides};
+use super::config;
+use super::drawn::{DrawnOutput, json_of};
 use super::numbers::within;
-use super::{config, note_each, open_device, overrides, print_json};
+use super::print::{note_each, print_json};
 use crate::config::Config;
 use crate::device::{DeviceSpec, OpenDevice};
 use crate::format::{grouped, size, without_control};
@@ -24,27 +26,26 @@ Examples:
   tinderbox plan my.toml --ranks 8 --network 1Gbit
   tinderbox plan my.toml --no-measure --json")]
 pub(super) struct Args {
-    /// The config: a file, or a preset such as quickstart
+    /// Config file, or a preset such as quickstart
     config: PathBuf,
-    /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
+    /// Override a config key, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from` does
+    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, like `train --from`
     /// [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
-    /// Plan for N processes, each on its own machine, all like this one, which train together under MPI [default: one
-    /// process]
+    /// Plan for N processes that train together under MPI, each on a machine like this one [default: one process]
     #[arg(long, value_name = "N", requires = "network", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
     ranks: Option<usize>,
-    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth
-    /// is given, such as 1Gbit,0.5ms [default: none]
+    /// Network between the machines: bandwidth, such as 1Gbit or 100Mbit, and optionally latency, such as 1Gbit,0.5ms; the
+    /// latency is 0.1ms if left out [default: none]
     #[arg(long, value_name = "NETWORK", requires = "ranks")]
     network: Option<Network>,
-    /// Only calculate: run no training steps and estimate no time
+    /// Only calculate, without training steps and without an estimate of time
     #[arg(long)]
     no_measure: bool,
     /// Print one JSON object instead of text
@@ -85,10 +86,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plans a fine-tuning, of which only the numbers are shown.
+/// Plans a fine-tuning, in numbers only.
 fn finetune(args: &Args, config: &Config, device: &OpenDevice) -> anyhow::Result<()> {
     if args.ranks.is_some() {
-        bail!("a fine-tuning is planned for one machine\n  hint: leave out --ranks and --network");
+        bail!("a fine-tuning can only be planned for one machine\n  hint: leave out --ranks and --network");
     }
     if args.output.is_picture() {
         bail!("a plan of a fine-tuning has no pictures\n  hint: leave out --format, or use --json");

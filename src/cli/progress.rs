@@ -1,4 +1,4 @@
-//! Shows the progress of a run on a progress bar, on the dashboard or in plain lines, and writes `train.log`.
+//! The progress of a run, on a progress bar, the dashboard or in plain lines, and `train.log`.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -11,15 +11,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ratatui::crossterm::terminal;
 
 use super::dashboard::Dashboard;
-use super::note;
 use super::paint::{self, MARGIN};
+use super::print::note;
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
 use crate::format::{counted, duration, grouped, whole, without_control, wrapped};
 use crate::optimizer::BatchSchedule;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
-use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
+use crate::train::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary, precision};
 use crate::view::sparkline;
 
 const BAR: &str = "{wide_bar} step {human_pos}/{human_len}  {msg}  {eta} left";
@@ -32,7 +32,7 @@ const CURVE_COLUMNS: usize = 8;
 /// The width assumed for a terminal that does not report it, in columns.
 const DEFAULT_COLUMNS: usize = 80;
 
-/// The reading time below which reading is not reported.
+/// Reading is reported only if it takes longer.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// The observer of a run, shared with the Ctrl-C handler.
@@ -40,7 +40,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
-    target: Target,
+    surface: Surface,
     /// The lines to print again after the dashboard has closed.
     lines_to_come: Vec<String>,
     log: Option<File>,
@@ -63,7 +63,7 @@ struct Screen {
 }
 
 /// The place where lines are shown.
-enum Target {
+enum Surface {
     /// Standard error.
     Lines,
     /// Standard error, above a progress bar.
@@ -80,15 +80,15 @@ struct TextProgress {
 }
 
 impl Progress {
-    /// Shows the run on `dashboard`, or without one on standard error, with a progress bar if that is a terminal.
+    /// Shows the run on `dashboard`, or else on standard error, with a progress bar if that is a terminal.
     pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
-        let target = match dashboard {
-            Some(dashboard) => Target::Dashboard(dashboard),
-            None if io::stderr().is_terminal() => Target::Bar(ProgressBar::hidden()),
-            None => Target::Lines,
+        let surface = match dashboard {
+            Some(dashboard) => Surface::Dashboard(dashboard),
+            None if io::stderr().is_terminal() => Surface::Bar(ProgressBar::hidden()),
+            None => Surface::Lines,
         };
         Self(Arc::new(Mutex::new(Screen {
-            target,
+            surface,
             lines_to_come: Vec::new(),
             log: None,
             reading: Some(TextProgress { line: String::new(), began: Instant::now(), is_reported: false }),
@@ -103,8 +103,7 @@ impl Progress {
         })))
     }
 
-    /// Reports how the run ended. `report` is the line about its report page, and `next` a command to
-    /// continue with, after what it is for.
+    /// Reports the end of the run: the line about its report page, and the next command with its purpose.
     pub(super) fn finish(&self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
         let mut screen = self.screen();
         screen.is_over = true;
@@ -152,17 +151,13 @@ impl Observer for Progress {
     fn observe(&mut self, event: &Event<'_>) {
         self.screen().show(event);
     }
-
-    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
-        match &self.screen().target {
-            Target::Dashboard(dashboard) => Some(dashboard.renderer()),
-            Target::Lines | Target::Bar(_) => None,
-        }
-    }
 }
 
 impl Screen {
     fn show(&mut self, event: &Event<'_>) {
+        if let Surface::Dashboard(dashboard) = &self.surface {
+            dashboard.observe(event);
+        }
         match event {
             Event::Reading(reading) => self.reading(reading),
             Event::Started(started) => self.start(started),
@@ -171,6 +166,7 @@ impl Screen {
                 self.line(&format!("{}  skipped: {skipped}", step_label(*step, self.max_steps)));
             }
             Event::Logged(logged) => self.logged(logged),
+            Event::Evaluating => {}
             Event::Evaluated(evaluation) => self.evaluated(evaluation),
             Event::Sampled { text, .. } => self.sampled(text),
             Event::Saved { path, is_best } => {
@@ -178,7 +174,7 @@ impl Screen {
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                if let Target::Bar(_) = &self.target {
+                if let Surface::Bar(_) = &self.surface {
                     self.clear();
                 }
                 self.is_last_evaluation = true;
@@ -190,7 +186,7 @@ impl Screen {
         }
     }
 
-    /// Reports that a text takes long to read.
+    /// Reports the reading of a text that takes long.
     fn reading(&mut self, reading: &Reading<'_>) {
         let Some(waiting) = &mut self.reading else { return };
         let what = match reading.purpose {
@@ -204,7 +200,7 @@ impl Screen {
             (waiting.line, waiting.is_reported) = (line, false);
         }
         let is_long = waiting.began.elapsed() >= MOMENT;
-        if let Target::Bar(bar) = &mut self.target {
+        if let Surface::Bar(bar) = &mut self.surface {
             if is_long && bar.is_hidden() {
                 *bar = ProgressBar::new_spinner();
                 bar.enable_steady_tick(Duration::from_millis(100));
@@ -218,13 +214,13 @@ impl Screen {
 
     fn start(&mut self, started: &Started) {
         self.reading = None;
-        if let Target::Bar(bar) = &self.target {
+        if let Surface::Bar(bar) = &self.surface {
             bar.finish_and_clear();
         }
-        if let Target::Dashboard(dashboard) = &mut self.target
-            && let Err(error) = dashboard.open(started)
+        if let Surface::Dashboard(dashboard) = &mut self.surface
+            && let Err(error) = dashboard.open()
         {
-            self.target = Target::Lines;
+            self.surface = Surface::Lines;
             self.show_line(&format!("warning: cannot open the dashboard: {error}"));
         }
         self.open_log(&started.run_dir);
@@ -268,17 +264,17 @@ impl Screen {
             started.vocab_size,
         ));
         self.sources(started);
-        if let Target::Bar(_) = self.target {
+        if let Surface::Bar(_) = self.surface {
             let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
             let style = ProgressStyle::with_template(template).expect("the template is valid");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
             bar.tick(); // starts the estimate of the remaining time at this position,
             bar.reset_eta(); // as if reaching it had taken no time
-            self.target = Target::Bar(bar);
+            self.surface = Surface::Bar(bar);
         }
     }
 
-    /// Reports how often each of several sources will be seen, and where standard input is saved.
+    /// Reports the share of each of several sources, and where standard input is saved.
     fn sources(&mut self, started: &Started) {
         let drawn_tokens = started.batches.tokens_before(started.max_steps);
         let is_several = started.sources.len() > 1;
@@ -295,8 +291,8 @@ impl Screen {
             }
             if let Some(kept) = &source.kept {
                 self.line(&format!(
-                    "standard input is kept as `{}`, without which this run cannot be resumed; delete it once you no \
-                     longer need to resume",
+                    "standard input is saved as `{}`; resuming this run needs it, so delete it only once the run is \
+                     finished",
                     kept.display()
                 ));
             }
@@ -305,7 +301,7 @@ impl Screen {
 
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
-        if let Target::Bar(bar) = &self.target {
+        if let Surface::Bar(bar) = &self.surface {
             let tokens = self.batches.map_or(0, |(before, batches)| batches.tokens_before(step) - before);
             let tokens_per_s = tokens as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
@@ -330,19 +326,19 @@ impl Screen {
         self.keep(&line);
         self.losses.push(logged.train_loss);
         self.curve = sparkline(&self.losses, CURVE_COLUMNS);
-        if let Target::Lines = self.target {
+        if let Surface::Lines = self.surface {
             note(line); // a bar and a dashboard show these numbers continuously
         }
     }
 
-    /// Prints a sample as a quotation; in a terminal, its lines are wrapped so that they keep their margin.
+    /// Prints a sample as a quotation; on a terminal, its lines are wrapped within the margin.
     fn sampled(&mut self, text: &str) {
         let whole = format!("sample:{}", quotation(text, None));
         self.keep(&whole);
-        match &self.target {
-            Target::Lines => self.show_line(&whole),
-            Target::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
-            Target::Dashboard(dashboard) => dashboard.sampled(text, &whole),
+        match &self.surface {
+            Surface::Lines => self.show_line(&whole),
+            Surface::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
+            Surface::Dashboard(dashboard) => dashboard.sampled(text, &whole),
         }
     }
 
@@ -400,26 +396,26 @@ impl Screen {
     /// Prints a line as [`Screen::line`] does, and again after the dashboard has closed.
     fn lasting_line(&mut self, line: String) {
         self.line(&line);
-        if let Target::Dashboard(_) = self.target {
+        if let Surface::Dashboard(_) = self.surface {
             self.lines_to_come.push(line);
         }
     }
 
     fn show_line(&self, line: &str) {
-        match &self.target {
-            Target::Lines => note(line),
-            Target::Dashboard(_) if self.reading.is_some() => note(line),
-            Target::Bar(bar) => bar.suspend(|| note(line)),
-            Target::Dashboard(dashboard) => dashboard.note(line),
+        match &self.surface {
+            Surface::Lines => note(line),
+            Surface::Dashboard(_) if self.reading.is_some() => note(line),
+            Surface::Bar(bar) => bar.suspend(|| note(line)),
+            Surface::Dashboard(dashboard) => dashboard.note(line),
         }
     }
 
     /// Removes the bar or the dashboard; later lines are printed plainly.
     fn clear(&mut self) {
-        if let Target::Bar(bar) = &self.target {
+        if let Surface::Bar(bar) = &self.surface {
             bar.finish_and_clear();
         }
-        self.target = Target::Lines; // dropping a dashboard restores the terminal
+        self.surface = Surface::Lines; // dropping a dashboard restores the terminal
         for line in self.lines_to_come.drain(..) {
             note(line);
         }
@@ -428,7 +424,7 @@ impl Screen {
     fn keep(&mut self, line: &str) {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
-            self.log = None; // one warning is enough, since checkpoints and metrics have all important data
+            self.log = None; // one warning is enough: checkpoints and metrics have all important data
             self.lasting_line(format!("warning: cannot continue to write train.log: {error}"));
         }
     }
@@ -442,7 +438,7 @@ impl Screen {
     }
 }
 
-/// Describes the share of time that `ranks` spend waiting and communicating instead of computing.
+/// The shares of time that ranks spend waiting and communicating.
 fn described(exchange: &Exchange) -> String {
     let Exchange { ranks, waiting_share, communication_share } = exchange;
     let percent = |share: &f64| 100.0 * share;
@@ -461,9 +457,8 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
     }
 }
 
-/// A sample, indented line by line, without blank lines around it and without control characters, since an untrained
-/// model may generate some that switch the terminal to another character set. Lines are wrapped to `n_columns`, if
-/// given.
+/// A sample with a margin, without blank lines around it and without control characters: an untrained model may generate
+/// some that switch the terminal to another character set. Lines are wrapped to `n_columns`, if given.
 fn quotation(text: &str, n_columns: Option<usize>) -> String {
     let lines: Vec<Cow<'_, str>> = text.lines().map(|line| without_control(line.trim_end())).collect();
     let is_written = |line: &Cow<'_, str>| !line.is_empty();

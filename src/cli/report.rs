@@ -1,8 +1,9 @@
-//! `tinderbox report`: writes the report of a run again, or a page that compares several runs.
+//! `tinderbox report`: writes the report of a run, or a page that compares several runs.
 
 use std::path::{Path, PathBuf};
 
-use super::{note, note_each, output};
+use super::output;
+use super::print::{note, note_each};
 use crate::device::{self, DeviceSpec};
 use crate::format::{first_line, shell_word};
 use crate::run::log::{NO_REPORT, REPORT};
@@ -19,14 +20,14 @@ Examples:
   tinderbox report runs/quickstart --output quickstart.html
   tinderbox report runs/quickstart runs/deeper --output both.html")]
 pub(super) struct Args {
-    /// A run directory; the run may still be in progress. The curves of several runs share their charts
+    /// Run directory; the run may still be in progress. Several runs share their charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write; an earlier page is replaced, any other file is not [default: report.html in the run, with the
-    /// curves as SVG beside it; of several runs, comparison.html]
+    /// Output page; an existing file is replaced only if it is such a page [default: report.html in the run, with the curves
+    /// as SVG beside it; for several runs, comparison.html]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The device to measure the heads on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// Device to measure the heads on: auto, cpu, or a name from `tinderbox devices` [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
 }
@@ -64,8 +65,8 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the report of a run that has just ended, and returns a line with its path or the reason why there is none. A
-/// missing report is not a failure, since everything else is already saved.
+/// Writes the report of a run that has just ended, and returns a line with its path or the error. A missing report is not a
+/// failure, since everything else is saved.
 pub(super) fn at_end(run_dir: &Path) -> String {
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;
@@ -74,14 +75,14 @@ pub(super) fn at_end(run_dir: &Path) -> String {
     match write() {
         Ok(()) => format!("{REPORT}`{}`", run_dir.join(PAGE).display()),
         Err(error) => {
-            let (program, reason) = (super::program(), first_line(&error));
+            let (program, reason) = (super::args::program(), first_line(&error));
             let run = shell_word(run_dir);
-            format!("{NO_REPORT}{reason}\n  hint: make it again with `{program} report {run}`")
+            format!("{NO_REPORT}{reason}\n  hint: run `{program} report {run}`")
         }
     }
 }
 
-/// The report of a run, measured on `device`; if that is `None`, on the run's device if it can be opened.
+/// The report of a run, measured on `device`, or on the run's device if that can be opened.
 fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
     let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::paint::n_columns;
-use super::{note_each, print_json, print_table};
+use super::print::{note_each, print_json, print_table};
 use crate::run::{self, Difference, Order, RunDir, RunInfo, unix_s};
 use crate::view;
 
@@ -16,10 +16,10 @@ Examples:
   tinderbox runs --sort time --json
   tinderbox runs runs/quickstart runs/longer")]
 pub(super) struct Args {
-    /// A folder of runs, or one or more run directories to compare
+    /// Folder of runs, or run directories to compare
     #[arg(default_value = "runs", value_name = "DIR")]
     paths: Vec<PathBuf>,
-    /// The order: by validation loss in bits per byte, lowest first, or by start time, latest first
+    /// Order: by validation loss in bits per byte, lowest first, or by start time, latest first
     #[arg(long, value_enum, default_value_t = Order::Loss)]
     sort: Order,
     /// Print a JSON array with an object for each run

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use super::args::warn_if_slow;
+use super::exit::{INTERRUPTED, Misuse, on_ctrl_c};
 use super::numbers::{count, within};
+use super::print::note;
 use super::weights::Formats;
-use super::{INTERRUPTED, Misuse, note, on_ctrl_c, warn_if_slow};
 use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
 use crate::format::{first_line, size};

@@ -5,10 +5,13 @@ use std::sync::Mutex;
 
 use anyhow::Context;
 
+use super::args::overrides;
+use super::config;
+use super::dashboard::stop_or_exit;
+use super::exit::{DONE, INTERRUPTED, on_ctrl_c};
 use super::numbers::{at_least_one, within};
 use super::paint::n_columns;
-use super::train::stop_or_exit;
-use super::{DONE, INTERRUPTED, config, note, on_ctrl_c, overrides, print_json, print_table};
+use super::print::{note, print_json, print_table};
 use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::distributed::refuse_launcher;

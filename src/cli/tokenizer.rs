@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::inspect::output::{Colors, Drawn, DrawnOutput};
-use super::inspect::{about, place};
-use super::{note, print, print_json};
+use super::drawn::{Colors, Drawn, DrawnOutput};
+use super::inspect::prompts::{about, place};
+use super::print::{note, print, print_json};
 use crate::data;
 use crate::format::grouped;
 use crate::inspect::{self, Prompt};
@@ -17,13 +17,13 @@ use crate::run::{self, RunDir, Trained};
 use crate::tokenizer::{Tokenizer, visible};
 use crate::view::{self, ReadText};
 
-/// The number of tokens in each list of `info`.
+/// The number of tokens per list of `info`.
 const N_SHOWN: usize = 8;
 
-/// The most tokens of a text that `show` draws.
+/// `show` draws up to this many tokens.
 const MAX_SHOWN: usize = 4096;
 
-/// The most text on which `info` measures the bytes per token, in bytes.
+/// `info` measures the bytes per token on up to this many bytes.
 const MAX_MEASURED: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -33,16 +33,16 @@ Examples:
   tinderbox tokenizer info runs/quickstart")]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    action: Action,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Show the tokens of a text, one per line
+enum Action {
+    /// Print the tokens of a text, one per line
     Encode(Encode),
-    /// Show a text in its tokens, coloured by how well the run's model predicts them
+    /// Show a text split into tokens, coloured by how well the run's model predicts them
     Show(Show),
-    /// Print the text of ids
+    /// Print the text of token ids
     Decode(Decode),
     /// Describe a tokenizer, with some of its tokens
     Info(Info),
@@ -51,12 +51,12 @@ enum Command {
 /// A tokenizer and a text for it.
 #[derive(Debug, clap::Args)]
 struct Given {
-    /// A run directory, a checkpoint in it, or a tokenizer.json
+    /// Run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
-    /// The text, after -- if it begins with a dash [default: standard input]
+    /// Text; write -- before a text that begins with a dash [default: standard input]
     #[arg(conflicts_with = "file")]
     text: Option<String>,
-    /// A file with the text, UTF-8, or - for standard input [default: TEXT, or standard input]
+    /// File with the text in UTF-8, or - for standard input [default: TEXT, or standard input]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -112,9 +112,9 @@ struct Show {
 Example:
   tinderbox tokenizer decode runs/quickstart 31 47 44")]
 struct Decode {
-    /// A run directory, a checkpoint in it, or a tokenizer.json
+    /// Run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
-    /// The ids, separated by spaces or commas [default: standard input]
+    /// Token ids, separated by spaces or commas [default: standard input]
     #[arg(allow_negative_numbers = true)]
     ids: Vec<String>,
 }
@@ -124,7 +124,7 @@ struct Decode {
 Example:
   tinderbox tokenizer info runs/quickstart")]
 struct Info {
-    /// A run directory, a checkpoint in it, or a tokenizer.json
+    /// Run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -132,11 +132,11 @@ struct Info {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.command {
-        Command::Encode(args) => encode(args),
-        Command::Show(args) => show(args),
-        Command::Decode(args) => decode(args),
-        Command::Info(args) => info(args),
+    match &args.action {
+        Action::Encode(args) => encode(args),
+        Action::Show(args) => show(args),
+        Action::Decode(args) => decode(args),
+        Action::Info(args) => info(args),
     }
 }
 
@@ -159,7 +159,7 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     print(&format!("{lines}\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token\n"))
 }
 
-/// Shows the tokens in place; with the bits of each if there is a model.
+/// Shows the tokens in place, with the bits of each if the run has a model.
 fn show(args: &Show) -> anyhow::Result<()> {
     args.output.file.check()?;
     let path = &args.given.run;
@@ -211,7 +211,7 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
         bail!("there are no ids to decode\n  hint: give at least one, such as 0");
     }
     let text = tokenizer.decode(&ids);
-    // A line break keeps the shell's prompt on a separate line; a pipe gets only the text.
+    // On a terminal, a line break separates the text from the shell's prompt.
     let is_unfinished = io::stdout().is_terminal() && !text.ends_with('\n');
     print(&(text + if is_unfinished { "\n" } else { "" }))
 }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::args::{open_device, overrides, program};
 use super::dashboard::{self, Dashboard};
+use super::exit::{DONE, FAILED, INTERRUPTED, describe, on_ctrl_c};
+use super::print::{note, note_each, print_json};
 use super::progress::Progress;
-use super::{
-    DONE, FAILED, INTERRUPTED, config, describe, note, note_each, on_ctrl_c, open_device, overrides, print_json,
-    program, report,
-};
+use super::{config, report};
 use crate::config::{Base, Config};
 use crate::data;
 use crate::device::{self, DeviceSpec};
@@ -28,20 +28,19 @@ Examples:
   tinderbox train my.toml --set train.max_steps=3000 --run-dir runs/longer
   tinderbox train my.toml --resume")]
 pub(super) struct Args {
-    /// The config: a file, or a preset such as quickstart
+    /// Config file, or a preset such as quickstart
     config: PathBuf,
-    /// Replace the value of a key of the config, such as train.max_steps=3000; may be repeated
+    /// Override a config key, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The device to compute on: auto, cpu, a name that `tinderbox devices` lists, or cuda:all for each of NVIDIA's
-    /// GPUs [default: train.device]
+    /// Device: auto, cpu, a name from `tinderbox devices`, or cuda:all for all NVIDIA GPUs [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// The run directory [default: runs/ and the config's name]
+    /// Run directory [default: runs/ and the config's name]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its checkpoints/step-N, with
-    /// its model and its tokenizer [default: random weights, drawn with train.seed]
+    /// Start from the weights of RUN (its best checkpoint), RUN/last or one of its checkpoints/step-N, with its model and
+    /// tokenizer [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
     /// Continue from the run's last checkpoint
@@ -50,7 +49,7 @@ pub(super) struct Args {
     /// Replace an existing run
     #[arg(long)]
     overwrite: bool,
-    /// Train even if the memory seems to be too small, or the text is a binary file
+    /// Train even if the memory seems too small or the text is a binary file
     #[arg(long)]
     force: bool,
     /// Show a full-screen dashboard: metrics, charts, log
@@ -61,7 +60,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Trains a run, together with the other processes of a launcher if there are any, and returns the exit code.
+/// Trains a run, together with the launcher's other processes if there are any, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let ranks = Ranks::join(|error| note(error))?;
     if ranks.is_alone() {
@@ -76,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             ranks.leave();
             Ok(code)
         }
-        // The other ranks wait for this one, so they must be aborted.
+        // The other ranks wait for this one: abort them.
         Err(error) => {
             note(format!("{}: {}", ranks.name(), describe(&error)));
             ranks.abort(FAILED)
@@ -84,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// Checks that the program, the config file and the arguments that change the config are the same as on rank 0.
+/// Checks that the program's version, the config file and the arguments that change the config equal rank 0's.
 fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
     ranks.check_same("version of the program", env!("CARGO_PKG_VERSION"))?;
     let config = config::read(&args.config)?;
@@ -93,7 +92,7 @@ fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
 
 /// Trains together with rank 0, which writes the run and decides when it ends.
 fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
-    // A launcher that is stopped signals every process; only rank 0 reacts, and it saves the run first.
+    // A stopped launcher signals every process; only rank 0 reacts, after saving the run.
     on_ctrl_c(|| {})?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
@@ -102,7 +101,7 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// The devices of this process: all of them, or under a launcher the one selected by the local rank.
+/// The devices of this process: all, or under a launcher the one selected by the local rank.
 fn own_devices(config: &Config, ranks: &Ranks) -> anyhow::Result<Vec<DeviceSpec>> {
     let devices = device::each(&config.train.device.parse()?);
     Ok(match ranks.is_alone() {
@@ -144,7 +143,7 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     )
 }
 
-/// The way in which a run starts by these arguments.
+/// How a run starts, according to these arguments.
 pub(super) fn start_of(resume: bool, overwrite: bool) -> Start {
     match (resume, overwrite) {
         (true, _) => Start::Resume,
@@ -153,7 +152,7 @@ pub(super) fn start_of(resume: bool, overwrite: bool) -> Start {
     }
 }
 
-/// A run to be trained in the terminal, with progress on standard error.
+/// A run to train with progress on standard error.
 pub(super) struct Session {
     pub(super) config: Config,
     pub(super) run_dir: PathBuf,
@@ -163,7 +162,7 @@ pub(super) struct Session {
     pub(super) tui: bool,
 }
 
-/// A run that was trained to its end, or interrupted.
+/// A finished or interrupted run.
 pub(super) struct Finished {
     pub(super) summary: Summary,
     pub(super) progress: Progress,
@@ -171,7 +170,7 @@ pub(super) struct Finished {
 }
 
 impl Session {
-    /// Trains, calls `before_report` once the run is trained and `at_end` with the outcome, and returns the exit code.
+    /// Trains, calls `before_report`, writes the report, calls `at_end`, and returns the exit code.
     pub(super) fn run(
         self,
         ranks: &Ranks,
@@ -228,7 +227,7 @@ impl Session {
     }
 }
 
-/// A command that the user can paste: to continue an interrupted run, or to generate text from a finished one.
+/// The command to continue an interrupted run, or to generate text with a finished one.
 fn next_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir);
     if !summary.interrupted {
@@ -251,15 +250,15 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
         let is_same = last.is_some_and(|last| last.elapsed() < SAME_SIGNAL);
         last = Some(Instant::now());
         if !is_same {
-            stop_or_exit(&interrupter);
+            dashboard::stop_or_exit(&interrupter);
             progress.stopping();
             exit_while_reading(&progress);
         }
     })
 }
 
-/// Exits if the text is still being read, since nothing needs to be saved before the first step. Reading checks for a
-/// stop, except during long operations such as finding merges.
+/// Exits if the text is still being read: before the first step there is nothing to save, and long operations such as
+/// finding merges do not check for a stop.
 fn exit_while_reading(progress: &Progress) {
     thread::sleep(READING_STOPS);
     if progress.is_reading() {
@@ -271,14 +270,5 @@ fn exit_while_reading(progress: &Progress) {
 
 const READING_STOPS: Duration = Duration::from_millis(150);
 
-/// Signals closer together than this count as one, since both the shell and the system signal that a terminal closes.
+/// Signals closer together than this count as one: when a terminal closes, both the shell and the system send one.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
-
-/// Ends the step and saves the run on the first Ctrl-C; exits at once on the second.
-pub(super) fn stop_or_exit(interrupter: &Interrupter) {
-    if interrupter.should_stop() {
-        dashboard::restore_terminal();
-        std::process::exit(i32::from(INTERRUPTED));
-    }
-    interrupter.stop(Some("interrupted"));
-}

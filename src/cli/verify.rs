@@ -1,11 +1,11 @@
-//! `tinderbox verify`: checks whether a run has the same model as a file of another project.
+//! `tinderbox verify`: compares a run's model with a file of another project.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
 use super::paint::n_columns;
-use super::{print, print_json};
+use super::print::{print, print_json};
 use crate::interop::verify;
 use crate::view;
 
@@ -15,15 +15,15 @@ Examples:
   tinderbox verify runs/smollm2 --against SmolLM2-135M
   tinderbox verify runs/quickstart --against quickstart.gguf --prompt \"The bank of\"")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
-    /// The model: a folder as transformers writes it, or a .gguf file
+    /// Model to compare with: a folder in the format of transformers, or a .gguf file
     #[arg(long, value_name = "DIR|FILE.gguf")]
     against: PathBuf,
-    /// A text for both models to read [default: a built-in one]
+    /// Text for both models to read [default: a built-in one]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "text")]
     prompt: Option<String>,
-    /// A file with the text [default: --prompt]
+    /// File with the text [default: --prompt]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -31,7 +31,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Compares the two models, prints the result, and returns an error if they differ.
+/// Compares the two models; an error if they differ.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let text = match &args.text {
         Some(path) => {

@@ -14,8 +14,8 @@ use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_
 use super::request::prompt;
 use crate::config::ModelConfig;
 use crate::inspect::{
-    Answer, Attribution, TokenProbability, HeadSelection, Lens, NamedScores, ModelPart, Prompt, PromptAttention, Reading,
-    TokenPredictions, scores_on, generate_greedily,
+    Answer, Attribution, HeadSelection, Lens, ModelPart, NamedScores, Prompt, PromptAttention, Reading,
+    TokenPredictions, TokenProbability, generate_greedily, scores_on,
 };
 use crate::model::Gpt;
 use crate::tokenizer::{DecodeStream, Tokenizer};

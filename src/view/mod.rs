@@ -8,6 +8,8 @@
     reason = "a line reads better than it saves an allocation"
 )]
 
+#[cfg(feature = "cli")]
+pub(crate) mod dashboard;
 mod html;
 mod kinds;
 pub mod report;

@@ -179,7 +179,7 @@ fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
     let (end, start) = text.split_at(text.len() / 2); // what was trained on comes last
     folder.write("text.txt", format!("{start}{end}"));
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r"
-    error: the text `text.txt` has changed since `runs/tiny` was trained on it, so its val split may hold other text than it did
+    error: the text `text.txt` has changed since `runs/tiny` was trained on it, so its val split may hold other text
       hint: restore the text, or measure a whole text with --text PATH
     ");
     folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);

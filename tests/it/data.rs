@@ -54,7 +54,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
     folder.succeed(&[&["train", "tiny.toml", "--set", "data.path=text.txt"], &keep[..], &["whole"]].concat());
     let args = [&stopped[..], &keep[..], &["piped"]].concat();
     let said = folder.pipe(&args, gzip(text().as_bytes())).exits(0).stderr;
-    assert!(said.contains("standard input is kept as `cache/"), "{said}");
+    assert!(said.contains("standard input is saved as `cache/"), "{said}");
     let going_on = [&["train", "tiny.toml", "--resume"], &keep[..], &["piped"]].concat();
     folder.succeed(&going_on);
     assert!(weights(&folder, "piped") == weights(&folder, "whole"), "stopped and resumed is the same as not");

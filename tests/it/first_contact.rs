@@ -77,7 +77,7 @@ fn a_prompt_that_does_not_fit_is_cut_and_that_is_said() {
     let folder = Folder::trained();
     let long = "The cat sat by the bank. ".repeat(2);
     let args = ["generate", "runs/tiny", "--max-new-tokens", "2", "--num-samples", "20", "--prompt", &long];
-    assert_snapshot!(folder.run(&args).exits(0).stderr, @"note: the prompt has 50 tokens and the context of the model holds 16: only the last 16 are read");
+    assert_snapshot!(folder.run(&args).exits(0).stderr, @"note: the prompt has 50 tokens and the model's context holds 16: only the last 16 are read");
     let ran = folder.run(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt", "The cat sat by t"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 

@@ -201,7 +201,7 @@ fn weights_of_fewer_bits_write_and_are_measured() {
     let [of_int8, of_exact] = ["int8", "exact"].map(of);
     assert!((of_int8 - of_exact).abs() < 0.02 && (of_int8 - of_exact).abs() > 0.0, "{of_int8}, {of_exact}");
     insta::assert_snapshot!(folder.fail(&["eval", "runs/tiny", "--activations", "int8"]), @r"
-    error: --activations int8 is for weights in int8
+    error: --activations int8 needs int8 weights
       hint: add --weights int8
     ");
     let elsewhere = |command: &str| folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"]);

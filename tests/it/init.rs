@@ -122,7 +122,7 @@ fn a_preset_is_trained_by_its_name() {
     let train = |config: &str, more: &[&str]| folder.run(&[&["train", config], &short[..], &small, more].concat());
     let ran = train("quickstart", &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stderr.starts_with("wrote the stories, which come with the program, to `data/stories.txt`\n"));
+    assert!(ran.stderr.starts_with("wrote the bundled stories to `data/stories.txt`\n"));
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/stories.txt");
     assert!(fs::read(folder.path("data/stories.txt")).expect("read") == fs::read(shipped).expect("read"));
     // The text is there now, and is not written again.
@@ -135,11 +135,11 @@ fn a_preset_is_trained_by_its_name() {
     assert!(train("gpt2", &[]).stderr.contains("model.d_model = 8 must be divisible by model.n_heads = 12"));
     assert_transcript!(folder, @r"
     $ train quikstart
-    error: there is no config file `quikstart`, and no preset of this name
-      hint: did you mean `quickstart`? the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; a config file is named by its path
+    error: there is no config file and no preset `quikstart`
+      hint: did you mean `quickstart`? the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; give a config file by its path
     $ plan mine
-    error: there is no config file `mine`, and no preset of this name
-      hint: the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; a config file is named by its path
+    error: there is no config file and no preset `mine`
+      hint: the presets are quickstart, shakespeare-fast, shakespeare-laptop, shakespeare, shakespeare-gpu, stories, gpt2; give a config file by its path
     ");
 }
 
@@ -160,7 +160,7 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     assert_transcript!(folder, @r"
     $ init --output mine.toml --overwrite
     error: `mine.toml` is not a config, so it is not replaced
-      hint: choose another name, or move it elsewhere
+      hint: choose another name, or move the file away
     ");
     assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
     folder.write("mine.toml", "# Mine.\n[train]\nmax_steps = 3\n");
@@ -175,13 +175,13 @@ fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
     assert_transcript!(folder, @r"
     $ init --device cpu --from-text my.txt --output no/where.toml
     error: cannot write `no/where.toml`: there is no folder `no`
-      hint: make it first, or name another
+      hint: create it first, or choose another
     $ init --device cpu --from-text my.txt --output . --overwrite
     error: cannot write `.`: it is a folder
       hint: name a file in it
     $ man --output my.txt
     error: cannot write to `my.txt`: it is not a folder
-      hint: name a folder
+      hint: give the path of a folder
     ");
 }
 

@@ -193,7 +193,7 @@ fn mistakes_in_what_to_look_at_are_explained() {
     error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)
     $ inspect attention runs/tiny --prompt cat --output no/where/map.txt
     error: cannot write `no/where/map.txt`: there is no folder `no/where`
-      hint: make it first, or name another
+      hint: create it first, or choose another
     $ inspect attention runs/tiny --prompt cat --output runs
     error: cannot write `runs`: it is a folder
       hint: name a file in it
@@ -204,7 +204,7 @@ fn mistakes_in_what_to_look_at_are_explained() {
 
     let args = ["inspect", "attention", "runs/tiny", "--format", "html", "--prompt", "The cat sat by the bank."];
     let Ran { stdout: page, stderr, .. } = folder.run(&args).exits(0);
-    assert_snapshot!(stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
+    assert_snapshot!(stderr, @"note: the prompt has 24 tokens and the model's context holds 16: only the last 16 are read");
     assert!(page.starts_with("<!doctype html>\n") && page.ends_with("</html>\n"));
     assert!(page.contains("the last of the prompt: 8 before them did not fit the context"));
 

@@ -168,7 +168,7 @@ fn mistakes_are_explained() {
     error: the two prompts are the same up to token 6: there is no difference to trace
       hint: choose a later token with --token, or change one of the texts
     $ inspect lens runs/tiny --prompt 'The hen' --prompt 'The dog' --patch-from 'The cat'
-    error: --patch-from compares its text with one prompt, and there are 2
+    error: --patch-from compares its text with one prompt, not 2
       hint: give one --prompt
     "#);
     folder.write("text.txt", "another text, which is not that of the run");

@@ -145,16 +145,16 @@ fn only_a_page_is_replaced_by_a_report() {
     folder.expect(
         r"
     $ report runs/tiny --output runs/tiny/config.toml
-    error: cannot write `runs/tiny/config.toml`: it is a part of a run
+    error: cannot write `runs/tiny/config.toml`: it belongs to a run
       hint: choose another name
     $ report runs/tiny --output notes.html
     error: `notes.html` is not a page that Tinderbox wrote, so it is not replaced
-      hint: choose another name, or move it elsewhere
+      hint: choose another name, or move the file away
     $ report runs/tiny runs/tiny
     error: `comparison.html` is not a page that Tinderbox wrote, so it is not replaced
-      hint: choose another name, or move it elsewhere
+      hint: choose another name, or move the file away
     $ inspect heads runs/tiny --format json --output runs/tiny/checkpoints/step-000040/state.json
-    error: cannot write `runs/tiny/checkpoints/step-000040/state.json`: it is a part of a run
+    error: cannot write `runs/tiny/checkpoints/step-000040/state.json`: it belongs to a run
       hint: choose another name
     ",
     );

@@ -11,7 +11,7 @@ use crate::fixtures::{Place, TEN_STEPS, files, observed};
 fn go(place: &Place, run: &str, start: Start, stops: bool) -> Summary {
     let summary = observed(place.job(run, place.config(&[]), start), move |event, interrupter| {
         if stops && matches!(event, Event::FinalEvaluation) {
-            interrupter.stop(None);
+            interrupter.stop();
         }
     });
     summary.expect("trains")
@@ -59,7 +59,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let stopped_while = |purpose: Purpose, job| {
         let stopped = observed(job, move |event, interrupter| {
             if matches!(event, Event::Reading(reading) if reading.purpose == purpose) {
-                interrupter.stop(None);
+                interrupter.stop();
             }
         });
         stopped.expect_err("stopped")
@@ -160,7 +160,7 @@ fn a_run_that_is_stopped_before_its_first_step_is_no_obstacle() {
         let config = place.config(&["train.head_metrics=true"]);
         let stopped = observed(place.job("run", config, start), |event, interrupter| {
             if matches!(event, Event::Started(_)) {
-                interrupter.stop(None);
+                interrupter.stop();
             }
         });
         let summary = stopped.expect("stops");

@@ -327,7 +327,8 @@ mod tests {
     fn single_token_has_no_first_head() {
         let model = testing::model(&small_config());
         let selection = HeadSelection::new(None, None, model.config()).expect("the model has heads");
-        let details = PromptDetails::new(&model, &Tokenizer::byte(), &testing::prompt("a"), &selection).expect("finite values");
+        let details =
+            PromptDetails::new(&model, &Tokenizer::byte(), &testing::prompt("a"), &selection).expect("finite values");
         assert_eq!((details.first_head, details.effects), (None, None));
         assert_eq!(details.predictions.len(), 1);
         assert_eq!(details.predictions[0].top.len(), N_TOP);

@@ -139,10 +139,13 @@ impl HeadEvidence {
             let shown = looks.iter().take(N_SHOWN);
             shown.map(|look| Snippet::new(look, &windows[look.window], tokenizer)).collect()
         };
-        let evidence =
-            |(shares, looks): (&Vec<f64>, &Vec<AttentionSpan>)| Self { tokens: tokens(shares), snippets: snippets(looks) };
-        let of_layer =
-            |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<AttentionSpan>>)| shares.iter().zip(looks).map(evidence).collect();
+        let evidence = |(shares, looks): (&Vec<f64>, &Vec<AttentionSpan>)| Self {
+            tokens: tokens(shares),
+            snippets: snippets(looks),
+        };
+        let of_layer = |(shares, looks): (&Vec<Vec<f64>>, &Vec<Vec<AttentionSpan>>)| {
+            shares.iter().zip(looks).map(evidence).collect()
+        };
         Ok(shares.iter().zip(&looks).map(of_layer).collect())
     }
 }

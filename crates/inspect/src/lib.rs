@@ -38,7 +38,7 @@ pub use error::InspectError;
 pub use evidence::{HeadEvidence, SeenToken, Snippet};
 pub use explain::{Explanation, Projection};
 pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
-pub use lens::{Answer, ActualToken, TokenProbability, LayerPrediction, Lens, TokenPredictions, predictions};
+pub use lens::{ActualToken, Answer, LayerPrediction, Lens, TokenPredictions, TokenProbability, predictions};
 pub use map::{EmbeddingMap, MappedToken};
 pub use maps::{HeadSelection, PromptAttention, strongest};
 pub use part::ModelPart;

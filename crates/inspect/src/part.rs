@@ -180,7 +180,8 @@ mod tests {
             let heads = replaced(head, position, substitute, counted([1, 2, 2, 2])); // [B, H, T, D]
             assert_eq!(heads, [[1.0, 2.0, 3.0, 4.0], expected].concat());
         }
-        let mlp = |position, substitute| replaced(ModelPart::Mlp { layer: 0 }, position, substitute, counted([1, 2, 2]));
+        let mlp =
+            |position, substitute| replaced(ModelPart::Mlp { layer: 0 }, position, substitute, counted([1, 2, 2]));
         assert_eq!(mlp(None, Mean(counted([2]).neg())), [-1.0, -2.0, -1.0, -2.0]);
         assert_eq!(mlp(Some(1), Recorded(counted([4]).neg())), [1.0, 2.0, -3.0, -4.0]);
     }

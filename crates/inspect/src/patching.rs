@@ -200,8 +200,9 @@ mod tests {
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
         let patcher = Patcher::new(model, [&one, &other]).expect("finite values");
         // With any probe, attention takes the path that materializes the weights.
-        let pass =
-            |of| capture(model, of, &[Point::Logits]).expect("finite values").get(None, Point::Logits).vector(0, 10).to_vec();
+        let pass = |of| {
+            capture(model, of, &[Point::Logits]).expect("finite values").get(None, Point::Logits).vector(0, 10).to_vec()
+        };
         let logits = |replacements| patcher.logits(replacements, 10).expect("finite values");
         assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
         let fused = host(model.forward(one.tokens(&model.device())).narrow(1, 10, 1)).expect("finite values");

@@ -3,7 +3,7 @@
 use super::capture::{LOGITS, finite};
 use super::part::{ModelPart, Replace};
 use super::prompt::to_tensor;
-use super::{TokenProbability, InspectError, LayerPrediction, Prompt};
+use super::{InspectError, LayerPrediction, Prompt, TokenProbability};
 use tinderbox_model::Gpt;
 use tinderbox_model::config::GenerateConfig;
 use tinderbox_model::generate::{ChooseToken, Sampler};

@@ -10,7 +10,7 @@ use super::{Measuring, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Method, Pass, Shape};
 use crate::bench::text;
 use crate::cli::numbers::at_least_one;
-use crate::cli::{print, print_json};
+use crate::cli::print::{print, print_json};
 use crate::device;
 use crate::measure::Machine;
 

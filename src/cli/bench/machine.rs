@@ -10,7 +10,7 @@ use super::{Measuring, config, under_way};
 use crate::bench::machine::{self, Kernel, Product};
 use crate::bench::text;
 use crate::cli::numbers::at_least_one;
-use crate::cli::{print, print_json};
+use crate::cli::print::{print, print_json};
 use crate::config::{Config, MatmulPrecision};
 use crate::device;
 use crate::plan;

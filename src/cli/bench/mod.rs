@@ -14,8 +14,9 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::Map;
 
+use super::config;
 use super::numbers::at_least_one;
-use super::{config, note, print_json};
+use super::print::{note, print_json};
 use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::measure::Trial;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use super::{config, under_way};
 use crate::bench::text;
 use crate::bench::train::{self, Repetitions, TokenSource};
+use crate::cli;
 use crate::cli::numbers::{at_least_one, count};
-use crate::cli::{self, note_each, print, print_json};
+use crate::cli::print::{note_each, print, print_json};
 use crate::device::{self, DeviceSpec};
 use crate::train::precision;
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::about;
-use super::output::{Colors, Drawn, DrawnOutput};
+use super::prompts::about;
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Colors, Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
-use crate::cli::{Subject, note};
+use crate::cli::print::note;
 use crate::data::BatchSource;
 use crate::inspect::{Ablation, ModelPart, Removal};
 use crate::view;
@@ -21,13 +22,13 @@ Example:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Measure on another text: a file, a folder, or - for standard input [default: the run's validation split]
+    /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// The values that replace a removed part
+    /// Values that replace a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
-    /// Measure on N batches, evenly spread over the text [default: all of it]
+    /// Measure on N batches, spread evenly over the text [default: the whole text]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_batches: Option<usize>,
     #[command(flatten)]

@@ -1,11 +1,12 @@
-//! `tinderbox inspect attention`: shows which tokens attend to which.
+//! `tinderbox inspect attention`: shows the attention weights of prompts.
 
 use clap::ValueEnum;
 
-use super::output::{File, TextStyle, json_of};
-use super::{Prompts, about};
+use super::prompts::{Prompts, about};
+use crate::cli::args::Subject;
+use crate::cli::drawn::{File, TextStyle, json_of};
 use crate::cli::numbers::count;
-use crate::cli::{Subject, note};
+use crate::cli::print::note;
 use crate::config::ModelConfig;
 use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention, PromptDetails};
 use crate::run::Trained;
@@ -29,7 +30,7 @@ pub(super) struct Args {
     /// Only this head, counted from 0 [default: all]
     #[arg(long, value_name = "H", value_parser = count)]
     head: Option<usize>,
-    /// The output format
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
@@ -46,11 +47,11 @@ enum Format {
     Json,
     /// A picture
     Svg,
-    /// A page to explore in a browser: which token looks at which, and why, in every layer and head
+    /// A page to explore in a browser: the attention of every layer and head, with queries, keys and effects
     Html,
 }
 
-/// The size in MiB from which a page takes seconds to open.
+/// Pages of this many MiB take seconds to open.
 const LARGE_MIB: usize = 128;
 
 /// Runs the model on each prompt and draws its attention weights.
@@ -87,8 +88,7 @@ fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelectio
     view::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
-            "note: the page holds up to {mib} MiB of numbers and takes seconds to open; choose less with --layer and \
-             --head"
+            "note: the page holds up to {mib} MiB of numbers and takes seconds to open; --layer and --head reduce it"
         ));
     }
     Ok(())

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::output::{Colors, Drawn, DrawnOutput};
-use super::{Prompts, place};
-use crate::cli::Subject;
+use super::prompts::{Prompts, place};
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Colors, Drawn, DrawnOutput};
 use crate::inspect::{self, Prompt};
 use crate::run::Trained;
 use crate::view::{self, ReadText};
@@ -19,7 +19,7 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// The other model: a run directory, its `best` or `last`, or one of its checkpoints/step-N
+    /// Other model: a run directory, its `best` or `last`, or one of its checkpoints/step-N
     other: PathBuf,
     #[command(flatten)]
     prompts: Prompts,
@@ -29,7 +29,7 @@ pub(super) struct Args {
     output: DrawnOutput,
 }
 
-/// Measures the bits of each token under both models, for each prompt.
+/// Measures the bits of each prompt's tokens under both models.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let models = [args.subject.open()?, Trained::open(&args.other, args.subject.device.as_ref())?];

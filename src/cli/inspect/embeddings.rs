@@ -1,8 +1,8 @@
 //! `tinderbox inspect embeddings`: compares the vectors of one word in several texts.
 
-use super::output::{Drawn, DrawnOutput};
-use super::{Prompts, about};
-use crate::cli::Subject;
+use super::prompts::{Prompts, about};
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Drawn, DrawnOutput};
 use crate::cli::paint::n_columns;
 use crate::inspect::Embeddings;
 use crate::view;
@@ -16,13 +16,13 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// The word, which every prompt must contain; its last occurrence is used
+    /// Word; every prompt must contain it, and its last occurrence is used
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     word: String,
-    /// Another word to compare it with, in the prompts that contain it; may be repeated
+    /// Word of the same prompt to compare with; may be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     context: Vec<String>,
-    /// Show the effect of attention at every token, not only at the word's
+    /// Show the effect of attention at every token instead of only at the word
     #[arg(long)]
     positions: bool,
     #[command(flatten)]

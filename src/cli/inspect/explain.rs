@@ -1,8 +1,8 @@
-//! `tinderbox inspect explain`: follows one token through one head, number by number.
+//! `tinderbox inspect explain`: computes the attention of one token in one head, number by number.
 
-use super::output::{Drawn, DrawnOutput};
-use super::{Prompts, Token, about};
-use crate::cli::Subject;
+use super::prompts::{Prompts, TokenArg, about};
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Drawn, DrawnOutput};
 use crate::cli::numbers::count;
 use crate::cli::paint::n_columns;
 use crate::inspect::{Explanation, HeadSelection, head_of_token};
@@ -19,14 +19,14 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// The layer, counted from 0 [default: that of the head in which the token looks furthest back with the largest weight]
+    /// Layer, counted from 0 [default: that of the head in which the token looks furthest back with the largest weight]
     #[arg(long, value_name = "L", value_parser = count)]
     layer: Option<usize>,
-    /// The head, counted from 0 [default: as with --layer]
+    /// Head, counted from 0 [default: as for --layer]
     #[arg(long, value_name = "H", value_parser = count)]
     head: Option<usize>,
     #[command(flatten)]
-    token: Token,
+    token: TokenArg,
     #[command(flatten)]
     output: DrawnOutput,
 }

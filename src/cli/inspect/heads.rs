@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::about;
-use super::output::{Drawn, DrawnOutput};
-use crate::cli::Subject;
+use super::prompts::about;
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Drawn, DrawnOutput};
 use crate::cli::numbers::at_least_one;
 use crate::cli::paint::n_columns;
 use crate::data::batch;
@@ -19,17 +19,17 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Read another text: a file, a folder, or - for standard input [default: the run's validation split]
+    /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// The number of windows of the text to read, each as many tokens as the context holds
+    /// Number of windows of the text to read, each as many tokens as the context holds
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS, value_parser = at_least_one)]
     windows: usize,
     #[command(flatten)]
     output: DrawnOutput,
 }
 
-/// Scores every head and prints the scores.
+/// Scores every head.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.file.check()?;
     let opened = args.subject.open()?;

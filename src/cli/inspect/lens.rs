@@ -1,19 +1,19 @@
-//! `tinderbox inspect lens`: shows the prediction of each layer, and the contribution of each part to it.
+//! `tinderbox inspect lens`: shows each layer's prediction, and the contribution of each part to the last one.
 
 use anyhow::bail;
 use burn::module::Module;
 use serde_json::json;
 
-use super::output::{Colors, Drawn, DrawnOutput};
-use super::{Prompts, Token, about};
-use crate::cli::Subject;
+use super::prompts::{Prompts, TokenArg, about};
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Colors, Drawn, DrawnOutput};
 use crate::cli::numbers::within;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
 use crate::tokenizer::Tokenizer;
 use crate::view;
 
-/// The most products of a weight and a token with which the contributions are measured after every token.
+/// Contributions are measured after every token up to this many products of a weight and a token.
 const MOST_PRODUCTS: usize = 20_000_000_000;
 
 #[derive(Debug, clap::Args)]
@@ -28,17 +28,18 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     #[command(flatten)]
-    token: Token,
-    /// The number of likeliest tokens to show for each layer
+    token: TokenArg,
+    /// Number of likeliest tokens to show per layer
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = |typed: &str| within(typed, 1..=20))]
     top: usize,
-    /// The next token to explain [default: the likeliest]
+    /// Next token to explain [default: the likeliest]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     answer: Option<String>,
-    /// The token to compare it with [default: the mean of all tokens; with --patch-from the likeliest after that text]
+    /// Token to compare it with [default: the mean of all tokens; with --patch-from the likeliest after that text]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     against: Option<String>,
-    /// A text of as many tokens, whose values replace those of the prompt, part by part [default: none]
+    /// Text of the same number of tokens, whose values are patched into the prompt's forward pass, part by part [default:
+    /// none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
     #[command(flatten)]
@@ -53,10 +54,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     if args.patch_from.is_some() && prompts.len() > 1 {
-        bail!(
-            "--patch-from compares its text with one prompt, and there are {}\n  hint: give one --prompt",
-            prompts.len()
-        );
+        bail!("--patch-from compares its text with one prompt, not {}\n  hint: give one --prompt", prompts.len());
     }
     let mut pages = Vec::new();
     for prompt in prompts {
@@ -84,8 +82,8 @@ impl Args {
         })
     }
 
-    /// The contributions to the prediction after each token, so that a reader of the page can choose one; only those to
-    /// `chosen` if a page is not asked for, or the others would take long.
+    /// The contributions to the prediction after each token, for a page; otherwise, or if they would take long, only
+    /// `chosen`.
     fn attributions(&self, opened: &Trained, prompt: &Prompt, chosen: Attribution) -> anyhow::Result<Vec<Attribution>> {
         let model = &opened.model;
         let n_products = model.num_params() * prompt.len() * prompt.len();

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::about;
-use super::output::{Drawn, DrawnOutput};
-use crate::cli::Subject;
+use super::prompts::about;
+use crate::cli::args::Subject;
+use crate::cli::drawn::{Drawn, DrawnOutput};
 use crate::cli::numbers::within;
 use crate::cli::paint::n_columns;
 use crate::data::BatchSource;
@@ -19,10 +19,11 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Count the tokens of another text: a file, a folder, or - for standard input [default: the run's validation split]
+    /// Text that decides which tokens are frequent: a file, a folder, or - for standard input [default: the run's
+    /// validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// The number of tokens to show, the most frequent ones
+    /// Number of tokens to show, the most frequent ones
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = |typed: &str| within(typed, 3..=1000))]
     tokens: usize,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::iter;
 
 use crate::format::{grouped, percent, signed};
-use crate::inspect::{Ablation, Attribution, TokenProbability, LayerPrediction, Lens, ModelPart, Patching, Prompt};
+use crate::inspect::{Ablation, Attribution, LayerPrediction, Lens, ModelPart, Patching, Prompt, TokenProbability};
 use crate::tokenizer::visible;
 use crate::view::sheet::{Bars, Cell, Choice, ColorScale, Figure, Grid, Sheet};
 use crate::view::terminal::columns::short;
@@ -85,7 +85,8 @@ pub fn ablation_sheet(it: &Ablation, measured_on: &str) -> Sheet {
         it.parts.iter().filter_map(|part| Some((part.part, part.mean.or(part.zero)? - it.loss))).collect();
     let has_mean = it.parts.iter().any(|part| part.mean.is_some());
     let instead = if has_mean { "their mean over the text" } else { "zero" };
-    let about = |part: ModelPart, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
+    let about =
+        |part: ModelPart, rise: f64| format!("without {part} the loss is {} nats per token higher", signed(rise, 4));
     let title = "How much the loss rises without each part, nats per token".to_owned();
     let grid =
         parts_grid(title, &rises, ColorScale::signed(rises.iter().map(|(_, rise)| *rise)), |x| signed(x, 3), about);

@@ -3,8 +3,8 @@
 
 use crate::format::{fixed, grouped, percent, signed};
 use crate::inspect::{
-    Ablated, Ablation, Attribution, ActualToken, Embeddings, TokenProbability, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
-    TokenPredictions,
+    Ablated, Ablation, ActualToken, Attribution, Embeddings, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
+    TokenPredictions, TokenProbability,
 };
 use crate::tokenizer::visible;
 use crate::view::sheet::ColorScale;

@@ -32,7 +32,7 @@ struct StopAt {
 impl Observer for StopAt {
     fn observe(&mut self, event: &Event<'_>) {
         if self.sweep.should_stop() || matches!(event, Event::Evaluated(it) if it.step == self.step) {
-            self.run.stop(None);
+            self.run.stop();
         }
     }
 }

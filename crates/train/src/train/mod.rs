@@ -10,8 +10,8 @@ mod devices;
 mod error;
 pub mod evaluate;
 mod files;
+mod interrupter;
 mod logs;
-pub mod metrics;
 mod observer;
 mod outer;
 mod parallel;
@@ -25,13 +25,11 @@ mod training;
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use burn::train::Interrupter;
-pub use burn::train::renderer::MetricsRenderer;
-
 pub use assignment::Assignment;
 pub use config::{KeptCheckpoints, TrainConfig};
 pub use devices::train_on;
 pub use error::TrainError;
+pub use interrupter::Interrupter;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub(crate) use prepare::rehearse;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
 use super::skip::Skipped;
@@ -16,13 +15,6 @@ use crate::optimizer::BatchSchedule;
 pub trait Observer: Send {
     /// Called for each event.
     fn observe(&mut self, event: &Event<'_>);
-
-    /// A burn-train renderer for the run's metrics, requested once, before the first step. The renderer's items are
-    /// steps, its epochs are evaluations, and its splits are `train`, `valid` and, after the last step,
-    /// `valid, whole split`.
-    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
-        None
-    }
 }
 
 /// An event of a run. A `step` is the number of updates made so far.
@@ -39,7 +31,9 @@ pub enum Event<'a> {
     Skipped { step: usize, skipped: &'a Skipped },
     /// A log interval ended.
     Logged(&'a Logged),
-    /// The losses on the training and validation splits were estimated.
+    /// The estimation of the losses on the training and validation splits begins.
+    Evaluating,
+    /// These losses were estimated.
     Evaluated(&'a Evaluation),
     /// A sample was written; `text` begins with its prompt.
     Sampled { step: usize, text: &'a str },
@@ -70,6 +64,8 @@ pub struct Started {
     /// Updates made so far.
     pub step: usize,
     pub max_steps: usize,
+    /// The number of steps between two evaluations; 0 if only the last step is evaluated.
+    pub eval_interval: usize,
     pub batches: BatchSchedule,
     /// The number of ranks that train together; 1 without a launcher.
     pub ranks: usize,

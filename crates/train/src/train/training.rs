@@ -11,7 +11,6 @@ use burn::tensor::{Tensor, TensorReadError};
 use super::clock::{ExchangeClock, StepClock};
 use super::files::Files;
 use super::logs::{Elapsed, Logs};
-use super::metrics::{Metrics, TRAINING};
 use super::observer::{Event, Logged, Observer, Started, Summary};
 use super::prepare::{Prepared, has_stopped_early};
 use super::skip::{NormsByLayer, Tolerance};
@@ -37,7 +36,6 @@ pub(super) struct Training<'a> {
     files: Option<Files>,
     clock: StepClock,
     observer: &'a mut dyn Observer,
-    metrics: Metrics,
     interrupter: Interrupter,
     device: OpenDevice,
     began: Instant,
@@ -68,7 +66,6 @@ impl<'a> Training<'a> {
         let is_cpu = device::is_cpu(&device.device);
         let mut training = Self {
             files: dir.map(|(run, lock)| Files::open(run, lock, &state, &config.train)).transpose()?,
-            metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
             saved: resumed.then_some((state.step, state.pending)),
             tolerance: Tolerance::new(&config.train, state.non_finite_steps),
@@ -152,6 +149,7 @@ impl<'a> Training<'a> {
             vocab_size: corpus.tokenizer.vocab_size(),
             step: state.step,
             max_steps: config.train.max_steps,
+            eval_interval: config.train.eval_interval,
             batches: self.batches(),
             ranks: self.trainer.ranks().size(),
             resumed,
@@ -187,7 +185,6 @@ impl<'a> Training<'a> {
 
     /// Makes a step; false if interrupted, in which case no step was made.
     pub(super) fn step(&mut self) -> Result<bool, TrainError> {
-        self.metrics.enter(TRAINING);
         self.clock.begin();
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
         let exchanged = ranks.exchanged();
@@ -206,7 +203,6 @@ impl<'a> Training<'a> {
             self.read_back()?;
         }
         let step = self.state.step;
-        self.metrics.stepped(step);
         self.observer.observe(&Event::Stepped { step, loss: self.last_loss });
         Ok(true)
     }
@@ -274,7 +270,6 @@ impl<'a> Training<'a> {
         let norms = std::mem::take(&mut self.last_squares).norms_by_layer();
         let norms = norms.map_err(|error| self.device_failed(&error))?;
         self.write(|logs| logs.logged(&logged, &norms, tokens, elapsed))?;
-        self.metrics.logged(&logged);
         self.observer.observe(&Event::Logged(&logged));
         Ok(())
     }
@@ -316,7 +311,6 @@ impl<'a> Training<'a> {
     /// run.
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary, TrainError> {
         let evaluation = if interrupted { None } else { self.evaluate_fully()? };
-        self.metrics.end();
         let Elapsed { train_s, wall_s } = self.elapsed();
         let median_step_ms = self.clock.median_ms();
         let (val_loss, best) = evaluation.unzip();

@@ -9,7 +9,6 @@ use crate::data::{Batch, BatchSource, batch};
 use crate::run::{Best, Checkpoint, Pending};
 use crate::train::TrainError;
 use crate::train::evaluate::{self, Loss};
-use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 use crate::train::observer::{Evaluation, Event};
 use crate::train::parallel::weights_of_first;
 use tinderbox_inspect::{self as inspect, ScoredHeads};
@@ -62,7 +61,7 @@ impl Training<'_> {
 
     /// Estimates the losses on both splits, and measures the attention heads if configured; false if interrupted.
     fn evaluate(&mut self) -> Result<bool, TrainError> {
-        self.metrics.enter(EVALUATING);
+        self.observer.observe(&Event::Evaluating);
         let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
         let Evaluation { step, val_loss, .. } = evaluation;
         self.evaluated_step = Some(step);
@@ -75,7 +74,6 @@ impl Training<'_> {
         }
         let tokens = self.tokens();
         self.write(|logs| logs.evaluated(&evaluation, tokens))?;
-        self.metrics.evaluated(&evaluation);
         self.observer.observe(&Event::Evaluated(&evaluation));
         self.measure_heads()?;
         Ok(true)
@@ -173,7 +171,6 @@ impl Training<'_> {
     /// The loss of the last weights over the whole validation split, and the better of the last weights and the best
     /// checkpoint. `None` if interrupted; `--resume` then repeats the evaluation.
     pub(super) fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
-        self.metrics.enter(EVALUATING_FULLY);
         self.observer.observe(&Event::FinalEvaluation);
         let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
         let mut best = Best { step: self.state.step, val_loss };

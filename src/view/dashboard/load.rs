@@ -11,28 +11,28 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The load of the machine over the last [`INTERVAL`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// The mean share of all processors in use, from 0 to 1.
-    pub(super) cpu: f64,
+    pub(crate) cpu: f64,
     /// The memory of the machine, or of the container.
-    pub(super) memory: Machine,
+    pub(crate) memory: Machine,
 }
 
 /// Measures the load.
-pub(super) struct Meter {
+pub(crate) struct Meter {
     system: System,
     read: Instant,
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut system = System::new();
         system.refresh_cpu_usage(); // shares refer to the time since the last refresh
         Self { system, read: Instant::now() }
     }
 
     /// The load, if it is time for another measurement and the system reports it.
-    pub(super) fn read(&mut self) -> Option<Load> {
+    pub(crate) fn read(&mut self) -> Option<Load> {
         if self.read.elapsed() < INTERVAL {
             return None;
         }
@@ -45,7 +45,7 @@ impl Meter {
 
 impl Load {
     /// The memory in use, in bytes.
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.memory.total.saturating_sub(self.memory.available)
     }
 }

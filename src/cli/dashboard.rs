@@ -1,12 +1,4 @@
-//! `train --tui`: shows a run on the whole terminal, as the run's `MetricsRenderer`.
-//!
-//! burn-train's dashboard ignores Ctrl-C, ends the program by a panic without saving, keeps drawing after a panic has
-//! restored the terminal, and counts frames instead of steps. This one restores the terminal in all cases.
-
-mod board;
-mod load;
-mod renderer;
-mod view;
+//! `train --tui`: shows a run on the whole terminal, and restores the terminal in all cases.
 
 use std::io::{self, BufWriter, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +15,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
-use super::train::stop_or_exit;
-use crate::train::{Interrupter, MetricsRenderer, Started};
-use board::Board;
-use load::Meter;
-use renderer::Renderer;
+use super::exit::INTERRUPTED;
+use crate::train::{Event as RunEvent, Interrupter};
+use crate::view::dashboard::{Board, Meter, draw};
 
 /// The time between two frames, unless a key is pressed.
 const FRAME: Duration = Duration::from_millis(250);
@@ -38,8 +28,8 @@ const KEY_WAIT: Duration = Duration::from_millis(50);
 /// The longest wait for the drawing thread, which a disconnected terminal may block forever.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// Whether the dashboard has the terminal. It changes, and frames are drawn, only under the lock of standard output, so
-/// that nothing is drawn after the terminal was restored.
+/// Whether the dashboard has the terminal. It changes and frames are drawn under the lock of standard output, so that
+/// nothing is drawn after the terminal was restored.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
 /// The board that the run updates and the screen draws.
@@ -80,20 +70,28 @@ pub(super) fn restore_terminal() {
     }
 }
 
+/// On the first Ctrl-C, asks the run to finish its step and save; on the second, exits at once.
+pub(super) fn stop_or_exit(interrupter: &Interrupter) {
+    if interrupter.should_stop() {
+        restore_terminal();
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+    interrupter.stop();
+}
+
 impl Dashboard {
-    /// A dashboard that is not shown yet. Its keys stop the run through `interrupter`.
+    /// A dashboard that is not shown yet; its keys stop the run through `interrupter`.
     pub(super) fn new(interrupter: Interrupter) -> Self {
         Self { shared: Shared::default(), interrupter, closing: Arc::default(), drawing: None }
     }
 
-    /// The renderer that receives the metrics of the run.
-    pub(super) fn renderer(&self) -> Box<dyn MetricsRenderer> {
-        Box::new(Renderer(self.shared.clone()))
+    /// Takes over the numbers of an event.
+    pub(super) fn observe(&self, event: &RunEvent<'_>) {
+        self.shared.with(|board| board.observe(event));
     }
 
     /// Takes the terminal and starts drawing.
-    pub(super) fn open(&mut self, started: &Started) -> io::Result<()> {
-        self.shared.with(|board| board.started(started));
+    pub(super) fn open(&mut self) -> io::Result<()> {
         take_terminal()?;
         let (sender, receiver) = mpsc::channel();
         self.drawing = Some(receiver);
@@ -181,7 +179,7 @@ impl Screen {
         let is_stopping = self.interrupter.should_stop();
         let _stdout = io::stdout().lock();
         if IS_UP.load(Ordering::SeqCst) {
-            terminal.draw(|frame| view::draw(frame, &board, self.began.elapsed(), is_stopping))?;
+            terminal.draw(|frame| draw(frame, &board, self.began.elapsed(), is_stopping))?;
         }
         Ok(())
     }
@@ -226,6 +224,7 @@ mod tests {
     use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
     use super::*;
+    use crate::train::Started;
 
     /// The program of the test below, which starts this test binary again in a terminal.
     #[test]
@@ -233,8 +232,8 @@ mod tests {
     fn panics_under_a_dashboard() {
         let mut dashboard = Dashboard::new(Interrupter::new());
         let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
-        let started = Started { run_dir, device, max_steps: 1, ..Started::default() };
-        dashboard.open(&started).expect("a pseudo-terminal opens");
+        dashboard.observe(&RunEvent::Started(&Started { run_dir, device, max_steps: 1, ..Started::default() }));
+        dashboard.open().expect("a pseudo-terminal opens");
         thread::sleep(2 * FRAME);
         let died = thread::spawn(|| panic!("a panic on purpose")).join();
         assert!(died.is_err());

@@ -9,10 +9,9 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, Paragraph, Row, Table};
 
-use super::board::{Board, Curve, History, WrittenSample};
+use super::board::{Activity, Board, Curve, History, StepSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
-use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 use crate::view::round_marks;
 
 /// The colours of the two splits, of axes and of warnings, from the 256 terminal colours. Unlike the terminal's sixteen
@@ -49,7 +48,7 @@ const ROWS_PER_MARK: u16 = 3;
 const CHART_WIDTH: u16 = 30;
 
 /// Draws the board. The dashboard has been open for `elapsed`.
-pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
+pub(crate) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
     let is_at_least = |size: [u16; 2]| area.width >= size[0] && area.height >= size[1];
     let (is_wide, is_large) = (is_at_least(WIDE), is_at_least(LARGE));
@@ -115,12 +114,13 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         (done * 100.0).floor() // rounded down, so that 100 % means all steps
     );
     frame.render_widget(gauge(label, done), bar);
-    let activity = match board.split {
-        EVALUATING => "evaluating",
-        EVALUATING_FULLY => "evaluating the whole validation split",
-        _ => "training",
+    let activity = match board.activity {
+        Activity::Training => "training",
+        Activity::Evaluating => "evaluating",
+        Activity::EvaluatingFully => "evaluating the whole validation split",
     };
-    let (evaluations, all, gone) = (board.evaluations, board.all_evaluations, duration(elapsed.as_secs_f64()));
+    let (evaluations, all) = (board.evaluations, board.evaluations_by(board.max_steps));
+    let gone = duration(elapsed.as_secs_f64());
     let left = time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
     let rest = format!("   evaluations {evaluations}/{all}   {gone} elapsed{left}");
     frame.render_widget(Line::from(vec![activity.bold(), Span::raw(rest)]), words);
@@ -179,7 +179,7 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
             true => ("▸ ", Modifier::BOLD),
             false => ("  ", Modifier::empty()),
         };
-        let name = if is_narrow { metric.name.clone() } else { title(metric) };
+        let name = if is_narrow { metric.name.to_owned() } else { title(metric) };
         Row::new([Cell::from(format!("{mark}{name}")), value(&metric.train), value(&metric.val)]).style(style)
     });
     // This header is also the legend of the charts.
@@ -232,7 +232,7 @@ fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(" samples ");
     let inner = block.inner(area);
     let mut rows: Vec<Line> = Vec::new();
-    for WrittenSample { step, text } in &board.samples {
+    for StepSample { step, text } in &board.samples {
         rows.push(Line::styled(format!("step {}", grouped(*step as u64)), QUIET));
         let lines = text.lines().flat_map(|line| wrapped(line, usize::from(inner.width)));
         rows.extend(lines.map(Line::from));
@@ -263,9 +263,9 @@ fn draw_log(frame: &mut Frame, area: Rect, board: &Board, has_samples: bool) {
 }
 
 fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
-    let words = match (is_stopping, board.split) {
+    let words = match (is_stopping, board.activity) {
         (false, _) => " q or Ctrl-C: save and stop   ↑ ↓: another metric's chart",
-        (true, EVALUATING_FULLY) => " stopping; everything is saved",
+        (true, Activity::EvaluatingFully) => " stopping; everything is saved",
         (true, _) => " stopping after this step; press Ctrl-C again to stop at once without saving",
     };
     let style = if is_stopping { Style::new().fg(WARNING).bold() } else { Style::new().dim() };
@@ -274,8 +274,8 @@ fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
 
 /// The title of a chart, such as `loss (nats/token)`.
 fn title(metric: &History) -> String {
-    match metric.unit.as_str() {
-        "" => metric.name.clone(),
+    match metric.unit {
+        "" => metric.name.to_owned(),
         unit => format!("{} ({unit})", metric.name),
     }
 }
@@ -305,10 +305,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::board::MeasuredOn;
     use super::*;
     use crate::measure::Machine;
-    use crate::train::metrics::definition;
+    use crate::train::{Evaluation, Event, Logged, Started};
     use crate::view::terminal::attention::color_of_256;
     use crate::view::theme::luminance;
 
@@ -322,29 +321,27 @@ mod tests {
         cells.map(|cells| row(cells).trim_end().to_owned() + "\n").collect()
     }
 
-    /// The board of a run that has registered its metrics but has no values yet.
+    /// The board of a run before its first step.
     fn begun() -> Board {
-        let mut board =
-            Board { title: "runs/mine on flex".to_owned(), max_steps: 2000, all_evaluations: 8, ..Board::default() };
-        for (name, unit) in [("loss", Some("nats/token")), ("learning rate", None), ("speed", Some("tokens/s"))] {
-            board.register(definition(name, unit));
-        }
+        let mut board = Board::default();
+        let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
+        let started = Started { run_dir, device, max_steps: 2000, eval_interval: 250, ..Started::default() };
+        board.observe(&Event::Started(&started));
         board
     }
 
     fn running() -> Board {
         let mut board = begun();
         for interval in 1..=30_u32 {
-            board.step = 10 * interval as usize;
-            let loss = 1.0 + 3.0 / f64::from(interval);
-            for (name, value) in [("loss", loss), ("learning rate", 3e-4), ("speed", 18_450.0)] {
-                board.measured(&definition(name, None).metric_id, MeasuredOn::Train, value);
+            let train_loss = 1.0 + 3.0 / f64::from(interval);
+            let logged = Logged { train_loss, learning_rate: 3e-4, tokens_per_s: 18_450.0, ..Logged::default() };
+            board.observe(&Event::Stepped { step: 10 * interval as usize, loss: None });
+            board.observe(&Event::Logged(&Logged { gradient_norm: 0.5, ..logged }));
+            if interval == 25 {
+                board.observe(&Event::Evaluated(&Evaluation { step: 250, val_loss: 1.25, ..Evaluation::default() }));
             }
         }
-        board.step = 250;
-        board.measured(&definition("loss", None).metric_id, MeasuredOn::Val, 1.25);
-        board.step = 300;
-        board.evaluations = 1;
+        board.metrics.pop(); // the peak memory differs from machine to machine
         board.note("step   250/2,000  estimates: train loss 1.2000, val loss 1.2500 (best so far)");
         board.sampled("The cat\tsat", "sample:\n    | The cat\tsat");
         board.load = Some(Load { cpu: 0.935, memory: Machine { total: 16 << 30, available: 12 << 30 } });
@@ -365,7 +362,7 @@ mod tests {
         │▸ loss (nats/token)    1.1000       1.2500││ │⡇                               │
         │  learning rate       3.00e-4             ││3│⢸                               │
         │  speed (tokens/s)     18,450             ││ │⢸                               │
-        │                                          ││2│⢸                               │
+        │  gradient norm        0.5000             ││2│⢸                               │
         │                                          ││ │⠘⡄                              │
         │                                          ││1│ ⠘⠒⠦•                           │
         │                                          ││ └────────────────────────────────│
@@ -385,8 +382,7 @@ mod tests {
     #[test]
     fn wide_window_shows_four_charts_and_samples() {
         let mut board = running();
-        board.register(definition("gradient norm", None));
-        board.register(definition("peak memory", Some("MiB")));
+        board.metrics.extend(Board::default().metrics.pop());
         let picture = picture(&board, 150, 40, false);
         for title in ["loss (nats/token)", "learning rate", "speed (tokens/s)", "gradient norm", "samples", "log"] {
             assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");
@@ -401,8 +397,6 @@ mod tests {
     #[test]
     fn large_window_leaves_no_pane_empty() {
         let mut board = running();
-        board.register(definition("gradient norm", None));
-        board.measured(&definition("gradient norm", None).metric_id, MeasuredOn::Train, 0.5);
         board.sampled(&"The cat sat on the mat. ".repeat(80), "sample:");
         (0..20).for_each(|_| board.note("saved `runs/mine/checkpoints/step-000250` (best)"));
         let picture = picture(&board, 200, 50, false);
@@ -470,10 +464,8 @@ mod tests {
     #[test]
     fn constant_and_extreme_values_are_charted() {
         let mut board = begun();
-        let loss = definition("loss", None).metric_id;
-        for value in [0.0, -3.0, 1e300, -1e300] {
-            board.step = 1;
-            board.measured(&loss, MeasuredOn::Train, value);
+        for train_loss in [0.0, -3.0, 1e300, -1e300] {
+            board.observe(&Event::Logged(&Logged { train_loss, ..Logged::default() }));
             let picture = picture(&board, 100, 30, false);
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }

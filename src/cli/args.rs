@@ -1,0 +1,54 @@
+//! Arguments that several commands share.
+
+use std::env;
+use std::path::PathBuf;
+
+use super::print::note_each;
+use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::format::shell_word;
+use crate::interop::open_adapters;
+use crate::run::Trained;
+
+/// A trained model.
+#[derive(Debug, clap::Args)]
+pub(super) struct Subject {
+    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    pub(super) run: PathBuf,
+    /// Adapters to apply to the run's weights: a run fine-tuned from it, or a folder from PEFT or mlx-lm [default: none]
+    #[arg(long, value_name = "PATH")]
+    adapter: Option<PathBuf>,
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: the run's]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<DeviceSpec>,
+}
+
+impl Subject {
+    pub(super) fn open(&self) -> anyhow::Result<Trained> {
+        let adapters = self.adapter.as_ref().map(|path| open_adapters(path, &self.run)).transpose()?;
+        let opened = Trained::open_adapted(&self.run, self.device.as_ref(), adapters)?;
+        warn_if_slow(&opened.device);
+        Ok(opened)
+    }
+}
+
+/// Opens a device, with a warning on standard error if it will be slow.
+pub(super) fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
+    let device = device::open(spec)?;
+    warn_if_slow(&device);
+    Ok(device)
+}
+
+/// Warns on standard error if a device is slow.
+pub(super) fn warn_if_slow(device: &OpenDevice) {
+    note_each("warning", device.caution());
+}
+
+/// This program's name as the user typed it, for commands to paste.
+pub(super) fn program() -> String {
+    env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
+}
+
+/// The arguments of `--set`, followed by `--device` as the key that it sets.
+pub(super) fn overrides(sets: &[String], device: Option<DeviceSpec>) -> Vec<String> {
+    sets.iter().cloned().chain(device.map(|device| format!("train.device=\"{device}\""))).collect()
+}
