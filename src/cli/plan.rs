@@ -66,8 +66,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
     plan.portable = Some(match Family::of(&config.model) {
-        Ok(family) => Portable { family: Some(family.name()), obstacles: Vec::new() },
-        Err(obstacles) => Portable { family: None, obstacles },
+        Ok(family) => Portable { family: Some(family.name()), unsupported_keys: Vec::new() },
+        Err(unsupported_keys) => Portable { family: None, unsupported_keys },
     });
     if let (Some(ranks), Some(network)) = (args.ranks, args.network) {
         let machines = Machines { ranks, network };

@@ -37,15 +37,15 @@ pub enum InteropError {
     #[error(
         "no model family of other projects is like this run:{}\n  hint: train one that is, such as the configs of \
          `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable",
-        listed(obstacles)
+        listed(unsupported_keys)
     )]
-    NotPortable { obstacles: Vec<String> },
+    NotPortable { unsupported_keys: Vec<String> },
     #[error(
         "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model that \
          was exported from it, or that it was imported from",
-        listed(obstacles)
+        listed(unsupported_keys)
     )]
-    OtherFamily { path: PathBuf, family: &'static Family, obstacles: Vec<String> },
+    OtherFamily { path: PathBuf, family: &'static Family, unsupported_keys: Vec<String> },
     #[error(
         "the run `{0}` has no adapter: all of its weights were trained\n  hint: leave out --adapter; the export has the whole \
          model"

@@ -64,7 +64,7 @@ impl Columns {
 /// The tensors of a model with `vocab_size` token embedding rows.
 ///
 /// # Panics
-/// If `config` has obstacles to the family, or this naming does not cover the family.
+/// If the family does not support `config`, or this naming does not cover the family.
 pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size: usize) -> Vec<ForeignTensor> {
     let (names, has_tied_output) = match (naming, &family.gguf) {
         (Naming::Hf, _) => (&family.hf.tensors, false),

@@ -48,7 +48,7 @@ crate::sections! {
         pub bias: bool = false,
         /// Whether the projections to queries, keys and values have biases. Default `bias`.
         pub qkv_bias: bool = false,
-        /// Whether queries and keys are normalised, those of each head by themselves.
+        /// Whether the queries and keys of each head are normalised.
         pub qk_norm: bool = false,
         /// Whether `qk_norm` normalises the queries of all heads as one vector, and the keys of all heads.
         ///
@@ -58,7 +58,7 @@ crate::sections! {
         /// other.
         pub parallel_residual: bool = false,
         /// The number of tokens that a position attends to, itself included, one number per layer, repeated from the
-        /// first when there are more layers; 0 is the whole context. Empty: no windows.
+        /// first if there are more layers; 0 is the whole context. Empty: no windows.
         pub attention_window: Vec<usize> = Vec::new(),
         /// The factor that scales the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,8 +71,8 @@ crate::sections! {
         pub attention_softcap: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights.
         pub tie_embeddings: bool = true,
-        /// Whether the projections that write to the residual stream, attention's output projection and the MLP's
-        /// second matrix, are initialized to zero instead of small random numbers, so that a new block is the identity.
+        /// Whether the projections to the residual stream, attention's output projection and the MLP's second matrix, are
+        /// initialized to zero instead of small random numbers, so that a new block is the identity.
         ///
         /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
         /// 3.1.
@@ -112,7 +112,7 @@ crate::sections! {
         pub residual_scale: f64 = 1.0,
         /// Multiplies the logits. Above 0.
         pub logit_scale: f64 = 1.0,
-        /// Whether `rope` rotates in a layer, one truth per layer, repeated from the first when there are more layers.
+        /// Whether `rope` rotates in a layer: one value per layer, repeated from the first if there are more layers.
         /// Empty: in all layers.
         ///
         /// Source: Yang et al. 2025, "`RoPE` to `NoPE` and Back Again: A New Hybrid Attention Strategy".
@@ -121,12 +121,11 @@ crate::sections! {
         /// as in Llama 3.1, `yarn` as in Qwen3, or `longrope` as in Phi-3. Default: they were not.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rope_scaling: Option<RopeScaling> = None,
-        /// Whether what attention and the MLP of a block write is normalised, too, before it is added to the residual
-        /// stream.
+        /// Whether the outputs of attention and the MLP are normalised before they are added to the residual stream.
         ///
         /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
         pub post_norm: bool = false,
-        /// Whether what attention and the MLP of a block read is normalised. OLMo 2 has `post_norm` in its place.
+        /// Whether the inputs of attention and the MLP are normalised. OLMo 2 has `post_norm` instead.
         pub pre_norm: bool = true,
         /// The base of the wavelengths of `rope` in layers with an attention window, where nothing is stretched. Above 0;
         /// default: as in all layers.
@@ -216,7 +215,7 @@ pub enum RopeScaling {
         /// The context length before the stretching. At least 1.
         original_context_length: usize,
         /// Multiplies the rotated queries and keys. Above 0; default the root of 1 plus the logarithm of `context_length`
-        /// over `original_context_length`, to the base of the latter, and 1 for a context that is not longer.
+        /// over `original_context_length`, to the base of the latter, and 1 if the context is not longer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attention_factor: Option<f64>,
     },
@@ -249,7 +248,7 @@ impl RopeScaling {
         if factor > 1.0 { (1.0 + factor.ln() / original.ln()).sqrt() } else { 1.0 }
     }
 
-    /// The factor by which the longest wavelengths are stretched; `None` if each has its own.
+    /// Stretches the longest wavelengths; `None` if each has a factor of its own.
     #[must_use]
     pub fn factor(&self) -> Option<f64> {
         match *self {
@@ -341,9 +340,15 @@ impl ModelConfig {
         }
     }
 
-    /// Whether the MLP has a third matrix, the gate.
-    pub fn is_gated(&self) -> bool {
-        self.mlp.is_gated()
+    /// Whether a key has an effect, given the values of the keys that it depends on.
+    pub fn has_effect(&self, key: &str) -> bool {
+        let rotates = self.position == PositionKind::Rope;
+        match key {
+            "qk_norm_across_heads" => self.qk_norm,
+            "rope_theta" | "rotary_fraction" | "rope_scaling" | "rope_local_theta" => rotates,
+            "rope_layers" => rotates && self.rope_layers.contains(&false),
+            _ => true,
+        }
     }
 
     /// The epsilon of the norms of queries and keys, which are always RMS norms.

@@ -117,8 +117,8 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
     row(text, "parameters", &grouped(p.total), "");
     let Some(portable) = &plan.portable else { return };
     heading(text, "portable", &portable.family.map_or_else(|| "no".to_owned(), |family| format!("yes ({family})")));
-    for obstacle in &portable.obstacles {
-        text.extend(["  ", obstacle, "\n"]);
+    for key in &portable.unsupported_keys {
+        text.extend(["  ", key, "\n"]);
     }
 }
 

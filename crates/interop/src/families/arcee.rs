@@ -8,7 +8,11 @@ use tinderbox_train::config::{MlpKind, ModelConfig};
 
 pub(super) const FAMILY: Family = Family {
     name: "arcee",
-    nearest: |config| ModelConfig { mlp: MlpKind::ReluSquared, qkv_bias: config.bias, ..llama::nearest(config) },
+    closest_config: |config| ModelConfig {
+        mlp: MlpKind::ReluSquared,
+        qkv_bias: config.bias,
+        ..llama::closest_config(config)
+    },
     hf: Transformers { class: "ArceeForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },
     gguf: Some(LlamaCpp {
         architecture: "arcee",

@@ -13,7 +13,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gemma2",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         position: PositionKind::Rope,
         norm: NormKind::RmsNorm,
         mlp: MlpKind::Geglu,
@@ -68,7 +68,7 @@ fn is_global(layer: usize) -> bool {
 
 fn read(keys: &ArchitectureKeys<'_>, config: &mut ModelConfig) -> Result<(), InteropError> {
     let window = keys.optional_count("attention.sliding_window")?.unwrap_or(WINDOW);
-    // One that is as long as the context restricts nothing.
+    // A window as long as the context restricts nothing.
     let window = if window < config.context_length { window } else { 0 };
     config.attention_window = windows::repeated(&[window, 0]);
     config.embedding_scale = embedding_scale(config);

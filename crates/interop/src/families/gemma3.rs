@@ -1,4 +1,4 @@
-//! Gemma 3, the models of text alone: norms before and after each layer, GEGLU, windows in all but every sixth layer, where
+//! Gemma 3, text-only models: norms before and after each layer, GEGLU, windows in all but every sixth layer, where
 //! `RoPE` has longer wavelengths.
 //!
 //! Source: Gemma Team 2025, "Gemma 3 Technical Report".
@@ -15,7 +15,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gemma3_text",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         position: PositionKind::Rope,
         norm: NormKind::RmsNorm,
         mlp: MlpKind::Geglu,
@@ -70,7 +70,7 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
 
 /// The base of the wavelengths in layers with windows, which llama.cpp takes for granted.
 const LOCAL_THETA: f64 = 10_000.0;
-/// After so many layers one sees the whole context.
+/// One of this many layers sees the whole context: the last.
 const PERIOD: usize = 6;
 /// The number of layers of the model whose scores llama.cpp scales by the width and not by the heads.
 const LAYERS_OF_27B: usize = 62;
@@ -80,7 +80,7 @@ pub(super) fn embedding_scale(config: &ModelConfig) -> f64 {
     (config.d_model as f64).sqrt()
 }
 
-/// The keys of sizes, of this family and of Gemma 2; the default of the context length is the family's.
+/// The keys of sizes of Gemma 2 and 3, which differ in the default of the context length.
 pub(super) fn sizes(context_length: fn(&ModelConfig) -> usize) -> Vec<Key> {
     vec![
         Key::Size("hidden_size", |model| &mut model.d_model),

@@ -12,7 +12,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt2",
-    nearest,
+    closest_config,
     has_all_biases: true,
     heads_divide_width: false,
     hf: Transformers {
@@ -72,8 +72,8 @@ pub(super) const ACTIVATIONS: [(&str, MlpKind); 4] = [
     ("gelu", MlpKind::Gelu),
 ];
 
-/// The nearest config of GPT-2 and its descendants.
-pub(super) fn nearest(config: &ModelConfig) -> ModelConfig {
+/// The closest config of GPT-2 and its descendants.
+pub(super) fn closest_config(config: &ModelConfig) -> ModelConfig {
     ModelConfig {
         position: PositionKind::Learned,
         norm: NormKind::LayerNorm,

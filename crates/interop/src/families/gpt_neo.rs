@@ -12,11 +12,11 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_neo",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         qkv_bias: false,
         attention_window: windows::of_one_size(config),
         attention_scale: Some(1.0),
-        ..gpt2::nearest(config)
+        ..gpt2::closest_config(config)
     },
     hf: Transformers {
         class: "GPTNeoForCausalLM",

@@ -11,11 +11,11 @@ use tinderbox_train::config::{MlpKind, ModelConfig, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_neox",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         position: PositionKind::Rope,
         rotary_fraction: config.rotary_fraction,
         parallel_residual: config.parallel_residual,
-        ..gpt2::nearest(config)
+        ..gpt2::closest_config(config)
     },
     hf: Transformers {
         class: "GPTNeoXForCausalLM",

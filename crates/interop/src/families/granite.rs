@@ -10,14 +10,14 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "granite",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         qkv_bias: config.bias,
         head_dim: config.d_model / config.n_heads,
         attention_scale: config.attention_scale,
         embedding_scale: config.embedding_scale,
         residual_scale: config.residual_scale,
         logit_scale: config.logit_scale,
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     hf: Transformers {
         class: "GraniteForCausalLM",

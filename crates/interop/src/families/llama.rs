@@ -1,4 +1,4 @@
-//! Llama: rotary positions, RMS norm, SwiGLU; and what its descendants share with it.
+//! Llama: rotary positions, RMS norm, SwiGLU; and the parts that its descendants share.
 //!
 //! Source: Touvron et al. 2023, "`LLaMA`: Open and Efficient Foundation Language Models".
 
@@ -13,7 +13,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "llama",
-    nearest: |config| ModelConfig { qkv_bias: config.bias, ..nearest(config) },
+    closest_config: |config| ModelConfig { qkv_bias: config.bias, ..closest_config(config) },
     has_all_biases: false,
     heads_divide_width: true,
     hf: Transformers {
@@ -60,7 +60,7 @@ pub(super) const GGUF: LlamaCpp = LlamaCpp {
     has_tied_output: false,
 };
 
-/// The differences between the `config.json` of Llama and those of its descendants.
+/// The differences between the `config.json` of Llama and of its descendants.
 pub(super) struct LlamaJson {
     /// The key of `head_dim`.
     pub(super) head_dim: &'static [Key],
@@ -117,8 +117,8 @@ pub(super) const LAYER_TYPES: Key = Key::Read(|keys, _| {
 /// The `bias` of descendants without biases.
 pub(super) const NO_BIAS: &[Key] = &[Key::Expected("attention_bias", false), Key::Expected("mlp_bias", false)];
 
-/// The nearest config of Llama and its descendants, apart from biases.
-pub(super) fn nearest(config: &ModelConfig) -> ModelConfig {
+/// The closest config of Llama and its descendants, apart from biases.
+pub(super) fn closest_config(config: &ModelConfig) -> ModelConfig {
     ModelConfig { position: PositionKind::Rope, norm: NormKind::RmsNorm, mlp: MlpKind::Swiglu, ..plain(config) }
 }
 

@@ -8,11 +8,11 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "mistral",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         bias: false,
         qkv_bias: false,
         attention_window: windows::in_all_layers(config),
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     heads_divide_width: false,
     hf: Transformers { class: "MistralForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },

@@ -1,6 +1,6 @@
 //! The model families of other projects, one file each: the options of `[model]` that a family fixes, its
-//! `config.json`, the names of its tensors, and its keys in GGUF files. This file has what is common to all; it knows the
-//! keys of `[model]`, but no files.
+//! `config.json`, the names of its tensors, and its keys in GGUF files. This file has what is common to all families; it
+//! knows the keys of `[model]`, but no files.
 
 mod arcee;
 mod gemma2;
@@ -22,21 +22,23 @@ mod windows;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use toml::{Table, Value};
 
 use crate::InteropError;
-use crate::gguf::{ArchitectureKeys, Value};
+use crate::gguf::{self, ArchitectureKeys};
 use crate::hf::Key;
 use crate::layout::TensorNames;
-use tinderbox_train::config::{ModelConfig, PositionKind, RopeScaling};
+use tinderbox_model::section::Section;
+use tinderbox_train::config::{ModelConfig, RopeScaling};
 
 /// A model family.
 pub struct Family {
     /// The `model_type` of transformers.
     name: &'static str,
-    /// The config of the family that is nearest to a config: keys that the family fixes are set, all others are as
+    /// The config of the family that is closest to a config: keys that the family fixes are set, all others are as
     /// given.
-    nearest: fn(&ModelConfig) -> ModelConfig,
-    /// Whether its files have all biases. Those that a run lacks are written as zeros.
+    closest_config: fn(&ModelConfig) -> ModelConfig,
+    /// Whether its files have all biases. Biases that a run lacks are exported as zeros.
     pub(crate) has_all_biases: bool,
     /// Whether the number of heads must divide `d_model`, even with a `head_dim` of its own.
     heads_divide_width: bool,
@@ -75,7 +77,7 @@ pub(crate) struct LlamaCpp {
 }
 
 /// Keys of one architecture in a GGUF file, without its name as prefix.
-type OwnKeys = Vec<(&'static str, Value)>;
+type OwnKeys = Vec<(&'static str, gguf::Value)>;
 
 impl Family {
     /// All families, in the order of messages. A config that belongs to several is of the first.
@@ -120,16 +122,16 @@ impl Family {
     /// The family that `config` belongs to.
     ///
     /// # Errors
-    /// The keys that rule out the nearest family, each as `model.KEY = VALUE: WHY`.
+    /// The unsupported keys of the closest family, each as `model.KEY = VALUE: WHY`.
     pub fn of(config: &ModelConfig) -> Result<&'static Self, Vec<String>> {
-        let all = Self::ALL.map(|family| (family, family.obstacles(config)));
-        let nearest = all.into_iter().min_by_key(|(_, obstacles)| obstacles.len()).expect("there are families");
-        if nearest.1.is_empty() { Ok(nearest.0) } else { Err(nearest.1) }
+        let all = Self::ALL.map(|family| (family, family.unsupported_keys(config)));
+        let (family, unsupported) = all.into_iter().min_by_key(|(_, keys)| keys.len()).expect("`ALL` is not empty");
+        if unsupported.is_empty() { Ok(family) } else { Err(unsupported) }
     }
 
     /// A config with the keys that the family fixes; all others have their defaults.
     pub(crate) fn fixed(&self) -> ModelConfig {
-        (self.nearest)(&ModelConfig::default())
+        (self.closest_config)(&ModelConfig::default())
     }
 
     /// `config`, with all biases that the family's files have.
@@ -137,134 +139,84 @@ impl Family {
         if !self.has_all_biases {
             return config.clone();
         }
-        let with_all = (self.nearest)(&ModelConfig { bias: true, qkv_bias: true, ..config.clone() });
+        let with_all = (self.closest_config)(&ModelConfig { bias: true, qkv_bias: true, ..config.clone() });
         ModelConfig { bias: with_all.bias, qkv_bias: with_all.qkv_bias, ..config.clone() }
     }
 
-    /// The keys of `config` that rule out this family, each as `model.KEY = VALUE: WHY`.
-    pub fn obstacles(&self, config: &ModelConfig) -> Vec<String> {
-        // Without `..`: a new key does not compile until it is decided which families support it.
-        let ModelConfig {
-            context_length: _,
-            d_model,
-            n_layers: _,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            d_ff: _,
-            position,
-            rope_theta: _,
-            rotary_fraction,
-            norm,
-            norm_eps,
-            mlp,
-            bias,
-            qkv_bias,
-            qk_norm,
-            qk_norm_across_heads,
-            parallel_residual,
-            attention_window,
-            attention_scale: _, // checked by its method
-            attention_softcap,
-            tie_embeddings: _,
-            zero_init_projections: _, // affects initialization only
-            norm_weights,
-            value_residual,
-            embedding_skip,
-            vocab_size: _,
-            logit_softcap,
-            dropout: _,
-            embedding_scale,
-            residual_scale,
-            logit_scale,
-            rope_layers,
-            rope_scaling,
-            post_norm,
-            pre_norm,
-            rope_local_theta,
-        } = config;
-        let nearest = (self.nearest)(config);
-        let mut obstacles = Obstacles { family: self, lines: Vec::new() };
-        obstacles.must_be("position", position, &nearest.position);
-        obstacles.must_be("norm", norm, &nearest.norm);
-        obstacles.must_be("norm_eps", norm_eps, &nearest.norm_eps);
-        obstacles.must_be("mlp", mlp, &nearest.mlp);
-        obstacles.must_be("qk_norm", qk_norm, &nearest.qk_norm);
-        if *qk_norm && nearest.qk_norm {
-            obstacles.must_be("qk_norm_across_heads", qk_norm_across_heads, &nearest.qk_norm_across_heads);
-        }
-        obstacles.must_be("parallel_residual", parallel_residual, &nearest.parallel_residual);
-        obstacles.must_be("post_norm", post_norm, &nearest.post_norm);
-        obstacles.must_be("pre_norm", pre_norm, &nearest.pre_norm);
-        if *position == PositionKind::Rope {
-            obstacles.must_be("rotary_fraction", rotary_fraction, &nearest.rotary_fraction);
-            if rope_layers.contains(&false) && nearest.rope_layers != *rope_layers {
-                obstacles.add("rope_layers", rope_layers, "rotates in all layers");
-            }
-            if *rope_scaling != nearest.rope_scaling {
-                obstacles.add("rope_scaling", rope_scaling, "has no factor for each wavelength");
-            }
-            if *rope_local_theta != nearest.rope_local_theta {
-                let why = match nearest.rope_local_theta {
-                    Some(_) => "has wavelengths of their own in layers with windows",
-                    None => "has the same wavelengths in all layers",
-                };
-                obstacles.add("rope_local_theta", rope_local_theta, why);
+    /// The keys of `config` that the family does not support, each as `model.KEY = VALUE: WHY`.
+    pub fn unsupported_keys(&self, config: &ModelConfig) -> Vec<String> {
+        let closest = (self.closest_config)(config);
+        let [ours, theirs] = [config, &closest].map(|one| effective(one, config));
+        let line = |key: &str, value: Option<&Value>, why: &str| {
+            format!("model.{key} = {}: {} {why}", shown(value), self.name)
+        };
+        let mut lines = Vec::new();
+        for (key, _) in ModelConfig::keys().into_iter().filter(|(key, _)| config.has_effect(key)) {
+            let (value, expected) = (ours.get(key), theirs.get(key));
+            if value != expected {
+                lines.push(line(key, value, &reason(key, expected, &closest)));
             }
         }
-        obstacles.must_be("bias", bias, &nearest.bias);
-        obstacles.must_be("qkv_bias", qkv_bias, &nearest.qkv_bias);
-        obstacles.must_be("n_kv_heads", n_kv_heads, &nearest.n_kv_heads);
-        obstacles.must_be("head_dim", head_dim, &nearest.head_dim);
-        if self.heads_divide_width && !d_model.is_multiple_of(*n_heads) {
-            obstacles.add("n_heads", n_heads, &format!("has heads that divide model.d_model = {d_model}"));
+        let ModelConfig { d_model, n_heads, .. } = *config;
+        if self.heads_divide_width && !d_model.is_multiple_of(n_heads) {
+            let why = format!("has heads that divide model.d_model = {d_model}");
+            lines.push(line("n_heads", ours.get("n_heads"), &why));
         }
-        let scale = ModelConfig { head_dim: *head_dim, ..nearest.clone() }.attention_scale();
-        obstacles.must_be("attention_scale", &config.attention_scale(), &scale);
-        obstacles.must_be("embedding_scale", embedding_scale, &nearest.embedding_scale);
-        obstacles.must_be("residual_scale", residual_scale, &nearest.residual_scale);
-        obstacles.must_be("logit_scale", logit_scale, &nearest.logit_scale);
-        obstacles.must_be("norm_weights", norm_weights, &nearest.norm_weights);
-        obstacles.must_be("value_residual", value_residual, &nearest.value_residual);
-        obstacles.must_be("embedding_skip", embedding_skip, &nearest.embedding_skip);
-        if *attention_softcap != nearest.attention_softcap {
-            obstacles.add("attention_softcap", attention_softcap, "has no cap on its scores");
-        }
-        if *logit_softcap != nearest.logit_softcap {
-            obstacles.add("logit_softcap", logit_softcap, "has no cap on its logits");
-        }
-        if *attention_window != nearest.attention_window {
-            let has_windows = nearest.attention_window.iter().any(|window| *window > 0);
-            let why = if has_windows { "has windows of one size" } else { "has no such windows" };
-            obstacles.add("attention_window", attention_window, why);
-        }
-        obstacles.lines
+        lines
     }
 }
 
-/// `config` without the options that most families do not have.
+/// The keys of `config` by name. The scale of scores is the one that holds for the heads of `actual`, given or not.
+fn effective(config: &ModelConfig, actual: &ModelConfig) -> Table {
+    let scale = ModelConfig { head_dim: actual.head_dim, ..config.clone() }.attention_scale();
+    let config = ModelConfig { attention_scale: Some(scale), ..config.clone() };
+    Table::try_from(config).expect("a config can be written as TOML")
+}
+
+/// Why a family whose closest config is this one does not support another value of a key.
+fn reason(key: &str, expected: Option<&Value>, closest: &ModelConfig) -> String {
+    let why = match key {
+        "rope_layers" => "rotates in all layers",
+        "rope_scaling" => "has no factor for each wavelength",
+        "rope_local_theta" if closest.rope_local_theta.is_some() => {
+            "has wavelengths of their own in layers with windows"
+        }
+        "rope_local_theta" => "has the same wavelengths in all layers",
+        "attention_softcap" => "has no cap on its scores",
+        "logit_softcap" => "has no cap on its logits",
+        "attention_window" if closest.attention_window.iter().any(|window| *window > 0) => "has windows of one size",
+        "attention_window" => "has no such windows",
+        _ => return format!("has {}", shown(expected)),
+    };
+    why.to_owned()
+}
+
+/// `config` in a family without options of its own: the keys that every family supports are kept. All others have their
+/// defaults, so that no family supports a new key until its file says so.
 fn plain(config: &ModelConfig) -> ModelConfig {
+    let config = config.clone();
     ModelConfig {
-        rotary_fraction: 1.0,
-        qk_norm: false,
-        qk_norm_across_heads: false,
-        parallel_residual: false,
+        context_length: config.context_length,
+        vocab_size: config.vocab_size,
+        d_model: config.d_model,
+        n_layers: config.n_layers,
+        n_heads: config.n_heads,
+        n_kv_heads: config.n_kv_heads,
+        head_dim: config.head_dim,
+        d_ff: config.d_ff,
+        position: config.position,
+        rope_theta: config.rope_theta,
+        rope_scaling: config.rope_scaling.filter(|scaling| !matches!(scaling, RopeScaling::Longrope { .. })),
         attention_window: vec![0; config.attention_window.len()],
-        attention_scale: None,
-        attention_softcap: None,
-        norm_weights: true,
-        value_residual: false,
-        embedding_skip: false,
-        logit_softcap: None,
-        embedding_scale: 1.0,
-        residual_scale: 1.0,
-        logit_scale: 1.0,
-        rope_layers: Vec::new(),
-        rope_scaling: config.rope_scaling.clone().filter(|scaling| !matches!(scaling, RopeScaling::Longrope { .. })),
-        post_norm: false,
-        pre_norm: true,
-        rope_local_theta: None,
-        ..config.clone()
+        norm: config.norm,
+        norm_eps: config.norm_eps,
+        mlp: config.mlp,
+        bias: config.bias,
+        qkv_bias: config.qkv_bias,
+        tie_embeddings: config.tie_embeddings,
+        zero_init_projections: config.zero_init_projections, // affects initialization only
+        dropout: config.dropout,
+        ..ModelConfig::default()
     }
 }
 
@@ -274,7 +226,7 @@ fn shortest_period<T: PartialEq>(all: &[T]) -> &[T] {
     &all[..(1..all.len()).find(repeats).unwrap_or(all.len())]
 }
 
-/// The value of a key of dropout: the weights are those of a trained model.
+/// The value of dropout keys: the model is trained.
 fn no_dropout(_: &ModelConfig) -> serde_json::Value {
     0.0.into()
 }
@@ -303,33 +255,15 @@ impl Serialize for Family {
     }
 }
 
-/// The keys that rule out a family.
-struct Obstacles<'a> {
-    family: &'a Family,
-    lines: Vec<String>,
-}
-
-impl Obstacles<'_> {
-    fn must_be<T: PartialEq + Serialize>(&mut self, key: &str, value: &T, expected: &T) {
-        if value != expected {
-            self.add(key, value, &format!("has {}", shown(expected)));
-        }
-    }
-
-    fn add(&mut self, key: &str, value: &impl Serialize, why: &str) {
-        self.lines.push(format!("model.{key} = {}: {} {why}", shown(value), self.family));
-    }
-}
-
-/// A value as written in a config, where there is no word for a key that is left out.
-fn shown(value: &impl Serialize) -> String {
-    toml::Value::try_from(value).map_or_else(|_| "none".to_owned(), |value| value.to_string())
+/// A value as in a config. An absent key is shown as `none`.
+fn shown(value: Option<&Value>) -> String {
+    value.map_or_else(|| "none".to_owned(), Value::to_string)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use tinderbox_train::config::MlpKind;
+    use tinderbox_train::config::{MlpKind, PositionKind};
 
     /// Small configs of every family, with and without everything optional.
     pub(crate) fn configs() -> Vec<(&'static Family, ModelConfig)> {
@@ -337,7 +271,7 @@ pub(crate) mod tests {
         for family in Family::ALL {
             for options in 0..16 {
                 let [tie_embeddings, bias, qkv_bias, parallel_residual] = [1, 2, 4, 8].map(|bit| options & bit > 0);
-                let config = (family.nearest)(&ModelConfig {
+                let config = (family.closest_config)(&ModelConfig {
                     context_length: 8,
                     d_model: 24,
                     n_layers: 2,
@@ -356,7 +290,7 @@ pub(crate) mod tests {
                     parallel_residual,
                     ..ModelConfig::default()
                 });
-                assert_eq!(family.obstacles(&config), [""; 0], "{family}");
+                assert_eq!(family.unsupported_keys(&config), [""; 0], "{family}");
                 if !configs.contains(&(family, config.clone())) {
                     configs.push((family, config));
                 }
@@ -366,7 +300,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_config_belongs_to_its_family() {
+    fn families_recognize_their_configs() {
         for (family, config) in configs() {
             // Mistral's configs are Llama's, too.
             let expected = if family.name == "mistral" { &llama::FAMILY } else { family };
@@ -375,7 +309,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn obstacles_name_the_key_and_the_value() {
+    fn unsupported_keys_name_key_and_value() {
         let mixture = ModelConfig {
             position: PositionKind::Rope,
             mlp: MlpKind::ReluSquared,

@@ -13,7 +13,7 @@ use tinderbox_train::config::{MlpKind, ModelConfig};
 
 pub(super) const FAMILY: Family = Family {
     name: "olmo2",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         bias: false,
         qkv_bias: false,
         qk_norm: true,
@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
         pre_norm: false,
         post_norm: true,
         head_dim: config.d_model / config.n_heads,
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     hf: Transformers {
         class: "Olmo2ForCausalLM",

@@ -12,14 +12,14 @@ use tinderbox_train::config::{MlpKind, ModelConfig, RopeScaling};
 
 pub(super) const FAMILY: Family = Family {
     name: "phi3",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         bias: false,
         qkv_bias: false,
         head_dim: config.d_model / config.n_heads,
         rotary_fraction: config.rotary_fraction,
         attention_window: windows::in_all_layers(config),
         rope_scaling: config.rope_scaling.clone(),
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     hf: Transformers {
         class: "Phi3ForCausalLM",

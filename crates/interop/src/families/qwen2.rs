@@ -9,11 +9,11 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen2",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         bias: false,
         qkv_bias: true,
         attention_window: windows::of_one_size(config),
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     heads_divide_width: false,
     hf: Transformers { class: "Qwen2ForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },

@@ -9,12 +9,12 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen3",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         bias: false,
         qkv_bias: false,
         qk_norm: true,
         attention_window: windows::of_one_size(config),
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     hf: Transformers { class: "Qwen3ForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },
     gguf: Some(LlamaCpp { architecture: "qwen3", ..qwen2::GGUF }),

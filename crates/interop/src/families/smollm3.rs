@@ -11,11 +11,11 @@ use tinderbox_train::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "smollm3",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         qkv_bias: config.bias,
         head_dim: config.d_model / config.n_heads,
         rope_layers: config.rope_layers.clone(),
-        ..llama::nearest(config)
+        ..llama::closest_config(config)
     },
     hf: Transformers {
         class: "SmolLM3ForCausalLM",

@@ -11,11 +11,11 @@ use tinderbox_train::config::{MlpKind, ModelConfig, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "starcoder2",
-    nearest: |config| ModelConfig {
+    closest_config: |config| ModelConfig {
         position: PositionKind::Rope,
         n_kv_heads: config.n_kv_heads,
         attention_window: windows::in_all_layers(config),
-        ..gpt2::nearest(config)
+        ..gpt2::closest_config(config)
     },
     heads_divide_width: true,
     hf: Transformers {

@@ -37,7 +37,7 @@ pub(super) const IN_SOME_LAYERS: &[Key] = &[
     Key::Written("layer_types", types),
 ];
 
-/// The size of the windows, for families of which transformers asks for one even if no layer has it: then the whole context.
+/// The size of the windows, or the whole context without windows, for families in which transformers requires a size.
 pub(super) fn or_context(model: &ModelConfig) -> Value {
     size(model).unwrap_or(model.context_length).into()
 }

@@ -17,7 +17,7 @@ use super::layout::layout;
 use super::{Family, InteropError, Source};
 use tinderbox_model::Gpt;
 use tinderbox_model::tokenizer::Tokenizer;
-use tinderbox_train::config::{ModelConfig, PositionKind};
+use tinderbox_train::config::ModelConfig;
 use tinderbox_train::run::{Checkpoint, TrainState, locate};
 
 /// The text that both models read if none is given, without characters unknown to a tokenizer.
@@ -66,9 +66,9 @@ pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verifica
     let config = located.run.config()?;
     let tokenizer = located.run.tokenizer_of_model(&config)?;
     let (config, vocab_size) = (config.model, tokenizer.vocab_size());
-    let obstacles = theirs.family.obstacles(&config);
-    if !obstacles.is_empty() {
-        return Err(InteropError::OtherFamily { path: against.to_owned(), family: theirs.family, obstacles });
+    let unsupported_keys = theirs.family.unsupported_keys(&config);
+    if !unsupported_keys.is_empty() {
+        return Err(InteropError::OtherFamily { path: against.to_owned(), family: theirs.family, unsupported_keys });
     }
     let checkpoint = Checkpoint::read(&located.checkpoint)?;
     let expected = layout(theirs.family, theirs.naming, &config, vocab_size);
@@ -108,14 +108,7 @@ fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
             all.remove(key);
         }
         all.remove("zero_init_projections"); // before training only
-        if !config.qk_norm {
-            all.remove("qk_norm_across_heads");
-        }
-        if config.position != PositionKind::Rope {
-            for key in ["rope_theta", "rotary_fraction", "rope_scaling"] {
-                all.remove(key);
-            }
-        }
+        all.retain(|key, _| config.has_effect(key));
         let rotates: Vec<bool> = (0..config.n_layers).map(|layer| config.rotates(layer)).collect();
         all.insert("rope_layers".to_owned(), serde_json::json!(rotates));
         let windows: Vec<Option<usize>> = (0..config.n_layers).map(|layer| config.attention_window_of(layer)).collect();

@@ -7,6 +7,7 @@ use serde::Serialize;
 pub struct Portable {
     /// The model family by which they know it, such as `qwen3`; `None` if they know no such model.
     pub family: Option<&'static str>,
-    /// The keys that rule out the nearest family, each with its value and the reason; empty if there is a family.
-    pub obstacles: Vec<String>,
+    /// The keys that the closest family does not support, each with its value and the reason; empty if there is a family.
+    #[serde(rename = "obstacles")]
+    pub unsupported_keys: Vec<String>,
 }
