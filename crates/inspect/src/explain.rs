@@ -109,8 +109,8 @@ impl Explanation {
         let vectors = |point| (0..prompt.len()).map(|t| vector(point, kv_head, t)).collect::<Vec<_>>();
         let embedding = recording.get(None, Point::Embedding).vector(0, token);
         let residual = recording.residual(layer.checked_sub(1)).vector(0, token);
-        let [residual, read_too] = [residual, embedding].map(|x| row(x, model));
-        let residual = host(model.blocks[layer].read(residual, Some(read_too)))?;
+        let [residual, embedding] = [residual, embedding].map(|x| row(x, model));
+        let residual = host(model.blocks[layer].input(residual, Some(embedding)))?;
         let (keys, values) = (vectors(Point::Keys), vectors(Point::Values));
         let used = [vector(Point::Queries, head, token), keys[token].clone(), values[token].clone()];
         let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
@@ -181,7 +181,7 @@ fn project(
     let d = config.head_dim;
     let normed = block.attention_input(row(residual, model)); // [1, 1, C]
     let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
-    let across_heads = config.qk_norm_across_heads.then(|| block.attention.normed_across_heads(qkv.clone()));
+    let across_heads = config.qk_norm_across_heads.then(|| block.attention.norm_across_heads(qkv.clone()));
     let part = |qkv: &Tensor<3>, index: usize| qkv.clone().narrow(2, index * d, d); // [1, 1, D]
     let [q, k, v] = used;
     let through = |index: usize, norm: &Option<Norm>, used: Vec<f32>| -> Result<_, InspectError> {
@@ -252,7 +252,7 @@ mod tests {
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
     #[test]
-    fn the_worked_example_comes_out() {
+    fn worked_example_is_reproduced() {
         let keys = [vec![3.0, 1.0], vec![1.0, 4.0], vec![1.5, 0.5]];
         let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
         let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2, [None; 2], None);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_leads_to_what_the_model_used() {
+    fn explanation_steps_equal_the_model() {
         for (position, qk_norm, bias) in [
             (PositionKind::Learned, false, true),
             (PositionKind::Learned, true, false),

@@ -68,7 +68,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Which weights have adapters, and of which size.
+/// The weights that have adapters, and the size of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lora {
     /// The inner width of each adapter, R. At least 1.
@@ -91,7 +91,7 @@ pub struct Lora {
     pub tokens: Vec<u32>,
 }
 
-/// The name of the changes of tokens' vectors within a layer.
+/// The name, within a layer, of the parameter that changes the vectors of tokens.
 pub const TOKEN_ROWS: &str = "token_rows";
 
 impl Lora {
@@ -132,7 +132,7 @@ impl Lora {
         table.iter().filter(|_| n > 0).filter_map(of).collect()
     }
 
-    /// All that is trained beside a model with these parameters.
+    /// All trained parameters beside a model with these parameters.
     pub fn parameters(&self, table: &[Parameter]) -> Vec<Parameter> {
         let adapters = self.adapters(table).into_iter().flat_map(|rows| [Some(rows.a), Some(rows.b), rows.magnitude]);
         adapters.flatten().chain(self.token_rows(table)).collect()
@@ -155,7 +155,7 @@ impl Lora {
                 is_trained: true,
             };
             let n_inputs = weight.shape[0];
-            // As PyTorch initializes a linear layer; with b at zero the model is at first what it was.
+            // As PyTorch initializes a linear layer. With b at zero, new adapters change nothing.
             let bound = 1.0 / (n_inputs as f64).sqrt();
             AdapterRows {
                 weight: weight.path.clone(),
@@ -183,7 +183,7 @@ pub struct AdapterRows {
     pub a: Parameter,
     /// The matrix after it, `[R, columns]`.
     pub b: Parameter,
-    /// The lengths of the changed weight's columns, `[columns]`, if they are trained. At first those of the weight.
+    /// The lengths of the changed weight's columns, `[columns]`, if they are trained. Initially those of the base weight.
     pub magnitude: Option<Parameter>,
 }
 
@@ -209,7 +209,7 @@ impl Adapter {
     pub(crate) fn new(rows: &AdapterRows, lora: &Lora, seed: u64, weight: &Tensor<2>) -> Self {
         let device = &weight.device();
         let [a, b] = [&rows.a, &rows.b].map(|row| {
-            let shape: [usize; 2] = row.shape[..].try_into().expect("a matrix");
+            let shape: [usize; 2] = row.shape[..].try_into().expect("adapters are matrices");
             Param::from_tensor(Tensor::from_data(TensorData::new(init::draw(row, seed), shape), device))
         });
         Self {
@@ -254,7 +254,7 @@ impl Adapter {
         }
     }
 
-    /// The numbers by which the columns of the layer's output are multiplied, `[out]`: the trained lengths over those of
+    /// The factors of the columns of the layer's output, `[out]`: the trained lengths over those of
     /// the changed weight's columns, through which no gradient flows, and ones where the adapter changes nothing.
     ///
     /// Source: Liu et al. 2024, section 4.3.

@@ -32,10 +32,10 @@ pub struct Gpt {
     /// The output layer, `[C, V]`; `None` if it is tied to the token embedding.
     pub output: Option<Linear>,
     #[module(skip)]
-    config: ModelConfig,
+    pub(crate) config: ModelConfig,
     /// The adapters in its blocks, if there are any.
     #[module(skip)]
-    lora: Option<Lora>,
+    pub(crate) lora: Option<Lora>,
 }
 
 impl Gpt {
@@ -48,7 +48,7 @@ impl Gpt {
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let block = |model: &Placeholders<'_>, i| Block::new(config, i, &model.of(&format!("blocks.{i}")));
         Placeholders::make(Parameter::all(config, vocab_size), device, |model| Self {
-            token_embedding: Embedding::placeholder(model, "token_embedding").expect("every model has it"),
+            token_embedding: Embedding::placeholder(model, "token_embedding").expect("the table has a token embedding"),
             position_embedding: Embedding::placeholder(model, "position_embedding"),
             blocks: (0..config.n_layers).map(|block_idx| block(model, block_idx)).collect(),
             norm: Norm::of_residual(config, &model.of("norm")),
@@ -188,8 +188,7 @@ impl Gpt {
         self.packed_loss(tokens, None, targets, precision, dropout)
     }
 
-    /// Like [`Gpt::loss`], of sequences of these `lengths`, which follow each other in the only row, and of which each is
-    /// computed as if it were alone.
+    /// Like [`Gpt::loss`] of a single row that packs sequences of these `lengths`. Each is computed as if it were alone.
     ///
     /// # Shapes
     /// `tokens: [1, T]`, as many targets -> `[1]`
@@ -210,8 +209,8 @@ impl Gpt {
         kernels::cross_entropy(hidden, self.loss_output(), targets, self.config.logit_softcap, precision) // [1]
     }
 
-    /// The mean cross-entropy of each row in nats per token, as [`Gpt::loss`] has it of all. A row without a target that
-    /// counts has the loss 0.
+    /// The mean cross-entropy of each row in nats per token, like [`Gpt::loss`] of all rows. The loss of a row is 0 if
+    /// none of its targets counts.
     ///
     /// # Shapes
     /// `tokens: [B, T]`, as many targets -> `[B]`
@@ -238,7 +237,7 @@ impl Gpt {
         Tensor::cat(targets.chunks(t).enumerate().map(row).collect(), 0) // [B]
     }
 
-    /// What the logits of a loss are computed from.
+    /// The scaled input of the output layer, from which the loss is computed.
     ///
     /// # Shapes
     /// `tokens: [B, T]` -> `[B, T, C]`
@@ -354,7 +353,7 @@ impl Gpt {
         self.logits(self.norm.forward(residual))
     }
 
-    /// The matrix by which the normalized residual stream becomes logits, `[C, V]`.
+    /// Maps the normalized residual stream to logits, `[C, V]`.
     pub fn unembedding(&self) -> Tensor<2> {
         let matrix = match &self.output {
             Some(output) => output.weight(),
@@ -383,7 +382,10 @@ impl Gpt {
 /// # Shapes
 /// `weight: [P, C]` -> `[1, T, C]`
 fn at_each(weight: &Tensor<2>, lengths: &[usize]) -> Tensor<3> {
-    let positions = lengths.iter().flat_map(|length| 0..*length).map(|position| i64::try_from(position).expect("few"));
+    let positions = lengths
+        .iter()
+        .flat_map(|length| 0..*length)
+        .map(|position| i64::try_from(position).expect("a position fits an i64"));
     let positions: Vec<i64> = positions.collect();
     let n = positions.len();
     weight.clone().select(0, Tensor::from_data(TensorData::new(positions, [n]), &weight.device())).unsqueeze()
@@ -393,7 +395,7 @@ fn is_one(scale: f64) -> bool {
     (scale - 1.0).abs() <= 0.0
 }
 
-/// `x` times `scale`, which most often is 1.
+/// `x` times `scale`, which is usually 1.
 pub(crate) fn scaled<const D: usize>(x: Tensor<D>, scale: f64) -> Tensor<D> {
     if is_one(scale) { x } else { x * scale }
 }

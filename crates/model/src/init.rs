@@ -65,7 +65,7 @@ mod tests {
     use crate::config::ModelConfig;
 
     #[test]
-    fn names_hash_to_their_published_values() {
+    fn name_ids_equal_published_hashes() {
         assert_eq!(name_id(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(name_id("foobar"), 0x8594_4171_f739_67e8);
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_that_write_to_the_residual_stream_start_small_or_at_zero_and_others_as_always() {
+    fn projections_to_the_residual_stream_start_small_or_at_zero() {
         let config = ModelConfig { n_layers: 8, bias: true, ..ModelConfig::default() }.with_derived();
         let zeroed = ModelConfig { zero_init_projections: true, ..config.clone() };
         let [small, zeroed] =
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_depends_on_seed_and_path() {
+    fn draws_depend_on_seed_and_path() {
         let draw = |path, seed| draw(&row(path, [4, 4], 0.007), seed);
         assert_eq!(draw("a.weight", 1), draw("a.weight", 1));
         assert_ne!(draw("a.weight", 1), draw("b.weight", 1));

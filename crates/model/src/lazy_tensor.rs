@@ -1,5 +1,5 @@
-//! A tensor that stays on its device, in a file or as a function until it is read, so that a model can be written, read
-//! and converted with only one tensor at a time in host memory.
+//! A tensor that stays on its device, in a file or as a function until it is read, so that saving, loading and converting
+//! a model needs only one tensor at a time in host memory.
 
 use std::fmt;
 use std::fs::File;
@@ -47,11 +47,11 @@ type Compute = dyn Fn(Sink<'_>) -> io::Result<()> + Send + Sync;
 #[derive(Clone, Debug)]
 pub struct LazyTensor {
     shape: Vec<usize>,
-    source: Source,
+    storage: Storage,
 }
 
 #[derive(Clone)]
-enum Source {
+enum Storage {
     /// Flattened to a vector, without gradients.
     Device(Box<Tensor<1>>),
     /// The file, the offset of the tensor's first byte, and the number format.
@@ -60,7 +60,7 @@ enum Source {
     Computed(Arc<Compute>),
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(tensor) => f.debug_tuple("Device").field(tensor).finish(),
@@ -74,26 +74,26 @@ impl LazyTensor {
     /// A tensor on its device. Later updates of a parameter do not change it.
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
         let shape = tensor.shape();
-        let source = Source::Device(Box::new(tensor.inner().reshape([shape.num_elements()])));
-        Self { shape: shape.to_vec(), source }
+        let storage = Storage::Device(Box::new(tensor.inner().reshape([shape.num_elements()])));
+        Self { shape: shape.to_vec(), storage }
     }
 
     /// A tensor whose values are in `file`, row-major and little-endian, starting at byte `start`.
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64, dtype: Dtype) -> Self {
-        Self { shape, source: Source::File(file, start, dtype) }
+        Self { shape, storage: Storage::File(file, start, dtype) }
     }
 
     /// A tensor that calls `compute` each time it is read. `compute` passes all values to the sink, row-major, in
     /// pieces of any length.
     pub fn computed(shape: Vec<usize>, compute: impl Fn(Sink<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self { shape, source: Source::Computed(Arc::new(compute)) }
+        Self { shape, storage: Storage::Computed(Arc::new(compute)) }
     }
 
     /// The number format, if the tensor is in a file.
     pub fn dtype(&self) -> Option<Dtype> {
-        match &self.source {
-            Source::File(_, _, dtype) => Some(*dtype),
-            Source::Device(_) | Source::Computed(_) => None,
+        match &self.storage {
+            Storage::File(_, _, dtype) => Some(*dtype),
+            Storage::Device(_) | Storage::Computed(_) => None,
         }
     }
 
@@ -117,10 +117,10 @@ impl LazyTensor {
     /// # Errors
     /// If the file cannot be read or is too short, if the device fails, or if `sink` returns an error.
     pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
-        match &self.source {
-            Source::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
-            Source::File(file, start, dtype) => read_values(file, *start, self.n_numbers(), *dtype, sink),
-            Source::Computed(compute) => {
+        match &self.storage {
+            Storage::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
+            Storage::File(file, start, dtype) => read_values(file, *start, self.n_numbers(), *dtype, sink),
+            Storage::Computed(compute) => {
                 let mut n_numbers = 0;
                 compute(&mut |values| {
                     n_numbers += values.len();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_the_same_in_every_place() {
+    fn lazy_tensors_have_the_same_values_everywhere() {
         // More values than one conversion chunk holds, of every magnitude.
         let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
         let values: Vec<f32> = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX].into_iter().chain(ordinary).collect();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_the_nearest_numbers_and_come_back_as_they_are() {
+    fn half_precision_rounds_to_nearest_and_reads_back_unchanged() {
         let infinite = f32::INFINITY;
         // Ties are rounded to even; numbers that are too large become infinite.
         let cases = [
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_got_shorter_is_an_error() {
+    fn truncated_files_are_errors() {
         let file = Arc::new(Mutex::new(tempfile::tempfile().expect("a temporary file")));
         let tensor = LazyTensor::in_file(vec![2], file, 0, Dtype::F32);
         let error = tensor.read().expect_err("there is nothing");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn later_operations_do_not_change_it() {
+    fn lazy_tensors_ignore_later_operations() {
         let device = Device::flex().autodiff();
         let weights = Tensor::<1>::from_floats([1.0, 2.0], &device).require_grad();
         let kept = LazyTensor::on_device(weights.clone());

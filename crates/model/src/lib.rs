@@ -34,7 +34,7 @@ pub mod tokenizer;
 
 pub use adapter::{Adapter, AdapterRows, Lora, TOKEN_ROWS, Target};
 pub use batch::Batch;
-pub use block::Block;
+pub use block::{Block, BlockMemory};
 pub use gpt::Gpt;
 pub use lazy_tensor::{Dtype, LazyTensor, Sink};
 pub use linear::{Embedding, Linear};
@@ -42,4 +42,4 @@ pub use mlp::Mlp;
 pub use norm::Norm;
 pub use ordered_json::OrderedJson;
 pub use probe::Pass;
-pub use table::{Initial, Parameter, Role};
+pub use table::{BlockPart, Initial, Parameter, Role};

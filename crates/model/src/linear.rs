@@ -1,4 +1,4 @@
-//! The layers that hold a matrix, and the only places at which it is read.
+//! The layers that hold a matrix, and the only functions that read it.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, module};
@@ -70,7 +70,7 @@ impl Linear {
         }
     }
 
-    /// Whether the weight is all that there is: no adapters change it, and it is kept in f32.
+    /// Whether the layer is a plain f32 matrix without adapters.
     pub fn is_plain(&self) -> bool {
         self.adapters.is_empty() && self.frozen.is_none()
     }
@@ -116,7 +116,7 @@ impl Linear {
         }
         // Each adapter has columns of its own, so that the factors of all are their product.
         let factors = self.adapters.iter().map(|adapter| adapter.factors(self.base_weight()));
-        let factors = factors.reduce(|all, factors| all * factors).expect("there are magnitudes");
+        let factors = factors.reduce(|all, factors| all * factors).expect("an adapter has magnitudes");
         let out = out * factors.unsqueeze();
         match self.bias() {
             Some(bias) => out + bias.unsqueeze(),

@@ -22,15 +22,15 @@ pub struct Mlp {
     /// The down projection, `[F, C]`.
     pub contract: Linear,
     #[module(skip)]
-    activation: Activation,
+    pub(crate) activation: Activation,
 }
 
 impl Mlp {
     pub(crate) fn new(config: &ModelConfig, mlp: &Placeholders<'_>) -> Self {
         Self {
-            expand: Linear::placeholder(mlp, "expand").expect("every MLP has it"),
+            expand: Linear::placeholder(mlp, "expand").expect("the table has both projections of every MLP"),
             gate: Linear::placeholder(mlp, "gate"),
-            contract: Linear::placeholder(mlp, "contract").expect("every MLP has it"),
+            contract: Linear::placeholder(mlp, "contract").expect("the table has both projections of every MLP"),
             activation: config.mlp,
         }
     }

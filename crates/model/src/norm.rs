@@ -46,6 +46,11 @@ impl Norm {
         }
     }
 
+    /// Whether it subtracts the mean, as a layer norm does.
+    pub(crate) fn is_centred(&self) -> bool {
+        self.kind == NormKind::LayerNorm
+    }
+
     /// The number that is added to the variance (or to the mean square, in an RMS norm) under the root.
     pub fn epsilon(&self) -> f64 {
         self.epsilon

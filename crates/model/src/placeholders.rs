@@ -25,7 +25,7 @@ impl Placeholders<'_> {
         module(&Placeholders { rows: &rows, device, prefix: String::new() })
     }
 
-    /// Those of the module with this name.
+    /// The placeholders of the module with this name.
     pub(crate) fn of(&self, name: &str) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }
@@ -33,7 +33,8 @@ impl Placeholders<'_> {
     /// The parameter with this name; `None` if the table has none.
     pub(crate) fn get<const D: usize>(&self, name: &str) -> Option<Param<Tensor<D>>> {
         let row = self.rows.get(&format!("{}{name}", self.prefix))?;
-        let shape: [usize; D] = row.shape[..].try_into().expect("as many dimensions as the module has");
+        let shape: [usize; D] =
+            row.shape[..].try_into().expect("the table and the module agree on the number of dimensions");
         Some(Param::from_tensor(match row.initial {
             Initial::Constant(value) => Tensor::full(shape, value, self.device),
             Initial::Normal(_) | Initial::Uniform(_) | Initial::Pair(_) => zeros(shape, self.device),
@@ -41,7 +42,7 @@ impl Placeholders<'_> {
     }
 }
 
-/// On a CPU they take no memory until they are written to; `Tensor::zeros` would write all of them, twice.
+/// On a CPU, zeros take no memory until they are overwritten; `Tensor::zeros` would write all of them, twice.
 fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     if !device::is_cpu(device) {
         return Tensor::zeros(shape, device);

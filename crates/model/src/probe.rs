@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_empty_probe_takes_no_memory() {
+    fn empty_probe_takes_no_memory() {
         type Saved = Option<Tensor<3>>;
         type Lengths = Option<Arc<[usize]>>;
         type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>, Lengths, Saved, Saved);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_exist_only_for_an_active_probe() {
+    fn only_active_probes_see_attention_weights() {
         let (active, empty) = (visited::<true>(), visited::<false>());
         let weights = |site: &&String| site.ends_with("attention.weights");
         assert_eq!(active.iter().filter(weights).count(), 2, "{active:?}");

@@ -6,7 +6,7 @@ use crate::config::{ModelConfig, NormKind, PositionKind};
 
 /// The standard deviation of initial weights.
 ///
-/// Source: Radford et al. 2019 (GPT-2), section 2.3, also for the projections that write to the residual stream: their
+/// Source: Radford et al. 2019 (GPT-2), section 2.3, also for the projections to the residual stream: their
 /// standard deviation is divided by the square root of their number.
 const STANDARD_DEVIATION: f64 = 0.02;
 
@@ -42,11 +42,11 @@ pub enum Role {
     KNorm,
     /// The output projection of attention.
     AttentionOutput,
-    /// The norm after attention, of what it adds to the residual stream.
+    /// The norm of the attention's output.
     PostAttentionNorm,
     /// The norm before the MLP.
     MlpNorm,
-    /// The norm after the MLP, of what it adds to the residual stream.
+    /// The norm of the MLP's output.
     PostMlpNorm,
     /// The gate projection of a gated MLP.
     Gate,
@@ -64,29 +64,44 @@ pub enum Role {
     Adapter,
 }
 
+/// The parts of a block whose parameters and FLOPs are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockPart {
+    /// The projection to queries, keys and values.
+    Qkv,
+    /// The output projection of attention.
+    AttentionOutput,
+    /// The feed-forward layer.
+    Mlp,
+    /// The norms, including those of queries and keys.
+    Norms,
+    /// The learned factors of sums.
+    Factors,
+}
+
 impl Role {
-    /// Whether it is a norm.
+    /// The part of a block that it belongs to; `None` outside the blocks, and for adapters.
     #[must_use]
-    pub fn is_norm(self) -> bool {
+    pub fn block_part(self) -> Option<BlockPart> {
         match self {
+            Self::Qkv(_) => Some(BlockPart::Qkv),
+            Self::AttentionOutput => Some(BlockPart::AttentionOutput),
+            Self::Gate | Self::Up | Self::Down => Some(BlockPart::Mlp),
             Self::AttentionNorm
             | Self::QNorm
             | Self::KNorm
             | Self::PostAttentionNorm
             | Self::MlpNorm
-            | Self::PostMlpNorm
-            | Self::FinalNorm => true,
-            Self::TokenEmbedding
-            | Self::PositionEmbedding
-            | Self::Qkv(_)
-            | Self::AttentionOutput
-            | Self::Gate
-            | Self::Up
-            | Self::Down
-            | Self::Factors
-            | Self::Output
-            | Self::Adapter => false,
+            | Self::PostMlpNorm => Some(BlockPart::Norms),
+            Self::Factors => Some(BlockPart::Factors),
+            Self::TokenEmbedding | Self::PositionEmbedding | Self::FinalNorm | Self::Output | Self::Adapter => None,
         }
+    }
+
+    /// Whether it is a norm.
+    #[must_use]
+    pub fn is_norm(self) -> bool {
+        self == Self::FinalNorm || self.block_part() == Some(BlockPart::Norms)
     }
 }
 
@@ -154,7 +169,7 @@ impl Parameter {
             block.norm("mlp_norm", Role::MlpNorm, config);
         }
         block.linear("mlp.expand", Role::Up, [c, f], std, bias);
-        if config.is_gated() {
+        if config.mlp.is_gated() {
             block.linear("mlp.gate", Role::Gate, [c, f], std, bias);
         }
         block.linear("mlp.contract", Role::Down, [f, c], std_to_residual, bias);
@@ -253,11 +268,16 @@ impl Section {
 
     /// An attention layer, each of whose names starts with `at`.
     fn attention(&mut self, at: &str, config: &MultiHeadAttentionConfig, std_to_residual: f64) {
-        let MultiHeadAttentionConfig { d_model: c, n_heads, n_kv_heads, head_dim, .. } = *config;
-        let (d_heads, d_kv) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let (qkv, std) = ([d_heads, d_kv, d_kv], STANDARD_DEVIATION);
+        let MultiHeadAttentionConfig { d_model: c, n_heads, head_dim, .. } = *config;
+        let (qkv, std) = (config.qkv_widths(), STANDARD_DEVIATION);
         self.linear(&format!("{at}qkv"), Role::Qkv(qkv), [c, qkv.iter().sum()], std, config.qkv_bias);
-        self.linear(&format!("{at}output"), Role::AttentionOutput, [d_heads, c], std_to_residual, config.bias);
+        self.linear(
+            &format!("{at}output"),
+            Role::AttentionOutput,
+            [n_heads * head_dim, c],
+            std_to_residual,
+            config.bias,
+        );
         if let Some(widths) = config.qk_norm_widths().filter(|_| config.norm_weights) {
             self.scale(&format!("{at}q_norm"), Role::QNorm, widths[0]);
             self.scale(&format!("{at}k_norm"), Role::KNorm, widths[1]);

@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Header {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
                     } else {
-                        let HeaderEntry { dtype, shape: Shape(shape), data_offsets } = map.next_value()?;
+                        let HeaderEntry { dtype, shape: HeaderShape(shape), data_offsets } = map.next_value()?;
                         tensors.push((name, TensorInfo { dtype, shape, data_offsets }));
                     }
                 }
@@ -108,24 +108,24 @@ impl<'de> Deserialize<'de> for Header {
 #[derive(Deserialize)]
 struct HeaderEntry {
     dtype: safetensors::Dtype,
-    shape: Shape,
+    shape: HeaderShape,
     data_offsets: (usize, usize),
 }
 
 /// At most as many dimensions as a tensor may have.
-struct Shape(Vec<usize>);
+struct HeaderShape(Vec<usize>);
 
-impl<'de> Deserialize<'de> for Shape {
+impl<'de> Deserialize<'de> for HeaderShape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Sizes;
         impl<'de> Visitor<'de> for Sizes {
-            type Value = Shape;
+            type Value = HeaderShape;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(formatter, "a list of at most {MOST_DIMENSIONS} sizes")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<HeaderShape, A::Error> {
                 let mut shape = Vec::new();
                 while let Some(size) = seq.next_element()? {
                     if shape.len() == MOST_DIMENSIONS {
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Shape {
                     }
                     shape.push(size);
                 }
-                Ok(Shape(shape))
+                Ok(HeaderShape(shape))
             }
         }
         deserializer.deserialize_seq(Sizes)

@@ -1,10 +1,8 @@
-//! Attention that also returns its weights, for the lessons and for cross-attention.
+//! The plain formula of attention, which also returns the weights.
 
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
-use super::MultiHeadAttention;
-use crate::probe::{NoProbe, Pass};
-use tinderbox_kernels::{self as kernels, MatmulPrecision};
+use tinderbox_kernels as kernels;
 
 /// Scaled dot-product attention of T queries over S keys. Returns the weighted sums of the values, and the weights.
 ///
@@ -42,7 +40,7 @@ pub fn scaled_dot_product_attention(
 }
 
 /// [`scaled_dot_product_attention`] with a given `scale` instead of `1 / sqrt(D)`, and a cap of scores.
-fn attention_with(
+pub(super) fn attention_with(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
@@ -68,28 +66,4 @@ fn attention_with(
 pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
     assert!(t <= s, "{t} queries cannot be the last of {s} positions");
     kernels::unseen(s - t..s, s, None, device)
-}
-
-impl MultiHeadAttention {
-    /// Returns the output and the attention weights, computed in f32 and without rotary positions. With a `context`,
-    /// this is cross-attention: queries come from `x`, keys and values from `context`, and every query sees all keys.
-    ///
-    /// # Shapes
-    /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1
-    pub fn attend(&self, x: Tensor<3>, context: Option<Tensor<3>>) -> (Tensor<3>, Tensor<4>) {
-        let [_, t, _] = x.dims();
-        let is_causal = self.config.causal && context.is_none();
-        let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
-        let mut probe = NoProbe;
-        let pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
-        let project = |x| self.split(self.normed_across_heads(self.qkv.forward_fused(x, &pass)));
-        let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
-        if let Some(context) = context {
-            [_, k, v] = project(context); // twice [B, Hkv, S, D]
-        }
-        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let (heads, weights) = attention_with(q, k, v, mask, self.config.scale, self.config.softcap); // [B, H, T, D]
-        let context = kernels::merge_heads(heads); // [B, T, H D]
-        (self.output.forward_fused(context, &pass), weights) // [B, T, C]
-    }
 }

@@ -13,11 +13,15 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::placeholders::Placeholders;
-use super::probe::{Pass, Point, Probe};
+use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Linear, Norm, Parameter};
 use crate::config::{ModelConfig, NormKind};
-use tinderbox_kernels::{self as kernels, CausalAttention, QkNorm, SelfAttention};
+use tinderbox_kernels::attention::AttentionShape;
+use tinderbox_kernels::{
+    self as kernels, CausalAttention, MatmulPrecision, Operations, QkNorm, SelfAttention, TrainingMemory,
+};
 
+use explicit::attention_with;
 pub use explicit::{causal_mask, scaled_dot_product_attention};
 pub use kv_cache::{KvCache, LayerCache};
 pub use rope::Rotation;
@@ -50,7 +54,7 @@ pub struct MultiHeadAttentionConfig {
     pub value_residual: Option<ValueResidual>,
     /// Whether a position sees only itself and the positions before it.
     pub causal: bool,
-    /// The factor by which the attention scores are multiplied.
+    /// Multiplies the attention scores.
     pub scale: f64,
     /// The cap of attention scores: see [`softcap`](tinderbox_kernels::softcap).
     pub softcap: Option<f64>,
@@ -97,6 +101,11 @@ impl MultiHeadAttentionConfig {
         }
     }
 
+    /// The widths of queries, keys and values in the fused projection.
+    pub(crate) fn qkv_widths(&self) -> [usize; 3] {
+        [self.n_heads, self.n_kv_heads, self.n_kv_heads].map(|n| n * self.head_dim)
+    }
+
     /// The widths of the norms of queries and keys, if there are any.
     pub(crate) fn qk_norm_widths(&self) -> Option<[usize; 2]> {
         self.qk_norm?;
@@ -120,14 +129,54 @@ impl MultiHeadAttentionConfig {
             Some(Norm::new(NormKind::RmsNorm, widths[of], epsilon, &attention.of(name)))
         };
         MultiHeadAttention {
-            qkv: Linear::placeholder(attention, "qkv").expect("every attention has it"),
-            output: Linear::placeholder(attention, "output").expect("every attention has it"),
+            qkv: Linear::placeholder(attention, "qkv").expect("the table has the projection of every attention"),
+            output: Linear::placeholder(attention, "output").expect("the table has the projection of every attention"),
             q_norm: norm(0, "q_norm"),
             k_norm: norm(1, "k_norm"),
             value_factors: attention.get("value_factors"),
             config: self.clone(),
         }
     }
+
+    /// The memory of [`MultiHeadAttention::forward`] over `rows` (B, T) in training, without that of its input.
+    pub(crate) fn training_memory(&self, operations: Operations, rows @ [b, t]: [usize; 2]) -> AttentionMemory {
+        let Self { d_model, n_heads, n_kv_heads, head_dim, .. } = *self;
+        let [q, k, v] = self.qkv_widths();
+        let of_width = |width: usize| [b, t, width];
+        let qkv = of_width(q + k + v); // [B, T, (H + 2 Hkv) D]
+        let values = match self.value_residual {
+            Some(ValueResidual::Later) => kernels::mix::saved_bytes(qkv, Some(of_width(v))),
+            Some(ValueResidual::First) | None => 0.0,
+        };
+        let norms_all = self.qk_norm.is_some() && self.qk_norm_across_heads;
+        // The norms over all heads, and the projection with their outputs in it.
+        let across_heads = match norms_all {
+            true => {
+                kernels::norm::saved_bytes(operations, of_width(q + k))
+                    + kernels::norm::saved_bytes(operations, qkv) / 2.0
+            }
+            false => 0.0,
+        };
+        let qk_norm = self.qk_norm.is_some() && !norms_all;
+        let shape = AttentionShape { rows, n_heads, n_kv_heads, head_dim, qk_norm, softcap: self.softcap.is_some() };
+        let heads = kernels::attention::training_memory(operations, shape);
+        AttentionMemory {
+            projection: kernels::linear::training_memory(operations, rows, [d_model, q + k + v]),
+            heads: TrainingMemory { saved: heads.saved + values + across_heads, ..heads },
+            weights: kernels::attention::weights_memory(operations, shape, self.dropout > 0.0),
+        }
+    }
+}
+
+/// The memory of an attention layer in training.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionMemory {
+    /// The projection to queries, keys and values.
+    pub(crate) projection: TrainingMemory,
+    /// From queries, keys and values to the output.
+    pub(crate) heads: TrainingMemory,
+    /// Attention weights in the backward pass.
+    pub(crate) weights: f64,
 }
 
 /// The role of a block in the value residual.
@@ -139,7 +188,7 @@ pub enum ValueResidual {
     Later,
 }
 
-/// Multi-head attention with learned query, key, value and output projections.
+/// Multi-head attention with learned projections to queries, keys, values and the output.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
 #[derive(Module, Debug)]
@@ -156,7 +205,7 @@ pub struct MultiHeadAttention {
     /// in the first block and without a value residual.
     pub value_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
-    config: MultiHeadAttentionConfig,
+    pub(crate) config: MultiHeadAttentionConfig,
 }
 
 impl MultiHeadAttention {
@@ -171,16 +220,40 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let qkv = self.normed_across_heads(self.qkv.forward_fused(x, pass)); // [B, T, (H + 2 Hkv) D]
+        let qkv = self.norm_across_heads(self.qkv.forward_fused(x, pass)); // [B, T, (H + 2 Hkv) D]
         let qkv = self.with_first_values(qkv, pass);
         let context = if self.config.causal && cache.is_none() && !P::ACTIVE {
             let attention = self.fused(rotation, pass, &qkv.device());
             kernels::self_attention(qkv, attention) // [B, T, H D]
         } else {
-            kernels::merge_heads(self.attend_stepwise(qkv, rotation, cache, pass)) // [B, T, H D]
+            let heads = self.attend_stepwise(qkv, rotation, cache, pass); // [B, H, T, D]
+            kernels::merge_heads(pass.visit(Point::Heads, heads)) // [B, T, H D]
         };
         let output = self.output.forward_fused(context, pass); // [B, T, C]
         pass.visit(Point::Attention, output)
+    }
+
+    /// Returns the output and the attention weights, computed in f32 and without rotary positions, for lessons. With a
+    /// `context`, this is cross-attention: queries come from `x`, keys and values from `context`, and every query sees
+    /// all keys.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1
+    pub fn attend(&self, x: Tensor<3>, context: Option<Tensor<3>>) -> (Tensor<3>, Tensor<4>) {
+        let [_, t, _] = x.dims();
+        let is_causal = self.config.causal && context.is_none();
+        let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
+        let mut probe = NoProbe;
+        let pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
+        let project = |x| self.split(self.norm_across_heads(self.qkv.forward_fused(x, &pass)));
+        let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
+        if let Some(context) = context {
+            [_, k, v] = project(context); // twice [B, Hkv, S, D]
+        }
+        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
+        let (heads, weights) = attention_with(q, k, v, mask, self.config.scale, self.config.softcap); // [B, H, T, D]
+        let context = kernels::merge_heads(heads); // [B, T, H D]
+        (self.output.forward_fused(context, &pass), weights) // [B, T, C]
     }
 
     /// Applies the value residual, if configured: the first block stores its values in `pass`, and later blocks mix
@@ -194,7 +267,7 @@ impl MultiHeadAttention {
                 qkv
             }
             (Some(ValueResidual::Later), Some(factors)) => {
-                let first = pass.first_values.clone().expect("the first block comes first");
+                let first = pass.first_values.clone().expect("the first block keeps its values");
                 kernels::mix(qkv, first, factors.val())
             }
             _ => qkv,
@@ -210,7 +283,7 @@ impl MultiHeadAttention {
     ///
     /// # Shapes
     /// `qkv: [B, T, (H + 2 Hkv) D]` -> the same
-    pub fn normed_across_heads(&self, qkv: Tensor<3>) -> Tensor<3> {
+    pub fn norm_across_heads(&self, qkv: Tensor<3>) -> Tensor<3> {
         let (Some(q_norm), Some(k_norm), true) = (&self.q_norm, &self.k_norm, self.config.qk_norm_across_heads) else {
             return qkv;
         };
@@ -265,8 +338,7 @@ impl MultiHeadAttention {
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
         let weights = kernels::attention_weights(q, k, mask, self.config.scale, self.config.softcap); // [B, H, T, S]
         let weights = pass.visit(Point::Weights, weights);
-        let heads = pass.drop(Point::Weights, weights, self.config.dropout).matmul(v); // [B, H, T, D]
-        pass.visit(Point::Heads, heads)
+        pass.drop(Point::Weights, weights, self.config.dropout).matmul(v) // [B, H, T, D]
     }
 
     /// Splits `qkv` into the queries, keys and values of each head, `[B, H, T, D]` and twice `[B, Hkv, T, D]`, and

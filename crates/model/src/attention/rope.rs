@@ -102,8 +102,8 @@ fn share_kept(scaling: &RopeScaling, (pair, frequency): (usize, f64), rotary_dim
             ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
         }
         RopeScaling::Yarn { original_context_length, beta_fast, beta_slow, .. } => {
-            // The pair, between whole ones, that makes so many turns over the original context. As in transformers, the
-            // transition is linear in pairs, from a whole one to a whole one.
+            // The (fractional) index of the pair that makes `n_turns` over the original context. As in transformers, the
+            // transition is linear in the index, between whole indices.
             let n = rotary_dim as f64;
             let turns = |n_turns: f64| n * (original_context_length as f64 / (n_turns * TAU)).ln() / (2.0 * theta.ln());
             let (first, last) = (turns(beta_fast).floor().max(0.0), turns(beta_slow).ceil().min(n - 1.0));
@@ -118,7 +118,7 @@ mod tests {
     use crate::config::PositionKind;
 
     #[test]
-    fn frequencies_fall_from_one_to_nearly_the_inverse_of_theta() {
+    fn frequencies_fall_from_one_towards_one_over_theta() {
         let config = ModelConfig { position: PositionKind::Rope, head_dim: 8, ..ModelConfig::default() };
         let close = |config: &ModelConfig, want: &[f64]| {
             let got = frequencies(config, config.rope_theta, config.rope_scaling.as_ref());
@@ -143,10 +143,10 @@ mod tests {
         close(&longrope(65), &[1.0, 0.05, 0.002_5, 0.000_125]);
     }
 
-    /// The numbers are those of transformers 5.23, `_compute_yarn_parameters` for a head of 16 dimensions, theta 10,000,
+    /// The expected values come from transformers 5.23, `_compute_yarn_parameters` for a head of 16 dimensions, theta 10,000,
     /// factor 4 and 256 original positions.
     #[test]
-    fn yarn_stretches_from_one_pair_to_another_and_sharpens() {
+    fn yarn_equals_transformers() {
         let scaling = RopeScaling::Yarn {
             factor: 4.0,
             original_context_length: 256,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn llama_3_stretches_long_wavelengths_only() {
+    fn llama3_scaling_stretches_long_wavelengths_only() {
         let llama3 = |frequency: f64| {
             let scaling = RopeScaling::Llama3 {
                 factor: 8.0,

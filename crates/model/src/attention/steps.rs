@@ -87,7 +87,7 @@ mod tests {
     use crate::attention::scaled_dot_product_attention;
 
     #[test]
-    fn the_steps_together_are_the_formula() {
+    fn steps_equal_scaled_dot_product_attention() {
         let device = Device::flex();
         let random = |n: usize, d: usize| Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device);
         let (q, k, v) = (random(3, 5), random(4, 5), random(4, 6));

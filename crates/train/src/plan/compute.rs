@@ -1,5 +1,4 @@
-//! Floating-point operations (FLOPs) of one token: those of the matrix products, with a multiply-add
-//! counted as two. The backward pass computes two products for each one of the forward pass; fused attention skips the
+//! Floating-point operations (FLOPs) of one token, counted for the matrix products only, with a multiply-add as two. The backward pass computes two products for each one of the forward pass; fused attention skips the
 //! positions that a token may not attend to, and recomputes its weights in the backward pass.
 //!
 //! Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", table 1; Chowdhery et al. 2022,
@@ -9,7 +8,7 @@ use serde::Serialize;
 
 use super::{Operations, parameters};
 use crate::config::ModelConfig;
-use tinderbox_model::{Parameter, Role};
+use tinderbox_model::{BlockPart, Parameter};
 
 /// FLOPs of the forward pass for one token of a full context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -50,13 +49,13 @@ pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) 
     let ModelConfig { n_layers, context_length, d_model, n_heads, head_dim, .. } = *config;
     let [l, t, c, v, h, d] = [n_layers, context_length, d_model, vocab_size, n_heads, head_dim].map(|n| n as f64);
     let matrices: Vec<_> = Parameter::of_block(config, 0).into_iter().filter(Parameter::is_linear).collect();
-    let of_blocks = |is_part: &dyn Fn(Role) -> bool| {
-        let matrices = matrices.iter().filter(|matrix| is_part(matrix.role));
+    let of_blocks = |part| {
+        let matrices = matrices.iter().filter(|matrix| matrix.role.block_part() == Some(part));
         l * 2.0 * matrices.map(|matrix| matrix.n_numbers() as f64).sum::<f64>()
     };
-    let attention_qkv = of_blocks(&|role| matches!(role, Role::Qkv(_)));
-    let attention_output = of_blocks(&|role| role == Role::AttentionOutput);
-    let mlp = of_blocks(&|role| matches!(role, Role::Gate | Role::Up | Role::Down));
+    let attention_qkv = of_blocks(BlockPart::Qkv);
+    let attention_output = of_blocks(BlockPart::AttentionOutput);
+    let mlp = of_blocks(BlockPart::Mlp);
     let output = 2.0 * c * v;
     let for_each_key = 2.0 * 2.0 * h * d; // a product with the key, and one with the value
     let attention_full = l * for_each_key * t;
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_model_counted_by_hand() {
+    fn flops_of_a_small_model_equal_a_hand_count() {
         let config = small();
         let counted = compute(&config, 5, Operations::Composed);
         exactly(counted.attention_qkv, 2 * (2 * 4 * 8)); // two layers; [4] x [4, 2 * 2 + 2 + 2]
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn six_for_each_parameter_is_close_for_a_large_model_with_a_short_context() {
+    fn six_flops_per_parameter_approximate_large_models_with_short_contexts() {
         let sizes = ModelConfig { context_length: 64, d_model: 768, d_ff: 3072, ..ModelConfig::default() };
         let gpt_2 = ModelConfig { n_layers: 12, n_heads: 12, n_kv_heads: 12, ..sizes }.with_derived();
         let counted = compute(&gpt_2, 50_257, Operations::Composed);

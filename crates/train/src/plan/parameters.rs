@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::config::ModelConfig;
-use tinderbox_model::{Parameter, Role};
+use tinderbox_model::{BlockPart, Parameter, Role};
 
 /// The parameters of a model, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -46,24 +46,25 @@ pub struct BlockParameters {
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     let [first, later] = [0, 1].map(|block_idx| Parameter::of_block(config, block_idx));
     let outside = Parameter::outside_blocks(config, vocab_size).concat();
-    let part = |role| count(&outside, |of| of == role);
+    let layer = |role| count(&outside, |of| of == role);
+    let part = |part| count(&later, |role| role.block_part() == Some(part));
     let block = BlockParameters {
-        attention_qkv: count(&later, |role| matches!(role, Role::Qkv(_))),
-        attention_output: count(&later, |role| role == Role::AttentionOutput),
-        mlp: count(&later, |role| matches!(role, Role::Gate | Role::Up | Role::Down)),
-        norms: count(&later, Role::is_norm),
-        factors: count(&later, |role| role == Role::Factors),
+        attention_qkv: part(BlockPart::Qkv),
+        attention_output: part(BlockPart::AttentionOutput),
+        mlp: part(BlockPart::Mlp),
+        norms: part(BlockPart::Norms),
+        factors: part(BlockPart::Factors),
         total: count(&later, |_| true),
     };
     let n_layers = config.n_layers as u64;
     let later_blocks = block.total.saturating_mul(n_layers.saturating_sub(1));
     Parameters {
-        token_embedding: part(Role::TokenEmbedding),
-        position_embedding: part(Role::PositionEmbedding),
+        token_embedding: layer(Role::TokenEmbedding),
+        position_embedding: layer(Role::PositionEmbedding),
         block,
         n_layers,
-        final_norm: part(Role::FinalNorm),
-        output: part(Role::Output),
+        final_norm: layer(Role::FinalNorm),
+        output: layer(Role::Output),
         total: [count(&first, |_| true), later_blocks, count(&outside, |_| true)]
             .into_iter()
             .fold(0, u64::saturating_add),

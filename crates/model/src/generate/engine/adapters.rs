@@ -1,8 +1,10 @@
-//! Adapters beside the weights of an engine: each sequence uses those of one fine-tuned model, or none.
+//! Adapters beside the weights of an engine: each sequence uses the adapters of one fine-tuned model, or none.
 
 use std::ops::Range;
 
+use super::layer::Layer;
 use super::{Engine, in_f32};
+use crate::config::ModelConfig;
 use crate::{AdapterRows, Lora, Parameter, Target};
 use tinderbox_kernels::decode::{Activation, ColumnAdapter, LowRank, PackedLinear, PackedRows, RowNorm, Rows};
 
@@ -14,11 +16,11 @@ pub(super) struct PackedAdapters {
     tokens: Vec<u32>,
     /// The changes of their embeddings, `[tokens, C]`.
     embedding_rows: Vec<f32>,
-    /// Those in an output layer that is not tied to the embeddings, `[tokens, C]`.
+    /// Their changes of an output layer that is not tied to the embeddings, `[tokens, C]`.
     output_rows: Option<Vec<f32>>,
 }
 
-/// Those of a layer's matrices; `None` for a matrix that does not change.
+/// The adapters of a layer's matrices; `None` for a matrix without one.
 #[derive(Debug, Default)]
 pub(super) struct LayerAdapters {
     pub(super) qkv: Option<LowRank>,
@@ -49,13 +51,14 @@ pub(super) struct AdapterWork {
 
 impl AdapterWork {
     pub(super) fn new(engine: &Engine, n_rows: usize) -> Self {
-        let config = &engine.config;
+        let ModelConfig { d_model, d_ff, .. } = engine.config;
         let with_adapters = if engine.adapters.is_empty() { 0 } else { n_rows };
         let ranks = engine.adapters.iter().flat_map(|adapters| &adapters.layers).flat_map(LayerAdapters::ranks);
+        let has_post_norms = engine.layers.iter().any(Layer::has_post_norms);
         Self {
             inner: PackedRows::new(with_adapters, ranks.max().unwrap_or(0)),
-            to_residual: Rows::new(if config.post_norm { n_rows } else { with_adapters }, config.d_model),
-            hidden: Rows::new(with_adapters, config.d_ff),
+            to_residual: Rows::new(if has_post_norms { n_rows } else { with_adapters }, d_model),
+            hidden: Rows::new(with_adapters, d_ff),
         }
     }
 }
@@ -68,7 +71,7 @@ pub(super) struct InLayer<'a> {
     pub(super) layer_idx: usize,
 }
 
-/// Selects those of a matrix.
+/// Selects the adapter of a matrix.
 type Of = fn(&LayerAdapters) -> &Option<LowRank>;
 
 impl InLayer<'_> {
@@ -82,8 +85,8 @@ impl InLayer<'_> {
     }
 }
 
-/// Multiplies with the matrices of a layer, and with its adapters in the rows that use some. In a pass in which none does,
-/// these are the base's products alone; in any other, its rows have the same bytes.
+/// Multiplies with the matrices of a layer, and with its adapters in the rows that use some. Rows without adapters have the
+/// same bytes as in a pass without adapters.
 #[derive(Debug)]
 pub(super) struct Products<'a> {
     pub(super) adapters: InLayer<'a>,
@@ -184,8 +187,8 @@ impl PackedAdapters {
         let mut layers: Vec<LayerAdapters> = engine.layers.iter().map(|_| LayerAdapters::default()).collect();
         for of_weight in lora.adapters(&table).chunk_by(|a, b| a.weight == b.weight) {
             let AdapterRows { weight, target, .. } = &of_weight[0];
-            let block = Parameter::block_of(weight).expect("adapters are in blocks");
-            let (linear, factor) = engine.layers[block].linear(*target, &engine.config);
+            let block = Parameter::block_of(weight).expect("only layers of blocks have adapters");
+            let (linear, factor) = engine.layers[block].linear(*target);
             let mut adapter = |rows: &AdapterRows| {
                 let lengths = rows.magnitude.as_ref().map(&mut values).transpose()?;
                 Ok(ColumnAdapter {
@@ -234,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::Gpt;
-    use crate::config::{ModelConfig, NormKind, PositionKind};
+    use crate::config::{NormKind, PositionKind};
     use crate::generate::engine::{Decoder, Precision};
     use crate::parameters::{self, HostTensor};
     use tinderbox_kernels::Activation;
@@ -349,7 +352,7 @@ mod tests {
         [Some(1), None, Some(0), Some(2), Some(1), None, Some(2)].into_iter().zip((0..).map(tokens)).collect()
     }
 
-    /// The logits after each token of a sequence, alone, of which the first 130 are read at once.
+    /// The logits after each token of a sequence by itself. The first 130 tokens are read at once.
     fn alone(engine: &Arc<Engine>, adapters: Option<usize>, tokens: &[u32]) -> Vec<Vec<f32>> {
         let mut decoder = Decoder::new(engine.clone(), 1, 160);
         decoder.set_adapters(0, adapters);
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn adapters_beside_the_weights_have_the_logits_of_merged_weights() {
+    fn separate_adapters_equal_merged_weights() {
         for config in configs() {
             let (engine, merged) = engine(&config, Precision::F32);
             let merged: Vec<_> = merged.into_iter().map(|gpt| Arc::new(Engine::new(gpt, Precision::F32))).collect();
@@ -384,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_with_adapters_does_not_depend_on_those_beside_it() {
+    fn adapted_sequences_do_not_depend_on_others() {
         for (config, precision) in
             configs().into_iter().flat_map(|config| Precision::ALL.map(|one| (config.clone(), one)))
         {
             let (engine, _) = engine(&config, precision);
             let sequences = sequences();
             let alone: Vec<_> = sequences.iter().map(|(adapters, tokens)| alone(&engine, *adapters, tokens)).collect();
-            // The base alone is what it is in an engine without adapters.
+            // The base model computes what it computes in an engine without adapters.
             let plain = Arc::new(Engine::new(base(&config), precision));
             assert_eq!(super::tests::alone(&plain, None, &sequences[1].1), alone[1], "{precision}");
             let mut decoder = Decoder::new(engine, sequences.len(), 160);
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_those_of_the_adapters_of_the_first_sequence() {
+    fn token_losses_use_adapters_of_first_sequence() {
         let (engine, merged) = engine(&configs()[0], Precision::F32);
         let tokens = &sequences()[3].1;
         let merged = Arc::new(Engine::new(merged[3].clone(), Precision::F32));

@@ -52,7 +52,7 @@ impl Decoder {
         let streams = [[n_sequences, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
         Self {
             cache: Cache::new([config.n_layers, n_sequences], capacity, [config.n_kv_heads, config.head_dim]),
-            work: Work::new(config, capacity, &streams),
+            work: Work::new(&engine.layers, capacity, &streams),
             adapter_work: AdapterWork::new(&engine, streams.iter().map(|[n, t]| n * t).max().unwrap_or(0)),
             adapters: vec![None; n_sequences],
             first_rows: vec![None; n_sequences],
@@ -244,10 +244,10 @@ impl Decoder {
         let angles = [&engine.rotation, &engine.local_rotation]
             .map(|tables| tables.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs }));
         for (i, layer) in engine.layers.iter().enumerate() {
-            let rotation = angles[usize::from(engine.config.has_local_rope(i))];
+            let rotation = angles[usize::from(engine.config.has_local_rope(i))].filter(|_| engine.config.rotates(i));
             let adapters = InLayer { adapters: &engine.adapters, groups, layer_idx: i };
             let products = Products { adapters, n_rows, work: adapter_work };
-            layer.forward(&engine.config, work, (cache, i), &stream, rotation, products);
+            layer.forward(work, (cache, i), &stream, rotation, products);
         }
         for sequence in sequences.filter(|sequence| stream.first_rows[*sequence].is_some()) {
             cache.advance(sequence, t);

@@ -1,12 +1,12 @@
-//! One transformer block: the computation of `model::Block` on packed weights.
+//! One transformer block: the computation of [`Block::forward`] on packed weights.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
 
 use super::adapters::Products;
-use super::{host, linear, norm, scale, scaled_linear, scaled_norm};
-use crate::config::ModelConfig;
-use crate::{Block, Norm, Target};
+use super::{host, in_f32, linear, scale, scaled_linear, scaled_norm};
+use crate::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
+use crate::{Block, Mlp, Norm, Target};
 use tinderbox_kernels::decode::{
     Activation, Angles, Buffers, Cache, ColumnNorm, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream,
     attend,
@@ -14,33 +14,35 @@ use tinderbox_kernels::decode::{
 
 #[derive(Debug)]
 pub(super) struct Layer {
-    /// The norm of what attention reads, if there is one.
-    attention_norm: Option<RowNorm>,
+    is_first: bool,
     /// The factors of the residual stream and the embedding, if the layer has an embedding skip.
     skip_factors: Option<[f32; 2]>,
+    /// The norm of attention's input, if there is one.
+    attention_norm: Option<RowNorm>,
     qkv: PackedLinear,
     /// The factors of this layer's values and the first layer's values, in later layers with a value residual.
     value_factors: Option<[f32; 2]>,
-    is_first: bool,
+    /// The heads, without their norms and rotation.
+    heads: Heads<'static>,
     /// The norms of each head's queries and keys.
     qk_norm: Option<[Vec<f32>; 2]>,
     /// The norms of the queries and keys of all heads together.
     across_heads: Option<[ColumnNorm; 2]>,
-    /// The number of positions that a query sees.
-    window: Option<usize>,
-    /// Whether queries and keys are rotated.
-    rotates: bool,
     output: PackedLinear,
-    /// The norm of what attention writes, if there is one.
+    /// The norm of attention's output, if there is one.
     post_attention_norm: Option<RowNorm>,
-    /// The norm of what the MLP reads, if there is one.
+    /// Whether the MLP reads the layer's input too.
+    parallel_residual: bool,
+    /// The norm of the MLP's input, if there is one.
     mlp_norm: Option<RowNorm>,
     up: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
     down: PackedLinear,
-    /// The norm of what the MLP writes, if there is one.
+    /// The norm of the MLP's output, if there is one.
     post_mlp_norm: Option<RowNorm>,
+    /// Multiplies the projections to the residual stream. 1 if norms follow them, which are multiplied instead.
+    to_residual: f64,
 }
 
 /// Memory for the intermediate results of a pass, as rows of the current sequences.
@@ -62,40 +64,55 @@ pub(super) struct Work {
 }
 
 impl Layer {
-    pub(super) fn new(block: &Block, block_idx: usize, config: &ModelConfig, precision: Precision) -> Self {
-        let (attention, mlp) = (&block.attention, &block.mlp);
-        let to_residual = scale_of_written(config);
-        let post_norm =
-            |norm: &Option<Norm>| norm.as_ref().map(|norm| scaled_norm(norm, config.norm, config.residual_scale));
-        let pre_norm = |of: &Option<Norm>| of.as_ref().map(|of| norm(of, config.norm));
-        let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
-        let qk_norm = qk_norm.map(|(q, k)| [q, k].map(scale));
-        let (of_heads, across_heads) = match qk_norm {
-            Some([q, k]) if config.qk_norm_across_heads => {
-                let (first_key, epsilon) = (q.len(), config.qk_norm_eps());
-                (None, Some([ColumnNorm::new(0, q, epsilon), ColumnNorm::new(first_key, k, epsilon)]))
-            }
-            of_heads => (of_heads, None),
-        };
+    /// Packs the weights of a block.
+    pub(super) fn new(block: &Block, block_idx: usize, precision: Precision) -> Self {
+        let Block {
+            attention_norm,
+            attention,
+            post_attention_norm,
+            mlp_norm,
+            mlp,
+            post_mlp_norm,
+            skip_factors,
+            parallel_residual,
+            residual_scale,
+            dropout: _,
+        } = block;
+        let MultiHeadAttention { qkv, output, q_norm, k_norm, value_factors, config: attention } = attention;
+        let Mlp { expand: up, gate, contract: down, activation } = mlp;
+        let pre_norm = |norm: &Option<Norm>| norm.as_ref().map(|norm| scaled_norm(norm, 1.0));
+        let post_norm = |norm: &Option<Norm>| norm.as_ref().map(|norm| scaled_norm(norm, *residual_scale));
+        let to_residual = if post_attention_norm.is_some() { 1.0 } else { *residual_scale };
+        let qk_norm = q_norm.as_ref().zip(k_norm.as_ref());
+        let across_heads = qk_norm.filter(|_| attention.qk_norm_across_heads).map(|(q, k)| {
+            [(0, q), (q.dim(), k)].map(|(first, norm)| ColumnNorm::new(first, scale(norm), norm.epsilon()))
+        });
+        let of_heads = qk_norm.filter(|_| !attention.qk_norm_across_heads);
         Self {
-            attention_norm: pre_norm(&block.attention_norm),
-            skip_factors: block.skip_factors.as_ref().map(pair),
-            qkv: linear(&attention.qkv, precision),
-            value_factors: attention.value_factors.as_ref().map(pair),
             is_first: block_idx == 0,
-            qk_norm: of_heads,
+            skip_factors: skip_factors.as_ref().map(pair),
+            attention_norm: pre_norm(attention_norm),
+            qkv: linear(qkv, precision),
+            value_factors: value_factors.as_ref().map(pair),
+            heads: heads(attention),
+            qk_norm: of_heads.map(|(q, k)| [q, k].map(scale)),
             across_heads,
-            window: config.attention_window_of(block_idx),
-            rotates: config.rotates(block_idx),
-            output: scaled_linear(&attention.output, precision, to_residual),
-            post_attention_norm: post_norm(&block.post_attention_norm),
-            mlp_norm: pre_norm(&block.mlp_norm),
-            up: linear(&mlp.expand, precision),
-            activation: config.mlp,
-            gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
-            down: scaled_linear(&mlp.contract, precision, to_residual),
-            post_mlp_norm: post_norm(&block.post_mlp_norm),
+            output: scaled_linear(output, precision, to_residual),
+            post_attention_norm: post_norm(post_attention_norm),
+            parallel_residual: *parallel_residual,
+            mlp_norm: pre_norm(mlp_norm),
+            up: linear(up, precision),
+            activation: *activation,
+            gate: gate.as_ref().map(|gate| linear(gate, precision)),
+            down: scaled_linear(down, precision, to_residual),
+            post_mlp_norm: post_norm(post_mlp_norm),
+            to_residual,
         }
+    }
+
+    /// Whether norms follow the projections to the residual stream.
+    pub(super) fn has_post_norms(&self) -> bool {
+        self.post_attention_norm.is_some()
     }
 
     /// The size of all weight matrices in bytes.
@@ -104,21 +121,20 @@ impl Layer {
         always.into_iter().chain(&self.gate).map(PackedLinear::bytes).sum()
     }
 
-    /// The matrix with this target in it, and the factor by which it is multiplied.
-    pub(super) fn linear(&self, target: Target, config: &ModelConfig) -> (&PackedLinear, f64) {
+    /// The matrix that holds this target, and the factor that its weights were multiplied by.
+    pub(super) fn linear(&self, target: Target) -> (&PackedLinear, f64) {
         match target {
             Target::Q | Target::K | Target::V => (&self.qkv, 1.0),
-            Target::AttentionOutput => (&self.output, scale_of_written(config)),
-            Target::Gate => (self.gate.as_ref().expect("a gate has adapters only if there is one"), 1.0),
+            Target::AttentionOutput => (&self.output, self.to_residual),
+            Target::Gate => (self.gate.as_ref().expect("only a gated MLP has adapters of the gate"), 1.0),
             Target::Up => (&self.up, 1.0),
-            Target::Down => (&self.down, scale_of_written(config)),
+            Target::Down => (&self.down, self.to_residual),
         }
     }
 
     /// Passes the residual stream in `work` through the block.
     pub(super) fn forward(
         &self,
-        config: &ModelConfig,
         work: &mut Work,
         cache: (&mut Cache, usize),
         stream: &Stream<'_>,
@@ -127,20 +143,19 @@ impl Layer {
     ) {
         let Work { x, normed, embedding, first_values, qkv, context, gate, hidden, buffers } = work;
         let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
-        let rotation = rotation.filter(|_| self.rotates);
-        let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
-        self.mix(x, embedding, self.skip_factors, stream.n_rows);
-        read(self.attention_norm.as_ref(), x, stream.n_rows, normed);
+        let heads = Heads { norms, rotation, ..self.heads };
+        self.mix(x, embedding, self.skip_factors, stream.n_rows); // the block's input
+        normalize(self.attention_norm.as_ref(), x, stream.n_rows, normed);
         products.store(&self.qkv, |of| &of.qkv, normed, qkv);
         self.across_heads.iter().flatten().for_each(|norm| norm.apply(qkv, stream.n_rows));
         self.mix(qkv, first_values, self.value_factors, stream.n_rows);
         attend(heads, stream, cache, qkv, buffers, context);
-        if config.parallel_residual {
-            read(self.mlp_norm.as_ref(), x, stream.n_rows, normed); // the block's input
+        if self.parallel_residual {
+            normalize(self.mlp_norm.as_ref(), x, stream.n_rows, normed); // the block's input
         }
         products.add(&self.output, |of| &of.output, self.post_attention_norm.as_ref(), context, x);
-        if !config.parallel_residual {
-            read(self.mlp_norm.as_ref(), x, stream.n_rows, normed);
+        if !self.parallel_residual {
+            normalize(self.mlp_norm.as_ref(), x, stream.n_rows, normed);
         }
         if let Some(weights) = &self.gate {
             products.pack_into(weights, |of| &of.gate, normed, gate);
@@ -170,57 +185,64 @@ impl Layer {
 }
 
 /// Packs the first rows of the residual stream, normalized if there is a norm.
-fn read(norm: Option<&RowNorm>, x: &Rows, n_rows: usize, out: &mut PackedRows) {
+fn normalize(norm: Option<&RowNorm>, x: &Rows, n_rows: usize, out: &mut PackedRows) {
     match norm {
         Some(norm) => norm.apply(x, 0..n_rows, out),
         None => out.pack(x, n_rows),
     }
 }
 
-/// The factor of the matrices that write to the residual stream. After a norm it is part of the norm.
-fn scale_of_written(config: &ModelConfig) -> f64 {
-    if config.post_norm { 1.0 } else { config.residual_scale }
-}
-
 /// The values of a parameter that holds two learned factors.
 fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
-    host(factors.val()).try_into().expect("two")
+    host(factors.val()).try_into().expect("the table gives it two values")
 }
 
-/// The heads of a layer, without norms, rotation or window.
-fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
-    #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
-    let epsilon = config.qk_norm_eps() as f32;
-    Heads {
-        n_heads: config.n_heads,
-        n_kv_heads: config.n_kv_heads,
-        head_dim: config.head_dim,
-        norms: None,
-        epsilon,
-        rotation: None,
-        scale: config.attention_scale(),
-        softcap: config.attention_softcap,
-        window: None,
-    }
+/// The heads of an attention layer, without their norms and rotation.
+fn heads(attention: &MultiHeadAttentionConfig) -> Heads<'static> {
+    // Without `..`: a new option does not compile until the engine supports it.
+    let MultiHeadAttentionConfig {
+        d_model: _, // the shapes of the weights, as are biases and the norms' scales
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        bias: _,
+        qkv_bias: _,
+        qk_norm,
+        qk_norm_across_heads: _, // in `Layer::new`
+        norm_weights: _,
+        value_residual: _, // follows from the factors
+        causal: _,         // always, in a model
+        scale,
+        softcap,
+        window,
+        dropout: _, // only in training
+    } = *attention;
+    let epsilon = in_f32(qk_norm.unwrap_or_default());
+    Heads { n_heads, n_kv_heads, head_dim, norms: None, epsilon, rotation: None, scale, softcap, window }
 }
 
 impl Work {
-    /// Memory for passes over a cache of `capacity`; each pair in `streams` is a number of sequences and of new
-    /// positions.
-    pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
-        let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim);
+    /// Memory for passes through `layers` over a cache of `capacity`; each pair in `streams` is a number of sequences and
+    /// of new positions.
+    pub(super) fn new(layers: &[Layer], capacity: usize, streams: &[[usize; 2]]) -> Self {
+        let Layer { qkv, heads, output, gate, up, .. } = &layers[0];
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
-        let d_gate = if config.is_gated() { config.d_ff } else { 0 };
+        let ([d_model, qkv_width], [context_width, _], [_, d_ff]) = (qkv.shape(), output.shape(), up.shape());
+        // The columns that a layer keeps for later ones, if any of these uses them.
+        let kept = |is_used: fn(&Layer) -> bool, width| if layers.iter().any(is_used) { width } else { 0 };
         Self {
-            x: Rows::new(n_rows, config.d_model),
-            normed: PackedRows::new(n_rows, config.d_model),
-            embedding: Rows::new(n_rows, if config.embedding_skip { config.d_model } else { 0 }),
-            first_values: Rows::new(n_rows, if config.value_residual { n_kv_heads * head_dim } else { 0 }),
-            qkv: Rows::new(n_rows, (n_heads + 2 * n_kv_heads) * head_dim),
-            context: PackedRows::new(n_rows, n_heads * head_dim),
-            gate: PackedRows::new(n_rows, d_gate),
-            hidden: PackedRows::new(n_rows, config.d_ff),
-            buffers: Buffers::new(heads(config), capacity, streams),
+            x: Rows::new(n_rows, d_model),
+            normed: PackedRows::new(n_rows, d_model),
+            embedding: Rows::new(n_rows, kept(|layer| layer.skip_factors.is_some(), d_model)),
+            first_values: Rows::new(
+                n_rows,
+                kept(|layer| layer.value_factors.is_some(), heads.n_kv_heads * heads.head_dim),
+            ),
+            qkv: Rows::new(n_rows, qkv_width),
+            context: PackedRows::new(n_rows, context_width),
+            gate: PackedRows::new(n_rows, if gate.is_some() { d_ff } else { 0 }),
+            hidden: PackedRows::new(n_rows, d_ff),
+            buffers: Buffers::new(*heads, capacity, streams),
         }
     }
 }

@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use self::adapters::PackedAdapters;
 use self::layer::Layer;
 use crate::attention::Rotation;
-use crate::config::{ModelConfig, NormKind, PositionKind};
+use crate::config::{ModelConfig, PositionKind};
 use crate::device;
 use crate::{Gpt, Linear, Lora, Norm, Parameter};
 use tinderbox_kernels as kernels;
@@ -30,13 +30,13 @@ pub struct Engine {
     position_embedding: Option<Vec<f32>>,
     /// The cosines and sines, `[context_length, R / 2]` each.
     rotation: Option<[Vec<f32>; 2]>,
-    /// Those of layers with wavelengths of their own.
+    /// The same for layers with wavelengths of their own.
     local_rotation: Option<[Vec<f32>; 2]>,
     layers: Vec<Layer>,
     norm: RowNorm,
     /// `[C, V]`
     output: PackedLinear,
-    /// Those that a sequence may have, in f32.
+    /// The adapters that a sequence may use, in f32.
     adapters: Vec<PackedAdapters>,
 }
 
@@ -47,50 +47,12 @@ impl Engine {
     /// # Panics
     /// If the model's device fails.
     pub fn new(model: Gpt, precision: Precision) -> Self {
-        // Destructured in full, so that a new option does not compile until the engine supports it too.
-        let ModelConfig {
-            context_length,
-            d_model,
-            n_layers: _,
-            n_heads: _, // used by Layer, as are the next three
-            n_kv_heads: _,
-            head_dim: _,
-            d_ff: _,
-            position,
-            rope_theta: _, // used by Rotation, as are rotary_fraction and rope_scaling
-            rotary_fraction: _,
-            norm: _, // passed on with the norm's weights, as is norm_eps
-            norm_eps: _,
-            mlp: _, // used by Layer
-            bias: _,
-            qkv_bias: _,
-            qk_norm: _,
-            qk_norm_across_heads: _,
-            parallel_residual: _, // used by Layer, as are the next three
-            attention_window: _,
-            attention_scale: _,
-            attention_softcap: _,
-            tie_embeddings: _,
-            zero_init_projections: _, // matters only before training
-            norm_weights: _,          // follows from the norm's weights
-            value_residual: _,        // used by Layer, as is embedding_skip
-            embedding_skip: _,
-            logit_softcap: _, // used by Decoder
-            vocab_size: _,    // taken from the weights
-            dropout: _,       // used only in training
-            embedding_scale: _,
-            residual_scale: _, // part of the weights of the projections that write to the residual stream
-            logit_scale: _,    // part of the last norm
-            rope_layers: _,    // used by Layer
-            rope_scaling: _,
-            post_norm: _, // used by Layer
-            pre_norm: _,
-            rope_local_theta: _,
-        } = model.config();
-        let (context_length, d_model, position) = (*context_length, *d_model, *position);
-        let vocab_size = model.vocab_size();
-        let embedding = model.token_embedding.weight();
-        let (output, token_embedding) = if let Some(output) = &model.output {
+        // The modules are destructured without `..`, here and in `Layer`: a new field does not compile until it is used.
+        let Gpt { token_embedding, position_embedding, blocks, norm: last_norm, output, config, lora: _ } = model;
+        let (vocab_size, d_model) = (token_embedding.n_vectors(), config.d_model);
+        let embedding = token_embedding.weight();
+        drop(token_embedding);
+        let (output, token_embedding) = if let Some(output) = &output {
             (linear(output, precision), Some(host(embedding)))
         } else {
             let pack = |values: &[f32]| {
@@ -99,20 +61,17 @@ impl Engine {
             };
             (with_values(embedding, pack), None)
         };
-        let config = model.config().clone();
-        let rotates = position == PositionKind::Rope;
-        let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
+        let positions = 0..config.context_length;
+        let rotates = config.position == PositionKind::Rope;
+        let has_local = rotates && config.rope_local_theta.is_some();
         Self {
             vocab_size,
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(embedding.weight())),
-            rotation: rotates.then(|| Rotation::tables(0..context_length, &config, false)),
-            local_rotation: config
-                .rope_local_theta
-                .filter(|_| rotates)
-                .map(|_| Rotation::tables(0..context_length, &config, true)),
-            layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
-            norm: scaled_norm(&last_norm, config.norm, config.logit_scale),
+            rotation: rotates.then(|| Rotation::tables(positions.clone(), &config, false)),
+            local_rotation: has_local.then(|| Rotation::tables(positions, &config, true)),
+            layers: blocks.into_iter().enumerate().map(|(i, block)| Layer::new(&block, i, precision)).collect(),
+            norm: scaled_norm(&last_norm, config.logit_scale),
             output,
             adapters: Vec::new(),
             config,
@@ -120,7 +79,7 @@ impl Engine {
     }
 
     /// Adds adapters beside the weights, for the sequences of a [`Decoder`] that [use](Decoder::set_adapters) them, and
-    /// returns their index. `values` returns those of a parameter, as many as its shape has.
+    /// returns their index. `values` returns the values of a parameter, as many as its shape has.
     ///
     /// # Errors
     /// If `values` fails.
@@ -154,7 +113,7 @@ impl Engine {
         self.output.precision()
     }
 
-    /// The number of bytes read for each new token: those of all weight matrices.
+    /// The number of bytes read for each new token: the size of all weight matrices.
     pub fn bytes_per_token(&self) -> usize {
         self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
@@ -207,16 +166,12 @@ fn scaled_linear(linear: &Linear, precision: Precision, scale: f64) -> PackedLin
     })
 }
 
-fn norm(norm: &Norm, kind: NormKind) -> RowNorm {
-    scaled_norm(norm, kind, 1.0)
-}
-
 /// A norm whose output is multiplied by `by`.
-fn scaled_norm(norm: &Norm, kind: NormKind, by: f64) -> RowNorm {
+fn scaled_norm(norm: &Norm, by: f64) -> RowNorm {
     let by = in_f32(by);
     let times = |values: Vec<f32>| values.into_iter().map(|x| x * by).collect();
     let bias = norm.bias.as_ref().map(|bias| times(host(bias.val())));
-    RowNorm::new(times(scale(norm)), bias, kind == NormKind::LayerNorm, norm.epsilon())
+    RowNorm::new(times(scale(norm)), bias, norm.is_centred(), norm.epsilon())
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
