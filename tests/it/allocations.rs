@@ -103,7 +103,7 @@ fn allocations_are_counted() {
 }
 
 #[test]
-fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
+fn checkpoints_are_written_and_read_tensor_by_tensor() {
     let device = Device::flex().autodiff();
     let config = ModelConfig { context_length: 16, n_layers: 8, ..ModelConfig::default() };
     let gpt = lively(&config, 1, &device);
@@ -127,7 +127,7 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
 }
 
 #[test]
-fn reading_on_allocates_nothing() {
+fn decoding_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     pool.expect("a thread can be started").install(|| {
         for (kind, precision) in (0..3).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
@@ -150,7 +150,7 @@ fn reading_on_allocates_nothing() {
 }
 
 #[test]
-fn an_update_by_muon_needs_what_a_plan_counts() {
+fn muon_update_holds_planned_bytes() {
     let device = Device::flex().autodiff();
     let shapes: [([usize; 2], &[usize]); 5] = [
         ([128, 128], &[128]),
@@ -194,7 +194,7 @@ fn kept<T>(f: impl FnOnce() -> T + Send) -> f64 {
 }
 
 #[test]
-fn what_a_model_keeps_is_what_is_planned() {
+fn training_pass_saves_planned_bytes() {
     let plain = ModelConfig { context_length: 64, d_model: 64, n_layers: 2, d_ff: 128, ..ModelConfig::default() };
     let plain = ModelConfig { n_heads: 4, n_kv_heads: 4, ..plain }.with_derived();
     let modern = ModelConfig {

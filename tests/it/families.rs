@@ -15,7 +15,7 @@ use crate::devices::ndarray;
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, families, fixture, host};
 use crate::parity::checked_gradients;
 
-/// The model in a folder, and what transformers computes with it.
+/// The model in a folder, and the results of transformers for it.
 fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
     let source = Source::open(&fixture(name)).expect("a model");
     let mut ours = source.parameters().expect("all its tensors");
@@ -24,7 +24,7 @@ fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
     (source, gpt, Fixture::read(&format!("families/{name}/reference")))
 }
 
-/// Compares logits, loss and each gradient with those of transformers, whose names and layout the gradients get.
+/// Compares logits, loss and each gradient with transformers, whose names and layout the gradients get.
 fn check(name: &str, device: &Device) {
     let (source, gpt, fixture) = open(name, &device.clone().autodiff());
     let shapes = parameters::shapes(&gpt);
@@ -34,7 +34,7 @@ fn check(name: &str, device: &Device) {
     };
     let gradients: BTreeMap<_, _> = checked_gradients(&gpt, &fixture).iter().map(gradient).collect();
     assert_eq!(gradients.len(), shapes.len(), "{name}: gradients of all parameters");
-    // What is added to a parameter changes no gradient.
+    // A constant added to a parameter does not change its gradient.
     let layout: Vec<_> = source.layout().into_iter().map(|tensor| ForeignTensor { above: 0.0, ..tensor }).collect();
     let gradients = convert::to_theirs(&layout, &gradients).expect("the gradients have a place each");
     for (theirs, gradient) in &gradients {
@@ -47,14 +47,14 @@ fn check(name: &str, device: &Device) {
 }
 
 #[test]
-fn every_family_has_the_logits_losses_and_gradients_of_transformers() {
+fn families_equal_transformers() {
     for name in families() {
         check(&name, &Device::flex());
     }
 }
 
 #[test]
-fn every_family_has_them_without_fused_operations() {
+fn families_on_ndarray_equal_transformers() {
     for name in families() {
         check(&name, &ndarray());
     }
@@ -70,7 +70,7 @@ impl Probe for Watch {
 }
 
 #[test]
-fn every_family_has_their_logits_with_a_probe_with_a_cache_and_in_the_engine() {
+fn families_equal_transformers_with_probe_cache_and_engine() {
     let device = Device::flex();
     for name in families() {
         let (_, gpt, fixture) = open(&name, &device);

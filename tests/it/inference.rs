@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::Gpt;
+use tinderbox::model::section::Section;
 use tinderbox_kernels::MatmulPrecision;
 
 use crate::fixtures::host;
@@ -102,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn the_logits_are_those_of_the_composed_path(config in any_model(), seed in 0..1000_u64) {
+    fn engine_logits_equal_composed_logits(config in any_model(), seed in 0..1000_u64) {
         let gpt = lively(&config, seed, &Device::flex());
         let all = tokens(config.context_length, 2);
         let engine = engine(&gpt, Precision::F32);
@@ -110,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_tokens_give_the_same_bytes_however_they_are_fed(
+    fn engine_logits_do_not_depend_on_chunking(
         config in any_model(), seed in 0..1000_u64, first in 1..4_usize, precision in 0..Precision::ALL.len(),
     ) {
         let gpt = lively(&config, seed, &Device::flex());
@@ -128,8 +129,79 @@ proptest! {
     }
 }
 
+/// Another value of each key of `[model]` that affects the logits of given weights.
+const OTHER_VALUES: &str = r#"
+    context_length = 20
+    d_model = 24
+    n_layers = 2
+    n_heads = 8
+    n_kv_heads = 4
+    head_dim = 6
+    d_ff = 12
+    position = "learned"
+    rope_theta = 50.0
+    rotary_fraction = 0.5
+    norm = "rms_norm"
+    norm_eps = 0.1
+    mlp = "swiglu"
+    bias = true
+    qkv_bias = true
+    qk_norm = false
+    qk_norm_across_heads = true
+    parallel_residual = true
+    attention_window = [3, 0]
+    attention_scale = 0.9
+    attention_softcap = 0.5
+    tie_embeddings = false
+    norm_weights = false
+    value_residual = true
+    embedding_skip = true
+    vocab_size = 11
+    logit_softcap = 2.0
+    embedding_scale = 1.5
+    residual_scale = 0.5
+    logit_scale = 0.75
+    rope_layers = [false, true]
+    rope_scaling = { kind = "linear", factor = 4.0 }
+    post_norm = true
+    pre_norm = false
+    rope_local_theta = 50.0
+"#;
+/// The keys that matter only in training.
+const TRAINING_ONLY: [&str; 2] = ["zero_init_projections", "dropout"];
+
+/// A new key fails here until it has a value, and the engine supports it.
 #[test]
-fn wide_models_too_have_the_logits_of_the_composed_path() {
+fn engine_supports_every_key_of_a_model() {
+    let plain = ModelConfig {
+        context_length: 24,
+        d_model: 16,
+        n_layers: 3,
+        n_heads: 4,
+        n_kv_heads: 2,
+        d_ff: 20,
+        position: PositionKind::Rope,
+        qk_norm: true,
+        attention_window: vec![0, 5],
+        ..ModelConfig::default()
+    };
+    let plain = toml::Table::try_from(plain.with_derived()).expect("a config can be written as TOML");
+    let others: toml::Table = OTHER_VALUES.parse().expect("the values are TOML");
+    let all = tokens(20, 2);
+    for (key, _) in ModelConfig::keys().into_iter().filter(|(key, _)| !TRAINING_ONLY.contains(key)) {
+        let mut table = plain.clone();
+        let value = others.get(key).unwrap_or_else(|| panic!("{key} has a value that differs from its default"));
+        table.insert(key.to_owned(), value.clone());
+        let config: ModelConfig = table.try_into().expect("a model");
+        assert_eq!(config.problems(), [""; 0], "{key}");
+        let gpt = lively(&config, 5, &Device::flex());
+        let engine = engine(&gpt, Precision::F32);
+        assert_close(&stepped(&engine, &ids(&all)), &reference(&gpt, &all), TOLERANCE);
+    }
+}
+
+#[test]
+fn engine_logits_of_wide_models_equal_composed_logits() {
     for kind in 0..N_KINDS {
         let gpt = lively(&wide(kind), 5, &Device::flex());
         let all = tokens(150, 2);
@@ -143,7 +215,7 @@ fn wide_models_too_have_the_logits_of_the_composed_path() {
 }
 
 #[test]
-fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
+fn engine_logits_do_not_depend_on_other_sequences_or_threads() {
     for (kind, precision) in (0..N_KINDS).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
         let gpt = lively(&wide(kind), 3, &Device::flex());
         let engine = engine(&gpt, precision);
@@ -152,7 +224,7 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
         for n_threads in [1, 2, 3] {
             let mut decoder = Decoder::new(engine.clone(), texts.len(), 40);
             in_threads(n_threads, || {
-                // The first text reads its beginning at once, the second one copies it, the third one ends early.
+                // The first sequence reads its beginning at once, the second one copies it, the third one ends early.
                 decoder.prefill(0, &texts[0][..7]);
                 decoder.copy(0, 1);
                 assert_eq!(decoder.logits(1), alone[0][6]);
@@ -177,7 +249,7 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
 }
 
 #[test]
-fn token_losses_are_those_of_the_composed_path() {
+fn engine_token_losses_equal_composed_loss() {
     let device = Device::flex();
     let gpt = lively(&wide(1), 5, &device);
     let all = tokens(151, 2);

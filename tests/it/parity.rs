@@ -39,14 +39,14 @@ pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
 }
 
 #[test]
-fn models_give_pytorchs_logits_losses_and_gradients() {
+fn models_equal_pytorch() {
     for name in GPTS {
         check_gpt(name, &Device::flex());
     }
 }
 
 #[test]
-fn models_give_pytorchs_logits_losses_and_gradients_on_ndarray() {
+fn models_on_ndarray_equal_pytorch() {
     for name in GPTS {
         check_gpt(name, &ndarray());
     }
@@ -87,7 +87,7 @@ impl Probe for Weights {
 }
 
 #[test]
-fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
+fn probe_sees_attention_weights_of_pytorch_and_changes_nothing() {
     for name in GPTS {
         let device = Device::flex();
         let (gpt, fixture) = gpt(name, &device);
@@ -101,7 +101,7 @@ fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
 }
 
 #[test]
-fn scaled_dot_product_attention_is_pytorchs() {
+fn scaled_dot_product_attention_equals_pytorch() {
     for name in ["unmasked", "masked", "masked_per_head", "causal", "causal_cached"] {
         let device = Device::flex().autodiff();
         let fixture = Fixture::read(&format!("attention/{name}"));
@@ -131,7 +131,7 @@ fn multi_head(fixture: &Fixture, causal: bool, device: &Device) -> MultiHeadAtte
 }
 
 #[test]
-fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
+fn multi_head_attention_equals_pytorch() {
     for name in ["causal", "bidirectional", "cross"] {
         let device = Device::flex().autodiff();
         let fixture = Fixture::read(&format!("attention/multi_head_{name}"));

@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn cached_logits_are_the_uncached_ones_however_the_tokens_are_fed(
+    fn cached_logits_equal_uncached_logits(
         config in any_model(), seed in 0..1000_u64, first in 1..4_usize,
     ) {
         let device = Device::flex();
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn a_batch_gives_each_row_what_it_gets_alone(config in any_model(), seed in 0..1000_u64) {
+    fn logits_of_a_row_do_not_depend_on_its_batch(config in any_model(), seed in 0..1000_u64) {
         let device = Device::flex();
         let gpt = lively(&config, seed, &device);
         let rows = [tokens(config.context_length, 3), tokens(config.context_length, 5)];
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn attention_drops_weights_by_its_key_alone() {
+fn attention_dropout_depends_on_key_alone() {
     let device = Device::flex();
     let x = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &device);
     let key = |step| Some(DropoutKey { seed: 1, step, micro_step: 0, first_row: 0 });
@@ -270,7 +270,7 @@ fn attention_drops_weights_by_its_key_alone() {
     }
 }
 
-/// Generates without a cache: reads what is still in context, and takes the most probable token.
+/// Generates without a cache: reads the tokens still in context, and takes the most probable next one.
 fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
     let context_length = gpt.config().context_length;
     let mut tokens = prompt.to_vec();
@@ -289,7 +289,7 @@ fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
 }
 
 #[test]
-fn writing_goes_on_past_the_context_as_documented() {
+fn generation_past_the_context_drops_half_of_it() {
     let tokenizer = letters();
     for context_length in [1, 2, 5, 8] {
         for position in [PositionKind::Learned, PositionKind::Rope] {
@@ -309,7 +309,7 @@ fn writing_goes_on_past_the_context_as_documented() {
 }
 
 #[test]
-fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
+fn cpu_backends_draw_the_same_weights() {
     let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
     assert_eq!(read(&Device::flex()), read(&ndarray()));
@@ -344,7 +344,7 @@ fn all_logits(gpt: &Gpt, tokens: &[i32]) -> [Vec<f32>; 3] {
 }
 
 #[test]
-fn a_token_reaches_as_far_as_the_window_and_no_further() {
+fn tokens_reach_as_far_as_the_attention_window() {
     const AT: usize = 3;
     for window in [1, 2, 7, 16, 17] {
         let gpt = lively(&ModelConfig { attention_window: vec![window], ..small() }, 3, &Device::flex());
@@ -361,7 +361,7 @@ fn a_token_reaches_as_far_as_the_window_and_no_further() {
 }
 
 #[test]
-fn windows_go_round_the_layers() {
+fn attention_windows_repeat_over_layers() {
     let config = ModelConfig { n_layers: 5, attention_window: vec![0, 7], ..small() };
     let windows = (0..5).map(|layer| config.attention_window_of(layer));
     assert_eq!(windows.collect::<Vec<_>>(), [None, Some(7), None, Some(7), None]);
