@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::run::{layout, write_atomically};
+use crate::model::disk::write_atomically;
+use crate::run::layout;
 use crate::view::is_page;
 
 /// Returns an error if `path` is a folder, its folder does not exist, or it is one of a run's own files.

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::families::tests::configs;
     use tinderbox_model::Parameter;
-    use tinderbox_train::config::ModelConfig;
+    use tinderbox_model::config::ModelConfig;
 
     const VOCAB_SIZE: usize = 37;
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Family, InteropError, Source};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
-use tinderbox_train::config::{Config, DataConfig, ModelConfig, TokenizerConfig, TokenizerKind, TrainConfig};
+use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
+use tinderbox_train::config::{Config, DataConfig, TrainConfig};
 use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 
 /// The number of tokens that an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the

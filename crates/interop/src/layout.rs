@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::Family;
 use tinderbox_model::{Parameter, Role};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 /// The naming scheme of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use super::convert::{self, Tensors};
 use super::layout::{Naming, layout};
 use super::{Family, InteropError};
 use tinderbox_model::tokenizer::Tokenizer;
-use tinderbox_train::config::{Config, ModelConfig};
+use tinderbox_model::config::ModelConfig;
+use tinderbox_train::config::Config;
 use tinderbox_train::run::{Checkpoint, RunDir, TrainState, locate};
 
 /// A run's model to be exported.

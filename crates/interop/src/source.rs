@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::convert::{self, Tensors};
 use super::layout::{ForeignTensor, Naming, layout};
 use super::{Family, InteropError, gguf, hf};
-use tinderbox_train::config::{GenerateConfig, ModelConfig};
+use tinderbox_model::config::{GenerateConfig, ModelConfig};
 
 /// A model of another project. Its tensors are read on demand.
 #[derive(Clone, Debug)]

@@ -14,11 +14,8 @@
 pub mod autoconfig;
 pub mod config;
 pub mod data;
-pub mod disk;
 pub mod distributed;
 pub mod finetune;
-pub mod format;
-pub mod measure;
 pub mod optimizer;
 pub mod plan;
 pub mod run;

@@ -4,7 +4,7 @@
 
 use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers};
-use tinderbox_train::config::{MlpKind, ModelConfig};
+use tinderbox_model::config::{MlpKind, ModelConfig};
 
 pub(super) const FAMILY: Family = Family {
     name: "arcee",

@@ -9,7 +9,7 @@ use super::{Family, LlamaCpp, OwnKeys, Transformers, llama, plain, windows};
 use crate::InteropError;
 use crate::gguf::{ArchitectureKeys, Value};
 use crate::hf::{ConfigJson, Key};
-use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox_model::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gemma2",

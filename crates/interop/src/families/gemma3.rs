@@ -11,7 +11,7 @@ use crate::gguf::{self, ArchitectureKeys};
 use crate::hf::{ConfigJson, Key, read_rope_by_type};
 use crate::layout::TensorNames;
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox_model::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gemma3_text",

@@ -8,7 +8,7 @@ use crate::gguf::{self, ArchitectureKeys, Value};
 use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox_model::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt2",

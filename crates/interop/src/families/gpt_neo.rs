@@ -8,7 +8,7 @@ use super::{Family, Transformers, gpt2, no_dropout, windows};
 use crate::hf::{ConfigJson, Key};
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_neo",

@@ -7,7 +7,7 @@ use crate::gguf::{self, Value};
 use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig, PositionKind};
+use tinderbox_model::config::{MlpKind, ModelConfig, PositionKind};
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_neox",

@@ -6,7 +6,7 @@ use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers};
 use crate::gguf::Value;
 use crate::hf::Key;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "granite",

@@ -4,7 +4,7 @@
 
 use super::llama::{self, LlamaJson};
 use super::{Family, Transformers, windows};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "mistral",

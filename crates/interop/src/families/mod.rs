@@ -29,7 +29,7 @@ use crate::gguf::{self, ArchitectureKeys};
 use crate::hf::Key;
 use crate::layout::TensorNames;
 use tinderbox_model::section::Section;
-use tinderbox_train::config::{ModelConfig, RopeScaling};
+use tinderbox_model::config::{ModelConfig, RopeScaling};
 
 /// A model family.
 pub struct Family {
@@ -263,7 +263,7 @@ fn shown(value: Option<&Value>) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use tinderbox_train::config::{MlpKind, PositionKind};
+    use tinderbox_model::config::{MlpKind, PositionKind};
 
     /// Small configs of every family, with and without everything optional.
     pub(crate) fn configs() -> Vec<(&'static Family, ModelConfig)> {

@@ -9,7 +9,7 @@ use crate::gguf;
 use crate::hf::Key;
 use crate::layout::TensorNames;
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig};
+use tinderbox_model::config::{MlpKind, ModelConfig};
 
 pub(super) const FAMILY: Family = Family {
     name: "olmo2",

@@ -8,7 +8,7 @@ use crate::gguf;
 use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
-use tinderbox_train::config::{MlpKind, ModelConfig, RopeScaling};
+use tinderbox_model::config::{MlpKind, ModelConfig, RopeScaling};
 
 pub(super) const FAMILY: Family = Family {
     name: "phi3",

@@ -5,7 +5,7 @@
 use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers, windows};
 use crate::gguf;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen2",

@@ -5,7 +5,7 @@
 use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers, qwen2, windows};
 use crate::hf::Key;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen3",

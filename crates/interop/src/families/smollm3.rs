@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers};
 use crate::hf::{ConfigJson, Key};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 pub(super) const FAMILY: Family = Family {
     name: "smollm3",

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use crate::hf::{ConfigJson, Key};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 /// The window of a file that has the switch and not the size.
 const DEFAULT: usize = 4096;

@@ -13,7 +13,7 @@ use crate::error::{cannot_read, cannot_write};
 use crate::layout::layout;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
-use tinderbox_train::run::files::{folder_of, remove_left_over_of};
+use tinderbox_model::disk::{folder_of, remove_left_over_of};
 
 /// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
 /// `overwrite`. Returns its path.

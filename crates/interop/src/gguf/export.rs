@@ -9,9 +9,8 @@ use super::{TensorType, rope_freqs, settings};
 use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
-use tinderbox_train::config::{ModelConfig, PositionKind};
-use tinderbox_train::run::files::{folder_of, lock_folder, remove_left_over_of};
-use tinderbox_train::run::write_atomically;
+use tinderbox_model::config::{ModelConfig, PositionKind};
+use tinderbox_model::disk::{folder_of, lock_folder, remove_left_over_of, write_atomically};
 
 /// The position embedding, which llama.cpp keeps in f32.
 const POSITIONS: &str = "position_embd.weight";

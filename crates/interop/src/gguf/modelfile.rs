@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use tinderbox_train::config::GenerateConfig;
+use tinderbox_model::config::GenerateConfig;
 
 /// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";

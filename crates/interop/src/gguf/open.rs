@@ -8,7 +8,7 @@ use super::read::Gguf;
 use super::vocab::Vocab;
 use super::{rope_freqs, settings};
 use crate::{InteropError, Naming, Source};
-use tinderbox_train::config::GenerateConfig;
+use tinderbox_model::config::GenerateConfig;
 
 /// Opens the file at `path`. Its tensors are read on demand.
 ///

@@ -5,7 +5,7 @@
 
 use std::f64::consts::PI;
 
-use tinderbox_train::config::RopeScaling;
+use tinderbox_model::config::RopeScaling;
 
 /// The name of the tensor of Llama 3's scaling.
 pub(super) const TENSOR: &str = "rope_freqs.weight";

@@ -13,7 +13,7 @@ use super::value::{Value, shortest};
 use crate::error::cannot_read;
 use crate::families::LlamaCpp;
 use crate::{Family, InteropError};
-use tinderbox_train::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
+use tinderbox_model::config::{ModelConfig, NormKind, PositionKind, RopeScaling};
 
 const ARCHITECTURE: &str = "general.architecture";
 /// A key that only Tinderbox reads.

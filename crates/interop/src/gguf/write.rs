@@ -7,7 +7,7 @@ use super::TensorType;
 use super::read::{ALIGNMENT, MAGIC};
 use super::value::{Value, write_string};
 use tinderbox_model::LazyTensor;
-use tinderbox_train::run::files::PartialFile;
+use tinderbox_model::disk::PartialFile;
 
 const VERSION: u32 = 3;
 /// The number of values that are encoded at once: a multiple of every block length.

@@ -14,9 +14,9 @@ use crate::layout::{ForeignTensor, layout};
 use crate::{Family, InteropError, Naming, Outgoing};
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Dtype, LazyTensor, Parameter};
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 use tinderbox_train::run::Adapters;
-use tinderbox_train::run::tensors::write_as;
+use tinderbox_model::tensor_file::write_as;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

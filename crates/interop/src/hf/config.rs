@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::ConfigJson;
 use crate::{Family, Outgoing};
 use tinderbox_model::Dtype;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 
 /// The family and the model of a config, with `vocab_size` set.
 ///

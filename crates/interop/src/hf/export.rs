@@ -12,9 +12,9 @@ use super::{CONFIG, GENERATION, WEIGHTS, card, generation, pretty};
 use crate::error::{cannot_read, cannot_write};
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
-use tinderbox_train::run::files::{PartialDir, write_synced};
+use tinderbox_model::disk::{PartialDir, write_synced};
 use tinderbox_train::run::layout::LOSS_SVG;
-use tinderbox_train::run::tensors::write_as;
+use tinderbox_model::tensor_file::write_as;
 
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///

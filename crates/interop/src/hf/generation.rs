@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::ConfigJson;
 use super::config::Ends;
-use tinderbox_train::config::GenerateConfig;
+use tinderbox_model::config::GenerateConfig;
 
 /// The keys that mean the same in both, all of them numbers.
 const SAMPLING: [&str; 4] = ["temperature", "top_p", "min_p", "repetition_penalty"];

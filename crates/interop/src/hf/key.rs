@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::ConfigJson;
 use super::rope::{read_rope, rope_scaling};
-use tinderbox_train::config::{MlpKind, ModelConfig};
+use tinderbox_model::config::{MlpKind, ModelConfig};
 
 /// An option of `[model]`.
 type Field<T> = fn(&mut ModelConfig) -> &mut T;

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::pretty;
-use tinderbox_train::run::files::{crc32c_of, write_synced};
+use tinderbox_model::disk::{crc32c_of, write_synced};
 
 /// Hidden, since it is of use to Tinderbox only.
 pub(super) const MANIFEST: &str = ".tinderbox-export.json";

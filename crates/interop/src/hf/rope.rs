@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ConfigJson;
-use tinderbox_train::config::{ModelConfig, RopeScaling};
+use tinderbox_model::config::{ModelConfig, RopeScaling};
 
 /// The settings of `RoPE`.
 #[derive(Clone, PartialEq)]

@@ -17,7 +17,7 @@ use super::layout::layout;
 use super::{Family, InteropError, Source};
 use tinderbox_model::Gpt;
 use tinderbox_model::tokenizer::Tokenizer;
-use tinderbox_train::config::ModelConfig;
+use tinderbox_model::config::ModelConfig;
 use tinderbox_train::run::{Checkpoint, TrainState, locate};
 
 /// The text that both models read if none is given, without characters unknown to a tokenizer.

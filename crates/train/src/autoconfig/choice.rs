@@ -7,7 +7,7 @@ use crate::config::{
     Config, DataConfig, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, PrecisionChoice, ScheduleKind,
     TokenizerKind,
 };
-use crate::measure::Times;
+use tinderbox_model::measure::Times;
 
 /// The sizes to choose from, each about two to four times the previous: `n_layers, d_model, n_heads`.
 const SIZES: [(usize, usize, usize); 9] = [

@@ -6,7 +6,7 @@ use super::MAX_MINUTES;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use crate::format::{counted, grouped};
+use tinderbox_model::format::{counted, grouped};
 
 /// The reason why a config cannot be made for a text. Each path is that of the file or folder.
 #[derive(Debug, thiserror::Error)]

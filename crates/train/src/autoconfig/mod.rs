@@ -21,8 +21,8 @@ pub use search::search_space;
 
 use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::data::{self, Split, Tokens};
-use crate::format::grouped;
-use crate::measure::Trial;
+use tinderbox_model::format::grouped;
+use tinderbox_model::measure::Trial;
 use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
 use profile::{MIN_TOKENS, TextProfile};

@@ -3,7 +3,7 @@
 use super::choice::{Choice, Known, parameters_in_blocks};
 use crate::config::commented::{literal, one_line, wrapped};
 use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
-use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
+use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
 
 /// The values of the template's placeholders.

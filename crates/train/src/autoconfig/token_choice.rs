@@ -2,7 +2,7 @@
 
 use super::profile::TextProfile;
 use crate::config::TokenizerKind;
-use crate::format::grouped;
+use tinderbox_model::format::grouped;
 
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;

@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::DataError;
 use super::source::Source;
 use crate::config::DataConfig;
-use crate::disk::{self, Temporary, remove_unused};
-use crate::format::first_line;
+use tinderbox_model::disk::{self, Temporary, remove_unused};
+use tinderbox_model::format::first_line;
 
 /// An unlocked temporary file this old was left by a killed process; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);

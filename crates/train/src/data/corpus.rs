@@ -19,7 +19,7 @@ use super::tokens::{self, Tokens, Width, Writer};
 use super::train_tokenizer::train_bpe;
 use super::{BatchSource, DataError, Examples, Records, Split, conversations};
 use crate::config::{Config, DataConfig, SourceConfig, TextFormat, ValSplit};
-use crate::disk::Temporary;
+use tinderbox_model::disk::Temporary;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// Both splits of all texts, and the tokenizer that encoded them.

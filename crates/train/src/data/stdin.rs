@@ -10,7 +10,7 @@ use super::reader::{OnProgress, Purpose, Reading, report};
 use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
 use crate::config::{SourceConfig, TextFormat};
-use crate::disk::Temporary;
+use tinderbox_model::disk::Temporary;
 
 /// The number of bytes in which the end of the first line is searched for; a longer line counts as text.
 const MAX_RECORD_BYTES: usize = 1 << 22;

@@ -12,7 +12,7 @@ use super::corpus::{Opening, ScannedText, shown};
 use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
 use super::split::Division;
 use crate::config::Config;
-use crate::disk;
+use tinderbox_model::disk;
 use tinderbox_model::tokenizer::{END_OF_TEXT, Tokenizer, WordCounter};
 
 /// The version of the training: cached tokenizers of other versions are not used.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::config::{Config, ModelConfig};
-use crate::run::tensors::file_bytes;
+use tinderbox_model::tensor_file::file_bytes;
 use tinderbox_model::Parameter;
 
 /// The layers whose names are counted one by one. Further layers count as the last of these: files of so many tensors

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::PlanError;
 use crate::config::{Config, FinetuneMethod};
 use crate::data::{Batch, BatchSource, DataError, Draw, Records};
-use crate::measure::{Machine, Trial, peak_rss_mib};
+use tinderbox_model::measure::{Machine, Trial, peak_rss_mib};
 use crate::optimizer::BatchSchedule;
 use crate::train::{Trainer, draw, rehearse};
 use tinderbox_model::Parameter;

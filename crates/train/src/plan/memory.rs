@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 use super::tensors::Tensors;
 use super::{Held, Operations, PassMemory, pass_memory};
 use crate::config::Config;
-use crate::format::size;
-use crate::measure::Machine;
+use tinderbox_model::format::size;
+use tinderbox_model::measure::Machine;
 use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{Memory, PlanError, RunCounts, compute};
 use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::data::{Split, Tokens};
-use crate::measure::{Trial, ms_since};
+use tinderbox_model::measure::{Trial, ms_since};
 use crate::run::TrainState;
 use crate::train::{Trainer, evaluate};
 use tinderbox_model::device::OpenDevice;

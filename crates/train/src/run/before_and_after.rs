@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::layout::BEFORE_AND_AFTER;
-use super::{RunDir, RunError, cannot_read, cannot_write, write_atomically};
+use super::{RunDir, RunError, cannot_read, cannot_write};
+use tinderbox_model::disk::write_atomically;
 
 /// The base and the fine-tuned model compared. Of each pair, the base's value comes first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

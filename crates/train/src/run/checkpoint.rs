@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::adapter::{AdapterOf, Adapters, is_adapter};
-use super::files::{write_atomically, write_dir, write_synced};
 use super::layout::{step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
-use crate::disk;
+use tinderbox_model::disk::{self, write_atomically, write_dir, write_synced};
 use tinderbox_model::parameters::AssignError;
 use tinderbox_model::{Gpt, LazyTensor, Parameter, Role, parameters};
 

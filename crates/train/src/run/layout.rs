@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
-use super::files::{
-    PartialDir, create_dir_all, is_partial, read_text, remove_dir, remove_left_over, rename, write_atomically,
-};
+use super::files::read_text;
 use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, checkpoint, log, tensorboard};
 use crate::config::Config;
-use crate::disk;
+use tinderbox_model::disk::{
+    self, PartialDir, create_dir_all, is_partial, remove_dir, remove_left_over, rename, write_atomically,
+};
 pub(crate) use tinderbox_model::tokenizer::TOKENIZER_CONFIG;
 use tinderbox_model::tokenizer::Tokenizer;
 

@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::files::{read_or_empty, write_atomically};
+use super::files::read_or_empty;
 use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
 use super::{RunDir, RunError, cannot_read, cannot_write, samples, tensorboard};
-use crate::format::grouped;
+use tinderbox_model::disk::write_atomically;
+use tinderbox_model::format::grouped;
 
 /// A line of `metrics.jsonl`: a log interval, an evaluation or the end of the run. Losses are in nats per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

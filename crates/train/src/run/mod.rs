@@ -9,17 +9,16 @@ mod adapter;
 mod before_and_after;
 mod checkpoint;
 mod curves;
-pub mod files;
+mod files;
 mod info;
 pub mod layout;
 mod listing;
 mod lock;
 pub mod log;
-mod partial_dir;
 mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
-pub mod tensors;
+mod tensors;
 mod trained;
 
 use std::fmt::Display;
@@ -30,7 +29,6 @@ pub use adapter::{AdapterOf, AdapterTensors, Adapters, merge};
 pub use before_and_after::{Answers, BeforeAndAfter};
 pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
 pub use curves::{Curves, LogRow};
-pub use files::write_atomically;
 pub use info::{RunInfo, Status, config_table};
 pub use layout::{Located, RunDir, locate, open_or_locate};
 pub(crate) use listing::differences_of;
@@ -42,7 +40,7 @@ pub use samples::{Sample, samples};
 pub use trained::{OpenError, Trained};
 
 use crate::config::ConfigError;
-use crate::format::{first_line, shell_word};
+use tinderbox_model::format::{first_line, shell_word};
 use tinderbox_model::parameters::AssignError;
 use tinderbox_model::tokenizer::TokenizerError;
 

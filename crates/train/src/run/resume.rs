@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::files::{is_partial, remove_dir, remove_left_over};
+use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
 use super::layout::{BEST, LAST, step_of, steps_in};
 use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
 

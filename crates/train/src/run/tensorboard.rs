@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-use super::files::{create_dir_all, sync_names_beside};
+use tinderbox_model::disk::{create_dir_all, sync_names_beside};
 use super::layout::TENSORBOARD;
 use super::log::{LogFile, unix_s};
 use super::{RunDir, RunError, cannot_write};

@@ -8,7 +8,7 @@ use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides};
 use crate::autoconfig;
 use crate::config::Config;
 use crate::config::commented::{Change, comment, edited, given};
-use crate::format::{duration, milliseconds};
+use tinderbox_model::format::{duration, milliseconds};
 
 /// The config of a setting for a run as long as the `base_steps` of the base config.
 pub(super) fn toml(

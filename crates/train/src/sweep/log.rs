@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Course, Request, SweepError};
 use crate::run::log::{LogFile, cut_torn_line, read_lines};
-use crate::run::{Lock, RunDir, write_atomically};
+use crate::run::{Lock, RunDir};
+use tinderbox_model::disk::write_atomically;
 
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";

@@ -29,11 +29,11 @@ pub use outcome::{Group, Importance, Outcome, Row};
 pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use crate::format::{counted, duration, first_line, grouped, size};
-use crate::measure::Machine;
+use tinderbox_model::format::{counted, duration, first_line, grouped, size};
+use tinderbox_model::measure::Machine;
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
-use crate::run::files::remove_left_over;
+use tinderbox_model::disk::remove_left_over;
 use crate::train::{Interrupter, TrainError};
 use course::CourseInputs;
 use log::Folder;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::observer::Exchange;
 use crate::distributed::{Exchanged, Ranks};
-use crate::measure::median;
+use tinderbox_model::measure::median;
 
 /// The number of first steps that the median of a run leaves out, since kernels are tuned and caches warmed in them.
 const WARM_UP_STEPS: usize = 5;

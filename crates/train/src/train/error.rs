@@ -6,7 +6,7 @@ use super::{NormsByLayer, PrecisionError};
 use crate::config::{Config, ConfigError};
 use crate::data::DataError;
 use crate::distributed::DistributedError;
-use crate::format::shell_word;
+use tinderbox_model::format::shell_word;
 use crate::optimizer::StateError;
 use crate::run::RunError;
 use tinderbox_inspect::InspectError;

@@ -18,7 +18,7 @@ use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::config::{Config, PrecisionChoice, SyncKind, TrainConfig};
 use crate::data::{BatchSource, Corpus};
-use crate::measure::peak_rss_mib;
+use tinderbox_model::measure::peak_rss_mib;
 use crate::optimizer::{BatchSchedule, Squares};
 use crate::run::{Pending, TrainState};
 use tinderbox_model::device::{self, OpenDevice};

@@ -1,5 +1,4 @@
-//! Safe file access: files are opened without following links, written under unique temporary names, and checked by
-//! CRC-32C.
+//! Files opened without following links, temporary files with unique names, and checksums.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -10,15 +9,15 @@ use std::path::{Path, PathBuf};
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The most attempts to lock a file that may have been removed, for file systems that cannot tell files apart.
-pub(crate) const MOST_ATTEMPTS: usize = 8;
+pub(super) const MOST_ATTEMPTS: usize = 8;
 
 /// Whether `path` is a symbolic link, whatever its target.
-pub(crate) fn is_link(path: &Path) -> bool {
+pub fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
 
 /// Opens a file for reading. Anything other than a regular file, such as a link or a pipe, is an error.
-pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+pub fn open_file(path: &Path) -> io::Result<File> {
     check_file(path)?;
     File::open(path)
 }
@@ -31,7 +30,7 @@ fn check_file(path: &Path) -> io::Result<()> {
 }
 
 /// Opens a file for locking, or creates an empty one. Links are not followed, and an existing file is not changed.
-pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+pub fn open_lock(path: &Path) -> io::Result<File> {
     match File::options().write(true).create_new(true).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             check_file(path)?;
@@ -43,7 +42,7 @@ pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
 
 /// Whether `path` still names the open file and not another file that replaced it. Always true on systems that cannot
 /// tell files apart.
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+pub fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -59,7 +58,7 @@ pub(crate) fn is_at(file: &File, path: &Path) -> bool {
 }
 
 /// The path of an open file, if the system reports it.
-pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
+pub fn path_of(file: &File) -> Option<PathBuf> {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
@@ -78,11 +77,19 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The suffix of names of half-written or half-removed files.
+pub(super) const PARTIAL: &str = ".partial";
+
+/// The start of the temporary names of what will be `target`.
+pub(super) fn start_of_name(target: &Path) -> String {
+    format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy())
+}
+
 /// The number of hexadecimal digits of the random number in a unique name.
-pub(crate) const DIGITS: usize = 16;
+pub(super) const DIGITS: usize = 16;
 
 /// A name in `folder` that nothing else has: a random number between `start` and `end`.
-pub(crate) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
+pub(super) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
     // Not the process id: processes in different containers that share a folder may have the same.
     let random = RandomState::new().hash_one(std::process::id());
     folder.join(format!("{start}{random:0DIGITS$x}{end}"))
@@ -90,19 +97,20 @@ pub(crate) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
 
 /// A temporary file to write to: locked, with a unique name, and removed on drop unless it was renamed.
 #[derive(Debug)]
-pub(crate) struct Temporary {
+pub struct Temporary {
+    /// The open file.
     pub file: File,
     path: PathBuf,
 }
 
 impl Temporary {
     /// Creates an empty file in `folder`, whose name is a random number between `start` and `end`.
-    pub(crate) fn create(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
+    pub fn create(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         Self::create_with(File::options().write(true).create_new(true), folder, start, end)
     }
 
     /// Creates a file in the same way, readable only by its owner.
-    pub(crate) fn create_private(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
+    pub fn create_private(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         let mut options = File::options();
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -124,12 +132,13 @@ impl Temporary {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its temporary path.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Renames the file to its final name, or removes it if that fails.
-    pub(crate) fn rename(self, path: &Path) -> io::Result<()> {
+    pub fn rename(self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)
     }
 }
@@ -141,7 +150,7 @@ impl Drop for Temporary {
 }
 
 /// Removes a file unless it is locked; returns whether it was removed.
-pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
+pub fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = open_file(path)?;
     if file.try_lock().is_err() {
         return Ok(false);
@@ -152,14 +161,16 @@ pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
 
 /// A writer that forwards bytes and computes their checksum.
 #[derive(Debug)]
-pub(crate) struct Summed<W> {
+pub struct Summed<W> {
+    /// Receives the bytes.
     pub to: W,
     /// The CRC-32C of all bytes so far.
     pub crc32c: u32,
 }
 
 impl<W: Write> Summed<W> {
-    pub(crate) fn new(to: W) -> Self {
+    /// A writer to `to`, before its first byte.
+    pub fn new(to: W) -> Self {
         Self { to, crc32c: 0 }
     }
 }
@@ -177,9 +188,6 @@ impl<W: Write> Write for Summed<W> {
 }
 
 /// The CRC-32C of everything from the current position to the end of the file.
-///
-/// # Errors
-/// If the file cannot be read.
 pub fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut crc32c = 0;

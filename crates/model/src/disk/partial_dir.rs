@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::files::{PARTIAL, create_dir_all, rename, sync_dir};
-use crate::disk::{self, DIGITS, MOST_ATTEMPTS, folder_of};
+use super::file::{DIGITS, MOST_ATTEMPTS, PARTIAL, folder_of, is_at, remove_unused, start_of_name, unique_path};
+use super::names::{create_dir_all, rename, sync_dir};
 
 /// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. It is locked, so that
 /// the next process can tell it from one that a killed process left.
@@ -35,7 +35,7 @@ impl PartialDir {
                 }
                 Err(error) if n_attempts == MOST_ATTEMPTS => return Err(error),
                 // Some file systems cannot tell directories apart.
-                Ok(lock) if n_attempts == MOST_ATTEMPTS || lock.as_ref().is_none_or(|it| disk::is_at(it, &path)) => {
+                Ok(lock) if n_attempts == MOST_ATTEMPTS || lock.as_ref().is_none_or(|it| is_at(it, &path)) => {
                     return Ok(Self { target: target.to_owned(), path, _lock: lock });
                 }
                 _ => {}
@@ -97,12 +97,7 @@ pub fn lock_folder(folder: &Path) -> Option<File> {
 }
 
 fn unique_name(target: &Path) -> PathBuf {
-    disk::unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
-}
-
-/// How the temporary names of what will be `target` begin.
-pub(super) fn start_of_name(target: &Path) -> String {
-    format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy())
+    unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
 }
 
 /// Removes what killed processes left of writing `target`: whatever has a name that only they give, unless a process has
@@ -123,7 +118,7 @@ pub fn remove_left_over_of(target: &Path) {
                     fs::remove_dir_all(entry.path()).ok(); // the next process tries again
                 }
             }
-            _ => _ = disk::remove_unused(&entry.path()),
+            _ => _ = remove_unused(&entry.path()),
         }
     }
 }

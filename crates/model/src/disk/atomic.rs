@@ -1,0 +1,125 @@
+//! Atomic writes: readers, even after a crash, find a file or directory complete or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::file::{PARTIAL, Temporary, remove_unused, start_of_name};
+use super::names::{create_dir_all, rename, sync_dir, sync_names_beside};
+
+/// Replaces the file `path`: a reader sees the old contents or the new ones.
+///
+/// Processes that replace it at the same time do not interfere.
+pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
+    PartialFile::write(path, |file| file.write_all(contents))?.rename()
+}
+
+/// A file that is on the disk under a temporary name; removed on drop.
+#[derive(Debug)]
+pub struct PartialFile {
+    target: PathBuf,
+    temporary: Temporary,
+}
+
+impl PartialFile {
+    /// Lets `write` fill a file of a unique name beside `target`, and waits until it is on the disk.
+    pub fn write(target: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Self> {
+        let folder = target.parent().unwrap_or(Path::new(""));
+        let mut temporary = Temporary::create(folder, &start_of_name(target), PARTIAL)?;
+        write(&mut temporary.file)?;
+        temporary.file.sync_all()?;
+        Ok(Self { target: target.to_owned(), temporary })
+    }
+
+    /// Renames the file to its target, replacing an existing one.
+    pub fn rename(self) -> io::Result<()> {
+        self.temporary.rename(&self.target)?;
+        sync_names_beside(&self.target)
+    }
+}
+
+/// Creates a file, replacing any existing one, lets `write` fill it, and waits until it is on the disk.
+pub fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {} // the target of a link stays as it is
+    }
+    let mut file = File::create_new(path)?;
+    let written = write(&mut file)?;
+    file.sync_all()?;
+    Ok(written)
+}
+
+/// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
+/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and the system's error.
+///
+/// Only for a directory to which a lock keeps other processes from writing; elsewhere, [`PartialDir`](super::PartialDir).
+pub fn write_dir<E>(
+    dir: &Path,
+    cannot_write: impl Fn(&Path, io::Error) -> E,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    let partial = partial_name(dir);
+    let written = create_empty_dir(&partial)
+        .map_err(|error| cannot_write(&partial, error))
+        .and_then(|()| fill(&partial))
+        .and_then(|()| {
+            sync_dir(&partial).and_then(|()| replace_dir(dir, &partial)).map_err(|error| cannot_write(dir, error))
+        });
+    written.inspect_err(|_| {
+        fs::remove_dir_all(&partial).ok(); // the first error is the one to report
+    })
+}
+
+fn create_empty_dir(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?; // left by a crash
+    }
+    create_dir_all(dir)
+}
+
+/// Renames the directory `new` to `dir`. An existing one is moved away first and removed afterwards: `dir` never has
+/// only some of its files.
+fn replace_dir(dir: &Path, new: &Path) -> io::Result<()> {
+    if dir.symlink_metadata().is_err() {
+        return rename(new, dir);
+    }
+    let old = partial_name(new);
+    if old.exists() {
+        fs::remove_dir_all(&old)?; // left by a crash
+    }
+    fs::rename(dir, &old)?;
+    rename(new, dir).inspect_err(|_| {
+        fs::rename(&old, dir).ok();
+    })?;
+    fs::remove_dir_all(old)
+}
+
+/// Removes a directory: it is gone at once, and its files afterwards.
+pub fn remove_dir(dir: &Path) -> io::Result<()> {
+    let partial = partial_name(dir);
+    rename(dir, &partial)?;
+    fs::remove_dir_all(partial)
+}
+
+/// The hidden name beside `path` for something half written or half removed.
+fn partial_name(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}{PARTIAL}"))
+}
+
+/// Whether this is the name of something unfinished: its writer was killed, or is still
+/// working on it.
+pub fn is_partial(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(PARTIAL.as_bytes())
+}
+
+/// Removes the unfinished files in `dir` that killed processes left. Those of running processes stay.
+pub fn remove_left_over(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if is_partial(&entry.path()) {
+            remove_unused(&entry.path()).ok(); // the next process tries again
+        }
+    }
+}
