@@ -10,7 +10,6 @@ mod folder;
 mod generation;
 mod key;
 mod manifest;
-mod protobuf;
 mod rope;
 mod sentencepiece;
 mod tokenizer;

@@ -3,27 +3,83 @@
 //! Source: `sentencepiece_model.proto`, whose names and numbers of fields are used here.
 
 use std::collections::BTreeMap;
-use std::str;
 
+use prost::Message;
 use serde_json::{Map, Value, json};
 
 use super::folder::Folder;
-use super::protobuf::{Field, fields};
 use crate::InteropError;
 use crate::error::damaged;
 use crate::tokens::sentencepiece::{Normalization, by_scores, unigram};
-use crate::tokens::{Token, TokenKind, tokenizer_json};
+use crate::tokens::{TokenKind, VocabToken, tokenizer_json};
 
 const FILE: &str = "tokenizer.model";
 /// Tokens that a folder adds to the vocabulary, by text; newer folders have the second key of `tokenizer_config.json`.
 const ADDED: &str = "added_tokens.json";
 const ADDED_BY_ID: &str = "added_tokens_decoder";
 
-/// The codes of the supported methods.
-const UNIGRAM: u64 = 1;
-const BPE: u64 = 2;
+/// The size of the largest accepted file in bytes, eight times that of the largest published one. In memory a piece may
+/// take twenty times as much as in the file.
+const LARGEST: usize = 1 << 25;
 
-/// What a file becomes.
+/// The codes of the supported methods.
+const UNIGRAM: i32 = 1;
+const BPE: i32 = 2;
+
+/// The whole file, except for the test samples in it.
+#[derive(Clone, PartialEq, Message)]
+struct ModelProto {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<SentencePiece>,
+    #[prost(message, optional, tag = "2")]
+    trainer_spec: Option<TrainerSpec>,
+    #[prost(message, optional, tag = "3")]
+    normalizer_spec: Option<NormalizerSpec>,
+    #[prost(message, optional, tag = "5")]
+    denormalizer_spec: Option<NormalizerSpec>,
+}
+
+/// A token and its score.
+#[derive(Clone, PartialEq, Message)]
+struct SentencePiece {
+    #[prost(string, required, tag = "1")]
+    piece: String,
+    #[prost(float, required, tag = "2")]
+    score: f32,
+    /// The code of a [`TokenKind`].
+    #[prost(int32, required, tag = "3", default = "1")]
+    r#type: i32,
+}
+
+/// How the model was trained.
+#[derive(Clone, PartialEq, Message)]
+struct TrainerSpec {
+    #[prost(int32, required, tag = "3", default = "1")]
+    model_type: i32,
+    /// Whether spaces belong to the word before them.
+    #[prost(bool, required, tag = "24")]
+    treat_whitespace_as_suffix: bool,
+    #[prost(int32, required, tag = "41", default = "1")]
+    bos_id: i32,
+    #[prost(int32, required, tag = "42", default = "2")]
+    eos_id: i32,
+}
+
+/// How text is changed before it is tokenized.
+#[derive(Clone, PartialEq, Message)]
+struct NormalizerSpec {
+    #[prost(bytes = "vec", required, tag = "2")]
+    precompiled_charsmap: Vec<u8>,
+    #[prost(bool, required, tag = "3", default = "true")]
+    add_dummy_prefix: bool,
+    #[prost(bool, required, tag = "4", default = "true")]
+    remove_extra_whitespaces: bool,
+    /// Whether spaces are replaced by U+2581, as in the tokens.
+    #[prost(bool, required, tag = "5", default = "true")]
+    escape_whitespaces: bool,
+}
+
+/// A file converted to those of newer folders.
 #[derive(Debug)]
 pub(super) struct Converted {
     /// The `tokenizer.json`.
@@ -38,7 +94,10 @@ pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Optio
     let path = folder.path().join(FILE);
     let not_whole = |reason: String| damaged(&path, format!("it is not a whole SentencePiece model: {reason}"));
     let unsupported = |problems| InteropError::Unsupported { path: path.clone(), problems };
-    let mut model = Model::parse(&bytes).map_err(not_whole)?;
+    if bytes.len() > LARGEST {
+        return Err(not_whole(format!("it has {} bytes, and {LARGEST} are the most that is read", bytes.len())));
+    }
+    let mut model = SentencePieceModel::parse(&bytes).map_err(not_whole)?;
     let special = model.special();
     let problems = model.problems();
     if !problems.is_empty() {
@@ -48,7 +107,7 @@ pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Optio
         model.add(id, &text, kind).map_err(|problem| unsupported(vec![problem]))?;
     }
     if let Some(add_space_prefix) = config.get("add_prefix_space").and_then(Value::as_bool) {
-        model.normalization.add_space_prefix = add_space_prefix;
+        model.normalizer.add_dummy_prefix = add_space_prefix;
     }
     let json = model.to_tokenizer().map_err(not_whole)?;
     Ok(Some(Converted { json, config: special }))
@@ -68,66 +127,52 @@ fn added(folder: &Folder, config: &Map<String, Value>) -> Result<BTreeMap<u64, (
     Ok(added)
 }
 
-/// A file, as far as it matters here.
-struct Model<'a> {
-    tokens: Vec<Token>,
+/// The parts of a file that matter here.
+struct SentencePieceModel {
+    tokens: Vec<VocabToken>,
     scores: Vec<f32>,
-    trainer: Trainer,
-    normalization: Normalization<'a>,
-    /// Whether spaces are replaced by U+2581, as the tokens have them.
-    escapes_spaces: bool,
-    /// Whether a table changes what is decoded.
+    trainer: TrainerSpec,
+    normalizer: NormalizerSpec,
+    /// Whether a table of characters changes decoded text.
     changes_decoded: bool,
 }
 
-/// `TrainerSpec`: how the model was trained.
-struct Trainer {
-    method: u64,
-    bos: u64,
-    eos: u64,
-    /// Whether spaces belong to the word before them.
-    is_space_suffix: bool,
-}
-
-impl<'a> Model<'a> {
-    /// Parses a `ModelProto`.
-    fn parse(file: &'a [u8]) -> Result<Self, String> {
-        let (mut tokens, mut scores) = (Vec::new(), Vec::new());
-        let (mut trainer, mut normalizer, mut changes_decoded) = (None, None, false);
-        for field in fields(file) {
-            match field? {
-                (1, Field::Bytes(message)) => {
-                    let (token, score) = piece(message).map_err(|why| format!("piece {}: {why}", tokens.len()))?;
-                    tokens.push(token);
-                    scores.push(score);
-                }
-                (2, Field::Bytes(message)) => trainer = Some(Trainer::parse(message)?),
-                (3, Field::Bytes(message)) => normalizer = Some(parse_normalizer(message)?),
-                (5, Field::Bytes(message)) => changes_decoded = !parse_normalizer(message)?.0.table.is_empty(),
-                _ => {} // tests of the model
+impl SentencePieceModel {
+    fn parse(file: &[u8]) -> Result<Self, String> {
+        let ModelProto { pieces, trainer_spec, normalizer_spec, denormalizer_spec } =
+            ModelProto::decode(file).map_err(|error| error.to_string())?;
+        let (mut tokens, mut scores) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        for (i, SentencePiece { piece, score, r#type }) in pieces.into_iter().enumerate() {
+            if piece.is_empty() {
+                return Err(format!("piece {i}: it has no text"));
             }
+            let kind = TokenKind::of_code(r#type.into())
+                .ok_or_else(|| format!("piece {i}: it has the unknown type {}", r#type))?;
+            tokens.push(VocabToken { text: piece, kind });
+            scores.push(score);
         }
         // They follow the pieces, so a file that was cut between two pieces lacks them.
-        let trainer = trainer.ok_or("its trainer_spec is missing")?;
-        let (normalization, escapes_spaces) = normalizer.ok_or("its normalizer_spec is missing")?;
+        let trainer = trainer_spec.ok_or("its trainer_spec is missing")?;
+        let normalizer = normalizer_spec.ok_or("its normalizer_spec is missing")?;
         if !tokens.iter().any(|token| token.kind == TokenKind::Unknown) {
             return Err("it has no piece of the type UNKNOWN".to_owned());
         }
-        Ok(Self { tokens, scores, trainer, normalization, escapes_spaces, changes_decoded })
+        let changes_decoded = denormalizer_spec.is_some_and(|spec| !spec.precompiled_charsmap.is_empty());
+        Ok(Self { tokens, scores, trainer, normalizer, changes_decoded })
     }
 
     /// The settings that have no equivalent here.
     fn problems(&self) -> Vec<String> {
-        let method = self.trainer.method;
+        let method = self.trainer.model_type;
         let mut problems = Vec::new();
         if ![UNIGRAM, BPE].contains(&method) {
             problems
                 .push(format!("trainer_spec.model_type = {method}: {UNIGRAM} (unigram) and {BPE} (bpe) are supported"));
         }
-        if self.trainer.is_space_suffix {
+        if self.trainer.treat_whitespace_as_suffix {
             problems.push("trainer_spec.treat_whitespace_as_suffix = true: false is supported".to_owned());
         }
-        if !self.escapes_spaces {
+        if !self.normalizer.escape_whitespaces {
             problems.push("normalizer_spec.escape_whitespaces = false: true is supported".to_owned());
         }
         if self.changes_decoded {
@@ -142,13 +187,13 @@ impl<'a> Model<'a> {
 
     /// Entries of a `tokenizer_config.json`. Such models expect a BOS token before a text if they have one.
     fn special(&self) -> Vec<(&'static str, Value)> {
-        let token = |id: u64| {
+        let token = |id: i32| {
             let token = self.tokens.get(usize::try_from(id).ok()?)?; // -1 if there is none
             (token.kind == TokenKind::Control).then(|| json!(token.text))
         };
-        let bos = token(self.trainer.bos);
+        let bos = token(self.trainer.bos_id);
         let add_bos = bos.is_some().then_some(Value::Bool(true));
-        let special = [("bos_token", bos), ("eos_token", token(self.trainer.eos)), ("add_bos_token", add_bos)];
+        let special = [("bos_token", bos), ("eos_token", token(self.trainer.eos_id)), ("add_bos_token", add_bos)];
         special.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
@@ -166,7 +211,7 @@ impl<'a> Model<'a> {
                 Ok(())
             }
             None if id == n as u64 => {
-                self.tokens.push(Token { text: text.to_owned(), kind });
+                self.tokens.push(VocabToken { text: text.to_owned(), kind });
                 self.scores.push(0.0);
                 Ok(())
             }
@@ -176,61 +221,14 @@ impl<'a> Model<'a> {
 
     /// The `tokenizer.json`.
     fn to_tokenizer(&self) -> Result<String, String> {
-        let convert = if self.trainer.method == UNIGRAM { unigram } else { by_scores };
-        tokenizer_json(&self.tokens, convert(&self.tokens, &self.scores, self.normalization)?)
+        let convert = if self.trainer.model_type == UNIGRAM { unigram } else { by_scores };
+        let normalization = Normalization {
+            table: &self.normalizer.precompiled_charsmap,
+            remove_extra_spaces: self.normalizer.remove_extra_whitespaces,
+            add_space_prefix: self.normalizer.add_dummy_prefix,
+        };
+        tokenizer_json(&self.tokens, convert(&self.tokens, &self.scores, normalization)?)
     }
-}
-
-/// A `SentencePiece`: a token and its score.
-fn piece(message: &[u8]) -> Result<(Token, f32), String> {
-    let (mut text, mut score, mut kind) = (None, 0.0, TokenKind::Normal);
-    for field in fields(message) {
-        match field? {
-            (1, Field::Bytes(bytes)) => text = Some(str::from_utf8(bytes).map_err(|error| error.to_string())?),
-            (2, Field::Fixed(bytes)) => {
-                let bytes = <[u8; 4]>::try_from(bytes).map_err(|_| "its score is not an f32")?;
-                score = f32::from_le_bytes(bytes);
-            }
-            (3, Field::Integer(code)) => {
-                kind = TokenKind::of_code(code.into()).ok_or_else(|| format!("it has the unknown type {code}"))?;
-            }
-            _ => {}
-        }
-    }
-    let text = text.filter(|text| !text.is_empty()).ok_or("it has no text")?.to_owned();
-    Ok((Token { text, kind }, score))
-}
-
-impl Trainer {
-    fn parse(message: &[u8]) -> Result<Self, String> {
-        let mut trainer = Self { method: UNIGRAM, bos: 1, eos: 2, is_space_suffix: false };
-        for field in fields(message) {
-            match field? {
-                (3, Field::Integer(method)) => trainer.method = method,
-                (24, Field::Integer(truth)) => trainer.is_space_suffix = truth != 0,
-                (41, Field::Integer(id)) => trainer.bos = id,
-                (42, Field::Integer(id)) => trainer.eos = id,
-                _ => {}
-            }
-        }
-        Ok(trainer)
-    }
-}
-
-/// Parses a `NormalizerSpec`: the changes to a text, and whether spaces are replaced by U+2581.
-fn parse_normalizer(message: &[u8]) -> Result<(Normalization<'_>, bool), String> {
-    let mut normalization = Normalization { table: &[], remove_extra_spaces: true, add_space_prefix: true };
-    let mut escapes_spaces = true;
-    for field in fields(message) {
-        match field? {
-            (2, Field::Bytes(table)) => normalization.table = table,
-            (3, Field::Integer(truth)) => normalization.add_space_prefix = truth != 0,
-            (4, Field::Integer(truth)) => normalization.remove_extra_spaces = truth != 0,
-            (5, Field::Integer(truth)) => escapes_spaces = truth != 0,
-            _ => {}
-        }
-    }
-    Ok((normalization, escapes_spaces))
 }
 
 #[cfg(test)]
@@ -346,7 +344,7 @@ mod tests {
         }
         let error = |file: &[u8]| read_files(&[(FILE, file)], &json!({})).expect_err("it is none");
         let pointer = error(b"version https://git-lfs.github.com/spec/v1\n");
-        assert!(pointer.contains("the field at byte 0 is malformed or not whole"), "{pointer}");
+        assert!(pointer.contains("failed to decode Protobuf message: invalid wire type value: 6"), "{pointer}");
         let piece = error(&[0x0a, 2, 0x18, 9]);
         assert!(piece.contains("piece 0: it has the unknown type 9"), "{piece}");
     }
