@@ -1,15 +1,27 @@
-//! Decodes the blocks of quantised types: integers of a few bits, which scales turn into numbers. `docs/gguf.md` has
-//! the formulas and the order of the bits.
+//! Decodes plain numbers, and the blocks of quantised types: integers of a few bits with their scales. `docs/gguf.md`
+//! has the formulas and the order of the bits.
 //!
 //! Every product and sum is rounded to f32 in the order of ggml's reference, so that the numbers are the same to the
 //! bit. Source: ggml, `ggml-quants.c`, the functions `dequantize_row_*`.
 
-use half::f16;
+use half::{bf16, f16};
 
-/// What the four bits of `IQ4_NL` and `IQ4_XS` stand for.
+/// The values of the four bits of `IQ4_NL` and `IQ4_XS`.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// What the four bits of `MXFP4` stand for, doubled: floats with one bit of mantissa.
+/// The values of the four bits of `MXFP4`, doubled: floats with one bit of mantissa.
 const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+pub(super) fn f32s(bytes: &[u8], numbers: &mut Vec<f32>) {
+    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+}
+
+pub(super) fn f16s(bytes: &[u8], numbers: &mut Vec<f32>) {
+    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f32()));
+}
+
+pub(super) fn bf16s(bytes: &[u8], numbers: &mut Vec<f32>) {
+    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()));
+}
 
 pub(super) fn q8_0(block: &[u8], numbers: &mut Vec<f32>) {
     let (d, quants) = scale(block);
@@ -111,7 +123,7 @@ fn scale(bytes: &[u8]) -> (f32, &[u8]) {
     (f16::from_le_bytes(*scale).to_f32(), rest)
 }
 
-/// Integers of `width` bits: of each group of bytes the lowest bits of every byte, then the next ones of every byte.
+/// Integers of `width` bits. Each group of bytes gives the lowest bits of all its bytes, then the next bits of all.
 fn fields(bytes: &[u8], group: usize, width: u8) -> impl Iterator<Item = u8> {
     let mask = (1 << width) - 1;
     let shifts = move || (0..8 / width).map(move |at| at * width);
@@ -126,7 +138,7 @@ fn joined(low: impl Iterator<Item = u8>, high: impl Iterator<Item = u8>, width: 
 }
 
 fn array<const N: usize>(mut of: impl Iterator<Item = u8>) -> [u8; N] {
-    std::array::from_fn(|_| of.next().expect("as many as a block has"))
+    std::array::from_fn(|_| of.next().expect("the block holds N integers"))
 }
 
 /// The scale and the minimum of each 32 numbers in `Q4_K` and `Q5_K`, from two f16 and 16 integers of 6 bits in 12
@@ -146,12 +158,12 @@ fn scales_of_32(bytes: &[u8]) -> impl Fn(usize) -> (f32, f32) {
     }
 }
 
-/// Appends integers, of which each `n` share a scale.
+/// Appends integers; every `n` share a scale.
 fn scaled(quants: impl Iterator<Item = f32>, n: usize, scale: impl Fn(usize) -> f32, numbers: &mut Vec<f32>) {
     numbers.extend(quants.enumerate().map(|(at, q)| scale(at / n) * q));
 }
 
-/// Appends integers, of which each `n` share a scale and a minimum that is subtracted.
+/// Appends integers; every `n` share a scale and a minimum, which is subtracted.
 fn scaled_and_shifted(
     quants: impl Iterator<Item = u8>,
     n: usize,

@@ -1,4 +1,4 @@
-//! The tensor types of a GGUF file, and the encoding of their numbers; `blocks` decodes those of quantised types.
+//! The tensor types of a GGUF file, one row each; `blocks` decodes the quantised ones.
 //!
 //! Source: ggml, `ggml.h` for the codes, `ggml-quants.c`, the function `quantize_row_q8_0_ref`.
 
@@ -6,93 +6,88 @@ use half::{bf16, f16};
 
 use super::blocks;
 
-/// The number of values of the smaller blocks, which share a scale.
+/// The number of values in the smaller blocks, which share a scale.
 const BLOCK: usize = 32;
-/// The number of values of the larger blocks, whose parts have scales of their own.
+/// The number of values in the larger blocks, whose parts have scales of their own.
 const SUPER_BLOCK: usize = 256;
 
-/// The number type of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "`docs/gguf.md` has the formulas of all of them")]
-pub enum TensorType {
-    /// Single precision.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of an f32.
-    Bf16,
-    /// 8 bits: the smallest type that is written.
-    Q8_0,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q2K,
-    Q3K,
-    Q4K,
-    Q5K,
-    Q6K,
-    Iq4Nl,
-    Iq4Xs,
-    Mxfp4,
-}
-
-/// What a file says of a type.
+/// The properties of a type.
 struct Properties {
+    /// The code in a file.
     code: u32,
     /// The `general.file_type` of a file whose matrices are mostly of this type.
     file_type: u32,
+    /// The name in ggml.
     name: &'static str,
     /// The number of values that are encoded together, and the number of bytes that they take.
     block: (usize, usize),
+    /// Appends the numbers of a block, or of any bytes if a block is a single number.
+    decode: fn(&[u8], &mut Vec<f32>),
+    /// Appends the bytes of whole blocks; `None` for a type that is only read.
+    encode: Option<fn(&[f32], &mut Vec<u8>)>,
+    /// The largest distance of a number from its rounded value, relative to the largest number of its block.
+    relative_error: f32,
+}
+
+/// Makes [`TensorType`] from rows: variant, code, file type, name, block, decoder, encoder, relative error.
+macro_rules! tensor_types {
+    ($($kind:ident: $code:literal, $file_type:literal, $name:literal, $block:expr, $decode:expr, $encode:expr, $error:expr;)*) => {
+        /// The number type of a tensor.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "`docs/gguf.md` has the formulas of all of them")]
+        pub enum TensorType {
+            $($kind),*
+        }
+
+        impl TensorType {
+            /// Every type.
+            pub(super) const ALL: &[Self] = &[$(Self::$kind),*];
+
+            fn properties(self) -> &'static Properties {
+                const ROWS: &[Properties] = &[$(Properties {
+                    code: $code,
+                    file_type: $file_type,
+                    name: $name,
+                    block: $block,
+                    decode: $decode,
+                    encode: $encode,
+                    relative_error: $error,
+                }),*];
+                &ROWS[self as usize]
+            }
+        }
+    };
+}
+
+tensor_types! {
+    F32: 0, 0, "F32", (1, 4), blocks::f32s, Some(encode_f32), 0.0;
+    F16: 1, 1, "F16", (1, 2), blocks::f16s, Some(encode_f16), 1.0 / 2048.0;
+    Bf16: 30, 32, "BF16", (1, 2), blocks::bf16s, Some(encode_bf16), 1.0 / 256.0;
+    // Half a quantization step, plus up to 127 times the rounding of the scale itself to an f16.
+    Q8_0: 8, 7, "Q8_0", (BLOCK, 34), blocks::q8_0, Some(encode_q8_0), (0.5 + 127.0 / 2048.0) / 127.0;
+    // A step, since the end of the range opposite to the largest number lacks one, plus the rounding of the scale.
+    Q4_0: 2, 2, "Q4_0", (BLOCK, 18), blocks::q4_0, None, (1.0 + 8.0 / 2048.0) / 8.0;
+    Q5_0: 6, 8, "Q5_0", (BLOCK, 22), blocks::q5_0, None, (1.0 + 16.0 / 2048.0) / 16.0;
+    // Half a step of up to 2/15, plus the rounding of scale and offset.
+    Q4_1: 3, 3, "Q4_1", (BLOCK, 20), blocks::q4_1, None, 1.0 / 15.0 + 3.0 / 2048.0;
+    Q5_1: 7, 9, "Q5_1", (BLOCK, 24), blocks::q5_1, None, 1.0 / 31.0 + 3.0 / 2048.0;
+    // The scales of the following types are fitted to the numbers, and cut off the largest ones: a whole step of the
+    // part of the block with the widest steps, and as much again for the rounding of its scales.
+    Q2K: 10, 10, "Q2_K", (SUPER_BLOCK, 84), blocks::q2_k, None, 4.0 / 3.0;
+    Q3K: 11, 12, "Q3_K", (SUPER_BLOCK, 110), blocks::q3_k, None, 2.0 / 4.0;
+    Q4K: 12, 15, "Q4_K", (SUPER_BLOCK, 144), blocks::q4_k, None, 4.0 / 15.0;
+    Q5K: 13, 17, "Q5_K", (SUPER_BLOCK, 176), blocks::q5_k, None, 4.0 / 31.0;
+    Q6K: 14, 18, "Q6_K", (SUPER_BLOCK, 210), blocks::q6_k, None, 2.0 / 32.0;
+    Iq4Nl: 20, 25, "IQ4_NL", (BLOCK, 18), blocks::iq4_nl, None, 2.0 * 24.0 / 127.0;
+    Iq4Xs: 23, 30, "IQ4_XS", (SUPER_BLOCK, 136), blocks::iq4_xs, None, 2.0 * 24.0 / 127.0;
+    // The largest number is 4 or 6 in steps of up to 2, and one that would be 7.99 is 6.
+    Mxfp4: 39, 38, "MXFP4", (BLOCK, 17), blocks::mxfp4, None, 1.0 / 4.0;
 }
 
 impl TensorType {
-    /// Every type.
-    pub(super) const ALL: [Self; 16] = [
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q2K,
-        Self::Q3K,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4Nl,
-        Self::Iq4Xs,
-        Self::Mxfp4,
-    ];
-
     /// The type with a code in a file; `None` if unsupported.
     pub fn of_code(code: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.code() == code)
-    }
-
-    fn properties(self) -> Properties {
-        let (code, file_type, name, block) = match self {
-            Self::F32 => (0, 0, "F32", (1, 4)),
-            Self::F16 => (1, 1, "F16", (1, 2)),
-            Self::Bf16 => (30, 32, "BF16", (1, 2)),
-            Self::Q8_0 => (8, 7, "Q8_0", (BLOCK, 34)),
-            Self::Q4_0 => (2, 2, "Q4_0", (BLOCK, 18)),
-            Self::Q4_1 => (3, 3, "Q4_1", (BLOCK, 20)),
-            Self::Q5_0 => (6, 8, "Q5_0", (BLOCK, 22)),
-            Self::Q5_1 => (7, 9, "Q5_1", (BLOCK, 24)),
-            Self::Q2K => (10, 10, "Q2_K", (SUPER_BLOCK, 84)),
-            Self::Q3K => (11, 12, "Q3_K", (SUPER_BLOCK, 110)),
-            Self::Q4K => (12, 15, "Q4_K", (SUPER_BLOCK, 144)),
-            Self::Q5K => (13, 17, "Q5_K", (SUPER_BLOCK, 176)),
-            Self::Q6K => (14, 18, "Q6_K", (SUPER_BLOCK, 210)),
-            Self::Iq4Nl => (20, 25, "IQ4_NL", (BLOCK, 18)),
-            Self::Iq4Xs => (23, 30, "IQ4_XS", (SUPER_BLOCK, 136)),
-            Self::Mxfp4 => (39, 38, "MXFP4", (BLOCK, 17)),
-        };
-        Properties { code, file_type, name, block }
+        Self::ALL.iter().copied().find(|kind| kind.code() == code)
     }
 
     /// Its code in a file.
@@ -120,27 +115,18 @@ impl TensorType {
         self.properties().block.1
     }
 
+    /// The largest distance of a number from its rounded value, relative to the largest number of its block.
+    pub(crate) fn relative_error(self) -> f32 {
+        self.properties().relative_error
+    }
+
     /// Appends the numbers of whole blocks to `numbers`.
     pub fn decode(self, bytes: &[u8], numbers: &mut Vec<f32>) {
-        let decode = match self {
-            Self::F32 => return numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
-            Self::F16 => return numbers.extend(halves(bytes).map(|bits| f16::from_bits(bits).to_f32())),
-            Self::Bf16 => return numbers.extend(halves(bytes).map(|bits| bf16::from_bits(bits).to_f32())),
-            Self::Q8_0 => blocks::q8_0,
-            Self::Q4_0 => blocks::q4_0,
-            Self::Q4_1 => blocks::q4_1,
-            Self::Q5_0 => blocks::q5_0,
-            Self::Q5_1 => blocks::q5_1,
-            Self::Q2K => blocks::q2_k,
-            Self::Q3K => blocks::q3_k,
-            Self::Q4K => blocks::q4_k,
-            Self::Q5K => blocks::q5_k,
-            Self::Q6K => blocks::q6_k,
-            Self::Iq4Nl => blocks::iq4_nl,
-            Self::Iq4Xs => blocks::iq4_xs,
-            Self::Mxfp4 => blocks::mxfp4,
-        };
-        bytes.chunks_exact(self.block_bytes()).for_each(|block| decode(block, numbers));
+        let Properties { block: (length, n_bytes), decode, .. } = self.properties();
+        match length {
+            1 => decode(bytes, numbers),
+            _ => bytes.chunks_exact(*n_bytes).for_each(|block| decode(block, numbers)),
+        }
     }
 
     /// Appends the bytes of whole blocks to `bytes`.
@@ -148,13 +134,31 @@ impl TensorType {
     /// # Panics
     /// For read-only types.
     pub fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
-        match self {
-            Self::F32 => put(numbers, bytes, f32::to_le_bytes),
-            Self::F16 => put(numbers, bytes, |x| f16::from_f32(x).to_le_bytes()),
-            Self::Bf16 => put(numbers, bytes, |x| bf16::from_f32(x).to_le_bytes()),
-            Self::Q8_0 => numbers.chunks_exact(BLOCK).for_each(|block| encode_q8_0(block, bytes)),
-            _ => panic!("{} is only read", self.name()),
-        }
+        let encode = self.properties().encode.unwrap_or_else(|| panic!("{} is only read", self.name()));
+        encode(numbers, bytes);
+    }
+}
+
+fn encode_f32(numbers: &[f32], bytes: &mut Vec<u8>) {
+    put(numbers, bytes, f32::to_le_bytes);
+}
+
+fn encode_f16(numbers: &[f32], bytes: &mut Vec<u8>) {
+    put(numbers, bytes, |x| f16::from_f32(x).to_le_bytes());
+}
+
+fn encode_bf16(numbers: &[f32], bytes: &mut Vec<u8>) {
+    put(numbers, bytes, |x| bf16::from_f32(x).to_le_bytes());
+}
+
+fn encode_q8_0(numbers: &[f32], bytes: &mut Vec<u8>) {
+    for block in numbers.chunks_exact(BLOCK) {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let d = largest / 127.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        bytes.extend(f16::from_f32(d).to_le_bytes());
+        #[allow(clippy::cast_possible_truncation, reason = "from -127 to 127")]
+        bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).cast_unsigned()));
     }
 }
 
@@ -163,19 +167,6 @@ fn put<const N: usize>(numbers: &[f32], bytes: &mut Vec<u8>, encode: impl Fn(f32
     bytes.resize(start + N * numbers.len(), 0);
     let (chunks, _) = bytes[start..].as_chunks_mut();
     chunks.iter_mut().zip(numbers).for_each(|(chunk, number)| *chunk = encode(*number));
-}
-
-fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
-    bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes))
-}
-
-fn encode_q8_0(block: &[f32], bytes: &mut Vec<u8>) {
-    let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-    let d = largest / 127.0;
-    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    bytes.extend(f16::from_f32(d).to_le_bytes());
-    #[allow(clippy::cast_possible_truncation, reason = "from -127 to 127")]
-    bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).cast_unsigned()));
 }
 
 #[cfg(test)]
@@ -196,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_8_bits_is_worked_out_by_hand() {
+    fn q8_0_matches_blocks_worked_out_by_hand() {
         // The largest is 127 steps of 0.5.
         let mut numbers = [0.0_f32; 64];
         numbers[0] = 63.5;
@@ -211,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_4_bits_are_worked_out_by_hand() {
+    fn q4_0_and_q4_1_match_blocks_worked_out_by_hand() {
         let quants: Vec<u8> = (0..16).map(|i| i | (15 - i) << 4).collect();
         let q4_0 = [&0x3c00_u16.to_le_bytes(), &quants[..]].concat(); // 1
         let expected = (0..16_u8).chain((0..16).rev());

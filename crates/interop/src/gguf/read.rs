@@ -229,7 +229,7 @@ impl TensorInfo {
 
 /// The names of the supported tensor types.
 fn supported() -> String {
-    let names = TensorType::ALL.map(TensorType::name);
+    let names: Vec<&str> = TensorType::ALL.iter().map(|kind| kind.name()).collect();
     let (last, others) = names.split_last().expect("several types");
     format!("{} and {last}", others.join(", "))
 }
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(metadata.floats("test.floats").unwrap().unwrap(), [0.5, -1e-6]);
         let all = numbers(&gguf.tensors["F32"]);
         let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
-        for name in TensorType::ALL.map(TensorType::name) {
+        for name in TensorType::ALL.iter().map(|kind| kind.name()) {
             let tensor = &gguf.tensors[name];
             let decoded = &gguf.tensors[&format!("{name}.decoded")];
             assert_eq!((tensor.kind.name(), tensor.numbers.shape()), (name, decoded.numbers.shape()));

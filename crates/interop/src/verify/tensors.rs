@@ -160,31 +160,7 @@ impl From<Dtype> for Rounding {
 
 impl From<TensorType> for Rounding {
     fn from(dtype: TensorType) -> Self {
-        let relative_error = match dtype {
-            TensorType::F32 => 0.0,
-            TensorType::F16 => 1.0 / 2048.0,
-            TensorType::Bf16 => 1.0 / 256.0,
-            // Half a quantization step, plus up to 127 times the rounding of the scale itself to an f16.
-            TensorType::Q8_0 => (0.5 + 127.0 / 2048.0) / 127.0,
-            // A step, since the end of the range opposite to the largest number lacks one, plus the rounding of the
-            // scale.
-            TensorType::Q4_0 => (1.0 + 8.0 / 2048.0) / 8.0,
-            TensorType::Q5_0 => (1.0 + 16.0 / 2048.0) / 16.0,
-            // Half a step of up to 2/15, plus the rounding of scale and offset.
-            TensorType::Q4_1 => 1.0 / 15.0 + 3.0 / 2048.0,
-            TensorType::Q5_1 => 1.0 / 31.0 + 3.0 / 2048.0,
-            // The largest number is 4 or 6 in steps of up to 2, and one that would be 7.99 is 6.
-            TensorType::Mxfp4 => 1.0 / 4.0,
-            // The scales of the others are fitted to the numbers, and cut off the largest ones: a whole step of the
-            // part of the block with the widest steps, and as much again for the rounding of its scales.
-            TensorType::Q2K => 4.0 / 3.0,
-            TensorType::Q3K => 2.0 / 4.0,
-            TensorType::Q4K => 4.0 / 15.0,
-            TensorType::Q5K => 4.0 / 31.0,
-            TensorType::Q6K => 2.0 / 32.0,
-            TensorType::Iq4Nl | TensorType::Iq4Xs => 2.0 * 24.0 / 127.0,
-        };
-        Self { dtype: dtype.name(), block: dtype.block_len(), relative_error }
+        Self { dtype: dtype.name(), block: dtype.block_len(), relative_error: dtype.relative_error() }
     }
 }
 
