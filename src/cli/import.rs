@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::args::program;
 use super::print::note;
 use crate::format::{grouped, shell_word};
-use crate::interop::{self, Family, Source};
+use crate::interop::{self, Family, ForeignModel};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => download(name)?,
         None => args.model.clone(),
     };
-    let source = Source::open(&path)?;
+    let source = ForeignModel::open(&path)?;
     let imported = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
     let [parameters, vocabulary, context] =
         [imported.n_parameters, imported.vocab_size, imported.config.model.context_length].map(|n| grouped(n as u64));

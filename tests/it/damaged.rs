@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tinderbox::interop::gguf::{self, TensorType};
-use tinderbox::interop::{self, InteropError, Outgoing, Source};
+use tinderbox::interop::{self, ForeignModel, InteropError, Outgoing};
 
 use crate::allocations::most_held;
 use crate::damage::{cases, damaged, damages};
@@ -49,7 +49,7 @@ impl Victim {
     fn open(&self, bytes: &[u8]) -> Result<(), InteropError> {
         fs::write(&self.file, bytes).expect("written");
         let (most, opened) = most_held(|| -> Result<(), InteropError> {
-            let source = Source::open(&self.path)?;
+            let source = ForeignModel::open(&self.path)?;
             interop::import(&source, "there", &self.folder.path("again"), true).map(drop)
         });
         let allowed = 40 * self.bytes.len() + (1 << 20);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tinderbox::interop::gguf::{self, TensorType};
-use tinderbox::interop::{Outgoing, Source, hf};
+use tinderbox::interop::{ForeignModel, Outgoing, hf};
 use tinderbox::model::Dtype;
 
 use crate::fixtures::{Folder, Model, Ran, Started, bits, families, files, import};
@@ -21,7 +21,7 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
         let outgoing = Outgoing::open(&run).unwrap_or_else(|error| panic!("{family}: {error}"));
         let to = folder.path("hf");
         hf::export(&outgoing, Dtype::F32, &to, false).unwrap_or_else(|error| panic!("{family}: {error}"));
-        let back = Source::open(&to).unwrap_or_else(|error| panic!("{family}: {error}"));
+        let back = ForeignModel::open(&to).unwrap_or_else(|error| panic!("{family}: {error}"));
         assert_eq!(back.config, came.config, "{family}");
         assert!(bits(&back) == bits(&came), "{family}");
         assert_eq!(back.tokenizer.json, came.tokenizer.json, "{family}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::interop::layout::ForeignTensor;
-use tinderbox::interop::{Source, convert};
+use tinderbox::interop::{ForeignModel, convert};
 use tinderbox::model::parameters;
 use tinderbox::model::probe::{Probe, Site};
 use tinderbox::model::{Gpt, LazyTensor};
@@ -16,8 +16,8 @@ use crate::fixtures::{Fixture, TOLERANCE, expect_close, families, fixture, host}
 use crate::parity::checked_gradients;
 
 /// The model in a folder, and the results of transformers for it.
-fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
-    let source = Source::open(&fixture(name)).expect("a model");
+fn open(name: &str, device: &Device) -> (ForeignModel, Gpt, Fixture) {
+    let source = ForeignModel::open(&fixture(name)).expect("a model");
     let mut ours = source.parameters().expect("all its tensors");
     let gpt = Gpt::zeros(&source.config, source.vocab_size(), device);
     let gpt = parameters::assign(gpt, |path, _| ours.remove(path)?.read().ok()).expect("all our parameters");

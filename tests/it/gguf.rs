@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use tinderbox::config::ModelConfig;
 use tinderbox::interop::gguf::{self, TensorType};
-use tinderbox::interop::{self, InteropError, Outgoing, Source};
+use tinderbox::interop::{self, ForeignModel, InteropError, Outgoing};
 
 use crate::fixtures::{Folder, Model, bits, characters, families, import};
 
@@ -16,8 +16,8 @@ fn export(run: &Path, numbers: TensorType, file: &Path) -> Result<PathBuf, Inter
     gguf::export(&Outgoing::open(run)?, numbers, file, false)
 }
 
-fn open(file: &Path) -> Source {
-    Source::open(file).unwrap_or_else(|error| panic!("{error}"))
+fn open(file: &Path) -> ForeignModel {
+    ForeignModel::open(file).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use tinderbox::interop::layout::ForeignTensor;
-use tinderbox::interop::{Family, Source};
+use tinderbox::interop::{Family, ForeignModel};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::{Folder, Held, Model, bits, characters, families};
@@ -130,7 +130,7 @@ fn links_may_not_leave_the_folder_but_in_a_cache_of_the_hub() {
         fs::copy(other.path().join(file), blobs.join(file)).expect("copied");
         symlink(Path::new("../../blobs").join(file), snapshot.join(file)).expect("linked");
     }
-    let source = Source::open(&snapshot).unwrap_or_else(|error| panic!("{error}"));
+    let source = ForeignModel::open(&snapshot).unwrap_or_else(|error| panic!("{error}"));
     assert!(bits(&source) == bits(&other.open()));
 }
 

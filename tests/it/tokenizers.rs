@@ -162,7 +162,7 @@ fn pieces_can_be_read() {
 
 #[test]
 fn texts_can_be_cut_where_it_is_known_to_be_safe() {
-    let cut = |name, text: &str| file(name).cut(text);
+    let cut = |name, text: &str| file(name).safe_split(text);
     assert_eq!(cut("trained", "one two. \n"), Some(8));
     assert_eq!(cut("trained", "one"), None);
     assert_eq!(cut("trained", ""), None);
@@ -174,7 +174,7 @@ fn texts_can_be_cut_where_it_is_known_to_be_safe() {
     assert_eq!(cut("unigram", "one two\n"), Some(3));
     assert_eq!(cut("llama2", "one two\n"), None);
     assert_eq!(cut("wordpiece", "one two\n"), Some(3));
-    assert_eq!(Tokenizer::byte().cut("\u{e9}"), Some(2));
+    assert_eq!(Tokenizer::byte().safe_split("\u{e9}"), Some(2));
 }
 
 /// Texts that tokenizers stumble over.
@@ -221,7 +221,7 @@ proptest! {
     fn a_text_that_is_cut_has_the_ids_of_the_whole(text in any_text(), more in any_text()) {
         for (name, tokenizer) in all() {
             let whole = text.clone() + &more;
-            let (Some(at), Some(whole_ids)) = (tokenizer.cut(&text), ids(tokenizer, &whole)) else {
+            let (Some(at), Some(whole_ids)) = (tokenizer.safe_split(&text), ids(tokenizer, &whole)) else {
                 continue;
             };
             prop_assert!(at > 0);

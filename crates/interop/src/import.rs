@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Family, InteropError, Source};
-use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
+use super::{Family, ForeignModel, InteropError};
 use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
+use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, DataConfig, TrainConfig};
 use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 
@@ -33,7 +33,7 @@ pub struct Imported {
 ///
 /// # Errors
 /// If its parts do not fit together, or the run cannot be written.
-pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
+pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
     RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before reading gigabytes
     let tokenizer = tokenizer(source)?;
     let config = config(source, &tokenizer, root)?;
@@ -57,7 +57,7 @@ fn in_the_way(error: RunError) -> InteropError {
     }
 }
 
-fn tokenizer(source: &Source) -> Result<Tokenizer, InteropError> {
+fn tokenizer(source: &ForeignModel) -> Result<Tokenizer, InteropError> {
     let path = source.path.join(layout::TOKENIZER);
     // Even an empty config: without it, no text gets a BOS token.
     let config = source.tokenizer.config.clone().unwrap_or_else(|| "{}".to_owned());
@@ -71,7 +71,7 @@ fn tokenizer(source: &Source) -> Result<Tokenizer, InteropError> {
     Ok(tokenizer)
 }
 
-fn config(source: &Source, tokenizer: &Tokenizer, root: &Path) -> Result<Config, InteropError> {
+fn config(source: &ForeignModel, tokenizer: &Tokenizer, root: &Path) -> Result<Config, InteropError> {
     let padded = (source.vocab_size() > tokenizer.vocab_size()).then(|| source.vocab_size());
     let path = root.join(layout::TOKENIZER);
     let path = if path.to_str().is_some() { path } else { PathBuf::from(layout::TOKENIZER) };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::Family;
-use tinderbox_model::{Parameter, Role};
 use tinderbox_model::config::ModelConfig;
+use tinderbox_model::{Parameter, Role};
 
 /// The naming scheme of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

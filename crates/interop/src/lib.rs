@@ -1,7 +1,7 @@
 //! Imports models of other projects as runs, and exports runs as models that other projects can read.
 //!
 //! A [`Family`] says which keys of `[model]` other projects support and how they write them, a [`layout`] maps its
-//! tensors to columns of our parameters, and [`convert`] applies the layout. A [`Source`] is an opened model, a Hugging Face folder (`hf`) or a
+//! tensors to columns of our parameters, and [`convert`] applies the layout. A [`ForeignModel`] is an opened model, a Hugging Face folder (`hf`) or a
 //! llama.cpp file (`gguf`). Nothing here prints.
 
 #![cfg_attr(
@@ -14,6 +14,7 @@ mod adapter;
 pub mod convert;
 mod error;
 mod families;
+mod foreign_model;
 pub mod gguf;
 pub mod hf;
 #[cfg(feature = "hub")]
@@ -21,14 +22,13 @@ pub mod hub;
 mod import;
 pub mod layout;
 mod outgoing;
-mod source;
 mod tokens;
 pub mod verify;
 
 pub use adapter::{import_adapters, open_adapters};
 pub use error::InteropError;
 pub use families::Family;
+pub use foreign_model::{ForeignModel, TokenizerFiles};
 pub use import::{Imported, import};
 pub use layout::Naming;
 pub use outgoing::Outgoing;
-pub use source::{Source, TokenizerFiles};

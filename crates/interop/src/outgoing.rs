@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::convert::{self, Tensors};
 use super::layout::{Naming, layout};
 use super::{Family, InteropError};
-use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_model::config::ModelConfig;
+use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_train::config::Config;
 use tinderbox_train::run::{Checkpoint, RunDir, TrainState, locate};
 

@@ -17,9 +17,7 @@ use burn::tensor::Device;
 use crate::format::grouped;
 use crate::inspect::ScoredHeads;
 use crate::model::disk::{remove_left_over, write_atomically};
-use crate::run::{
-    self, BeforeAndAfter, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout,
-};
+use crate::run::{self, BeforeAndAfter, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout};
 use crate::view::{self, HeadHistory};
 pub use comparison::Comparison;
 use measured::Measured;

@@ -28,8 +28,8 @@ use crate::InteropError;
 use crate::gguf::{self, ArchitectureKeys};
 use crate::hf::Key;
 use crate::layout::TensorNames;
-use tinderbox_model::section::Section;
 use tinderbox_model::config::{ModelConfig, RopeScaling};
+use tinderbox_model::section::Section;
 
 /// A model family.
 pub struct Family {

@@ -5,17 +5,18 @@ use std::path::Path;
 
 use super::TensorType;
 use super::read::Gguf;
+use super::split;
 use super::vocab::Vocab;
 use super::{rope_freqs, settings};
-use crate::{InteropError, Naming, Source};
+use crate::{ForeignModel, InteropError, Naming};
 use tinderbox_model::config::GenerateConfig;
 
 /// Opens the file at `path`. Its tensors are read on demand.
 ///
 /// # Errors
 /// If it is damaged, or holds an unsupported model, vocabulary or tensor type.
-pub fn open(path: &Path) -> Result<Source, InteropError> {
-    let Gguf { metadata, mut tensors } = Gguf::open(path)?;
+pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
+    let Gguf { metadata, mut tensors } = split::open(path)?;
     let (family, config) = settings::read(&metadata, &tensors)?;
     let document_separator = settings::document_separator(&metadata)?;
     let vocab = Vocab::read(&metadata)?;
@@ -25,7 +26,7 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
     rope_freqs::LONGROPE.into_iter().chain([rope_freqs::TENSOR]).for_each(|name| drop(tensors.remove(name)));
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, tensor.numbers)).collect();
     let path = path.to_owned();
-    Ok(Source { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, generate, tensors })
+    Ok(ForeignModel { path, family, naming: Naming::Gguf, config, tokenizer, document_separator, generate, tensors })
 }
 
 /// The number types of the file at `path`, by tensor.
@@ -33,5 +34,5 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
 /// # Errors
 /// If its header is damaged.
 pub(crate) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
-    Ok(Gguf::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
+    Ok(split::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
 }

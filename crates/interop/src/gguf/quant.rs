@@ -67,10 +67,10 @@ tensor_types! {
     Q8_0: 8, 7, "Q8_0", (BLOCK, 34), blocks::q8_0, Some(encode_q8_0), (0.5 + 127.0 / 2048.0) / 127.0;
     // A step, since the end of the range opposite to the largest number lacks one, plus the rounding of the scale.
     Q4_0: 2, 2, "Q4_0", (BLOCK, 18), blocks::q4_0, None, (1.0 + 8.0 / 2048.0) / 8.0;
-    Q5_0: 6, 8, "Q5_0", (BLOCK, 22), blocks::q5_0, None, (1.0 + 16.0 / 2048.0) / 16.0;
     // Half a step of up to 2/15, plus the rounding of scale and offset.
     Q4_1: 3, 3, "Q4_1", (BLOCK, 20), blocks::q4_1, None, 1.0 / 15.0 + 3.0 / 2048.0;
-    Q5_1: 7, 9, "Q5_1", (BLOCK, 24), blocks::q5_1, None, 1.0 / 31.0 + 3.0 / 2048.0;
+    Q5_0: 6, 8, "Q5_0", (BLOCK, 22), blocks::q5_0, None, (1.0 + 16.0 / 2048.0) / 16.0; // as Q4_0
+    Q5_1: 7, 9, "Q5_1", (BLOCK, 24), blocks::q5_1, None, 1.0 / 31.0 + 3.0 / 2048.0; // as Q4_1
     // The scales of the following types are fitted to the numbers, and cut off the largest ones: a whole step of the
     // part of the block with the widest steps, and as much again for the rounding of its scales.
     Q2K: 10, 10, "Q2_K", (SUPER_BLOCK, 84), blocks::q2_k, None, 4.0 / 3.0;

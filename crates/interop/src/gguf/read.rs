@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::metadata::Metadata;
+use super::quant::TensorType;
 use super::reader::Reader;
 use super::value::Value;
-use super::{TensorType, split};
 use crate::InteropError;
 use crate::error::damaged;
 use tinderbox_model::{LazyTensor, Sink};
@@ -19,10 +19,10 @@ pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 pub(super) const ALIGNMENT: u64 = 32;
 /// ggml's limit on the dimensions of a tensor.
 const MAX_DIMENSIONS: u32 = 4;
-/// Approximate bytes of a tensor in memory besides its numbers.
+/// The size of the pieces in which a tensor is read, in bytes.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// An open file whose header was read.
+/// An open file whose header was read, or all files of a split model.
 #[derive(Debug)]
 pub struct Gguf {
     /// Its settings.
@@ -40,26 +40,12 @@ pub struct StoredTensor {
     pub numbers: LazyTensor,
 }
 
-/// A file as it is, which may be one of several of a model.
-pub(super) struct Part {
-    pub(super) values: BTreeMap<String, Value>,
-    pub(super) tensors: BTreeMap<String, StoredTensor>,
-}
-
 impl Gguf {
-    /// Reads the header of the file at `path`, and those of the other files of a model that is split into several.
+    /// Reads the header of the file at `path`, which may be one of several of a model.
     ///
     /// # Errors
-    /// If one of them cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor
-    /// types.
-    pub fn open(path: &Path) -> Result<Self, InteropError> {
-        split::whole(path, Part::open(path)?)
-    }
-}
-
-impl Part {
-    /// Reads the header of the file at `path`.
-    pub(super) fn open(path: &Path) -> Result<Self, InteropError> {
+    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
+    pub(super) fn read(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;
         let found = file.metadata().map_err(cannot_read)?;
@@ -83,7 +69,7 @@ impl Part {
             (name, StoredTensor { kind, numbers })
         };
         let tensors = infos.into_iter().map(stored).collect();
-        Ok(Self { values, tensors })
+        Ok(Self { metadata: Metadata::new(path, values), tensors })
     }
 }
 
@@ -300,7 +286,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("model.gguf");
         fs::write(&path, bytes).expect("written");
-        Gguf::open(&path)
+        Gguf::read(&path)
     }
 
     #[test]
@@ -324,7 +310,7 @@ mod tests {
 
     #[test]
     fn values_and_tensors_of_gguf_py_are_read() {
-        let gguf = Gguf::open(Path::new("../../tests/fixtures/gguf/types.gguf")).expect("a fixture");
+        let gguf = Gguf::read(Path::new("../../tests/fixtures/gguf/types.gguf")).expect("a fixture");
         let metadata = &gguf.metadata;
         for (key, expected) in [
             ("uint8", 200.0),
@@ -368,7 +354,7 @@ mod tests {
         let path = dir.path().join("model.gguf");
         let long = tensor("long", TensorType::F32, [3, CHUNK_BYTES / 8 + 1]);
         write_file(&path, &[], std::slice::from_ref(&long));
-        let stored = &Gguf::open(&path).expect("whole").tensors["long"];
+        let stored = &Gguf::read(&path).expect("whole").tensors["long"];
         assert!(stored.numbers.read().expect("read") == long.tensor.read().expect("read"));
         // Blocks are complete however the values are split into pieces.
         let all: Vec<f32> = (0..320).map(|i| i as f32).collect();
@@ -381,7 +367,7 @@ mod tests {
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
         TensorType::Q8_0.encode(&all, &mut bytes);
         TensorType::Q8_0.decode(&bytes, &mut expected);
-        assert_eq!(numbers(&Gguf::open(&in_pieces).expect("whole").tensors["x"]), expected);
+        assert_eq!(numbers(&Gguf::read(&in_pieces).expect("whole").tensors["x"]), expected);
         File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
         assert_eq!(stored.numbers.read().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

@@ -5,8 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::metadata::Metadata;
-use super::read::{Gguf, Part};
+use super::read::Gguf;
 use crate::InteropError;
 use crate::error::damaged;
 
@@ -26,13 +25,16 @@ pub(crate) fn names(name: &str) -> Option<Vec<String>> {
     (1..=n).contains(&number).then(|| (1..=n).map(|part| format!("{stem}-{part:05}-of-{count}.gguf")).collect())
 }
 
-/// The whole model of the file at `path`, which was read: the file itself, unless it says that it is one of several.
-pub(super) fn whole(path: &Path, part: Part) -> Result<Gguf, InteropError> {
-    let Part { values, tensors } = part;
-    let metadata = Metadata::new(path, values);
-    match metadata.count(COUNT)? {
+/// Reads the header of the file at `path`, and those of the other files if the model is split.
+///
+/// # Errors
+/// If one of them is missing or cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported
+/// tensor types.
+pub(super) fn open(path: &Path) -> Result<Gguf, InteropError> {
+    let file = Gguf::read(path)?;
+    match file.metadata.count(COUNT)? {
         Some(n @ 2..) => join(path, n),
-        _ => Ok(Gguf { metadata, tensors }),
+        _ => Ok(file),
     }
 }
 
@@ -55,8 +57,7 @@ fn join(path: &Path, n: usize) -> Result<Gguf, InteropError> {
     }
     let (mut whole, mut expected) = (None::<Gguf>, None);
     for (number, path) in paths.iter().enumerate() {
-        let Part { values, tensors } = Part::open(path)?;
-        let metadata = Metadata::new(path, values);
+        let Gguf { metadata, tensors } = Gguf::read(path)?;
         let said = [metadata.count(NUMBER)?, metadata.count(COUNT)?];
         if said != [Some(number), Some(n)] {
             return Err(damaged(
@@ -94,7 +95,7 @@ mod tests {
     use tinderbox_model::LazyTensor;
 
     #[test]
-    fn the_parts_are_named_by_number() {
+    fn names_lists_all_parts() {
         let expected = ["a-of-00001-of-00002.gguf", "a-of-00002-of-00002.gguf"].map(str::to_owned);
         assert_eq!(names("a-of-00002-of-00002.gguf"), Some(expected.to_vec()));
         for other in ["a.gguf", "a-00001-of-00002", "a-1-of-2.gguf", "a-00003-of-00002.gguf", "a-00000-of-00002.gguf"] {
@@ -115,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn any_part_leads_to_the_whole_model() {
+    fn open_joins_parts_from_any_of_them() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let paths = [(0, "a"), (1, "b"), (2, "c")].map(|(number, name)| part(folder.path(), number, number, name));
         for path in &paths {
-            let whole = Gguf::open(path).expect("all parts are there");
+            let whole = open(path).expect("all parts are there");
             assert_eq!(whole.metadata.count("a.key").expect("a count"), Some(7));
             let firsts: Vec<f32> =
                 whole.tensors.values().map(|tensor| tensor.numbers.read().expect("read").values[0]).collect();
             assert_eq!(firsts, [0.0, 1.0, 2.0]);
         }
-        let error = |path: &Path| Gguf::open(path).expect_err("not whole").to_string();
+        let error = |path: &Path| open(path).expect_err("not whole").to_string();
         part(folder.path(), 2, 2, "b");
         assert!(error(&paths[0]).contains("another part has the tensor `b` too"), "{}", error(&paths[0]));
         part(folder.path(), 2, 1, "c");

@@ -12,11 +12,11 @@ use crate::adapter::{ForeignAdapter, adapters_of, to_ours, to_theirs};
 use crate::error::{cannot_read, cannot_write, damaged};
 use crate::layout::{ForeignTensor, layout};
 use crate::{Family, InteropError, Naming, Outgoing};
-use tinderbox_model::parameters::HostTensor;
-use tinderbox_model::{Dtype, LazyTensor, Parameter};
 use tinderbox_model::config::ModelConfig;
-use tinderbox_train::run::Adapters;
+use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::tensor_file::write_as;
+use tinderbox_model::{Dtype, LazyTensor, Parameter};
+use tinderbox_train::run::Adapters;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

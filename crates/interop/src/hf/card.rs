@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::{InteropError, Outgoing};
-use tinderbox_train::config::ValSplit;
 use tinderbox_model::format::{compact, grouped};
+use tinderbox_train::config::ValSplit;
 use tinderbox_train::run::{Curves, RunInfo};
 
 /// The most rows of the table of losses.

@@ -49,13 +49,13 @@ pub(super) fn document_separator(map: &Map<String, Value>) -> Option<String> {
 
 /// The ids of the BOS and EOS tokens, `null` if there are none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct BosEos {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
 }
 
 /// The content of `config.json`.
-pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: Ends) -> Value {
+pub(super) fn write(model: &Outgoing, dtype: Dtype, ends: BosEos) -> Value {
     let mut config = Map::new();
     for key in (model.family.hf.keys)() {
         key.write(model.model(), &mut config);

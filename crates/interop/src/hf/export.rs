@@ -6,15 +6,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::config::{self, Ends};
+use super::config::{self, BosEos};
 use super::manifest::{self, MANIFEST};
 use super::{CONFIG, GENERATION, WEIGHTS, card, generation, pretty};
 use crate::error::{cannot_read, cannot_write};
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::Dtype;
 use tinderbox_model::disk::{PartialDir, write_synced};
-use tinderbox_train::run::layout::LOSS_SVG;
 use tinderbox_model::tensor_file::write_as;
+use tinderbox_train::run::layout::LOSS_SVG;
 
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///
@@ -73,7 +73,7 @@ fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
 }
 
 fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path, text: WriteText<'_>) -> Result<(), InteropError> {
-    let ends = Ends { bos: model.tokenizer.bos_token(), eos: model.tokenizer.end_of_text() };
+    let ends = BosEos { bos: model.tokenizer.bos_token(), eos: model.tokenizer.end_of_text() };
     text(CONFIG, &pretty(&config::write(model, dtype, ends)))?;
     text(GENERATION, &pretty(&generation::write(&model.config.generate, ends)))?;
     text("tokenizer.json", &model.tokenizer.to_json())?;

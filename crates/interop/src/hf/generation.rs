@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::ConfigJson;
-use super::config::Ends;
+use super::config::BosEos;
 use tinderbox_model::config::GenerateConfig;
 
 /// The keys that mean the same in both, all of them numbers.
@@ -48,7 +48,7 @@ fn default(key: &str) -> f64 {
 }
 
 /// The content of `generation_config.json`: the run's default sampling settings.
-pub(super) fn write(generate: &GenerateConfig, ends: Ends) -> Value {
+pub(super) fn write(generate: &GenerateConfig, ends: BosEos) -> Value {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, .. } = *generate;
     let eos = match &generate.stop_token_ids[..] {
         [] => json!(ends.eos),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let ends = Ends { bos: None, eos: Some(2) };
+        let ends = BosEos { bos: None, eos: Some(2) };
         let config = json!({"vocab_size": 10});
         for generate in [
             GenerateConfig { stop_token_ids: vec![2], ..GenerateConfig::default() },

@@ -26,7 +26,7 @@ pub(crate) use key::Key;
 pub(crate) use rope::read_rope_by_type;
 
 use super::layout::Naming;
-use super::{InteropError, Source};
+use super::{ForeignModel, InteropError};
 
 pub(super) const CONFIG: &str = "config.json";
 /// How the model writes: the tokens that end its texts, and settings of sampling.
@@ -38,7 +38,7 @@ pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Opens a folder. The values of its tensors are read on demand.
-pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
+pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let folder = Folder::open(path)?;
     let Some(map) = folder.json(CONFIG)? else {
         let hint = match folder.files_with_extension("gguf")?.first() {
@@ -58,7 +58,7 @@ pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
     let generate = generation::read(&map, &folder.json(GENERATION)?.unwrap_or_default())
         .map_err(|problems| InteropError::Unsupported { path: path.join(GENERATION), problems })?;
     let path = path.to_owned();
-    Ok(Source { path, family, naming: Naming::Hf, config, tokenizer, document_separator, generate, tensors })
+    Ok(ForeignModel { path, family, naming: Naming::Hf, config, tokenizer, document_separator, generate, tensors })
 }
 
 /// The command that writes the model `from`, a folder or a name, in files that can be read here.

@@ -14,7 +14,7 @@ pub(crate) const SPACE: char = '\u{2581}';
 
 /// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
+pub struct VocabToken {
     /// Its spelling in the vocabulary.
     pub text: String,
     /// Its kind.
@@ -47,7 +47,7 @@ impl TokenKind {
     }
 }
 
-impl Token {
+impl VocabToken {
     /// Whether it is matched verbatim in text.
     pub(crate) fn is_added(&self) -> bool {
         matches!(self.kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown)
@@ -68,7 +68,7 @@ pub(crate) struct Parts {
 ///
 /// # Errors
 /// The reason, if a token is there twice or the parts do not fit together.
-pub(crate) fn tokenizer_json(tokens: &[Token], parts: Parts) -> Result<String, String> {
+pub(crate) fn tokenizer_json(tokens: &[VocabToken], parts: Parts) -> Result<String, String> {
     let mut known = HashSet::new();
     if let Some(twice) = tokens.iter().find(|token| !known.insert(token.text.as_str())) {
         return Err(format!("the token {:?} is in its vocabulary twice", twice.text));
@@ -85,7 +85,7 @@ pub(crate) fn tokenizer_json(tokens: &[Token], parts: Parts) -> Result<String, S
 }
 
 /// The model BPE with these tokens, by id, and these settings.
-pub(crate) fn bpe(tokens: &[Token], settings: Value) -> Value {
+pub(crate) fn bpe(tokens: &[VocabToken], settings: Value) -> Value {
     let inside = tokens[..n_inside(tokens)].iter().enumerate();
     let inside = inside.filter(|(_, token)| token.kind != TokenKind::Unused);
     let vocab: BTreeMap<&str, usize> = inside.map(|(id, token)| (token.text.as_str(), id)).collect();
@@ -101,7 +101,7 @@ pub(crate) fn bpe(tokens: &[Token], settings: Value) -> Value {
 }
 
 /// The added tokens, which are matched verbatim in text.
-fn added_tokens(tokens: &[Token], matches_normalized: bool) -> Vec<Value> {
+fn added_tokens(tokens: &[VocabToken], matches_normalized: bool) -> Vec<Value> {
     let added = (0_u32..).zip(tokens).filter(|(_, token)| token.is_added()).map(|(id, token)| {
         let special = token.kind != TokenKind::UserDefined;
         json!({
@@ -114,10 +114,10 @@ fn added_tokens(tokens: &[Token], matches_normalized: bool) -> Vec<Value> {
 
 /// The number of tokens in the model's vocabulary. The library numbers other added tokens consecutively after it:
 /// trailing ones can be left out, if there is no gap before or among them.
-fn n_inside(tokens: &[Token]) -> usize {
-    let is_unused = |token: &Token| token.kind == TokenKind::Unused;
+fn n_inside(tokens: &[VocabToken]) -> usize {
+    let is_unused = |token: &VocabToken| token.kind == TokenKind::Unused;
     let last = tokens.iter().rposition(|token| !token.is_added() && !is_unused(token));
     let (inside, rest) = tokens.split_at(last.map_or(0, |last| last + 1));
-    let has_gap = inside.iter().any(is_unused) || rest.iter().skip_while(|it| it.is_added()).any(Token::is_added);
+    let has_gap = inside.iter().any(is_unused) || rest.iter().skip_while(|it| it.is_added()).any(VocabToken::is_added);
     if has_gap { tokens.len() } else { inside.len() }
 }

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use tokenizers::normalizers::Precompiled;
 
-use super::{Parts, SPACE, Token, TokenKind, bpe, scores};
+use super::{Parts, SPACE, TokenKind, VocabToken, bpe, scores};
 
 /// The changes that are made to a text before it is tokenized.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,9 +23,13 @@ pub(crate) struct Normalization<'a> {
 ///
 /// # Errors
 /// The reason, if the table of characters is malformed.
-pub(crate) fn by_scores(tokens: &[Token], scores: &[f32], normalization: Normalization<'_>) -> Result<Parts, String> {
+pub(crate) fn by_scores(
+    tokens: &[VocabToken],
+    scores: &[f32],
+    normalization: Normalization<'_>,
+) -> Result<Parts, String> {
     // With a prefix, tokens are matched before spaces are replaced: only merges find those that contain a space.
-    let is_merged = |token: &Token| match token.kind {
+    let is_merged = |token: &VocabToken| match token.kind {
         TokenKind::Normal => true,
         TokenKind::UserDefined => normalization.add_space_prefix && token.text.contains(SPACE),
         _ => false,
@@ -44,7 +48,11 @@ pub(crate) fn by_scores(tokens: &[Token], scores: &[f32], normalization: Normali
 ///
 /// # Errors
 /// The reason, if the table of characters is malformed.
-pub(crate) fn unigram(tokens: &[Token], scores: &[f32], normalization: Normalization<'_>) -> Result<Parts, String> {
+pub(crate) fn unigram(
+    tokens: &[VocabToken],
+    scores: &[f32],
+    normalization: Normalization<'_>,
+) -> Result<Parts, String> {
     let unknown = tokens.iter().position(|token| token.kind == TokenKind::Unknown);
     let vocab: Vec<(&str, f32)> = tokens.iter().zip(scores).map(|(token, score)| (&*token.text, *score)).collect();
     normalization.parts(json!({
@@ -53,7 +61,7 @@ pub(crate) fn unigram(tokens: &[Token], scores: &[f32], normalization: Normaliza
 }
 
 /// Whether bytes stand in for characters without a token.
-fn has_bytes(tokens: &[Token]) -> bool {
+fn has_bytes(tokens: &[VocabToken]) -> bool {
     tokens.iter().any(|token| token.kind == TokenKind::Byte)
 }
 

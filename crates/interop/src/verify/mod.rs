@@ -14,10 +14,10 @@ pub use tensors::{TensorComparison, TensorResult};
 
 use super::convert;
 use super::layout::layout;
-use super::{Family, InteropError, Source};
+use super::{Family, ForeignModel, InteropError};
 use tinderbox_model::Gpt;
-use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_model::config::ModelConfig;
+use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_train::run::{Checkpoint, TrainState, locate};
 
 /// The text that both models read if none is given, without characters unknown to a tokenizer.
@@ -61,7 +61,7 @@ pub struct LogitComparison {
 /// # Errors
 /// If one cannot be read, or the run is of another family.
 pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verification, InteropError> {
-    let theirs = Source::open(against)?;
+    let theirs = ForeignModel::open(against)?;
     let located = locate(run)?;
     let config = located.run.config()?;
     let tokenizer = located.run.tokenizer_of_model(&config)?;
@@ -163,7 +163,7 @@ fn ids(tokenizer: &Tokenizer, text: Option<&str>, most: usize) -> Result<Ids, In
     Ok(Ids { text, all, ours })
 }
 
-fn their_ids(theirs: &Source, text: &str) -> Result<Vec<u32>, InteropError> {
+fn their_ids(theirs: &ForeignModel, text: &str) -> Result<Vec<u32>, InteropError> {
     Ok(Tokenizer::from_json(theirs.tokenizer.json.clone(), &theirs.path)?.encode(text)?)
 }
 

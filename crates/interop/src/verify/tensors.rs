@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::convert::Tensors;
 use crate::gguf::TensorType;
 use crate::layout::Naming;
-use crate::{InteropError, Source, gguf};
+use crate::{ForeignModel, InteropError, gguf};
 use tinderbox_model::{Dtype, LazyTensor};
 
 /// The comparison of one tensor.
@@ -54,7 +54,7 @@ pub enum TensorResult {
 }
 
 /// Compares all tensors of both, in name order.
-pub(super) fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorComparison>, InteropError> {
+pub(super) fn compare_all(ours: &Tensors, theirs: &ForeignModel) -> Result<Vec<TensorComparison>, InteropError> {
     let roundings = roundings(theirs)?;
     let names: BTreeSet<&String> = ours.keys().chain(theirs.tensors.keys()).collect();
     let compared = names.into_iter().map(|name| {
@@ -95,7 +95,7 @@ pub(super) fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorC
 }
 
 /// The rounding of each tensor of the file.
-fn roundings(source: &Source) -> Result<BTreeMap<String, Rounding>, InteropError> {
+fn roundings(source: &ForeignModel) -> Result<BTreeMap<String, Rounding>, InteropError> {
     if source.naming == Naming::Gguf {
         let types = gguf::tensor_types(&source.path)?;
         return Ok(types.into_iter().map(|(name, dtype)| (name, dtype.into())).collect());

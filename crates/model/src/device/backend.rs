@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 
-use super::choice::{Adapter, AdapterKind, Api};
+use super::choice::{Adapter, Api};
 #[cfg(feature = "cuda")]
 use super::cuda;
 #[cfg(feature = "wgpu")]
@@ -69,10 +69,4 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
         #[allow(unreachable_patterns, reason = "reached if a backend is left out")]
         _ => Err("its backend is not in this binary".to_owned()),
     }
-}
-
-/// Whether this adapter's driver would crash the program. With the `vulkan` feature, burn compiles kernels to SPIR-V
-/// for every driver that claims to accept it and has no switch to turn that off; Mesa's lavapipe then segfaults.
-pub(super) fn crashes(adapter: &Adapter) -> bool {
-    cfg!(feature = "vulkan") && adapter.kind == AdapterKind::Software && adapter.api == Api::Vulkan
 }

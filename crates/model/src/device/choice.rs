@@ -84,6 +84,12 @@ impl Adapter {
     pub fn spec(&self) -> String {
         format!("{}:{}", self.backend, self.index)
     }
+
+    /// Whether the driver would crash the program. With the `vulkan` feature, burn compiles kernels to SPIR-V for every
+    /// driver that claims to accept it and has no switch to turn that off; Mesa's lavapipe then segfaults.
+    pub(super) fn crashes(&self) -> bool {
+        cfg!(feature = "vulkan") && self.kind == AdapterKind::Software && self.api == Api::Vulkan
+    }
 }
 
 impl fmt::Display for Adapter {

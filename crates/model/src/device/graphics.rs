@@ -10,7 +10,6 @@ use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
-use super::backend;
 use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
@@ -40,7 +39,7 @@ pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
         if found.iter().any(|adapter| adapter.kind.is_gpu()) {
             return found;
         }
-        if software.iter().all(backend::crashes) && !found.is_empty() {
+        if software.iter().all(Adapter::crashes) && !found.is_empty() {
             software = found;
         }
     }

@@ -76,7 +76,7 @@ pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
         }
     };
     let name = adapter.to_string();
-    if backend::crashes(&adapter) {
+    if adapter.crashes() {
         return Err(DeviceError::SoftwareSpirv(name));
     }
     match backend::open(&adapter) {
@@ -159,7 +159,7 @@ fn list_backend(backend: Backend) -> Vec<DeviceListing> {
     let listed = found.into_iter().map(|adapter| DeviceListing {
         device: adapter.spec(),
         backend,
-        unavailable: backend::crashes(&adapter).then(|| spirv.to_owned()),
+        unavailable: adapter.crashes().then(|| spirv.to_owned()),
         name: Some(adapter.name),
         api: Some(adapter.api),
         kind: Some(adapter.kind),

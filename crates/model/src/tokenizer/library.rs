@@ -1,16 +1,16 @@
 //! A tokenizer of the `tokenizers` library, with a fast encoder where there is one.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokenizers::tokenizer::{ModelWrapper, OffsetReferential, OffsetType};
-use tokenizers::{AddedToken, DecoderWrapper, Model, PreTokenizer, Tokenizer};
+use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizer, Tokenizer};
 
-use super::companion::prepended;
-use super::cut::Cuts;
+use super::byte_alphabet::unspell;
+use super::safe_splits::SafeSplits;
 use super::table::CharacterIds;
-use super::words::{Words, unspell};
+use super::words::{WordEncoder, encode_piece};
 use super::{TokenizerError, TokenizerKind};
 
 /// The largest vocabulary: a file with more ids is damaged, or too large to train a model with.
@@ -43,8 +43,8 @@ pub(super) struct Library {
     /// The bytes of each token, by id, if tokens decode to bytes one by one; empty for an id without a token.
     pub(super) bytes: Option<Vec<Box<[u8]>>>,
     pub(super) encoder: Encoder,
-    /// `None` if no safe cuts are known.
-    pub(super) cuts: Option<Cuts>,
+    /// `None` if no safe splits are known.
+    pub(super) safe_splits: Option<SafeSplits>,
     pub(super) end_of_text: Option<u32>,
     /// The token that post-processing would put before each text.
     pub(super) prepended: Option<u32>,
@@ -57,7 +57,7 @@ pub(super) struct Library {
 pub(super) enum Encoder {
     Bytes,
     Characters(CharacterIds),
-    Words(Box<Words>),
+    Words(Box<WordEncoder>),
     Library,
 }
 
@@ -75,7 +75,7 @@ impl Library {
             .with_truncation(None)
             .map_err(|error| unsupported(error.to_string()))?
             .with_padding(None)
-            .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            .with_post_processor(None::<PostProcessorWrapper>);
         if let ModelWrapper::BPE(bpe) = tokenizer.get_model()
             && bpe.dropout.is_some()
         {
@@ -113,12 +113,12 @@ impl Library {
             TokenizerKind::Byte => Encoder::Bytes,
             TokenizerKind::Char => Encoder::Characters(CharacterIds::of(&tokenizer)),
             TokenizerKind::Bpe | TokenizerKind::File => {
-                Words::of(&tokenizer, &added).map_or(Encoder::Library, |words| Encoder::Words(Box::new(words)))
+                WordEncoder::of(&tokenizer, &added).map_or(Encoder::Library, |words| Encoder::Words(Box::new(words)))
             }
         };
         let bytes = token_bytes(&tokenizer, kind, vocab_size);
-        let cuts = Cuts::of(&tokenizer, &added);
-        Ok(Self { kind, json, tokenizer, vocab_size, gaps, bytes, encoder, cuts, end_of_text, prepended, added })
+        let safe_splits = SafeSplits::of(&tokenizer, &added);
+        Ok(Self { kind, json, tokenizer, vocab_size, gaps, bytes, encoder, safe_splits, end_of_text, prepended, added })
     }
 
     /// Like the library's own `encode`, except that no part of the text is dropped silently.
@@ -142,21 +142,19 @@ impl Library {
     }
 }
 
-/// Adds the ids of a piece of text that the model alone splits further.
-pub(super) fn encode_piece(piece: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-    let tokens = model
-        .tokenize(piece)
-        .map_err(|error| TokenizerError::NoToken { text: Some(piece.to_owned()), reason: error.to_string() })?;
-    // BPE drops characters without a token silently: its tokens then cover less than the piece.
-    let n_bytes = tokens.last().map_or(0, |token| token.offsets.1);
-    if matches!(model, ModelWrapper::BPE(_)) && n_bytes < piece.len() {
-        let is_unknown = |c: &char| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none();
-        let unknown: BTreeSet<char> = piece.chars().filter(is_unknown).collect();
-        let characters = unknown.into_iter().collect();
-        return Err(TokenizerError::UnknownCharacters { characters });
+/// The token that post-processing puts before each text.
+fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
+    fn of(part: &Value) -> Option<u32> {
+        match part["type"].as_str()? {
+            "TemplateProcessing" => {
+                let name = part["single"][0]["SpecialToken"]["id"].as_str()?;
+                part["special_tokens"][name]["ids"][0].as_u64()?.try_into().ok()
+            }
+            "Sequence" => part["processors"].as_array()?.iter().find_map(of),
+            _ => None,
+        }
     }
-    ids.extend(tokens.iter().map(|token| token.id));
-    Ok(())
+    of(&serde_json::to_value(post_processor).ok()?)
 }
 
 /// The bytes of each token, if tokens are characters or the decoder is byte-level.

@@ -2,17 +2,18 @@
 //!
 //! A [`Tokenizer`] wraps one of the `tokenizers` library, stored as its `tokenizer.json`: a `table` of characters or
 //! bytes, byte-level BPE trained on a text (`train`), or any file (`library`). This module adds the
-//! features that the library lacks or is too slow for: ids of whole `words`, safe places to `cut` a text, and
-//! incremental decoding (`stream`).
+//! features that the library lacks or is too slow for: ids of whole `words`, `safe_splits` of a text, and incremental
+//! decoding (`stream`).
 
+mod byte_alphabet;
 #[cfg(feature = "chat-templates")]
 mod chat_template;
-mod companion;
 mod config;
-mod cut;
+mod config_json;
 mod error;
 mod file;
 mod library;
+mod safe_splits;
 mod stream;
 mod table;
 mod train;
@@ -27,14 +28,14 @@ use tokenizers::DecoderWrapper;
 
 #[cfg(feature = "chat-templates")]
 pub use chat_template::{ChatTemplate, ChatTemplateError, ChatTemplateSource, Message};
-pub use companion::TOKENIZER_CONFIG;
 pub use config::{TokenizerConfig, TokenizerKind};
+pub use config_json::TOKENIZER_CONFIG;
 pub use error::TokenizerError;
 pub use error::described_characters;
 pub use stream::DecodeStream;
 pub use train::{END_OF_TEXT, WordCounter};
 
-use companion::Companion;
+use config_json::TokenizerConfigJson;
 use file::Fault;
 use library::{Encoder, Library};
 
@@ -42,7 +43,7 @@ use library::{Encoder, Library};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Library>,
-    companion: Option<Companion>,
+    config_json: Option<TokenizerConfigJson>,
     /// The number of padding ids, which have no token, after those of the file.
     n_padding: usize,
 }
@@ -133,7 +134,7 @@ impl Tokenizer {
         let text =
             std::fs::read_to_string(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         let tokenizer = Self::from_json(text, path)?;
-        Ok(Self { companion: Companion::beside(path, &tokenizer.inner)?, ..tokenizer })
+        Ok(Self { config_json: TokenizerConfigJson::beside(path, &tokenizer.inner)?, ..tokenizer })
     }
 
     /// Reads the tokenizer of a `tokenizer.json`; errors show `path`.
@@ -163,7 +164,7 @@ impl Tokenizer {
     /// # Errors
     /// If it is not one.
     pub fn with_config(self, json: String, path: &Path) -> Result<Self, TokenizerError> {
-        Ok(Self { companion: Some(Companion::of(json, path, &self.inner)?), ..self })
+        Ok(Self { config_json: Some(TokenizerConfigJson::of(json, path, &self.inner)?), ..self })
     }
 
     /// The same with another chat template, whose answers end with the token `end`. Of the `tokens` of the template, those
@@ -228,7 +229,7 @@ impl Tokenizer {
     /// is an added token of the file.
     #[must_use]
     pub fn end_of_text(&self) -> Option<u32> {
-        let named = self.companion.as_ref().and_then(|companion| companion.end_of_text);
+        let named = self.config_json.as_ref().and_then(|config| config.end_of_text);
         named.or(self.inner.end_of_text)
     }
 
@@ -236,20 +237,20 @@ impl Tokenizer {
     /// exists and the `tokenizer.json` has a template with one.
     #[must_use]
     pub fn bos(&self) -> Option<u32> {
-        self.companion.as_ref()?.bos
+        self.config_json.as_ref()?.bos
     }
 
     /// The BOS token that its `tokenizer_config.json` names, whether texts get it or not.
     #[must_use]
     pub fn bos_token(&self) -> Option<u32> {
-        self.companion.as_ref()?.bos_token
+        self.config_json.as_ref()?.bos_token
     }
 
     /// The same, without a token before each text: for a model that learns from texts without one.
     #[must_use]
     pub fn without_bos(self) -> Self {
         match self.bos() {
-            Some(_) => Self { companion: self.companion.map(Companion::without_bos), ..self },
+            Some(_) => Self { config_json: self.config_json.map(TokenizerConfigJson::without_bos), ..self },
             None => self,
         }
     }
@@ -257,13 +258,13 @@ impl Tokenizer {
     /// The chat template, in Jinja, that turns a conversation into text.
     #[must_use]
     pub fn chat_template(&self) -> Option<&str> {
-        self.companion.as_ref()?.chat_template.as_deref()
+        self.config_json.as_ref()?.chat_template.as_deref()
     }
 
     /// The content of its `tokenizer_config.json`.
     #[must_use]
     pub fn config_json(&self) -> Option<&str> {
-        self.companion.as_ref().map(|companion| &*companion.json)
+        self.config_json.as_ref().map(|config| &*config.json)
     }
 
     /// Added tokens, which are matched verbatim in text, such as `<|endoftext|>`, by id.
@@ -309,23 +310,23 @@ impl Tokenizer {
         self.encode(text)
     }
 
-    /// The last place at which a text may be cut: whatever follows the text, the ids of the parts before and after the
-    /// cut are the ids of the whole.
+    /// The last place at which a text may be split: whatever follows the text, the ids of the parts before and after it
+    /// are the ids of the whole.
     ///
     /// With characters and bytes it is the end of the text, or before what could become an `<|endoftext|>`. With words
     /// it is before a space that follows something else. `None` if the text has no such place, and for every text if no
     /// word boundaries are known: with a file without a pre-tokenizer, such as Llama 2's, with a prefix for each text,
     /// or with a pattern other than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
     #[must_use]
-    pub fn cut(&self, text: &str) -> Option<usize> {
+    pub fn safe_split(&self, text: &str) -> Option<usize> {
         match &self.inner.encoder {
-            Encoder::Bytes | Encoder::Characters(_) => self.cut_of_table(text.as_bytes()),
-            Encoder::Words(_) | Encoder::Library => self.inner.cuts.as_ref()?.last(text),
+            Encoder::Bytes | Encoder::Characters(_) => self.safe_split_of_table(text.as_bytes()),
+            Encoder::Words(_) | Encoder::Library => self.inner.safe_splits.as_ref()?.last(text),
         }
     }
 
-    /// Like [`Tokenizer::cut`], for a tokenizer of characters or bytes, and bytes that need not be UTF-8.
-    pub fn cut_of_table(&self, text: &[u8]) -> Option<usize> {
+    /// Like [`Tokenizer::safe_split`], for a tokenizer of characters or bytes, and bytes that need not be UTF-8.
+    pub fn safe_split_of_table(&self, text: &[u8]) -> Option<usize> {
         let n_open = if self.inner.end_of_text.is_some() { table::open_end(text) } else { 0 };
         Some(text.len() - n_open).filter(|at| *at > 0)
     }
@@ -392,7 +393,7 @@ impl Tokenizer {
 
 impl From<Library> for Tokenizer {
     fn from(library: Library) -> Self {
-        Self { inner: Arc::new(library), companion: None, n_padding: 0 }
+        Self { inner: Arc::new(library), config_json: None, n_padding: 0 }
     }
 }
 
@@ -432,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn character_ids_follow_code_points_and_byte_ids_are_bytes() {
+    fn character_ids_follow_code_points_and_byte_ids_equal_bytes() {
         let tokenizer = Tokenizer::char_from_alphabet("hello, \u{e9}\n".chars()).unwrap();
         assert_eq!((tokenizer.kind(), tokenizer.vocab_size()), (TokenizerKind::Char, 8));
         assert_eq!(tokenizer.encode("\n ,ehlo\u{e9}").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_tokenizer_names_what_it_cannot_encode() {
+    fn encode_names_unknown_characters() {
         let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).unwrap();
         let message = tokenizer.encode("a\u{1f525}b\n\u{e9}\n").unwrap_err().to_string();
         for name in ["'\\n' (U+000A)", "'\u{e9}' (U+00E9)", "'\u{1f525}' (U+1F525)"] {
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_decodes_to_nothing_and_may_not_cut_tokens_off() {
+    fn padding_decodes_to_nothing_and_keeps_all_tokens() {
         let padded = |size| Tokenizer::char_from_alphabet("abc".chars()).unwrap().padded_to(size);
         let tokenizer = padded(Some(6)).unwrap();
         assert_eq!((tokenizer.vocab_size(), tokenizer.n_ids()), (6, 3));
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn visible_text_stays_on_its_line() {
+    fn visible_text_stays_on_one_line() {
         for (piece, expected) in [
             (" a\n\t\"\u{e9} ", "·a↵→\"\u{e9}·"),
             ("\u{301}", "◌\u{301}"),

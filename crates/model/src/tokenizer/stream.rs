@@ -7,11 +7,11 @@ use super::{Tokenizer, text_of};
 #[derive(Debug, Clone)]
 pub struct DecodeStream {
     tokenizer: Tokenizer,
-    state: State,
+    state: HeldBack,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum HeldBack {
     /// If tokens decode to bytes: the beginning of a character; at most three bytes.
     Bytes(Vec<u8>),
     /// If tokens decode only in context: `n_given` ids whose text was returned, so that later ids are not at the start
@@ -28,10 +28,10 @@ impl DecodeStream {
     #[must_use]
     pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
         let state = if tokenizer.inner.bytes.is_some() {
-            State::Bytes(Vec::new())
+            HeldBack::Bytes(Vec::new())
         } else {
             let ids = context(tokenizer, ids).to_vec();
-            State::Tokens { n_given: ids.len(), ids }
+            HeldBack::Tokens { n_given: ids.len(), ids }
         };
         Self { tokenizer: tokenizer.clone(), state }
     }
@@ -42,12 +42,12 @@ impl DecodeStream {
     /// If the id is not below the tokenizer's vocabulary size.
     pub fn push(&mut self, id: u32) -> String {
         match &mut self.state {
-            State::Bytes(held_back) => {
+            HeldBack::Bytes(held_back) => {
                 let bytes = self.tokenizer.token_bytes(id);
                 held_back.extend_from_slice(bytes.expect("each token is bytes"));
                 complete(held_back)
             }
-            State::Tokens { ids, n_given } => {
+            HeldBack::Tokens { ids, n_given } => {
                 ids.push(id);
                 let text = new_text(&self.tokenizer, ids, *n_given);
                 // A run of single-byte tokens decodes together, or not at all.
@@ -64,7 +64,7 @@ impl DecodeStream {
 
     /// The text that was held back, complete if nothing follows.
     pub fn finish(&mut self) -> String {
-        let State::Tokens { ids, n_given } = &mut self.state else {
+        let HeldBack::Tokens { ids, n_given } = &mut self.state else {
             return String::new(); // an incomplete character
         };
         let text = new_text(&self.tokenizer, ids, *n_given);

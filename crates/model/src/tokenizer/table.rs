@@ -12,7 +12,7 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use super::words::byte_alphabet;
+use super::byte_alphabet::byte_alphabet;
 use super::{END_OF_TEXT, TokenizerError, TokenizerKind};
 
 /// One token for each distinct character, numbered in code point order.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_recognised_and_other_tokenizers_are_not_taken_for_them() {
+    fn kind_of_recognises_tables_and_nothing_else() {
         let tables = [Tokenizer::byte(), Tokenizer::char_from_alphabet("ab".chars()).unwrap()];
         let ending = tables.clone().map(Tokenizer::with_end_of_text);
         for tokenizer in tables.iter().chain(&ending) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_text_comes_behind_the_table_and_is_found_in_texts() {
+    fn end_of_text_follows_table_and_is_found_in_text() {
         let characters = Tokenizer::char_from_alphabet("<|ab".chars()).unwrap().with_end_of_text();
         let bytes = Tokenizer::byte().with_end_of_text();
         for (tokenizer, end) in [(&characters, 4), (&bytes, 256)] {
@@ -199,7 +199,7 @@ mod tests {
                 assert_eq!(ids(&text), [&ids(before)[..], &[end], &ids(between), &[end]].concat());
                 assert_eq!(tokenizer.encode_bytes(text.as_bytes()).unwrap(), ids(&text));
                 assert_eq!(tokenizer.decode(&ids(&text)), text);
-                assert_eq!(tokenizer.cut(&text), Some(text.len()));
+                assert_eq!(tokenizer.safe_split(&text), Some(text.len()));
             }
             let library = tokenizers::Tokenizer::from_bytes(tokenizer.to_json()).unwrap();
             let text = "a<|endoftext|>b<|<|endoftext|>|b";
@@ -211,18 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_goes_through_an_end_of_a_text() {
+    fn safe_split_never_divides_end_of_text() {
         let bytes = Tokenizer::byte().with_end_of_text();
         for n in 1..END_OF_TEXT.len() {
             let text = format!("ab<|{}", &END_OF_TEXT[..n]);
-            assert_eq!(bytes.cut(&text), Some(4), "{text}");
-            assert_eq!(Tokenizer::byte().cut(&text), Some(text.len()));
-            assert_eq!(bytes.cut(&END_OF_TEXT[..n]), None);
+            assert_eq!(bytes.safe_split(&text), Some(4), "{text}");
+            assert_eq!(Tokenizer::byte().safe_split(&text), Some(text.len()));
+            assert_eq!(bytes.safe_split(&END_OF_TEXT[..n]), None);
         }
     }
 
     #[test]
-    fn no_ids_decode_to_no_text_whatever_the_decoder() {
+    fn no_ids_decode_to_empty_text_with_every_decoder() {
         let characters = Tokenizer::char_from_alphabet("ab".chars()).unwrap();
         let decoder = "\"type\": \"BPEDecoder\", \"suffix\": \"</w>\"";
         let json = characters.to_json().replace("\"type\": \"Fuse\"", decoder);

@@ -8,7 +8,8 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use super::words::{byte_alphabet, first_word, spell};
+use super::byte_alphabet::{byte_alphabet, spell};
+use super::words::first_word;
 
 /// The end-of-text token, as it appears in text.
 pub const END_OF_TEXT: &str = "<|endoftext|>";

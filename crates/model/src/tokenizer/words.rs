@@ -1,7 +1,7 @@
 //! Byte-level BPE, word by word: the library computes the ids of each word once, then they are looked up.
 //!
 //! The library aligns every byte of a text with its normalized form, which costs many times more than the merging, so
-//! texts are cut into words here, exactly as the library does. GPT-2's pattern, whose words it merges within, is
+//! texts are split into words here, exactly as the library does. GPT-2's pattern, whose words it merges within, is
 //!
 //! ```text
 //! 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -21,19 +21,18 @@ use tokenizers::utils::SysRegex;
 use tokenizers::{AddedToken, Model};
 
 use super::TokenizerError;
-use super::cut::looks_around;
-use super::library::encode_piece;
+use super::byte_alphabet::spell;
 
 /// Encodes text as a byte-level tokenizer of the library does.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct WordEncoder {
     pattern: Pattern,
     added: AddedTokens,
-    /// One for each thread that encodes; a call takes one and gives it back.
+    /// One cache per encoding thread; a call takes one and returns it.
     caches: Mutex<Vec<Cache>>,
 }
 
-/// The pattern by which text is cut into words.
+/// The pattern that splits text into words.
 #[derive(Debug)]
 enum Pattern {
     Gpt2,
@@ -41,7 +40,7 @@ enum Pattern {
     Regex(SysRegex),
 }
 
-impl Words {
+impl WordEncoder {
     /// `None` if the library processes text any further than this.
     pub(super) fn of(library: &tokenizers::Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let is_bpe = matches!(library.get_model(), ModelWrapper::BPE(_));
@@ -280,48 +279,38 @@ fn classes() -> Vec<Class> {
     classes
 }
 
-/// Each byte with the printable character that stands for it in a byte-level vocabulary: itself if printable, or else
-/// the next free one from U+0100 on.
-///
-/// Source: Radford et al. 2019, `bytes_to_unicode` in GPT-2's `encoder.py`.
-pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
-    let mut free = '\u{100}'..;
-    (0..=u8::MAX).map(move |byte| match byte {
-        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => (byte, char::from(byte)),
-        _ => (byte, free.next().expect("there are more characters than bytes")),
-    })
+/// Adds the ids of a piece of text that the model alone splits further.
+pub(super) fn encode_piece(piece: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    let tokens = model
+        .tokenize(piece)
+        .map_err(|error| TokenizerError::NoToken { text: Some(piece.to_owned()), reason: error.to_string() })?;
+    // BPE drops characters without a token silently: its tokens then cover less than the piece.
+    let n_bytes = tokens.last().map_or(0, |token| token.offsets.1);
+    if matches!(model, ModelWrapper::BPE(_)) && n_bytes < piece.len() {
+        let is_unknown = |c: &char| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none();
+        let unknown: BTreeSet<char> = piece.chars().filter(is_unknown).collect();
+        let characters = unknown.into_iter().collect();
+        return Err(TokenizerError::UnknownCharacters { characters });
+    }
+    ids.extend(tokens.iter().map(|token| token.id));
+    Ok(())
 }
 
-/// A text, with each of its bytes as its character.
-pub(super) fn spell(text: &str) -> String {
-    static CHARACTERS: LazyLock<Vec<char>> =
-        LazyLock::new(|| byte_alphabet().map(|(_, character)| character).collect());
-    text.bytes().map(|byte| CHARACTERS[usize::from(byte)]).collect()
-}
-
-/// The bytes that a token's characters stand for. A token with any other character, such as `<a b>`, stands for itself.
-pub(super) fn unspell(token: String) -> Vec<u8> {
-    static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
-        let mut bytes = vec![None; 0x200];
-        byte_alphabet().for_each(|(byte, character)| bytes[character as usize] = Some(byte));
-        bytes
-    });
-    let byte = |character: char| BYTES.get(character as usize).copied().flatten();
-    let bytes: Option<Vec<u8>> = token.chars().map(byte).collect();
-    bytes.unwrap_or_else(|| token.into_bytes())
+/// Whether a token match depends on the text around it.
+pub(super) fn looks_around(token: &AddedToken) -> bool {
+    token.single_word || token.lstrip || token.rstrip
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
     use super::*;
 
     const PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
     #[test]
-    fn every_character_has_the_librarys_class() {
+    fn characters_have_classes_of_library() {
         let all: String = ('\0'..=char::MAX).collect();
         for (class, pattern) in [(Class::Letter, r"\p{L}"), (Class::Number, r"\p{N}"), (Class::Space, r"\s")] {
             let regex = SysRegex::new(pattern).unwrap();
@@ -332,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_the_words_of_the_pattern(
+        fn loop_finds_same_words_as_pattern(
             text in "(?s:.{0,30})|[a-c1 \n\t'slveremtd.!\u{e9}\u{a0}\u{2003}\u{301}\u{663}]{0,40}"
         ) {
             let words = |pattern: Pattern| {
@@ -348,18 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_spelled_as_the_library_spells_them() {
-        let ours: BTreeSet<char> = byte_alphabet().map(|(_, character)| character).collect();
-        assert_eq!(ours.len(), 256);
-        assert!(ours.iter().all(|c| ByteLevel::alphabet().contains(c)));
-        let text = "a b\n\u{e9}\u{1f525}\0";
-        assert_eq!(spell("a b\n"), "a\u{120}b\u{10a}");
-        assert_eq!(unspell(spell(text)), text.as_bytes());
-        assert_eq!(unspell("<a b>".to_owned()), b"<a b>");
-    }
-
-    #[test]
-    fn the_leftmost_of_the_longest_added_tokens_is_found() {
+    fn split_finds_leftmost_longest_added_token() {
         let added = |contents: &[&str]| {
             let tokens = contents.iter().map(|content| AddedToken::from(*content, true));
             AddedTokens::plain(&(0..).zip(tokens).collect::<Vec<_>>()).unwrap()
@@ -373,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn added_tokens_that_ask_for_more_are_not_plain() {
+    fn plain_refuses_added_tokens_that_look_around() {
         let token = || AddedToken::from("<a>", true);
         for (tokens, is_plain) in [
             (vec![token()], true),

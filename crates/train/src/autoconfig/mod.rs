@@ -21,14 +21,14 @@ pub use search::search_space;
 
 use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::data::{self, Split, Tokens};
-use tinderbox_model::format::grouped;
-use tinderbox_model::measure::Trial;
 use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
 use profile::{MIN_TOKENS, TextProfile};
 use template::Template;
 use tinderbox_model::Gpt;
 use tinderbox_model::device::OpenDevice;
+use tinderbox_model::format::grouped;
+use tinderbox_model::measure::Trial;
 use tinderbox_model::tokenizer::Tokenizer;
 use token_choice::TokenChoice;
 

@@ -3,8 +3,8 @@
 use super::choice::{Choice, Known, parameters_in_blocks};
 use crate::config::commented::{literal, one_line, wrapped};
 use crate::config::{DataConfig, PrecisionChoice, TextFormat, TokenizerKind};
-use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
+use tinderbox_model::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 
 /// The values of the template's placeholders.
 pub(super) struct Template<'a> {

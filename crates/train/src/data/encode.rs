@@ -106,8 +106,8 @@ impl<'a> Pieces<'a> {
         let start = self.waiting.ends.last().copied().unwrap_or(0);
         let open_document = &self.waiting.text[start..];
         let cut = match self.tokenizer.kind() {
-            TokenizerKind::Byte => self.tokenizer.cut_of_table(open_document),
-            _ => self.tokenizer.cut(as_utf8(open_document)),
+            TokenizerKind::Byte => self.tokenizer.safe_split_of_table(open_document),
+            _ => self.tokenizer.safe_split(as_utf8(open_document)),
         };
         let at = match cut {
             Some(at) => at,

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::config::{Config, ModelConfig};
-use tinderbox_model::tensor_file::file_bytes;
 use tinderbox_model::Parameter;
+use tinderbox_model::tensor_file::file_bytes;
 
 /// The layers whose names are counted one by one. Further layers count as the last of these: files of so many tensors
 /// have headers that are too long to be read.

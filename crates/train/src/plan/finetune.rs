@@ -7,11 +7,11 @@ use serde::Serialize;
 use super::PlanError;
 use crate::config::{Config, FinetuneMethod};
 use crate::data::{Batch, BatchSource, DataError, Draw, Records};
-use tinderbox_model::measure::{Machine, Trial, peak_rss_mib};
 use crate::optimizer::BatchSchedule;
 use crate::train::{Trainer, draw, rehearse};
 use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
+use tinderbox_model::measure::{Machine, Trial, peak_rss_mib};
 
 /// The measured steps. An optimizer's first step does less than the others.
 const TRIAL: Trial = Trial { warm_up: 2, rounds: 1..=10, enough: Duration::from_secs(6) };

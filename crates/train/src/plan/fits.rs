@@ -2,9 +2,9 @@
 
 use super::{MAX_PARAMETERS, Memory, PlanError, parameters};
 use crate::config::{Config, ModelConfig, PositionKind, TokenizerKind};
+use tinderbox_model::device::OpenDevice;
 use tinderbox_model::format::size;
 use tinderbox_model::measure::Machine;
-use tinderbox_model::device::OpenDevice;
 
 /// Rejects a run that needs more memory than there is, assuming the smallest possible vocabulary.
 ///

@@ -8,10 +8,10 @@ use serde::{Serialize, Serializer};
 use super::tensors::Tensors;
 use super::{Held, Operations, PassMemory, pass_memory};
 use crate::config::Config;
-use tinderbox_model::format::size;
-use tinderbox_model::measure::Machine;
 use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
+use tinderbox_model::format::size;
+use tinderbox_model::measure::Machine;
 
 const MIB: f64 = 1_048_576.0;
 

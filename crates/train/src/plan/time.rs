@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::{Memory, PlanError, RunCounts, compute};
 use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::data::{Split, Tokens};
-use tinderbox_model::measure::{Trial, ms_since};
 use crate::run::TrainState;
 use crate::train::{Trainer, evaluate};
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::generate::Writer;
+use tinderbox_model::measure::{Trial, ms_since};
 use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_model::{Dtype, Gpt, LazyTensor};
 

@@ -5,10 +5,10 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tinderbox_model::disk::create_dir_all;
 use super::layout::LOCK;
 use super::{RunDir, RunError, cannot_write};
 use tinderbox_model::disk;
+use tinderbox_model::disk::create_dir_all;
 
 /// The number of attempts to take the lock, and the time between them: [`RunDir::is_busy`] holds it for a moment.
 const LOCK_ATTEMPTS: usize = 3;

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
 use super::layout::{BEST, LAST, step_of, steps_in};
 use super::{Checkpoint, RunDir, RunError, TrainState, cannot_read, cannot_write};
+use tinderbox_model::disk::{is_partial, remove_dir, remove_left_over};
 
 /// The checkpoint that a run resumes from.
 #[derive(Debug)]

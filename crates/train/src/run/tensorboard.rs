@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-use tinderbox_model::disk::{create_dir_all, sync_names_beside};
 use super::layout::TENSORBOARD;
 use super::log::{LogFile, unix_s};
 use super::{RunDir, RunError, cannot_write};
+use tinderbox_model::disk::{create_dir_all, sync_names_beside};
 
 /// The name of the file. `TensorBoard` reads every file with `tfevents` in its name.
 pub(super) const EVENTS: &str = "events.out.tfevents.tinderbox";

@@ -29,17 +29,17 @@ pub use outcome::{Group, Importance, Outcome, Row};
 pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use tinderbox_model::format::{counted, duration, first_line, grouped, size};
-use tinderbox_model::measure::Machine;
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
-use tinderbox_model::disk::remove_left_over;
 use crate::train::{Interrupter, TrainError};
 use course::CourseInputs;
 use log::Folder;
 use pace::{step_of_rung, steps_within, whole_steps};
 use results::{IsolatedStepTimes, Prepared, Results, mean};
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
+use tinderbox_model::disk::remove_left_over;
+use tinderbox_model::format::{counted, duration, first_line, grouped, size};
+use tinderbox_model::measure::Machine;
 use trial::Reached;
 
 /// The page, in the folder of the sweep.

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use super::SweepError;
 use crate::config::Config;
-use tinderbox_model::format::first_line;
 use crate::run::layout::METRICS;
 use crate::run::log::{MetricsLine, read_lines};
 use crate::run::{Checkpoint, RunDir, RunError};
 use crate::train::{self, Event, Interrupter, Job, Observer, Start, TrainError};
 use tinderbox_model::device::OpenDevice;
+use tinderbox_model::format::first_line;
 
 /// The point at which a run stopped.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,10 +6,10 @@ use super::{NormsByLayer, PrecisionError};
 use crate::config::{Config, ConfigError};
 use crate::data::DataError;
 use crate::distributed::DistributedError;
-use tinderbox_model::format::shell_word;
 use crate::optimizer::StateError;
 use crate::run::RunError;
 use tinderbox_inspect::InspectError;
+use tinderbox_model::format::shell_word;
 use tinderbox_model::generate::GenerateError;
 use tinderbox_model::tokenizer::{TokenizerError, described_characters};
 

@@ -18,10 +18,10 @@ use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::config::{Config, PrecisionChoice, SyncKind, TrainConfig};
 use crate::data::{BatchSource, Corpus};
-use tinderbox_model::measure::peak_rss_mib;
 use crate::optimizer::{BatchSchedule, Squares};
 use crate::run::{Pending, TrainState};
 use tinderbox_model::device::{self, OpenDevice};
+use tinderbox_model::measure::peak_rss_mib;
 
 /// The maximum number of steps queued on a GPU: enough to keep the GPU busy, and few enough to notice a NaN soon.
 const MAX_STEPS_AHEAD: usize = 16;

@@ -9,7 +9,7 @@ mod to_tokenizer;
 use super::metadata::Metadata;
 use super::value::Value;
 use crate::InteropError;
-use crate::tokens::{Token, TokenKind};
+use crate::tokens::{TokenKind, VocabToken};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -51,7 +51,7 @@ const ENDS: [&str; 15] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocab {
     /// The tokens, by id.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<VocabToken>,
     /// The method by which text is tokenized.
     pub model: Model,
     /// The BOS token.
@@ -103,8 +103,8 @@ impl Vocab {
             }
         };
         metadata.same_length(TOKENS, texts.len(), KINDS, kinds.len())?;
-        let token = |(text, kind): (&String, TokenKind)| Token { text: text.clone(), kind };
-        let tokens: Vec<Token> = texts.iter().zip(kinds).map(token).collect();
+        let token = |(text, kind): (&String, TokenKind)| VocabToken { text: text.clone(), kind };
+        let tokens: Vec<VocabToken> = texts.iter().zip(kinds).map(token).collect();
         let id = |key: &str| match metadata.count(key)? {
             Some(id) if id >= texts.len() => {
                 Err(metadata.damaged(format!("`{key}` is {id}, and there are {} tokens", texts.len())))
@@ -174,7 +174,7 @@ impl Vocab {
     }
 }
 
-impl Token {
+impl VocabToken {
     /// Whether its name says that it ends a text.
     fn is_end(&self) -> bool {
         self.kind == TokenKind::Control && ENDS.contains(&&*self.text)
@@ -182,7 +182,7 @@ impl Token {
 }
 
 /// The tokens that end a text by their names, and these others.
-fn ends(tokens: &[Token], others: impl Iterator<Item = u32>) -> Vec<u32> {
+fn ends(tokens: &[VocabToken], others: impl Iterator<Item = u32>) -> Vec<u32> {
     let named = (0..).zip(tokens).filter(|(_, token)| token.is_end()).map(|(id, _)| id);
     let mut ends: Vec<u32> = named.chain(others).collect();
     ends.sort_unstable();
@@ -301,13 +301,13 @@ mod tests {
     /// A SentencePiece vocabulary of the letters of "the" and all bytes.
     fn sentencepiece(add_space_prefix: bool) -> Vocab {
         let mut tokens = vec![
-            Token { text: "<unk>".to_owned(), kind: TokenKind::Unknown },
-            Token { text: "<s>".to_owned(), kind: TokenKind::Control },
-            Token { text: "</s>".to_owned(), kind: TokenKind::Control },
+            VocabToken { text: "<unk>".to_owned(), kind: TokenKind::Unknown },
+            VocabToken { text: "<s>".to_owned(), kind: TokenKind::Control },
+            VocabToken { text: "</s>".to_owned(), kind: TokenKind::Control },
         ];
-        tokens.extend((0..=255).map(|byte| Token { text: format!("<0x{byte:02X}>"), kind: TokenKind::Byte }));
+        tokens.extend((0..=255).map(|byte| VocabToken { text: format!("<0x{byte:02X}>"), kind: TokenKind::Byte }));
         let pieces = ["\u{2581}t", "he", "\u{2581}the", "th", "\u{2581}", "t", "h", "e", "\u{e9}"];
-        tokens.extend(pieces.map(|text| Token { text: text.to_owned(), kind: TokenKind::Normal }));
+        tokens.extend(pieces.map(|text| VocabToken { text: text.to_owned(), kind: TokenKind::Normal }));
         let scores = (0..tokens.len()).map(|id| if id < 259 { 0.0 } else { 259.0 - id as f32 }).collect();
         let chat_template = Some("{{ messages }}".to_owned());
         Vocab {
@@ -370,9 +370,9 @@ mod tests {
     fn every_token_that_ends_a_text_is_known() {
         let mut vocab = sentencepiece(true);
         for text in ["<|im_end|>", "<stop>", "<halt>"] {
-            vocab.tokens.push(Token { text: text.to_owned(), kind: TokenKind::Control });
+            vocab.tokens.push(VocabToken { text: text.to_owned(), kind: TokenKind::Control });
         }
-        vocab.tokens.push(Token { text: "<|end|>".to_owned(), kind: TokenKind::Normal });
+        vocab.tokens.push(VocabToken { text: "<|end|>".to_owned(), kind: TokenKind::Normal });
         let n = u32::try_from(vocab.tokens.len()).expect("few");
         if let Model::Llama { scores, .. } = &mut vocab.model {
             scores.resize(n as usize, 0.0);
@@ -442,7 +442,7 @@ mod tests {
     fn unknown_pre_tokenizers_and_merges_of_no_token_are_refused() {
         let error = |pre: &str, merge: &str| {
             let model = Model::Gpt2 { pre: pre.to_owned(), merges: vec![merge.to_owned()] };
-            let token = |text: &str| Token { text: text.to_owned(), kind: TokenKind::Normal };
+            let token = |text: &str| VocabToken { text: text.to_owned(), kind: TokenKind::Normal };
             let tokens = vec![token("a"), token("b"), token("ab")];
             let vocab =
                 Vocab { tokens, model, bos: None, eos: None, ends: vec![], add_bos: false, chat_template: None };

@@ -8,7 +8,7 @@ use super::pre_tokenizer::{self, PreTokenizer};
 use super::{Model, Vocab};
 use crate::InteropError;
 use crate::tokens::scores::{self, Merge};
-use crate::tokens::{SPACE, Token, TokenKind};
+use crate::tokens::{SPACE, TokenKind, VocabToken};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// A placeholder where the list of merges must not be empty: tokens start as single characters, so it merges nothing.
@@ -50,14 +50,14 @@ impl Vocab {
 }
 
 /// All tokens, by id.
-fn tokens(file: &Value, n_rows: usize, is_characters: bool) -> Result<Vec<Token>, InteropError> {
-    let padding = |id: usize| Token { text: format!("[PAD{id}]"), kind: TokenKind::Unused };
-    let mut tokens: Vec<Token> = (0..n_rows).map(padding).collect();
+fn tokens(file: &Value, n_rows: usize, is_characters: bool) -> Result<Vec<VocabToken>, InteropError> {
+    let padding = |id: usize| VocabToken { text: format!("[PAD{id}]"), kind: TokenKind::Unused };
+    let mut tokens: Vec<VocabToken> = (0..n_rows).map(padding).collect();
     let mut set = |id: &Value, text: &str, kind: TokenKind| -> Result<(), InteropError> {
         let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
         let token = id.and_then(|id| tokens.get_mut(id));
         *token.ok_or_else(|| inexpressible(&format!("it has no row for the token {text:?}")))? =
-            Token { text: text.to_owned(), kind };
+            VocabToken { text: text.to_owned(), kind };
         Ok(())
     };
     for (text, id) in file["model"]["vocab"].as_object().into_iter().flatten() {
@@ -98,7 +98,7 @@ fn gpt2(pre: &str, merges: &[Merge]) -> Model {
 }
 
 /// SentencePiece's BPE: spaces become U+2581, text is not cut into words, bytes stand in for unknown characters.
-fn llama(file: &Value, tokens: &mut [Token], merges: &[Merge]) -> Result<Model, InteropError> {
+fn llama(file: &Value, tokens: &mut [VocabToken], merges: &[Merge]) -> Result<Model, InteropError> {
     let no_pre_tokenizer = || {
         inexpressible(&format!(
             "llama.cpp has no pre-tokenizer like its {}",

@@ -18,7 +18,7 @@ pub(super) struct PreTokenizer {
     /// Its name in a file.
     pub name: &'static str,
     /// The pattern by which a text is cut into words.
-    pub words: Words,
+    pub words: WordPattern,
     /// Whether text is first normalized to Unicode's NFC. llama.cpp does not do so.
     pub nfc: bool,
     /// Whether a word that is a token is not merged but taken whole.
@@ -27,7 +27,7 @@ pub(super) struct PreTokenizer {
 
 /// The pattern by which a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum WordPattern {
     /// By GPT-2's pattern, which is built into the library.
     Gpt2,
     /// Each digit is a word, and the rest is cut by GPT-2's pattern.
@@ -38,12 +38,12 @@ pub(super) enum Words {
 
 /// Of equivalent entries, the first one is written.
 const ALL: [PreTokenizer; 6] = [
-    PreTokenizer { name: GPT_2, words: Words::Gpt2, nfc: false, ignore_merges: false },
-    PreTokenizer { name: "olmo", words: Words::Gpt2, nfc: true, ignore_merges: false },
-    PreTokenizer { name: "smollm", words: Words::Digits, nfc: false, ignore_merges: false },
-    PreTokenizer { name: "llama-bpe", words: Words::Pattern(LLAMA_3), nfc: false, ignore_merges: true },
-    PreTokenizer { name: "dbrx", words: Words::Pattern(LLAMA_3), nfc: false, ignore_merges: false },
-    PreTokenizer { name: "qwen2", words: Words::Pattern(QWEN2), nfc: true, ignore_merges: false },
+    PreTokenizer { name: GPT_2, words: WordPattern::Gpt2, nfc: false, ignore_merges: false },
+    PreTokenizer { name: "olmo", words: WordPattern::Gpt2, nfc: true, ignore_merges: false },
+    PreTokenizer { name: "smollm", words: WordPattern::Digits, nfc: false, ignore_merges: false },
+    PreTokenizer { name: "llama-bpe", words: WordPattern::Pattern(LLAMA_3), nfc: false, ignore_merges: true },
+    PreTokenizer { name: "dbrx", words: WordPattern::Pattern(LLAMA_3), nfc: false, ignore_merges: false },
+    PreTokenizer { name: "qwen2", words: WordPattern::Pattern(QWEN2), nfc: true, ignore_merges: false },
 ];
 
 impl PreTokenizer {
@@ -68,7 +68,7 @@ impl PreTokenizer {
             normalizer if *normalizer == json!({"type": "NFC"}) => true,
             _ => return None,
         };
-        let words = Words::of_tokenizer(&file["pre_tokenizer"])?;
+        let words = WordPattern::of_tokenizer(&file["pre_tokenizer"])?;
         let ignore_merges = file["model"]["ignore_merges"].as_bool().unwrap_or(false);
         let mut same = ALL.into_iter().filter(|it| it.words == words && it.ignore_merges == ignore_merges);
         let first = same.clone().next();
@@ -83,12 +83,12 @@ impl PreTokenizer {
         let split =
             |pattern: Value| json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false});
         match self.words {
-            Words::Gpt2 => byte_level(true),
-            Words::Digits => {
+            WordPattern::Gpt2 => byte_level(true),
+            WordPattern::Digits => {
                 let digits = json!({"type": "Digits", "individual_digits": true});
                 json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]})
             }
-            Words::Pattern(pattern) => {
+            WordPattern::Pattern(pattern) => {
                 let split = split(json!({"Regex": pattern}));
                 json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
             }
@@ -96,7 +96,7 @@ impl PreTokenizer {
     }
 }
 
-impl Words {
+impl WordPattern {
     fn of_tokenizer(pre_tokenizer: &Value) -> Option<Self> {
         let parts = match pre_tokenizer["type"].as_str()? {
             "Sequence" => pre_tokenizer["pretokenizers"].as_array()?,

@@ -8,7 +8,7 @@ use super::pre_tokenizer::{PreTokenizer, byte_level};
 use super::{Model, Vocab};
 use crate::gguf::metadata::Metadata;
 use crate::tokens::sentencepiece::{self, Normalization};
-use crate::tokens::{self, Parts, SPACE, Token, TokenKind};
+use crate::tokens::{self, Parts, SPACE, TokenKind, VocabToken};
 use crate::{InteropError, TokenizerFiles};
 
 impl Vocab {
@@ -61,12 +61,12 @@ impl Vocab {
 }
 
 /// The `tokenizer.json` of a vocabulary of characters.
-fn characters(vocab: &[Token]) -> Result<String, String> {
-    let text = |token: &Token| match token.kind {
+fn characters(vocab: &[VocabToken]) -> Result<String, String> {
+    let text = |token: &VocabToken| match token.kind {
         TokenKind::Normal => token.text.replace(SPACE, " "),
         _ => token.text.clone(),
     };
-    let vocab: Vec<Token> = vocab.iter().map(|token| Token { text: text(token), kind: token.kind }).collect();
+    let vocab: Vec<VocabToken> = vocab.iter().map(|token| VocabToken { text: text(token), kind: token.kind }).collect();
     let parts = Parts {
         normalizer: Value::Null,
         pre_tokenizer: Value::Null,
@@ -77,7 +77,7 @@ fn characters(vocab: &[Token]) -> Result<String, String> {
     tokens::tokenizer_json(&vocab, parts)
 }
 
-fn gpt2(vocab: &[Token], pre_tokenizer: PreTokenizer, merges: &[String]) -> Result<Parts, String> {
+fn gpt2(vocab: &[VocabToken], pre_tokenizer: PreTokenizer, merges: &[String]) -> Result<Parts, String> {
     let known: HashSet<&str> = vocab.iter().map(|token| token.text.as_str()).collect();
     // A byte table has no end-of-text token before the bytes.
     let is_table = vocab.first().is_some_and(|token| token.kind == TokenKind::Normal);

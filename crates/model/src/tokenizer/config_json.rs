@@ -1,4 +1,4 @@
-//! `tokenizer_config.json`, the companion of a `tokenizer.json`: it names the BOS and EOS tokens and holds the chat
+//! `tokenizer_config.json`, the file beside a `tokenizer.json` that names the BOS and EOS tokens and holds the chat
 //! template.
 
 use std::io::ErrorKind;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::PostProcessorWrapper;
 
 use super::TokenizerError;
 use super::library::Library;
@@ -15,12 +14,12 @@ use super::library::Library;
 /// The name of the file.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The name of the file that it accompanies; files with other names have no companion.
+/// The name of the file beside it; a `tokenizer_config.json` beside a file of another name is not read.
 const TOKENIZER: &str = "tokenizer.json";
 
 /// The parsed file, with the ids of the tokens that it names.
 #[derive(Debug, Clone)]
-pub(super) struct Companion {
+pub(super) struct TokenizerConfigJson {
     /// The content of the file.
     pub json: Arc<str>,
     /// The `eos_token`; `None` if the file names none that exists.
@@ -35,15 +34,15 @@ pub(super) struct Companion {
 /// The fields used here; there are many others.
 #[derive(Deserialize)]
 struct Fields {
-    eos_token: Option<Token>,
-    bos_token: Option<Token>,
+    eos_token: Option<NamedToken>,
+    bos_token: Option<NamedToken>,
     add_bos_token: Option<bool>,
     chat_template: Option<Templates>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Token {
+enum NamedToken {
     Content(String),
     Added { content: String },
 }
@@ -61,8 +60,8 @@ struct Template {
     template: String,
 }
 
-impl Companion {
-    /// Reads the companion of the `tokenizer.json` at `path`, which `library` was made from; `None` if there is none.
+impl TokenizerConfigJson {
+    /// Reads the file beside the `tokenizer.json` at `path`, from which `library` was made; `None` if there is none.
     pub(super) fn beside(path: &Path, library: &Library) -> Result<Option<Self>, TokenizerError> {
         if path.file_name().is_none_or(|name| name != TOKENIZER) {
             return Ok(None);
@@ -75,17 +74,17 @@ impl Companion {
         }
     }
 
-    /// Reads the content of the file at `path`, the companion of the `tokenizer.json` that `library` was made from.
+    /// Parses the content of the file at `path`; `library` was made from the `tokenizer.json` beside it.
     pub(super) fn of(json: String, path: &Path, library: &Library) -> Result<Self, TokenizerError> {
-        // Through a map: of a key that is there twice, the last one counts, as in Python.
+        // Through a map: the last value of a repeated key counts, as in Python.
         let fields = serde_json::from_str(&json).and_then(serde_json::from_value::<Fields>);
         let malformed = |reason: serde_json::Error| TokenizerError::MalformedConfig {
             path: path.to_owned(),
             reason: reason.to_string(),
         };
         let Fields { eos_token, bos_token, add_bos_token, chat_template } = fields.map_err(malformed)?;
-        let id = |token: Option<Token>| {
-            let (Token::Content(content) | Token::Added { content }) = token?;
+        let id = |token: Option<NamedToken>| {
+            let (NamedToken::Content(content) | NamedToken::Added { content }) = token?;
             library.tokenizer.token_to_id(&content)
         };
         let bos_token = id(bos_token);
@@ -111,21 +110,6 @@ impl Companion {
     }
 }
 
-/// The token that the file's template puts before each text.
-pub(super) fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
-    fn of(part: &Value) -> Option<u32> {
-        match part["type"].as_str()? {
-            "TemplateProcessing" => {
-                let name = part["single"][0]["SpecialToken"]["id"].as_str()?;
-                part["special_tokens"][name]["ids"][0].as_u64()?.try_into().ok()
-            }
-            "Sequence" => part["processors"].as_array()?.iter().find_map(of),
-            _ => None,
-        }
-    }
-    of(&serde_json::to_value(post_processor).ok()?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -134,7 +118,7 @@ mod tests {
     use super::*;
 
     /// A tokenizer of the letters a to d and `<s>` (4), `</s>` (5) and `<|im_end|>` (6), with this template and this
-    /// companion.
+    /// `tokenizer_config.json`.
     fn read(template: &str, config: Option<&str>) -> Result<Tokenizer, TokenizerError> {
         let folder = tempfile::tempdir().unwrap();
         let mut file: Value =
@@ -161,7 +145,7 @@ mod tests {
         "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}}]}"#;
 
     #[test]
-    fn the_end_of_a_text_is_the_one_that_is_named() {
+    fn eos_token_of_config_is_end_of_text() {
         for (config, expected) in [
             (None, Some(5)),
             (Some("{}"), Some(5)),
@@ -175,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_begins_with_a_token_where_the_files_ask_for_it() {
+    fn prompts_begin_with_bos_if_files_ask_for_it() {
         let bos = r#""bos_token": "<s>""#;
         for (template, config, expected) in [
             ("null", Some(format!("{{{bos}, \"add_bos_token\": true}}")), Some(4)),
@@ -188,7 +172,7 @@ mod tests {
         ] {
             let tokenizer = read(template, config.as_deref()).unwrap();
             assert_eq!(tokenizer.bos(), expected, "{template} {config:?}");
-            assert_eq!(tokenizer.encode("ab").unwrap(), [0, 1], "only prompts begin with it");
+            assert_eq!(tokenizer.encode("ab").unwrap(), [0, 1], "only prompts begin with BOS");
             let first: Vec<u32> = expected.into_iter().collect();
             assert_eq!(tokenizer.encode_prompt("ab").unwrap(), [&first[..], &[0, 1]].concat());
             assert_eq!(tokenizer.encode_prompt("<s>ab").unwrap(), [4, 0, 1], "once");
@@ -196,12 +180,12 @@ mod tests {
             let without = tokenizer.without_bos();
             assert_eq!(without.encode_prompt("ab").unwrap(), [0, 1]);
             let (json, config) = (without.config_json().map(str::to_owned), config.filter(|_| expected.is_none()));
-            assert!(config.is_none_or(|config| json == Some(config)), "a file that asks for none stays as it is");
+            assert!(config.is_none_or(|config| json == Some(config)), "a file without BOS stays unchanged");
         }
     }
 
     #[test]
-    fn without_a_first_token_the_other_fields_stay() {
+    fn without_bos_keeps_other_fields() {
         let config = r#"{"eos_token": "<|im_end|>", "add_bos_token": true, "bos_token": "<s>", "extra": [1]}"#;
         let tokenizer = read("null", Some(config)).unwrap().without_bos();
         let again = read("null", tokenizer.config_json()).unwrap();
@@ -211,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_template_is_kept() {
+    fn default_chat_template_is_taken() {
         let template = |field: &str| {
             let config = format!("{{\"chat_template\": {field}}}");
             read("null", Some(&config)).unwrap().chat_template().map(str::to_owned)
@@ -224,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_named() {
+    fn malformed_config_names_its_file() {
         for config in ["[]", "{\"eos_token\": 3}", "{"] {
             let error = read("null", Some(config)).unwrap_err();
             assert!(matches!(error, TokenizerError::MalformedConfig { .. }), "{error}");

@@ -9,7 +9,7 @@ use tinderbox_model::config::{GenerateConfig, ModelConfig};
 
 /// A model of another project. Its tensors are read on demand.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ForeignModel {
     /// The path of the folder or file.
     pub path: PathBuf,
     /// The family that its settings name.
@@ -38,7 +38,7 @@ pub struct TokenizerFiles {
     pub config: Option<String>,
 }
 
-impl Source {
+impl ForeignModel {
     /// Opens a Hugging Face folder or a GGUF file.
     ///
     /// # Errors

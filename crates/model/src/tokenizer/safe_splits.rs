@@ -1,8 +1,8 @@
-//! Finds the places where a text may be cut so that the ids of its parts are those of the whole.
+//! Finds the places where a text may be split so that the ids of its parts are those of the whole.
 //!
 //! Line breaks are not enough: a text may have none for megabytes, and GPT-2's pattern takes several of them at the end
-//! of a text as one word. The model only merges within words, so a cut is safe if a word ends there whatever follows,
-//! and nothing else treats the ends of a text differently. The word patterns below are known to allow this.
+//! of a text as one word. The model only merges within words, so a split is safe if a word ends there whatever follows,
+//! and nothing else treats the ends of a text differently. The word patterns below allow this.
 
 use serde_json::{Value, json};
 use tokenizers::normalizers::NormalizerWrapper;
@@ -11,17 +11,17 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::words::{Class, class_of};
+use super::words::{Class, class_of, looks_around};
 
-/// The places where the texts of a tokenizer may be cut.
+/// The rules for splitting the texts of a tokenizer.
 #[derive(Debug)]
-pub(super) struct Cuts {
+pub(super) struct SafeSplits {
     between: Rule,
-    /// Added tokens that a cut could split, or affect by touching.
+    /// Added tokens that a split could divide, or affect by touching.
     awkward: Vec<AddedToken>,
 }
 
-/// Whether a cut between two characters is safe. The second is a space, so that nothing before it depends on whether
+/// Whether a split between two characters is safe. The second is a space, so that nothing before it depends on whether
 /// the text ends there, as with GPT-2's `\s+(?!\S)`.
 type Rule = fn(char, char) -> bool;
 
@@ -49,8 +49,8 @@ const KNOWN_PATTERNS: [&str; 4] = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 ];
 
-impl Cuts {
-    /// `None` if no cut is known to be safe.
+impl SafeSplits {
+    /// `None` if no split is known to be safe.
     pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let (between, blank) = word_rule(library.get_pre_tokenizer()?)?;
         let between = match library.get_normalizer() {
@@ -66,7 +66,7 @@ impl Cuts {
         Some(Self { between, awkward })
     }
 
-    /// The last safe cut in a text, after its start and before its end.
+    /// The last safe split of a text, after its start and before its end.
     pub(super) fn last(&self, text: &str) -> Option<usize> {
         let mut after: Option<char> = None;
         text.char_indices().rev().find_map(|(start, character)| {
@@ -76,7 +76,7 @@ impl Cuts {
         })
     }
 
-    /// Whether no awkward token straddles the cut, or could once the text continues.
+    /// Whether no awkward token straddles the split, or could once the text continues.
     fn is_clear(&self, text: &[u8], at: usize) -> bool {
         self.awkward.iter().all(|token| {
             let content = token.content.as_bytes();
@@ -88,11 +88,6 @@ impl Cuts {
             })
         })
     }
-}
-
-/// Whether a token match depends on the text around it.
-pub(super) fn looks_around(token: &AddedToken) -> bool {
-    token.single_word || token.lstrip || token.rstrip
 }
 
 /// The rule for where words end in text that is not normalized, and the character for a space if words begin with one.
@@ -115,7 +110,7 @@ fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)
             }
             _ => None,
         },
-        // Each part cuts the pieces of the one before it further. Digits and punctuation are isolated character by
+        // Each part splits the pieces of the one before it further. Digits and punctuation are isolated character by
         // character, and leave spaces alone.
         P::Sequence(sequence) => {
             let leaves_spaces = |part: &&P| matches!(part, P::Digits(_) | P::Punctuation(_));
