@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 
-use tinderbox::generate::{ChooseToken, Writer};
+use tinderbox::generate::{ChooseToken, Generator};
 use tinderbox::run::Trained;
 
 /// How many of the last tokens may not come again.
@@ -31,9 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 pub(crate) fn write(run: &Path, prompt: &str, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let Trained { model, tokenizer, config, .. } = Trained::open(run, None)?;
-    let writer = Writer::new(&model, &tokenizer, &config.generate, prompt, 0)?;
+    let generator = Generator::new(&model, &tokenizer, &config.generate, prompt, 0)?;
     write!(out, "{prompt}")?;
-    for piece in writer.with_sampler(NeverAgain) {
+    for piece in generator.with_sampler(NeverAgain) {
         write!(out, "{}", piece?)?;
         out.flush()?; // every token as it is made
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use tinderbox::config::Config;
 use tinderbox::data::{Split, Tokens};
 use tinderbox::device::{self, DeviceSpec};
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox::train::{Trainer, evaluate};
@@ -53,7 +53,7 @@ pub(crate) fn run(path: &Path, n_steps: usize, prompt: &str, out: &mut impl Writ
     let loss = evaluate::full(&model, &val, config.train.batch_size)?;
     eprintln!("validation loss: {:.3} nats per token", loss.nats_per_token);
     write!(out, "{prompt}")?;
-    for piece in Writer::new(&model, &tokenizer, &config.generate, prompt, 0)? {
+    for piece in Generator::new(&model, &tokenizer, &config.generate, prompt, 0)? {
         write!(out, "{}", piece?)?;
     }
     Ok(writeln!(out)?)

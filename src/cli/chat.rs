@@ -13,12 +13,13 @@ use rustyline::{Config as EditorConfig, Editor};
 
 use super::args::Subject;
 use super::exit::on_ctrl_c;
-use super::numbers::{count, number, seed};
+use super::numbers::{count, number};
 use super::print::note;
+use super::sampling::Sampling;
 use super::weights::Formats;
 use crate::config::GenerateConfig;
 use crate::format::without_control;
-use crate::generate::{LanguageModel, Writer};
+use crate::generate::{Generator, LanguageModel};
 use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
 
 #[derive(Debug, clap::Args)]
@@ -29,25 +30,21 @@ Examples:
   echo \"What is the capital of France?\" | tinderbox chat runs/smol
 
 In the conversation:
-  /system TEXT      set the instructions, and begin anew
-  /reset            forget what was said
-  /retry            write the last answer again
+  /system TEXT      set the instructions, and start again
+  /reset            forget the conversation
+  /retry            generate the last answer again
   /temperature X    change the temperature
-  /save FILE        write the conversation as a record of JSON Lines
-  /quit             end, as Ctrl-D does; Ctrl-C stops an answer")]
+  /save FILE        append the conversation to a JSON Lines file
+  /quit             quit, like Ctrl-D; Ctrl-C stops an answer")]
 pub(super) struct Args {
-    /// Instructions that come before the conversation [default: the template's own, if it has any]
+    /// Instructions before the conversation [default: those of the template, if it has any]
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The most tokens of an answer
+    /// Maximum number of tokens of an answer
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 512)]
     max_new_tokens: usize,
-    /// A factor: below 1 favours likely tokens, 0 always takes the likeliest [default: the run's generate.temperature]
-    #[arg(long, value_name = "X", value_parser = number)]
-    temperature: Option<f64>,
-    /// The same seed and the same conversation give the same answers [default: the run's generate.seed]
-    #[arg(long, value_name = "N", value_parser = seed)]
-    seed: Option<u64>,
+    #[command(flatten)]
+    sampling: Sampling,
     #[command(flatten)]
     formats: Formats,
     #[command(flatten)]
@@ -59,15 +56,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let Some(source) = ChatTemplateSource::of(&opened.tokenizer) else {
         bail!(
-            "`{}` has no chat template, which turns a conversation into text\n  hint: `generate` continues a text with any \
-             model; instruct models have a template",
+            "`{}` has no chat template, which turns a conversation into a prompt\n  hint: instruct models have one; \
+             `generate` continues a text with any model",
             args.subject.run.display()
         );
     };
     let template = source.parse().context("the chat template cannot be used")?;
-    let mut settings = GenerateConfig { max_new_tokens: args.max_new_tokens, ..opened.config.generate.clone() };
-    settings.temperature = args.temperature.unwrap_or(settings.temperature);
-    settings.seed = args.seed.unwrap_or(settings.seed);
+    let settings =
+        GenerateConfig { max_new_tokens: args.max_new_tokens, ..args.sampling.apply(&opened.config.generate) };
     settings.check()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;
     let is_stopped = Arc::new(AtomicBool::new(false));
@@ -88,7 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         match done {
             Ok(true) => {}
             Ok(false) => break,
-            // What cannot be answered does not end the conversation.
+            // An error does not end a conversation in a terminal.
             Err(error) if input.is_terminal() => note(super::exit::describe(&error)),
             Err(error) => return Err(error),
         }
@@ -107,12 +103,12 @@ struct Chat {
 }
 
 impl Chat {
-    /// Forgets what was said, and sets the instructions.
+    /// Forgets the conversation, and sets the instructions.
     fn begin(&mut self, system: Option<String>) {
         self.messages = system.map(|text| Message::new("system", text)).into_iter().collect();
     }
 
-    /// Follows a command; false if it ends the conversation.
+    /// Runs a command; returns false if it ends the conversation.
     fn command(&mut self, command: &str) -> anyhow::Result<bool> {
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
@@ -128,7 +124,7 @@ impl Chat {
                 let last = last.context("there is no answer yet\n  hint: ask something first")?;
                 let question = self.messages.remove(last).content;
                 self.messages.truncate(last);
-                self.settings.seed = self.settings.seed.wrapping_add(1); // another answer than the last
+                self.settings.seed = self.settings.seed.wrapping_add(1); // so that the answer differs
                 self.ask(&question)?;
             }
             "temperature" => {
@@ -145,7 +141,7 @@ impl Chat {
         Ok(true)
     }
 
-    /// Answers a question, and keeps both; nothing is kept if there is no answer.
+    /// Answers a question, and keeps both; keeps neither on an error.
     fn ask(&mut self, question: &str) -> anyhow::Result<()> {
         self.messages.push(Message::new("user", question));
         match self.answer() {
@@ -160,14 +156,14 @@ impl Chat {
         }
     }
 
-    /// Writes an answer to the conversation, piece by piece.
+    /// Generates and prints the next answer.
     fn answer(&self) -> anyhow::Result<String> {
-        let prompt = self.template.render(&self.messages).context("the chat template does not take this")?;
+        let prompt = self.template.render(&self.messages).context("the chat template rejected the conversation")?;
         let (n_tokens, n_context) = (self.tokenizer.encode_prompt(&prompt)?.len(), self.model.config().context_length);
         if n_tokens >= n_context {
             bail!(
                 "the conversation has {n_tokens} tokens, and the context of the model holds {n_context}\n  hint: /reset \
-                 begins anew"
+                 starts again"
             );
         }
         let max_new_tokens = self.settings.max_new_tokens.min(n_context - n_tokens);
@@ -176,7 +172,7 @@ impl Chat {
         let mut stdout = io::stdout().lock();
         let is_terminal = stdout.is_terminal();
         let mut answer = String::new();
-        for piece in Writer::new(self.model.clone(), &self.tokenizer, &settings, &prompt, 0)? {
+        for piece in Generator::new(self.model.clone(), &self.tokenizer, &settings, &prompt, 0)? {
             let piece = piece?;
             match is_terminal {
                 true => stdout.write_all(without_control(&piece).as_bytes())?,
@@ -196,7 +192,7 @@ impl Chat {
         Ok(answer.trim().to_owned())
     }
 
-    /// Writes the conversation as a record, as fine-tuning reads it.
+    /// Appends the conversation to a file of records for fine-tuning.
     fn save(&self, path: &Path) -> anyhow::Result<()> {
         if path.as_os_str().is_empty() {
             bail!("/save needs the name of a file\n  hint: /save talk.jsonl");
@@ -211,7 +207,7 @@ impl Chat {
     }
 }
 
-/// Where lines come from.
+/// The source of lines.
 enum Input {
     /// With editing and a history.
     Terminal(Box<Editor<(), DefaultHistory>>),

@@ -18,7 +18,7 @@ use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
 use crate::finetune::{ChatFormat, FinetuneMethod, starting_config};
 use crate::format::{grouped, shell_word, without_control};
-use crate::generate::{LanguageModel, Writer};
+use crate::generate::{Generator, LanguageModel};
 use crate::model::Parameter;
 use crate::run::{self, Answers, BeforeAndAfter, Checkpoint, Located, RunDir, Trained};
 use crate::tokenizer::Tokenizer;
@@ -329,7 +329,7 @@ fn next_command(args: &Args, summary: &Summary) -> String {
 /// The likeliest answer to a prompt.
 fn answer(model: &LanguageModel, tokenizer: &Tokenizer, prompt: &str) -> anyhow::Result<String> {
     let settings = GenerateConfig { temperature: 0.0, max_new_tokens: ANSWER_TOKENS, ..GenerateConfig::default() };
-    let pieces = Writer::new(model.clone(), tokenizer, &settings, prompt, 0)?;
+    let pieces = Generator::new(model.clone(), tokenizer, &settings, prompt, 0)?;
     Ok(pieces.collect::<Result<Vec<String>, _>>()?.concat())
 }
 

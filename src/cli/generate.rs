@@ -11,24 +11,25 @@ use anyhow::Context;
 
 use super::args::Subject;
 use super::exit::Misuse;
-use super::numbers::{count, number, seed};
+use super::numbers::count;
 use super::paint;
 use super::print::{note, note_cut_prompt};
+use super::sampling::Sampling;
 use super::weights::Formats;
 use crate::config::GenerateConfig;
 use crate::format::without_control;
-use crate::generate::{GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary, Writers};
+use crate::generate::{BatchGenerator, GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary};
 use crate::measure::Machine;
 use crate::model::OrderedJson;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
 use crate::tokenizer::Tokenizer;
 
-/// The separator printed before each text except the first.
+/// The separator printed before each completion except the first.
 const SEPARATOR: &str = "---\n";
 const RAW_SEPARATOR: &str = "\n---\n";
 
-/// The number of texts generated at once.
+/// The number of completions generated at once.
 const AT_ONCE: u64 = 16;
 
 #[derive(Debug, clap::Args)]
@@ -38,56 +39,37 @@ Examples:
   tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7
   tinderbox generate runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// The beginning of the text [default: the run's train.sample_prompt]
+    /// The text to continue [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
-    /// A file with the beginning of the text, or - for standard input [default: --prompt]
+    /// File with the text to continue, or - for standard input [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
-    /// The most tokens to write after the prompt [default: the run's
-    /// generate.max_new_tokens]
+    /// Maximum number of tokens to generate after the prompt [default: the run's generate.max_new_tokens]
     #[arg(long, value_name = "N", value_parser = count)]
     max_new_tokens: Option<usize>,
-    /// How many texts to write, separated by a line `---` [default: the run's generate.num_samples]
+    /// Number of completions, separated by a line `---` [default: the run's generate.num_samples]
     #[arg(long, value_name = "N", value_parser = count)]
     num_samples: Option<usize>,
-    /// A factor: below 1 favours likely tokens, above 1 evens out the probabilities, 0 always takes the likeliest token
-    /// [default: the run's generate.temperature]
-    #[arg(long, value_name = "X", value_parser = number)]
-    temperature: Option<f64>,
-    /// Draw only from the N likeliest tokens; 0 draws from all [default: the run's generate.top_k]
-    #[arg(long, value_name = "N", value_parser = count)]
-    top_k: Option<usize>,
-    /// Draw only from the likeliest tokens that together have this probability, in (0, 1] [default:
-    /// the run's generate.top_p]
-    #[arg(long, value_name = "X", value_parser = number)]
-    top_p: Option<f64>,
-    /// Draw only tokens with at least this share of the likeliest one's probability, in [0, 1] [default:
-    /// the run's generate.min_p]
-    #[arg(long, value_name = "X", value_parser = number)]
-    min_p: Option<f64>,
-    /// A factor: above 1 makes tokens that already occur less likely [default: the run's generate.repetition_penalty]
-    #[arg(long, value_name = "X", value_parser = number)]
-    repetition_penalty: Option<f64>,
-    /// Stop before this text; may be repeated [default: the run's generate.stop]
+    /// Stop before this string; may be repeated [default: the run's generate.stop]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// The same seed writes the same text [default: the run's generate.seed]
-    #[arg(long, value_name = "N", value_parser = seed)]
-    seed: Option<u64>,
-    /// Propose up to N tokens at once from the text's own repetitions, on a CPU; the text stays the same, and is there
-    /// sooner if it repeats itself; 0 proposes none [default: the run's generate.speculate]
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Propose up to N tokens at once from the completion's own repetitions, on a CPU. The completion stays the same, and
+    /// is generated faster if it repeats itself; 0: off [default: the run's generate.speculate]
     #[arg(long, value_name = "N", value_parser = count)]
     speculate: Option<usize>,
-    /// Write only JSON of the JSON Schema in this file, without the prompt before it [default: any text]
+    /// Generate only JSON that matches the JSON Schema in this file, and print it without the prompt
+    /// [default: any text]
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
-    /// Write the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
+    /// Print the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
     formats: Formats,
-    /// Write even if the memory seems to be too small
+    /// Generate even if there seems to be too little memory
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -131,13 +113,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => Form::Text,
     };
     let mut stdout = stdout;
-    let shown = if guide.is_some() { Vec::new() } else { form.prompt(&prompt) }; // so that it is JSON and nothing else
+    let shown = if guide.is_some() { Vec::new() } else { form.prompt(&prompt) }; // the output is JSON only
     let mut speculated = Speculated::default();
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
-        let mut rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
+        let mut rounds = BatchGenerator::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         if let ((n_read, n_dropped @ 1..), 0) = (rounds.prompt_tokens(), samples.start) {
             note_cut_prompt(n_read, n_dropped);
         }
@@ -167,21 +149,21 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
     Ok(prompt)
 }
 
-/// The guide of texts in the JSON Schema of a file.
+/// The guide of the JSON Schema in a file.
 fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     let read = || {
         let schema: OrderedJson = serde_json::from_str(&fs::read_to_string(path)?)?;
         let vocabulary = Vocabulary::of(tokenizer);
-        let vocabulary = vocabulary.context("the tokens of this model are not text by themselves")?;
+        let vocabulary = vocabulary.context("the text of this model's tokens depends on their context")?;
         Ok::<_, anyhow::Error>(Guide::new(Arc::new(Grammar::of_schema(&schema)?), Arc::new(vocabulary))?)
     };
-    read().with_context(|| format!("cannot write by the schema `{}`", path.display()))
+    read().with_context(|| format!("cannot follow the schema `{}`", path.display()))
 }
 
-/// The form in which texts are printed.
+/// The form in which completions are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// The unchanged bytes, with nothing added.
+    /// Unchanged bytes, with nothing added.
     Raw,
     /// Plain text.
     Text,
@@ -204,7 +186,7 @@ impl Form {
         }
     }
 
-    /// Converts a piece of text from the model, in whole characters, to this form.
+    /// Converts a piece of a completion, in whole characters, to this form.
     fn text(self, text: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Raw | Self::Text => text,
@@ -213,8 +195,8 @@ impl Form {
     }
 }
 
-/// Prints the texts of `samples` in order, each after its prompt in the given `form`. The first unfinished text is
-/// printed as it is generated; later texts are buffered.
+/// Prints the completions of `samples` in order, each after its prompt in the given `form`. The first unfinished one is
+/// printed as it is generated; later ones are buffered.
 fn print_in_order(
     out: &mut impl Write,
     samples: Range<u64>,
@@ -236,10 +218,11 @@ fn print_in_order(
             waiting.pop_front();
             turn += 1;
         }
-        out.flush()?; // so that a reader sees every token at once
+        out.flush()?; // readers see each token at once
         let Some(round) = rounds.next() else { return Ok(()) };
         for Piece { sample_idx, text: more, is_last } in round? {
-            let (text, is_finished) = &mut waiting[usize::try_from(sample_idx - turn).expect("a few texts")];
+            let (text, is_finished) =
+                &mut waiting[usize::try_from(sample_idx - turn).expect("a round has few samples")];
             text.extend(form.text(more));
             if is_last {
                 if form != Form::Raw {
@@ -257,18 +240,9 @@ impl Args {
         GenerateConfig {
             max_new_tokens: self.max_new_tokens.unwrap_or(run.max_new_tokens),
             num_samples: self.num_samples.unwrap_or(run.num_samples),
-            temperature: self.temperature.unwrap_or(run.temperature),
-            top_k: self.top_k.unwrap_or(run.top_k),
-            top_p: self.top_p.unwrap_or(run.top_p),
-            min_p: self.min_p.unwrap_or(run.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(run.repetition_penalty),
             stop: if self.stop.is_empty() { run.stop.clone() } else { self.stop.clone() },
-            seed: self.seed.unwrap_or(run.seed),
-            presence_penalty: run.presence_penalty,
-            frequency_penalty: run.frequency_penalty,
-            stop_token_ids: run.stop_token_ids.clone(),
-            min_new_tokens: run.min_new_tokens,
             speculate: self.speculate.unwrap_or(run.speculate),
+            ..self.sampling.apply(run)
         }
     }
 }
@@ -286,7 +260,10 @@ mod tests {
 
     impl Write for Flushed {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.last_mut().expect("there is always a last one").push_str(str::from_utf8(bytes).expect("text"));
+            self.0
+                .last_mut()
+                .expect("the output starts with an empty string")
+                .push_str(str::from_utf8(bytes).expect("the output is UTF-8"));
             Ok(bytes.len())
         }
 
@@ -297,32 +274,33 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_printed_in_order_whichever_is_finished_first() {
+    fn completions_are_printed_in_order() {
         let mut out = Flushed(vec![String::new()]);
         let rounds = [
             vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)],
             vec![piece(0, "c", true), piece(2, "z", false)],
             vec![piece(2, "!", true)],
         ];
-        print_in_order(&mut out, 0..3, b"A", rounds.into_iter().map(Ok), Form::Text).expect("memory");
+        print_in_order(&mut out, 0..3, b"A", rounds.into_iter().map(Ok), Form::Text).expect("a string takes any text");
         let last = [Ok(vec![piece(3, "", true)])];
-        print_in_order(&mut out, 3..4, b"A", last.into_iter(), Form::Text).expect("memory");
+        print_in_order(&mut out, 3..4, b"A", last.into_iter(), Form::Text).expect("a string takes any text");
         assert_eq!(out.0, ["A", "b", "c\n---\nAx\n---\nAyz", "!\n", "---\nA", "\n", ""]);
     }
 
     #[test]
-    fn a_terminal_is_not_controlled_and_raw_bytes_are_untouched() {
-        let written = |form: Form| {
+    fn control_characters_reach_only_raw_output_and_files() {
+        let printed = |form: Form| {
             let mut out = Vec::new();
             let rounds = [vec![piece(0, "b\u{1b}]52;c;aGk=\u{7}\u{9b}", true)]];
-            print_in_order(&mut out, 0..1, &form.prompt(b"A\x1b"), rounds.into_iter().map(Ok), form).expect("memory");
-            String::from_utf8(out).expect("text")
+            print_in_order(&mut out, 0..1, &form.prompt(b"A\x1b"), rounds.into_iter().map(Ok), form)
+                .expect("a string takes any text");
+            String::from_utf8(out).expect("the output is UTF-8")
         };
         let text = "b\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\n";
-        assert_eq!(written(Form::Terminal { has_colors: false }), format!("A\u{fffd}{text}"));
+        assert_eq!(printed(Form::Terminal { has_colors: false }), format!("A\u{fffd}{text}"));
         let dimmed = "\u{1b}[2mA\u{fffd}\u{1b}[0m";
-        assert_eq!(written(Form::Terminal { has_colors: true }), format!("{dimmed}{text}"), "no code but ours");
-        assert_eq!(written(Form::Text), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}\n");
-        assert_eq!(written(Form::Raw), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}");
+        assert_eq!(printed(Form::Terminal { has_colors: true }), format!("{dimmed}{text}"), "no code but ours");
+        assert_eq!(printed(Form::Text), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}\n");
+        assert_eq!(printed(Form::Raw), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}");
     }
 }

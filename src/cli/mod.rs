@@ -39,6 +39,7 @@ mod progress;
 mod removed;
 mod report;
 mod runs;
+mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
 mod sweep;

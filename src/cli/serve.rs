@@ -23,7 +23,7 @@ use crate::serve::{
     Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, TensorsError, is_origin, unix_s,
 };
 
-/// How long a stream may be silent: proxies and clients close connections after 30 seconds and more.
+/// How long a stream may be silent. Proxies and clients close silent connections after 30 seconds or more.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
@@ -38,43 +38,43 @@ pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder, including later ones; each is opened at its first request
+    /// Serve every run in this folder, also runs that appear later; each is opened on its first request
     /// [default: only the runs named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
-    /// Adapters of the one RUN, served as a model called RUN+NAME beside it, on a CPU with the same weights in memory: a
-    /// run that was fine-tuned from it, or a folder of PEFT or mlx-lm; may be repeated [default: none]
+    /// Adapter of the only RUN, served as the model RUN+NAME: a run that was fine-tuned from it, or a folder of PEFT or
+    /// mlx-lm. On a CPU it shares the weights in memory. May be repeated [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "folder")]
     adapter: Vec<PathBuf>,
-    /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
+    /// Address to listen on; any other than the loopback address needs --api-key-file or --no-auth
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// The port to listen on; 0 takes any that is free
+    /// Port to listen on; 0 takes any free port
     #[arg(long, default_value_t = 8080, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
-    /// The number of texts that each model writes at once
+    /// Number of completions that each model generates at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
-    /// Propose up to N tokens at once from a text's own repetitions while it is the only one that a model writes, on a CPU;
-    /// the text stays the same, and is there sooner if it repeats itself
+    /// Propose up to N tokens at once from a completion's own repetitions while a model generates no other, on a CPU. The
+    /// completion stays the same, and is generated faster if it repeats itself; 0: off
     #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
     speculate: usize,
     #[command(flatten)]
     formats: Formats,
-    /// A file of API keys, one per line, of which each request must have one [default: no key]
+    /// File of API keys, one per line. Every request must send one of them [default: no key]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Require no key, even from other machines
+    /// Require no key, even of other machines
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
-    /// A site whose pages may use the server from a browser, such as http://localhost:3000; may be repeated
-    /// [default: none but the server's own page]
+    /// Site whose pages may use the server from a browser, such as http://localhost:3000; may be repeated
+    /// [default: only the server's own page]
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     allow_origin: Vec<String>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
+    /// Device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Serve even if the memory seems to be too small
+    /// Serve even if there seems to be too little memory
     #[arg(long)]
     force: bool,
 }
@@ -85,20 +85,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Misuse("--parallel must be at least 1".to_owned()).into());
     }
     if !args.adapter.is_empty() && args.runs.len() != 1 {
-        return Err(Misuse("--adapter is for one RUN: which of them it belongs to is not said".to_owned()).into());
+        return Err(Misuse("--adapter is for one RUN: name only the run that the adapter belongs to".to_owned()).into());
     }
     let address = address(&args.host, args.port)?;
     let keys = args.api_key_file.as_deref().map(keys).transpose()?;
     if !address.ip().is_loopback() && keys.is_none() {
         if !args.no_auth {
             return Err(Misuse(format!(
-                "{} can be reached from other machines\n  hint: say who may use the models with --api-key-file, or let \
-                 everybody with --no-auth",
+                "{} can be reached from other machines\n  hint: restrict access with --api-key-file, or allow everybody \
+                 with --no-auth",
                 args.host
             ))
             .into());
         }
-        note(format!("warning: everybody who reaches {address} can use these models"));
+        note(format!("warning: everybody who can reach {address} can use these models"));
     }
     if !args.force {
         check_memory(&args.runs, args.parallel)?;
@@ -129,7 +129,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         if stop.was_asked() {
             std::process::exit(i32::from(INTERRUPTED));
         }
-        note("finishing what is being written; Ctrl-C again ends at once"); // before the server can end
+        note("finishing requests in progress; press Ctrl-C again to stop at once"); // before the server can end
         stop.stop();
     })?;
     note(format!("serving {} at http://{}", names.join(", "), server.address()));
@@ -137,7 +137,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The path of this program. On Linux it holds even if the file is replaced meanwhile.
+/// The path of this program. On Linux it stays valid even if the file is replaced.
 fn this_program() -> anyhow::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok(PathBuf::from("/proc/self/exe"));
@@ -159,10 +159,10 @@ fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
 
 fn keys(path: &Path) -> anyhow::Result<ApiKeys> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
-    ApiKeys::parse(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
+    ApiKeys::parse(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key per line", path.display()))
 }
 
-/// Prints a note for a folder that has no runs yet, and returns an error for a folder that cannot be read.
+/// Notes that a folder has no runs yet; returns an error if it cannot be read.
 fn check_folder(folder: &Path) -> anyhow::Result<()> {
     match run::list(folder) {
         Err(error @ RunError::NoRuns { .. }) => note(format!("note: {}", first_line(&error))),
@@ -172,18 +172,18 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// The function with which the server opens a run or a checkpoint at its first request.
+    /// Opens a run or a checkpoint on its first request.
     fn later(&self) -> OpenModel {
         let args = self.clone();
-        OpenModel::new(move |run| {
+        Box::new(move |run| {
             let checked = if args.force { Ok(()) } else { check_memory([run], args.parallel) };
             let opened = checked.and_then(|()| args.open_plain(run)).map(|(model, _)| model);
             opened.map_err(|error| first_line(format!("{error:#}")))
         })
     }
 
-    /// Opens a run and the adapters: beside the weights of the run, or, on a device whose models cannot have them there,
-    /// each as a model of its own with merged weights.
+    /// Opens a run and the adapters: beside the weights of the run, or, on a device that does not support that, each as a
+    /// model of its own with merged weights.
     fn open(&self, path: &Path) -> anyhow::Result<Vec<Model>> {
         let (mut model, source) = self.open_plain(path)?;
         let mut merged = Vec::new();
@@ -214,13 +214,13 @@ impl Args {
         Ok(std::iter::once(model).chain(merged).collect())
     }
 
-    /// Opens a model, whose name is that of the run's folder, followed by the checkpoint if `path` names one.
-    fn open_plain(&self, path: &Path) -> anyhow::Result<(Model, Source)> {
+    /// Opens a model. Its name is that of the run's folder, followed by the checkpoint if `path` names one.
+    fn open_plain(&self, path: &Path) -> anyhow::Result<(Model, OpenedCheckpoint)> {
         let located = run::locate(path)?;
         let opened = Trained::open(path, self.device.as_ref())?;
         warn_if_slow(&opened.device);
         let model = self.formats.convert(opened.model, &opened.device.name)?;
-        let source = Source {
+        let source = OpenedCheckpoint {
             checkpoint: opened.checkpoint,
             checksum: opened.checksum,
             config: opened.config.model,
@@ -249,20 +249,20 @@ fn last(path: &Path) -> String {
 
 /// The checkpoint that a model was opened from.
 #[derive(Clone)]
-struct Source {
+struct OpenedCheckpoint {
     checkpoint: PathBuf,
     checksum: Option<String>,
     config: ModelConfig,
     device: Option<DeviceSpec>,
 }
 
-impl Source {
-    /// Opens it again as tensors, with adapters merged with its weights, if it is still the same.
+impl OpenedCheckpoint {
+    /// Opens the checkpoint again as tensors, with adapters merged into its weights, if it is still the same.
     fn tensors(&self, adapters: Option<Adapters>) -> OpenTensors {
         let Self { checkpoint, checksum, config, device } = self.clone();
-        OpenTensors::new(move || match Trained::open_adapted(&checkpoint, device.as_ref(), adapters.clone()) {
+        Box::new(move || match Trained::open_adapted(&checkpoint, device.as_ref(), adapters.clone()) {
             Ok(again) if again.checksum == checksum && again.config.model == config => Ok(again.model),
-            // Another run may have taken the place of the first, with a checkpoint of the same name.
+            // Another run may have replaced the first one, with a checkpoint of the same name.
             Ok(_) => Err(TensorsError::Gone),
             Err(_) if !checkpoint.exists() || Checkpoint::weights_checksum(&checkpoint) != checksum => {
                 Err(TensorsError::Gone)
@@ -272,8 +272,8 @@ impl Source {
     }
 }
 
-/// Returns an error if the models do not fit into memory together.
-fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_texts: usize) -> anyhow::Result<()> {
+/// Checks that the models fit into memory together.
+fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_slots: usize) -> anyhow::Result<()> {
     let mut needed = 0_u64;
     for run in runs {
         let located = run::locate(run.as_ref())?;
@@ -281,7 +281,7 @@ fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_texts: usize
         let writing = Writing {
             model: &config.model,
             weights: Checkpoint::weights_bytes(&located.checkpoint),
-            n_texts: n_texts as u64,
+            n_texts: n_slots as u64,
             n_tokens: u64::MAX,
         };
         needed = needed.saturating_add(writing.memory());
@@ -291,8 +291,8 @@ fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_texts: usize
     {
         let [needed, free] = [needed, machine.available].map(size);
         bail!(
-            "serving {n_texts} texts at once needs up to {needed}, and {free} are free\n  hint: lower --parallel, serve \
-             fewer runs, or try it with --force"
+            "serving {n_slots} completions at once needs up to {needed} of memory, and {free} are free\n  hint: lower \
+             --parallel, serve fewer runs, or try it with --force"
         );
     }
     Ok(())

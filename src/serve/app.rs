@@ -1,4 +1,4 @@
-//! The page: its files, and the data of its views that OpenAI's API does not cover.
+//! The page: its files, and data of its views that the API does not have.
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
@@ -6,26 +6,26 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::http::{Name, json_response};
 use super::library::ListedRun;
-use super::routes::Name;
-use super::{Shared, Work};
+use super::service::{Shared, Work};
 use crate::run::{self, Curves, Difference, RunDir, RunError, RunInfo};
 use crate::view;
 use crate::view::report::{Comparison, Report};
 
-/// The most settings that are shown of a run, and the most characters of the text that is looked into first.
+/// The maximum number of settings shown of a run, and of characters of the first text that Look shows.
 const MOST_SETTINGS: usize = 5;
 const MOST_OPENING: usize = 90;
-/// The text that is looked into first in a model that has not written any.
+/// The first text for a run without samples.
 const OPENING: &str = "\"I am tired,\" said the cat, because it was late";
 
-/// What a report of the page leaves out.
-const UNMEASURED: &str = "What each head does and who looks at whom is measured with the model: `tinderbox report` writes \
-                          it, and Look shows it for any text.";
+/// A note on the sections that a report of the page leaves out.
+const UNMEASURED: &str = "Attention and the patterns of heads are measured with the model: `tinderbox report` adds them, \
+                          and Look shows them for any text.";
 
 /// The number of points in a sparkline.
 const N_SPARK: usize = 60;
-/// The most runs in a comparison.
+/// The maximum number of runs in a comparison.
 const MAX_COMPARED: usize = 12;
 
 /// The page runs only its own scripts, and sends requests only to its own server.
@@ -55,7 +55,7 @@ const MODULES: [(&str, &str); 12] = [
     ("write.js", include_str!("assets/write.js")),
 ];
 
-/// Whether an address is a file of the page, which is public.
+/// Whether an address is a file of the page; these are public.
 pub(super) fn is_file(path: &str) -> bool {
     matches!(path, "/" | "/compare") || path.starts_with("/run/") || path.starts_with("/assets/")
 }
@@ -71,7 +71,7 @@ fn respond(kind: &'static str, policy: &'static str, body: String) -> Response {
     (headers, body).into_response()
 }
 
-/// The page; the same for the addresses of all views.
+/// The page, the same for all views.
 pub(super) async fn index() -> Response {
     respond(HTML, POLICY, include_str!("assets/index.html").to_owned())
 }
@@ -97,7 +97,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
         let listed = service.library.runs();
         let settings = settings(&listed);
         let runs: Vec<Value> = listed.iter().zip(settings).map(|(run, settings)| run_json(run, &settings)).collect();
-        Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
+        Ok(json_response(json!({"runs": runs}).to_string()))
     });
     work.await
 }
@@ -111,7 +111,7 @@ pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Resu
             let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
             json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
         });
-        // A model that was named is the one that was opened, whatever its run is by now.
+        // A named model is the one that was opened, even if its run has been replaced.
         let (config, has_chat) = if let Some(model) = service.library.named(Some(&name)) {
             (model.config.clone(), model.tokenizer.chat_template().is_some())
         } else {
@@ -127,7 +127,7 @@ pub(super) async fn run(State(service): State<Shared>, Name(name): Name) -> Resu
             "prompt": opening(&run),
             "checkpoints": kept.collect::<Vec<_>>(),
         });
-        Ok(super::routes::json_text(json.to_string()))
+        Ok(json_response(json.to_string()))
     });
     work.await
 }
@@ -148,7 +148,7 @@ pub(super) async fn comparison(State(service): State<Shared>, Name(names): Name)
     let work = service.off_thread(Work::Long, move |service| {
         let names: Vec<&str> = names.lines().collect();
         if !(2..=MAX_COMPARED).contains(&names.len()) {
-            return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, a line each")));
+            return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, one per line")));
         }
         let run = |name: &&str| Ok(service.library.run(name)?.run);
         let runs = names.iter().map(run).collect::<Result<Vec<_>, ApiError>>()?;
@@ -163,7 +163,8 @@ fn unreadable(error: impl Into<RunError>) -> ApiError {
     ApiError::unavailable(error.into().first_line())
 }
 
-/// What sets each of the runs apart from the others, as `n_layers=4 learning_rate=0.003`; empty if a config cannot be read.
+/// The settings in which each run differs from the others, as `n_layers=4 learning_rate=0.003`; empty if a config cannot be
+/// read.
 fn settings(listed: &[ListedRun]) -> Vec<String> {
     let dirs: Vec<RunDir> = listed.iter().map(|listed| listed.run.clone()).collect();
     let differences = run::differences(&dirs).unwrap_or_default();
@@ -177,16 +178,16 @@ fn settings(listed: &[ListedRun]) -> Vec<String> {
     (0..listed.len()).map(of_run).collect()
 }
 
-/// Some words to look into: the beginning of what the model wrote last, or a sentence.
+/// The first text that Look shows: the beginning of the run's last sample, or a sentence.
 fn opening(run: &RunDir) -> String {
     let newest = run::samples(run).ok().and_then(|samples| Some(samples.last()?.text.clone()));
     let text = newest.map(|text| text.trim().chars().take(MOST_OPENING).collect::<String>()).unwrap_or_default();
-    // Up to the last whole word, so that no token is a part of one.
+    // Cut after a whole word.
     let text = if text.chars().count() < MOST_OPENING { &*text } else { text.rsplit_once(' ').map_or("", |it| it.0) };
     if text.is_empty() { OPENING.to_owned() } else { text.to_owned() }
 }
 
-/// A row in the table of runs; what cannot be read is null.
+/// A row in the table of runs; unreadable values are null.
 fn run_json(listed: &ListedRun, settings: &str) -> Value {
     let ListedRun { name, run, checkpoint } = listed;
     let info = RunInfo::read(run).ok();
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_is_there_and_asks_for_those_that_are() {
+    fn modules_import_only_known_modules() {
         for (name, text) in MODULES {
             assert!(!text.contains('\r') && !text.contains("innerHTML"), "{name}");
             let mut cookies = text.lines().filter(|line| line.contains("document.cookie"));

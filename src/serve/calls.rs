@@ -1,4 +1,4 @@
-//! Calls of tools: what a request offers, and the calls in what the model writes, as Qwen's models do:
+//! Tool calls: the tools that a request offers, and the calls in completions, in the format of Qwen's models:
 //! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
 use serde_json::Value;
@@ -6,82 +6,69 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::wrong;
 use super::format;
-use super::hosted::Hosted;
+use super::ids::random;
+use super::loaded_model::LoadedModel;
 use crate::generate::{CallSchema, Grammar, Guide};
 use crate::model::OrderedJson;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// The tools of a request that the model may call, and whether it must.
+/// The tools that the model may call.
 #[derive(Debug)]
 pub(super) struct Tools {
-    /// As they were sent; the template gets them so.
+    /// As they were sent, for the template.
     pub(super) list: Vec<OrderedJson>,
-    choice: ToolChoice,
-}
-
-#[derive(Debug)]
-enum ToolChoice {
-    Auto,
-    /// One of these.
-    Required(Vec<String>),
+    /// One of these tools must be called; empty if no call is required.
+    required: Vec<String>,
 }
 
 impl Tools {
-    /// The tools in `tools`, chosen by `tool_choice`; `None` if the model may call none.
+    /// The tools in `tools`, as restricted by `tool_choice`; `None` if the model may call none.
     pub(super) fn read(
         tools: Option<OrderedJson>,
         choice: Option<Value>,
-        model: &Hosted,
+        model: &LoadedModel,
     ) -> Result<Option<Self>, ApiError> {
         let list: &[OrderedJson] = match &tools {
             None => &[],
             Some(tools) => tools.items().ok_or_else(|| wrong_tools("a list of tools"))?,
         };
         let names: Vec<String> = list.iter().map(|tool| name(tool).map(str::to_owned)).collect::<Result<_, _>>()?;
-        let rule = "none, auto, required, or an object that names a function of `tools`";
         let choice = choice.unwrap_or_else(|| "auto".into());
-        let choice = match (choice.as_str(), choice["function"]["name"].as_str()) {
+        let required = match (choice.as_str(), choice["function"]["name"].as_str()) {
             (Some("none"), _) => return Ok(None),
             (Some("auto"), _) if list.is_empty() => return Ok(None),
-            (Some("auto"), _) => ToolChoice::Auto,
-            (Some("required"), _) if !list.is_empty() => ToolChoice::Required(names),
-            (None, Some(name)) if names.iter().any(|known| known == name) => {
-                ToolChoice::Required(vec![name.to_owned()])
+            (Some("auto"), _) => Vec::new(),
+            (Some("required"), _) if !list.is_empty() => names,
+            (None, Some(name)) if names.iter().any(|known| known == name) => vec![name.to_owned()],
+            _ => {
+                let rule = "none, auto, required, or an object that names a function of `tools`";
+                return Err(wrong("tool_choice", &choice, rule));
             }
-            _ => return Err(wrong("tool_choice", &choice, rule)),
         };
         if !model.tokenizer.chat_template().is_some_and(|template| template.contains(OPEN)) {
             let message =
                 format!("the chat template of `{}` has no tools that are called as `{OPEN}{{...}}{CLOSE}`", model.name);
             return Err(ApiError::field("tools", message));
         }
-        Ok(Some(Self { list: list.to_vec(), choice }))
+        Ok(Some(Self { list: list.to_vec(), required }))
     }
 
-    /// The guide of a text that must be a call; `None` if it need not be.
-    pub(super) fn guide(&self, model: &Hosted) -> Result<Option<Guide>, ApiError> {
-        let ToolChoice::Required(names) = &self.choice else { return Ok(None) };
-        let call = |tool: &'_ OrderedJson| {
-            let function = tool.get("function").cloned();
-            let name = function.as_ref().and_then(|function| function.get("name")?.text().map(str::to_owned));
-            (name.unwrap_or_default(), function.and_then(|function| function.get("parameters").cloned()))
-        };
-        let chosen: Vec<_> = self.list.iter().map(call).filter(|(name, _)| names.contains(name)).collect();
-        let schema = |(name, parameters): &'_ (String, Option<OrderedJson>)| {
-            let before = format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(&**name));
-            (before, parameters.clone())
-        };
-        let schemas: Vec<_> = chosen.iter().map(schema).collect();
-        let calls: Vec<CallSchema<'_>> = schemas
-            .iter()
-            .map(|(before, arguments)| CallSchema {
-                before: before.clone(),
-                arguments: arguments.as_ref(),
+    /// The guide of a completion that must be a call; `None` if it need not be.
+    pub(super) fn guide(&self, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
+        if self.required.is_empty() {
+            return Ok(None);
+        }
+        let calls = self.list.iter().filter_map(|tool| {
+            let name = name(tool).ok().filter(|name| self.required.iter().any(|required| required == name))?;
+            Some(CallSchema {
+                before: format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(name)),
+                arguments: tool.get("function").and_then(|function| function.get("parameters")),
                 after: format!("}}\n{CLOSE}"),
             })
-            .collect();
+        });
+        let calls: Vec<CallSchema<'_>> = calls.collect();
         let grammar = Grammar::of_calls(&calls).map_err(|error| format::refused("tools", &error))?;
         format::guide_by("tools", grammar, model).map(Some)
     }
@@ -99,7 +86,7 @@ fn name(tool: &OrderedJson) -> Result<&str, ApiError> {
     name.ok_or_else(|| wrong_tools("functions: {\"type\": \"function\", \"function\": {\"name\": ...}}"))
 }
 
-/// A call that the model wrote.
+/// A tool call that the model generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) id: String,
@@ -108,17 +95,17 @@ pub(super) struct Call {
     pub(super) arguments: String,
 }
 
-/// Takes the calls out of a text as it is written.
+/// Extracts tool calls from a completion as it is generated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallReader {
-    /// Text that may become part of a call, or blanks before one.
+    /// Text that may become part of a call, or white space before one.
     held: String,
     is_inside: bool,
     pub(super) n_calls: usize,
 }
 
 impl CallReader {
-    /// Reads the next part of the text; returns what is text, and adds what are calls.
+    /// Reads the next part; returns its text and adds its calls to `calls`.
     pub(super) fn push(&mut self, text: &str, calls: &mut Vec<Call>) -> String {
         self.held.push_str(text);
         let mut shown = String::new();
@@ -144,7 +131,7 @@ impl CallReader {
         shown
     }
 
-    /// Returns the text that did not become a call, once all is read. A call need not be closed at the end.
+    /// Returns the rest of the text at the end, where a call need not be closed.
     pub(super) fn finish(&mut self, calls: &mut Vec<Call>) -> String {
         let held = std::mem::take(&mut self.held);
         if self.is_inside {
@@ -153,7 +140,7 @@ impl CallReader {
         if self.n_calls > 0 && held.trim().is_empty() { String::new() } else { held }
     }
 
-    /// Adds the call between the marks; false if it is not one.
+    /// Adds the call between the marks; false if the text is not a call.
     fn call(&mut self, text: &str, calls: &mut Vec<Call>) -> bool {
         let json: Option<OrderedJson> = serde_json::from_str(text.trim()).ok();
         let Some(json) = json else { return false };
@@ -163,7 +150,7 @@ impl CallReader {
             Some(arguments) => arguments.text().map_or_else(|| arguments.to_string(), str::to_owned),
         };
         self.n_calls += 1;
-        calls.push(Call { id: format!("call_{:016x}", super::random()), name: name.to_owned(), arguments });
+        calls.push(Call { id: format!("call_{:016x}", random()), name: name.to_owned(), arguments });
         true
     }
 }
@@ -172,7 +159,7 @@ impl CallReader {
 mod tests {
     use super::*;
 
-    /// The text and the calls in these parts of a text.
+    /// The text and the calls in these parts of a completion.
     fn read(parts: &[&str]) -> (String, Vec<(String, String)>) {
         let (mut reader, mut calls) = (CallReader::default(), Vec::new());
         let mut text: String = parts.iter().map(|part| reader.push(part, &mut calls)).collect();
@@ -181,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_taken_out_of_the_text_wherever_it_is_cut() {
+    fn calls_are_extracted_wherever_parts_are_cut() {
         let text = "I look.\n\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"b\": 1, \"a\": \"é\"}}\n</tool_call>\n\
                     <tool_call>{\"name\": \"stop\"}</tool_call>\n";
         let calls = [("look", r#"{"b":1,"a":"é"}"#), ("stop", "{}")];
@@ -193,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_text() {
+    fn invalid_calls_are_text() {
         for text in
             ["a <b> c", "a <tool_", "<tool_call>{\"name\": </tool_call>", "<tool_call>{}</tool_call> x", "a \n "]
         {

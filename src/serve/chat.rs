@@ -1,4 +1,4 @@
-//! The messages of a chat request, and the prompt that the model's chat template makes of them.
+//! The messages of a conversation, and the prompt that the model's chat template makes of them.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,22 +7,22 @@ use serde_json::Value as Json;
 use super::calls::Tools;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::hosted::Hosted;
 use super::limits::MAX_CHATS;
+use super::loaded_model::LoadedModel;
+use super::prompt::EncodedPrompt;
 use super::renderer::{Conversation, RenderError};
-use super::request::{EncodedPrompt, check_prompt};
 use crate::model::OrderedJson;
 use crate::tokenizer::Message;
 
-/// The text that the chat template makes of a conversation: up to the answer, if `add_generation_prompt`. The messages are
-/// those of the field `field`.
+/// Renders a conversation with the chat template, up to the answer if `add_generation_prompt`. The messages are those of
+/// the field `field`.
 pub(super) fn rendered(
     field: &str,
     messages: Vec<Message>,
     add_generation_prompt: bool,
     variables: Option<OrderedJson>,
     tools: Option<&Tools>,
-    model: &Hosted,
+    model: &LoadedModel,
 ) -> Result<String, ApiError> {
     let name = &model.name;
     let mut variables = match variables {
@@ -50,25 +50,56 @@ pub(super) fn rendered(
     })
 }
 
-/// The prompt that is the text of a conversation.
-pub(super) fn prompt(field: &str, text: String, model: &Hosted) -> Result<EncodedPrompt, ApiError> {
+/// The prompt of a rendered conversation.
+pub(super) fn prompt(field: &str, text: String, model: &LoadedModel) -> Result<EncodedPrompt, ApiError> {
     let tokens = model.tokenizer.encode(&text).map_err(|error| ApiError::field(field, error.to_string()))?;
-    check_prompt(field, &tokens, model)?;
-    Ok(EncodedPrompt { tokens: tokens.into(), text: text.into() })
+    EncodedPrompt::new(field, tokens, text, model)
 }
 
-/// The messages of a request.
+/// The field `messages` of a chat.
 pub(super) fn messages(json: Option<&Json>) -> Result<Vec<Message>, ApiError> {
     let rule = "`messages` must be a list of objects with `role` and `content`, at least one";
     let list = json.and_then(Json::as_array).filter(|list| !list.is_empty());
     list.ok_or_else(|| ApiError::field("messages", rule))?.iter().map(message).collect()
 }
 
-/// A message as it is sent.
+/// The fields `instructions` and `input` of `/v1/responses`.
+pub(super) fn input_messages(input: Option<&Json>, instructions: Option<String>) -> Result<Vec<Message>, ApiError> {
+    let system = instructions.map(|text| Message::new("system", text));
+    let input: Option<Vec<Message>> = match input {
+        Some(Json::String(text)) => Some(vec![Message::new("user", &**text)]),
+        Some(Json::Array(items)) if !items.is_empty() => items.iter().map(input_message).collect(),
+        _ => None,
+    };
+    let rule = "`input` must be a text or a list of messages with `role` and `content`, whose parts are texts";
+    let input = input.ok_or_else(|| ApiError::field("input", rule))?;
+    Ok(system.into_iter().chain(input).collect())
+}
+
+fn input_message(item: &Json) -> Option<Message> {
+    let is_message = item.get("type").is_none_or(|kind| kind == "message");
+    let role = item["role"].as_str().filter(|_| is_message)?;
+    let role = if role == "developer" { "system" } else { role }; // templates know its older name
+    Some(Message::new(role, content(&item["content"], &["input_text", "output_text", "text"])?))
+}
+
+/// A string, or the parts of a list joined, each of one of these types.
+fn content(json: &Json, types: &[&str]) -> Option<String> {
+    match json {
+        Json::String(text) => Some(text.clone()),
+        Json::Array(parts) => parts
+            .iter()
+            .map(|part| part["text"].as_str().filter(|_| types.iter().any(|it| part["type"] == *it)))
+            .collect(),
+        _ => None,
+    }
+}
+
+/// A message in a request.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Message", extend("required" = ["role"]))]
 pub(super) struct MessageFields {
-    /// One that the model's template knows, such as user.
+    /// A role that the model's template supports, such as user.
     role: Option<String>,
     #[serde(default)]
     #[schemars(extend("anyOf" = [
@@ -81,11 +112,11 @@ pub(super) struct MessageFields {
     ]))]
     content: Json,
     name: Option<String>,
-    /// Of an assistant: the calls that it made.
+    /// The calls that an assistant made.
     #[serde(default)]
     #[schemars(extend("type" = "array"))]
     tool_calls: Json,
-    /// Of a tool: the call whose result this is.
+    /// The call whose result a tool's message has.
     tool_call_id: Option<String>,
 }
 
@@ -93,7 +124,7 @@ fn message(json: &Json) -> Result<Message, ApiError> {
     let wrong = |rule: &str| ApiError::field("messages", format!("a message of `messages` must be {rule}"));
     let Json::Object(fields) = json else { return Err(wrong("an object")) };
     let fields: MessageFields = Fields::from_object(fields.clone()).parse(&[])?;
-    let MessageFields { role, content, name, tool_calls, tool_call_id } = fields;
+    let MessageFields { role, content: sent, name, tool_calls, tool_call_id } = fields;
     let role = role.ok_or_else(|| wrong("an object with a `role`"))?;
     let tool_calls = match tool_calls {
         Json::Null => None,
@@ -103,21 +134,16 @@ fn message(json: &Json) -> Result<Message, ApiError> {
         }
         _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
     };
-    let content = match content {
-        Json::String(text) => text,
+    let content = match &sent {
         Json::Null if tool_calls.is_some() => String::new(),
-        Json::Array(parts) => {
-            let text =
-                |part: &Json| (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned)).flatten();
-            let texts: Option<Vec<String>> = parts.iter().map(text).collect();
-            texts.ok_or_else(|| wrong("text: its `content` may have parts of the type `text` only"))?.concat()
-        }
-        _ => return Err(wrong("an object with a `content`, a string or a list of texts")),
+        Json::Array(_) => content(&sent, &["text"])
+            .ok_or_else(|| wrong("text: its `content` may have parts of the type `text` only"))?,
+        _ => content(&sent, &[]).ok_or_else(|| wrong("an object with a `content`, a string or a list of texts"))?,
     };
     Ok(Message { role, content, name, tool_calls, tool_call_id })
 }
 
-/// A call of a tool as templates read it: its arguments are an object, not the text of one.
+/// A tool call as templates read it, whose arguments are an object, not JSON in a string.
 fn call(json: &Json) -> Option<OrderedJson> {
     let (id, name, arguments) =
         (&json["id"], json["function"]["name"].as_str()?, json["function"]["arguments"].as_str()?);
@@ -135,13 +161,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_checked() {
+    fn invalid_messages_are_rejected() {
         let parts = serde_json::json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
         let joined = Message::new("user", "ab");
         assert_eq!(messages(Some(&parts)).map_err(|error| error.body()), Ok(vec![joined]));
         let call = serde_json::json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
         let called = messages(Some(&serde_json::json!([{"role": "assistant", "content": null, "tool_calls": [call]}])));
-        let called = called.map_err(|error| error.body()).expect("a call");
+        let called = called.map_err(|error| error.body()).expect("the message is valid");
         let expected = r#"[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]"#;
         assert_eq!(
             (&*called[0].content, serde_json::to_string(&called[0].tool_calls).unwrap().as_str()),

@@ -1,6 +1,6 @@
-//! The connections, of which those that wait for their client make room for new ones.
+//! Connections. Those that wait for their client are closed to make room for new ones.
 //!
-//! A client that sends nothing, or half of a request, could otherwise keep others out until its time is over.
+//! Otherwise clients that send nothing, or half of a request, could keep others out until their time limit.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,26 +16,26 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 #[derive(Debug)]
 pub(super) struct Connections {
     permits: Arc<Semaphore>,
-    /// Those that wait for their client, in the order in which they began to.
-    waiting: Mutex<BTreeMap<u64, Arc<State>>>,
+    /// Connections that wait for their client, in the order in which they began to wait.
+    waiting: Mutex<BTreeMap<u64, Arc<ConnectionState>>>,
     n_waits: AtomicU64,
-    /// Another one waits.
+    /// Notified when another connection waits.
     waits: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// It has to be closed.
+struct ConnectionState {
+    /// Notified to close the connection.
     close: Notify,
-    /// The client has not accepted all of a response.
+    /// Whether the client has not accepted all of a response.
     has_unsent: AtomicBool,
 }
 
-/// A connection, which at first waits for a request.
+/// A connection. At first it waits for a request.
 #[derive(Debug)]
 pub(super) struct Connection {
-    state: Arc<State>,
-    /// Its place among those that wait, or the one that it had last; at first 0.
+    state: Arc<ConnectionState>,
+    /// Its last place among the waiting connections; at first 0.
     place: AtomicU64,
     all: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
@@ -60,7 +60,7 @@ impl Connections {
             }
             self.close_first();
             tokio::select! {
-                permit = self.permits.clone().acquire_owned() => break permit.expect("it is never closed"),
+                permit = self.permits.clone().acquire_owned() => break permit.expect("the semaphore is never closed"),
                 () = self.waits.notified() => {}
             }
         };
@@ -74,11 +74,11 @@ impl Connections {
         let mut waiting = self.waiting();
         let first = waiting.iter().find(|(_, state)| !state.has_unsent.load(Ordering::Relaxed));
         if let Some(place) = first.map(|(place, _)| *place) {
-            waiting.remove(&place).expect("it was found").close.notify_one();
+            waiting.remove(&place).expect("the place was found under the same lock").close.notify_one();
         }
     }
 
-    /// Closes all that wait for their client.
+    /// Closes all connections that wait for their client.
     pub(super) fn close_waiting(&self) {
         self.waiting().retain(|_, state| {
             let has_unsent = state.has_unsent.load(Ordering::Relaxed);
@@ -89,13 +89,13 @@ impl Connections {
         });
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<State>>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectionState>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Connection {
-    /// From now on it waits for its client.
+    /// From now on the connection waits for its client.
     pub(super) fn wait(&self) {
         self.work(); // it may wait already
         let place = self.all.n_waits.fetch_add(1, Ordering::Relaxed);
@@ -109,12 +109,12 @@ impl Connection {
         self.all.waiting().remove(&self.place.load(Ordering::Relaxed));
     }
 
-    /// Completes when it has to be closed.
+    /// Completes when the connection has to be closed.
     pub(super) async fn closed(&self) {
         self.state.close.notified().await;
     }
 
-    /// Notes whether there are bytes that the client does not accept.
+    /// Records whether there are bytes that the client does not accept.
     pub(super) fn set_unsent(&self, has_unsent: bool) {
         self.state.has_unsent.store(has_unsent, Ordering::Relaxed);
     }
@@ -173,8 +173,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_that_has_waited_longest_makes_room() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    fn longest_waiting_connection_is_closed() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("the system has threads");
         runtime.block_on(async {
             let all = Connections::new(3);
             let (first, second, unsent) = (all.open().await, all.open().await, all.open().await);
@@ -184,16 +185,16 @@ mod tests {
                 second.closed().await;
                 drop(second);
             });
-            // Nobody waits for a client: the next connection waits until somebody does.
+            // No connection waits for its client: the next one must wait until one does.
             third.work();
             let mut next = std::pin::pin!(all.open());
-            timeout(Duration::from_millis(10), &mut next).await.expect_err("no room");
+            timeout(Duration::from_millis(10), &mut next).await.expect_err("every connection is in use");
             first.wait();
-            timeout(Duration::from_millis(10), &mut next).await.expect_err("it is not closed yet");
+            timeout(Duration::from_millis(10), &mut next).await.expect_err("the first connection is not closed yet");
             first.closed().await;
             drop(first);
             let _next = next.await;
-            assert_eq!(all.waiting().len(), 2, "it and the one with unsent bytes");
+            assert_eq!(all.waiting().len(), 2, "the new one and the one with unsent bytes");
         });
     }
 }

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::hosted::Hosted;
-use super::request::{EncodedPrompt, prompts};
+use super::http::to_json;
+use super::loaded_model::LoadedModel;
+use super::prompt::{EncodedPrompt, prompts};
 use crate::inspect::InspectError;
 use crate::model::Gpt;
 
@@ -27,12 +28,12 @@ pub(super) struct EmbeddingFields {
         {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
     ]))]
     input: Value,
-    /// How a vector is written: as a list of numbers, or as the base64 of its bytes, f32 in little-endian order.
+    /// The format of vectors: a list of numbers, or the base64 of their bytes, f32 in little-endian order.
     #[schemars(extend("type" = "string", "enum" = ["float", "base64"]))]
     encoding_format: Value,
     /// Not supported: a vector is as wide as the model.
     dimensions: (),
-    /// Changes nothing.
+    /// Ignored.
     user: Option<String>,
 }
 
@@ -59,7 +60,7 @@ struct Embedding {
     #[schemars(extend("enum" = ["embedding"]))]
     object: &'static str,
     index: usize,
-    /// Of length 1.
+    /// Scaled to length 1.
     embedding: Vector,
 }
 
@@ -77,14 +78,14 @@ struct EmbeddingUsage {
 }
 
 impl EmbeddingRequest {
-    pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
+    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let inputs = prompts("input", &mut fields, model)?;
         let EmbeddingFields { encoding_format, .. } = fields.parse(&[])?;
         Ok(Self { inputs, is_base64: encoding_format == "base64" })
     }
 
     /// The response, as JSON.
-    pub(super) fn answer(&self, name: &str, model: &Gpt) -> Result<String, ApiError> {
+    pub(super) fn answer(&self, loaded: &LoadedModel, model: &Gpt) -> Result<String, ApiError> {
         let vectors = self.inputs.iter().map(|input| embed(model, &input.tokens));
         let vectors = vectors.collect::<Result<Vec<_>, _>>()?;
         let write = |vector: Vec<f32>| match self.is_base64 {
@@ -98,10 +99,10 @@ impl EmbeddingRequest {
         let answer = Embeddings {
             object: "list",
             data: vectors.into_iter().enumerate().map(embedding).collect(),
-            model: name.to_owned(),
+            model: loaded.name.clone(),
             usage: EmbeddingUsage { prompt_tokens: n_tokens, total_tokens: n_tokens },
         };
-        Ok(serde_json::to_string(&answer).expect("plain data"))
+        Ok(to_json(&answer))
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::format::cut_in_the_middle;
 
-/// The most characters of a request that an error repeats.
+/// The maximum number of characters of a request that an error repeats.
 pub(super) const MAX_ECHOED: usize = 100;
 
 fn echoed(text: &str) -> String {
@@ -50,18 +50,18 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
     }
 
-    /// 403: a page of another site sent this, or `Host` is not a name of this server.
+    /// 403: a page of another site sent the request, or `Host` is not a name of this server.
     pub(super) fn elsewhere(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, None, message)
     }
 
-    /// 404: there is no such address.
+    /// 404: no such address.
     pub(super) fn no_route(method: &str, path: &str) -> Self {
-        let message = format!("there is no {method} {}; /openapi.json lists what there is", echoed(path));
+        let message = format!("there is no {method} {}; /openapi.json lists all routes", echoed(path));
         Self::new(StatusCode::NOT_FOUND, None, message)
     }
 
-    /// 404: there is no such model.
+    /// 404: no such model.
     pub(super) fn no_model(name: &str, known: &[&str]) -> Self {
         let message = format!("there is no model `{}`; there is {}", echoed(name), known.join(", "));
         let error = Self::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
@@ -73,15 +73,15 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, None, format!("{} does not take {method}", echoed(path)))
     }
 
-    /// 408: the body did not come in time.
+    /// 408: the body did not arrive in time.
     pub(super) fn slow_body() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not come in time")
+        Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not arrive in time")
     }
 
     /// 409: the checkpoint of this model has been removed or replaced.
     pub(super) fn gone() -> Self {
-        let message = "the checkpoint that this model was opened from was removed or replaced before it was looked into; \
-                       ask for another checkpoint of the run, or start the server again";
+        let message = "the checkpoint of this model was removed or replaced before it was inspected; request another checkpoint of \
+                       the run, or restart the server";
         Self::new(StatusCode::CONFLICT, Some("checkpoint_removed"), message)
     }
 
@@ -91,7 +91,7 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
     }
 
-    /// 429: too much is under way already.
+    /// 429: too many requests are in progress.
     pub(super) fn busy(reason: &str) -> Self {
         let message = format!("{reason}; try again later");
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
@@ -103,7 +103,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
     }
 
-    /// 500: a thread panicked, and its message is on standard error.
+    /// 500: a thread panicked; its message is on standard error.
     pub(super) fn bug() -> Self {
         Self::failed("the request met a bug in tinderbox")
     }
@@ -113,9 +113,9 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
     }
 
-    /// 503: the server finishes what it has begun, and takes nothing new.
+    /// 503: the server finishes requests in progress and takes no others.
     pub(super) fn stopping() -> Self {
-        Self::unavailable("the server is being stopped")
+        Self::unavailable("the server is stopping")
     }
 
     /// The body of the response, as JSON.
@@ -128,7 +128,7 @@ impl ApiError {
             _ => "invalid_request_error",
         };
         let error = ErrorFields { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
-        serde_json::to_string(&ErrorBody { error }).expect("plain data")
+        serde_json::to_string(&ErrorBody { error }).expect("an error has a JSON form")
     }
 }
 

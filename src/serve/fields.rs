@@ -1,5 +1,5 @@
-//! The fields of a request, checked against the schema of its type: an invalid value is rejected with its name and range,
-//! and so is every field that the schema does not have.
+//! The fields of a request, checked against the schema of its type. Errors name the field and its range; fields that the
+//! schema does not have are rejected.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::document;
 use super::error::{ApiError, MAX_ECHOED};
+use super::schema;
 use crate::format::cut_in_the_middle;
 use crate::model::OrderedJson;
 
-/// The fields of a JSON object that were not yet taken.
+/// The fields of a JSON object that were not taken yet.
 pub(super) struct Fields {
     left: Map<String, Value>,
-    /// Those of [`ORDERED`], with their keys in order.
+    /// The fields in [`ORDERED`], with their keys in order.
     ordered: HashMap<String, OrderedJson>,
 }
 
-/// Fields in which the order of keys counts.
+/// Fields whose order of keys matters.
 const ORDERED: [&str; 4] = ["chat_template_kwargs", "response_format", "text", "tools"];
 
 impl Fields {
@@ -43,7 +43,7 @@ impl Fields {
         Self { left, ordered: HashMap::new() }
     }
 
-    /// A field's value; null counts as missing.
+    /// A field's value; null counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
     }
@@ -72,12 +72,12 @@ impl Fields {
         }
     }
 
-    /// The fields that are left, as a `T`. `most` has the largest values of fields whose range depends on the model.
-    pub(super) fn parse<T: DeserializeOwned + JsonSchema>(self, most: &[(&str, usize)]) -> Result<T, ApiError> {
-        self.parse_by(document::request_schema::<T>(), most)
-    }
-
-    fn parse_by<T: DeserializeOwned>(mut self, schema: &Value, most: &[(&str, usize)]) -> Result<T, ApiError> {
+    /// The rest of the fields, as a `T`. `most` has the largest values of fields whose range depends on the model.
+    pub(super) fn parse<T>(mut self, most: &[(&str, usize)]) -> Result<T, ApiError>
+    where
+        T: DeserializeOwned + JsonSchema + 'static,
+    {
+        let schema = schema::request::<T>();
         self.left.retain(|_, value| !value.is_null());
         for (name, value) in &self.left {
             let Some(schema) = schema["properties"].get(name) else {
@@ -91,10 +91,10 @@ impl Fields {
     }
 }
 
-/// Checks a value against the schema of its field. A list or an object is checked by whoever reads it.
+/// Checks a value against the schema of its field. The contents of lists and objects are checked where they are read.
 fn check(name: &str, value: &Value, schema: &Value, most: Option<u64>) -> Result<(), ApiError> {
     if let Some(neutral) = schema["enum"].get(0).or((schema["type"] == "null").then_some(&Value::Null)) {
-        // An unsupported parameter of OpenAI's, whose only valid values have no effect.
+        // An unsupported parameter of OpenAI's API: its only valid values have no effect.
         let is_one = schema["enum"].as_array().is_some_and(|values| values.contains(value));
         let is_same = is_one || value == neutral || value.as_f64().is_some_and(|x| neutral.as_f64() == Some(x));
         let message = || format!("`{name}` is not supported; leave it out, or set it to {neutral}");
@@ -142,8 +142,8 @@ mod tests {
 
     #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
     #[serde(default)]
-    #[allow(dead_code, reason = "they are only checked")]
-    struct Request {
+    #[allow(dead_code, reason = "the fields are only checked")]
+    struct Checked {
         #[schemars(range(min = 0, max = 2))]
         a: Option<f64>,
         #[schemars(range(max = 5))]
@@ -160,13 +160,12 @@ mod tests {
         h: Value,
     }
 
-    fn parse(json: &str) -> Result<Request, ApiError> {
-        let (_, schema) = document::request::<Request>();
-        Fields::read(json.as_bytes())?.parse_by(&schema, &[("d", 9)])
+    fn parse(json: &str) -> Result<Checked, ApiError> {
+        Fields::read(json.as_bytes())?.parse(&[("d", 9)])
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_its_range() {
+    fn errors_name_the_field_and_its_range() {
         for (field, value, rule) in [
             ("a", "2.5", "`a` = 2.5 must be a number from 0 to 2"),
             ("b", "-1", "`b` = -1 must be a whole number from 0 to 5"),
@@ -178,7 +177,7 @@ mod tests {
             ("h", "true", "`h` is not supported; leave it out, or set it to null"),
             ("tools", "[]", "`tools` is not supported"),
         ] {
-            let body = parse(&format!("{{\"{field}\": {value}}}")).expect_err("wrong").body();
+            let body = parse(&format!("{{\"{field}\": {value}}}")).expect_err("the value is invalid").body();
             assert!(body.contains(rule) && body.contains(&format!("\"param\":\"{field}\"")), "{body}");
         }
         for body in ["", "[1]", "{\"a\": NaN}", "{\"a\": 1}}", "\u{0}"] {
@@ -187,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn null_counts_as_missing() {
-        let request =
-            parse(r#"{"a": 1, "c": true, "d": 9, "e": null, "g": 0.0, "h": null, "tools": null}"#).expect("right");
+    fn null_counts_as_absent() {
+        let request = parse(r#"{"a": 1, "c": true, "d": 9, "e": null, "g": 0.0, "h": null, "tools": null}"#)
+            .expect("every value is valid");
         assert_eq!((request.a, request.b, request.c, request.d, request.e), (Some(1.0), 0, true, Some(9), None));
     }
 }

@@ -1,14 +1,14 @@
-//! `response_format`: the form that a text must have, and the guide that keeps it.
+//! `response_format`: the format of a completion, and the guide that enforces it.
 
 use std::sync::Arc;
 
 use super::error::ApiError;
-use super::hosted::Hosted;
+use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
 use crate::model::OrderedJson;
 
-/// The guide of texts in the format that the field `name` has; `None` if any text will do.
-pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &Hosted) -> Result<Option<Guide>, ApiError> {
+/// The guide of the format in the field `name`; `None` if any text is allowed.
+pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
     let Some(format) = format else { return Ok(None) };
     let grammar = match format.get("type").and_then(OrderedJson::text) {
         Some("text") => return Ok(None),
@@ -36,12 +36,12 @@ fn of_schema(name: &str, schema: &OrderedJson) -> Result<Grammar, ApiError> {
     Grammar::of_schema(schema).map_err(|error| refused(name, &error))
 }
 
-/// The guide of texts of a grammar, which the field `name` asks for.
-pub(super) fn guide_by(name: &str, grammar: Grammar, model: &Hosted) -> Result<Guide, ApiError> {
+/// The guide of a grammar that the field `name` requires.
+pub(super) fn guide_by(name: &str, grammar: Grammar, model: &LoadedModel) -> Result<Guide, ApiError> {
     let vocabulary = model.vocabulary().ok_or_else(|| {
         ApiError::field(
             name,
-            format!("`{}` cannot write by a schema: its tokens are not text by themselves", model.name),
+            format!("`{}` cannot follow a schema: the text of its tokens depends on their context", model.name),
         )
     })?;
     Guide::new(Arc::new(grammar), vocabulary).map_err(|error| refused(name, &error))

@@ -1,4 +1,4 @@
-//! Access control: checks API keys, and keeps pages of other sites from using a server on the same machine.
+//! Access control: checks API keys, and keeps pages of other sites from using the server.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -6,8 +6,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
-/// The cookie with the key for a frame of the page, which cannot send headers; the page sets it for its reports alone, and
-/// for ten seconds.
+/// The cookie with the key for frames of the page, which cannot send headers. The page sets it for its reports only, for
+/// ten seconds.
 const COOKIE: &str = "tinderbox_key";
 
 /// The accepted API keys.
@@ -15,8 +15,7 @@ const COOKIE: &str = "tinderbox_key";
 pub struct ApiKeys(Vec<String>);
 
 impl ApiKeys {
-    /// Reads keys from a text, one per line, skipping empty lines and those that begin with `#`. `None` if there are
-    /// none.
+    /// Reads keys, one per line, and skips empty lines and lines that begin with `#`. `None` if there are no keys.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -24,32 +23,25 @@ impl ApiKeys {
         (!keys.is_empty()).then_some(Self(keys))
     }
 
-    /// Whether this is one of the keys, in a time that reveals only their lengths.
+    /// Whether this is one of the keys. The time that it takes reveals only their lengths.
     fn contain(&self, key: &str) -> bool {
         let is = |known: &String| known.as_bytes().ct_eq(key.as_bytes());
         self.0.iter().map(is).fold(Choice::from(0), |any, one| any | one).into()
     }
 }
 
-/// Keys are never shown.
-impl std::fmt::Debug for ApiKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} keys", self.0.len())
-    }
-}
-
 /// Rejects requests that a page of another site may have sent.
 ///
-/// Browsers send a page's site in `Origin`. A name that its owner points at this machine counts as the same site, so
-/// without a key `Host` must be an IP address or `localhost`, which no other site can own. The site itself may be one that
-/// [is allowed](allowed_origin).
+/// Browsers send a page's site in `Origin`. To them, a name that its owner points at this machine is the same site, so
+/// without a key `Host` must be an IP address or `localhost`, which no other site can own. Other sites may be
+/// [allowed](allowed_origin).
 pub(super) fn check_site(headers: &HeaderMap, needs_key: bool, is_allowed: bool) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host: Option<Authority> = host.and_then(|host| host.parse().ok());
-    let host = host.ok_or_else(|| ApiError::bad_request("the request has no `Host` that is one"))?;
+    let host = host.ok_or_else(|| ApiError::bad_request("the request has no valid `Host`"))?;
     if !needs_key && !is_own(host.host()) {
         return Err(ApiError::elsewhere(
-            "`Host` is neither a number nor `localhost`; start the server with --api-key-file to use it by a name",
+            "`Host` is neither an IP address nor `localhost`; start the server with --api-key-file to use it by a name",
         ));
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -67,7 +59,7 @@ pub(super) fn allowed_origin(headers: &HeaderMap, origins: &[String]) -> Option<
     origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes())).then(|| origin.clone())
 }
 
-/// The answer to a browser that asks, before a page's request, whether the page may send it.
+/// The response to a browser that asks whether a page may send a request.
 pub(super) fn preflight(headers: &HeaderMap) -> (StatusCode, HeaderMap) {
     let mut allowed = HeaderMap::new();
     allowed.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
@@ -110,15 +102,15 @@ mod tests {
 
     fn headers(host: &str, origin: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, host.parse().expect("a header"));
+        headers.insert(header::HOST, host.parse().expect("the value is valid in a header"));
         if let Some(origin) = origin {
-            headers.insert(header::ORIGIN, origin.parse().expect("a header"));
+            headers.insert(header::ORIGIN, origin.parse().expect("the value is valid in a header"));
         }
         headers
     }
 
     #[test]
-    fn a_page_of_another_site_is_refused() {
+    fn check_site_rejects_other_sites() {
         for (host, origin, by_number, with_key) in [
             ("127.0.0.1:8080", None, true, true),
             ("localhost", None, true, true),
@@ -144,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_sites_are_allowed() {
+    fn allowed_origins_match_whole_sites() {
         let origins = ["https://friend.example".to_owned()];
         let is_allowed = |origin| allowed_origin(&headers("127.0.0.1", origin), &origins).is_some();
         assert!(is_allowed(Some("https://friend.example")) && is_allowed(Some("https://Friend.example")));
@@ -159,13 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_keys_are_let_in() {
+    fn check_key_accepts_whole_keys() {
         assert!(ApiKeys::parse("# none\n\n").is_none());
-        let keys = ApiKeys::parse("# two\n one \n\ntwo\n").expect("two keys");
-        assert_eq!(format!("{keys:?}"), "2 keys");
+        let keys = ApiKeys::parse("# two\n one \n\ntwo\n").expect("the text has two keys");
         let is_let_in = |value: &str| {
             let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, value.parse().expect("a header"));
+            headers.insert(header::AUTHORIZATION, value.parse().expect("the value is valid in a header"));
             check_key(&headers, &keys).is_ok()
         };
         assert!(is_let_in("Bearer one") && is_let_in("bearer  two"));
@@ -177,7 +168,7 @@ mod tests {
             [("tinderbox_key=one", true), ("a=b; tinderbox_key=two", true), ("tinderbox_key=on", false)]
         {
             let mut headers = HeaderMap::new();
-            headers.insert(header::COOKIE, cookie.parse().expect("a header"));
+            headers.insert(header::COOKIE, cookie.parse().expect("the value is valid in a header"));
             assert_eq!(check_key(&headers, &keys).is_ok(), is_let_in, "{cookie}");
         }
     }

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
-use super::hosted::Hosted;
+use super::http::to_json;
 use super::limits::{MAX_CONTINUATION, MAX_INSPECTED, MAX_INSPECTED_WEIGHTS, MAX_SHOWN_WEIGHTS, MAX_TOP_LOGPROBS};
-use super::request::prompt;
+use super::loaded_model::LoadedModel;
+use super::prompt::prompt;
 use crate::config::ModelConfig;
 use crate::inspect::{
     Answer, Attribution, HeadSelection, Lens, ModelPart, NamedScores, Prompt, PromptAttention, Reading,
@@ -21,7 +22,7 @@ use crate::model::Gpt;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
 /// A request to `/v1/inspect`.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "InspectRequest", extend("required" = ["prompt"]))]
 pub(super) struct InspectFields {
@@ -29,48 +30,40 @@ pub(super) struct InspectFields {
     #[allow(dead_code, reason = "it is read first")]
     #[schemars(extend("oneOf" = [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]))]
     prompt: Value,
-    /// [from, to], without to: the tokens that `attention` and `lens` are shown of. By default all.
+    /// [from, to], without to: the tokens whose `attention` and `lens` are returned. By default all.
     #[schemars(with = "[usize; 2]")]
     range: Value,
     /// The only layer of `attention` and `patterns`, counted from 0. By default all.
     layer: Option<usize>,
     /// The only head of each layer, counted from 0. By default all.
     head: Option<usize>,
-    /// The weights of each token for itself and those before.
+    /// Return the attention weights of each token for itself and the tokens before it.
     attention: bool,
-    /// Scores of each head on this text, and the name of what it mostly does.
+    /// Return the scores of each head on this text, and the pattern that fits it best.
     patterns: bool,
-    /// What the model would predict if it ended after each layer.
+    /// Return the predictions of the model if it ended after each layer.
     lens: bool,
-    /// The token after which the likeliest prediction is split into the parts of the model, counted from 0.
+    /// Attribute the likeliest prediction after this token, counted from 0, to the parts of the model.
     attribution: Option<usize>,
-    /// Heads that are switched off, as [layer, head].
+    /// Heads to switch off, as [layer, head].
+    #[serde(default = "no_heads")]
     #[schemars(with = "Vec<[usize; 2]>")]
     ablate: Value,
-    /// How many of the likeliest tokens each prediction has.
+    /// The number of likeliest tokens of each prediction.
+    #[serde(default = "five")]
     #[schemars(range(max = MAX_TOP_LOGPROBS))]
     top: usize,
-    /// How many of the likeliest tokens are written after the prompt, by the model and without the heads.
+    /// The number of tokens to generate greedily after the prompt, by the model and without the heads.
     #[schemars(range(max = MAX_CONTINUATION))]
     max_tokens: usize,
 }
 
-impl Default for InspectFields {
-    fn default() -> Self {
-        Self {
-            prompt: Value::Null,
-            range: Value::Null,
-            layer: None,
-            head: None,
-            attention: false,
-            patterns: false,
-            lens: false,
-            attribution: None,
-            ablate: Value::Array(Vec::new()),
-            top: 5,
-            max_tokens: 0,
-        }
-    }
+fn no_heads() -> Value {
+    Value::Array(Vec::new())
+}
+
+fn five() -> usize {
+    5
 }
 
 /// A request for inspection.
@@ -81,16 +74,9 @@ pub(super) struct InspectRequest {
     range: Range<usize>,
     /// The heads whose weights and patterns are shown.
     selection: HeadSelection,
-    attention: bool,
-    patterns: bool,
-    lens: bool,
-    /// The token whose prediction is attributed.
-    attribution: Option<usize>,
     /// Ablated heads, as (layer, head).
     ablate: Vec<(usize, usize)>,
-    n_top: usize,
-    /// The number of tokens to generate.
-    n_tokens: usize,
+    fields: InspectFields,
 }
 
 /// The response.
@@ -141,21 +127,21 @@ struct AttributionBody {
 // The schema of `TokenProbability`.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "a schema")]
-struct GuessBody {
+struct TokenProbabilityBody {
     id: u32,
     token: String,
     probability: f64,
 }
 
-/// The losses and predictions of a model on the text, perhaps with heads ablated.
+/// The losses and predictions of a model on the text, with or without some heads.
 #[derive(Serialize, JsonSchema)]
 struct ReadingBody {
     /// The mean loss of the prompt's tokens after the first, nats per token; null for a single token.
     loss: Option<f64>,
-    /// Of each token; null for the first.
+    /// The loss of each token; null for the first.
     losses: Vec<Option<f64>>,
     /// The likeliest next tokens, likeliest first.
-    #[schemars(with = "Vec<GuessBody>")]
+    #[schemars(with = "Vec<TokenProbabilityBody>")]
     next: Vec<TokenProbability>,
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<Continuation>,
@@ -186,25 +172,20 @@ struct AttentionBody<'a> {
 
 impl InspectRequest {
     /// Reads a request to `/v1/inspect`.
-    pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
+    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let prompt = tokens("prompt", fields.take("prompt"), model)?;
         let config = &model.config;
         let last = |n: usize| n.saturating_sub(1);
         let most =
             [("layer", last(config.n_layers)), ("head", last(config.n_heads)), ("attribution", last(prompt.len()))];
         let fields: InspectFields = fields.parse(&most)?;
-        let InspectFields { layer, head, attention, patterns, lens, attribution, top, max_tokens, .. } = fields;
+        let selection = HeadSelection::new(fields.layer, fields.head, config);
         let request = Self {
             range: range(&fields.range, prompt.len())?,
-            selection: HeadSelection::new(layer, head, config).expect("within the model"),
-            attention,
-            patterns,
-            lens,
-            attribution,
+            selection: selection.expect("the layer and the head were checked"),
             ablate: heads(&fields.ablate, config)?,
-            n_top: top,
-            n_tokens: max_tokens,
             prompt,
+            fields,
         };
         request.check_size(config)?;
         Ok(request)
@@ -215,10 +196,10 @@ impl InspectRequest {
         let HeadSelection { layers, heads } = &self.selection;
         let pairs: usize = self.range.clone().map(|query| query + 1).sum();
         let shown = layers.len() * heads.len() * pairs;
-        if self.attention || self.patterns {
+        if self.fields.attention || self.fields.patterns {
             check_weights(config, self.prompt.len())?;
         }
-        if self.attention && shown > MAX_SHOWN_WEIGHTS {
+        if self.fields.attention && shown > MAX_SHOWN_WEIGHTS {
             let message = format!(
                 "`range` and heads are {shown} weights; a response has at most {MAX_SHOWN_WEIGHTS}: \
                                    choose a `layer`, a `head`, or a shorter `range`"
@@ -229,18 +210,14 @@ impl InspectRequest {
     }
 
     /// The response, as JSON.
-    pub(super) fn answer(&self, hosted: &Hosted, model: &Gpt) -> Result<String, ApiError> {
+    pub(super) fn answer(&self, hosted: &LoadedModel, model: &Gpt) -> Result<String, ApiError> {
         let tokenizer = &hosted.tokenizer;
         let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);
         let parts: Vec<ModelPart> = self.ablate.iter().map(|&(layer, head)| ModelPart::Head { layer, head }).collect();
-        let attention = match self.attention || self.patterns {
-            true => Some(PromptAttention::new(model, &prompt, &self.selection, &[])?),
-            false => None,
-        };
-        let lens = match self.lens {
-            true => Some(Lens::new(model, tokenizer, &prompt, self.n_top.max(1))?.positions),
-            false => None,
-        };
+        let &InspectFields { attention, patterns, lens, attribution, top, .. } = &self.fields;
+        let recorded =
+            (attention || patterns).then(|| PromptAttention::new(model, &prompt, &self.selection, &[])).transpose()?;
+        let lens = lens.then(|| Lens::new(model, tokenizer, &prompt, top.max(1))).transpose()?;
         let inspection = Inspection {
             object: "inspection",
             model: &hosted.name,
@@ -254,10 +231,10 @@ impl InspectRequest {
                     Some(AblationBody { heads: &self.ablate, read: self.reading(model, tokenizer, &prompt, parts)? })
                 }
             },
-            attention: attention.as_ref().filter(|_| self.attention).map(|attention| self.weights(attention)),
-            patterns: attention.as_ref().filter(|_| self.patterns).map(scores_on),
-            lens: lens.map(|positions| positions[self.range.clone()].to_vec()),
-            attribution: match self.attribution {
+            attention: recorded.as_ref().filter(|_| attention).map(|recorded| self.weights(recorded)),
+            patterns: recorded.as_ref().filter(|_| patterns).map(scores_on),
+            lens: lens.map(|lens| lens.positions[self.range.clone()].to_vec()),
+            attribution: match attribution {
                 None => None,
                 Some(position) => {
                     let answer = Answer::likeliest(model, tokenizer, &prompt, position)?;
@@ -265,7 +242,7 @@ impl InspectRequest {
                 }
             },
         };
-        Ok(serde_json::to_string(&inspection).expect("plain data"))
+        Ok(to_json(&inspection))
     }
 
     fn reading(
@@ -275,8 +252,8 @@ impl InspectRequest {
         prompt: &Prompt,
         parts: &[ModelPart],
     ) -> Result<ReadingBody, ApiError> {
-        let reading = Reading::new(model, tokenizer, prompt, parts, self.n_top)?;
-        let continuation = match self.n_tokens {
+        let reading = Reading::new(model, tokenizer, prompt, parts, self.fields.top)?;
+        let continuation = match self.fields.max_tokens {
             0 => None,
             n => Some(Continuation::new(generate_greedily(model, tokenizer, prompt, parts, n)?, prompt, tokenizer)),
         };
@@ -306,15 +283,15 @@ impl Continuation {
     }
 }
 
-/// Rejects a text for which the model has more weights than may be held.
+/// Rejects a text with more attention weights than the server holds.
 pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(), ApiError> {
     let n = config.n_layers * config.n_heads * n_tokens * n_tokens;
     match n > MAX_INSPECTED_WEIGHTS {
         true => Err(ApiError::field(
             "prompt",
             format!(
-                "`prompt` has {n_tokens} tokens, of which this model has {n} weights; at most {MAX_INSPECTED_WEIGHTS} \
-                 are looked at: give it a shorter text"
+                "`prompt` has {n_tokens} tokens, for which this model has {n} attention weights; the limit is \
+                 {MAX_INSPECTED_WEIGHTS}: send a shorter text"
             ),
         )),
         false => Ok(()),
@@ -322,13 +299,13 @@ pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(),
 }
 
 /// A field with a text to inspect, of at most [`MAX_INSPECTED`] tokens.
-pub(super) fn tokens(name: &str, value: Option<Value>, model: &Hosted) -> Result<Vec<u32>, ApiError> {
+pub(super) fn tokens(name: &str, value: Option<Value>, model: &LoadedModel) -> Result<Vec<u32>, ApiError> {
     let rule = "a string or a list of token ids";
     let value = value.ok_or_else(|| ApiError::field(name, format!("there is no `{name}`: it must be {rule}")))?;
     let tokens: Arc<[u32]> = prompt(name, &value, model, rule)?.tokens;
     match tokens.len() {
         n if n > MAX_INSPECTED => {
-            let message = format!("`{name}` has {n} tokens; texts of at most {MAX_INSPECTED} are looked into");
+            let message = format!("`{name}` has {n} tokens; at most {MAX_INSPECTED} can be inspected");
             Err(ApiError::too_long(name, message))
         }
         _ => Ok(tokens.to_vec()),

@@ -1,6 +1,5 @@
 //! The weights of a model as tensors, for inspection: opened on first use, and used by one request at a time.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -14,30 +13,16 @@ use crate::model::Gpt;
 /// The reason why the weights of a model cannot be opened as tensors.
 #[derive(Debug)]
 pub enum TensorsError {
-    /// Their checkpoint has been removed or replaced.
+    /// Their checkpoint was removed or replaced.
     Gone,
-    /// Any other reason, in words.
+    /// Any other reason.
     Failed(String),
 }
 
 /// Opens the weights of a model as tensors.
-pub struct OpenTensors(Box<dyn Fn() -> Result<Gpt, TensorsError> + Send + Sync>);
-
-impl OpenTensors {
-    /// Uses a function to open them.
-    pub fn new(open: impl Fn() -> Result<Gpt, TensorsError> + Send + Sync + 'static) -> Self {
-        Self(Box::new(open))
-    }
-}
-
-impl fmt::Debug for OpenTensors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OpenTensors")
-    }
-}
+pub type OpenTensors = Box<dyn Fn() -> Result<Gpt, TensorsError> + Send + Sync>;
 
 /// A model that can be inspected, by one request at a time.
-#[derive(Debug)]
 pub(super) struct Inspectable {
     open: OpenTensors,
     model: Mutex<Option<Gpt>>,
@@ -50,19 +35,19 @@ impl Inspectable {
         Self { open, model: Mutex::new(None), permits: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
     }
 
-    /// The result of `inspect`, computed on another thread. It is not called if no client waits for the result any more.
+    /// Runs `inspect` on another thread, unless no client waits for the result by then.
     pub(super) async fn inspect<T: Send + 'static>(
         self: Arc<Self>,
         inspect: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests look into this model already"));
+        let busy = || ApiError::busy(&format!("{MAX_INSPECTIONS} requests are inspecting this model already"));
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| busy())?;
         let (sender, receiver) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() {
-                sender.send(self.open(&mut model).and_then(inspect)).ok(); // a client that left needs no answer
+                sender.send(self.open(&mut model).and_then(inspect)).ok(); // the client may have left
             }
         });
         receiver.await.unwrap_or_else(|_| Err(ApiError::bug()))
@@ -70,12 +55,12 @@ impl Inspectable {
 
     fn open<'a>(&self, model: &'a mut Option<Gpt>) -> Result<&'a Gpt, ApiError> {
         if model.is_none() {
-            *model = Some((self.open.0)().map_err(|error| match error {
+            *model = Some((self.open)().map_err(|error| match error {
                 TensorsError::Gone => ApiError::gone(),
                 TensorsError::Failed(why) => ApiError::failed(format!("the weights cannot be read: {why}")),
             })?);
         }
-        Ok(model.as_ref().expect("it was opened"))
+        Ok(model.as_ref().expect("the model was opened above"))
     }
 }
 

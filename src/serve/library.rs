@@ -1,38 +1,26 @@
-//! The served models: those named at the start, those in a folder of runs, which is listed anew for each request, and
-//! the checkpoints that their runs keep. All but the named ones are opened on first use.
+//! The served models: those named at the start, those in a folder of runs, which is listed again for each request, and the
+//! checkpoints that their runs keep. All but the named ones are opened on first use.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::error::ApiError;
-use super::hosted::{Hosted, Model};
+use super::ids::unix_s;
 use super::limits::MAX_OPENED;
+use super::loaded_model::{LoadedModel, Model};
 use super::scheduler::Slots;
 use crate::run::{self, RunDir};
 
-type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
-
 /// Opens the model of a run or a checkpoint, or returns the reason why it cannot.
-pub struct OpenModel(Open);
+pub type OpenModel = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
-impl OpenModel {
-    /// Uses a function to open them.
-    pub fn new(open: impl Fn(&Path) -> Result<Model, String> + Send + Sync + 'static) -> Self {
-        Self(Box::new(open))
-    }
-}
-
-impl fmt::Debug for OpenModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OpenModel")
-    }
-}
-
-/// The names in a folder, in order.
+/// The names in a folder, sorted.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'));
@@ -46,12 +34,12 @@ fn names_in(folder: &Path) -> Vec<String> {
 pub(super) struct ListedRun {
     pub(super) name: String,
     pub(super) run: RunDir,
-    /// The current checkpoint of the run, and the time at which it was saved; `None` before the first.
+    /// The current checkpoint of the run and its time; `None` before the first.
     pub(super) checkpoint: Option<(PathBuf, SystemTime)>,
 }
 
 impl ListedRun {
-    /// The run in a folder of runs with this name.
+    /// The run with this name in a folder.
     fn open(folder: &Path, name: String) -> Option<Self> {
         Some(Self::new(name.clone(), RunDir::open(&folder.join(name)).ok()?))
     }
@@ -62,7 +50,7 @@ impl ListedRun {
     }
 }
 
-/// A checkpoint with the time it was saved; `None` if it is gone.
+/// A checkpoint with its time; `None` if it is gone.
 fn with_time(checkpoint: PathBuf) -> Option<(PathBuf, SystemTime)> {
     let made = fs::metadata(&checkpoint).and_then(|it| it.modified()).ok()?;
     Some((checkpoint, made))
@@ -79,34 +67,44 @@ struct Unopened {
 }
 
 /// A model as listed by `/v1/models`.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
 pub(super) struct ListedModel {
-    pub(super) name: String,
-    pub(super) created_unix_s: u64,
-    pub(super) context_length: usize,
+    pub(super) id: String,
+    #[schemars(extend("enum" = ["model"]))]
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// The number of tokens that the context holds.
+    max_model_len: usize,
+}
+
+impl ListedModel {
+    fn new(id: String, created: u64, max_model_len: usize) -> Self {
+        Self { id, object: "model", created, owned_by: "tinderbox", max_model_len }
+    }
 }
 
 /// All served models.
-#[derive(Debug)]
 pub(super) struct Library {
-    named: Vec<Arc<Hosted>>,
-    /// A folder whose runs are served as well.
+    named: Vec<Arc<LoadedModel>>,
+    /// A folder whose runs are served too.
     folder: Option<PathBuf>,
     open: OpenModel,
     slots: Slots,
     /// The program that renders chat templates.
     program: PathBuf,
-    /// Models that were not named, with their checkpoints, the most recently used last.
-    opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
-    /// Held while a model is opened: one at a time.
+    /// Opened models that were not named, with their checkpoints; the most recently used last.
+    opened: Mutex<Vec<(PathBuf, SystemTime, Arc<LoadedModel>)>>,
+    /// Held while a model is opened, one at a time.
     opening: Mutex<()>,
-    /// The context lengths in configs, by the runs and the times at which these were written.
+    /// Context lengths, by run and time of its config.
     context_lengths: Mutex<HashMap<(PathBuf, SystemTime), usize>>,
 }
 
 impl Library {
     pub(super) fn new(
-        named: Vec<Arc<Hosted>>,
+        named: Vec<Arc<LoadedModel>>,
         folder: Option<PathBuf>,
         open: OpenModel,
         slots: Slots,
@@ -116,8 +114,8 @@ impl Library {
         Self { named, folder, open, slots, program, opened, opening, context_lengths }
     }
 
-    /// The model that was named at the start with this name, or the first of these.
-    pub(super) fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
+    /// The model with this name among those named at the start; by default the first.
+    pub(super) fn named(&self, name: Option<&str>) -> Option<&Arc<LoadedModel>> {
         self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
     }
 
@@ -129,7 +127,7 @@ impl Library {
             .flat_map(|folder| names_in(folder).into_iter().filter_map(move |name| ListedRun::open(folder, name)))
     }
 
-    /// The run in the folder with this name, which is compared with the names of all: no path is made of it.
+    /// The run with this name in the folder. The name is compared with those of all runs; it never becomes a path.
     fn folder_run(&self, name: &str) -> Option<ListedRun> {
         let folder = self.folder.as_deref()?;
         let found = names_in(folder).into_iter().find(|found| found == name)?;
@@ -137,7 +135,7 @@ impl Library {
     }
 
     /// The models in memory.
-    pub(super) fn loaded(&self) -> Vec<Arc<Hosted>> {
+    pub(super) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
         let opened = self.opened().iter().map(|(.., model)| model.clone()).collect::<Vec<_>>();
         self.named.iter().cloned().chain(opened).collect()
     }
@@ -156,23 +154,23 @@ impl Library {
         named.or_else(|| self.folder_run(name)).ok_or_else(|| self.no_model(name))
     }
 
-    fn no_model(&self, name: &str) -> ApiError {
+    /// The error for a name that no model has.
+    pub(super) fn no_model(&self, name: &str) -> ApiError {
         let models = self.models();
-        let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+        let known: Vec<&str> = models.iter().map(|model| &*model.id).collect();
         ApiError::no_model(name, &known)
     }
 
-    /// Every model that can currently be requested.
+    /// Every model that can be requested now.
     pub(super) fn models(&self) -> Vec<ListedModel> {
-        let named = self.named.iter().map(|model| ListedModel {
-            name: model.name.clone(),
-            created_unix_s: model.created_unix_s,
-            context_length: model.context_length(),
-        });
+        let listed = |model: &Arc<LoadedModel>| {
+            ListedModel::new(model.name.clone(), model.created_unix_s, model.context_length())
+        };
+        let named = self.named.iter().map(listed);
         named.chain(self.folder_models()).collect()
     }
 
-    /// Those of the folder. A config is read only once for as long as it stays the same.
+    /// The models of the folder. A config is read again only when it changes.
     fn folder_models(&self) -> Vec<ListedModel> {
         let mut known = self.context_lengths.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = HashMap::new();
@@ -184,15 +182,15 @@ impl Library {
                 None => run.run.config().ok()?.model.context_length,
             };
             found.insert(key, context_length);
-            Some(ListedModel { name: run.name, created_unix_s: super::unix_s(time), context_length })
+            Some(ListedModel::new(run.name, unix_s(time), context_length))
         };
         let models = self.folder_runs().filter_map(of_run).collect();
         *known = found;
         models
     }
 
-    /// The model with this name, or the first one, at its current checkpoint.
-    pub(super) fn model(&self, name: Option<&str>) -> Result<Arc<Hosted>, ApiError> {
+    /// The model with this name at its current checkpoint; by default the first model.
+    pub(super) fn model(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, ApiError> {
         if let Some(model) = self.named(name) {
             return Ok(model.clone());
         }
@@ -200,29 +198,29 @@ impl Library {
         if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
-        // Another request may have opened it meanwhile.
+        // Another request may have opened it in the meantime.
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
         let Unopened { name, path, checkpoint, made } = meant;
         let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
-        let model = (self.open.0)(&path).map_err(failed)?;
-        let started = Hosted::start(Model { name: name.clone(), ..model }, self.slots, &self.program);
+        let model = (self.open)(&path).map_err(failed)?;
+        let started = LoadedModel::start(Model { name: name.clone(), ..model }, self.slots, &self.program);
         let started = started.map_err(|error| failed(error.to_string()))?;
-        let model = Arc::new(started.into_iter().next().expect("the model itself"));
+        let model = Arc::new(started.into_iter().next().expect("a model without adapters is one model"));
         let mut opened = self.opened();
-        // A model of an earlier checkpoint, or the least recently used one, finishes its texts.
+        // A model of an earlier checkpoint, or the least recently used one, finishes its sequences.
         let mut old: Vec<_> = opened.extract_if(.., |(.., other)| other.name == name).collect();
         if opened.len() >= MAX_OPENED {
             old.push(opened.remove(0));
         }
         opened.push((checkpoint, made, model.clone()));
-        drop(opened); // before `old`, which may take a moment
+        drop(opened); // before `old`, whose drop may take a moment
         Ok(model)
     }
 
-    /// The folder's run with this name, or its first one; or a checkpoint that a run keeps, `RUN/step-N`.
+    /// The folder's run with this name, by default its first one; or a checkpoint that a run keeps, `RUN/step-N`.
     fn unopened(&self, name: Option<&str>) -> Result<Unopened, ApiError> {
         let run = match name {
             Some(name) => self.folder_run(name).filter(|run| run.checkpoint.is_some()),
@@ -242,11 +240,11 @@ impl Library {
         Err(self.no_model(name.unwrap_or_default()))
     }
 
-    /// The model of a checkpoint if it is open, which counts as a use.
-    fn take_opened(&self, meant: &Unopened) -> Option<Arc<Hosted>> {
+    /// The model of a checkpoint if it is open; counts as a use.
+    fn take_opened(&self, meant: &Unopened) -> Option<Arc<LoadedModel>> {
         let mut opened = self.opened();
         opened.retain(|(.., model)| model.queue.is_open()); // one whose thread has ended is opened again
-        let is_it = |(checkpoint, made, model): &(PathBuf, SystemTime, Arc<Hosted>)| {
+        let is_it = |(checkpoint, made, model): &(PathBuf, SystemTime, Arc<LoadedModel>)| {
             model.name == meant.name && *checkpoint == meant.checkpoint && *made == meant.made
         };
         let at = opened.iter().position(is_it)?;
@@ -256,7 +254,7 @@ impl Library {
         Some(model)
     }
 
-    fn opened(&self) -> MutexGuard<'_, Vec<(PathBuf, SystemTime, Arc<Hosted>)>> {
+    fn opened(&self) -> MutexGuard<'_, Vec<(PathBuf, SystemTime, Arc<LoadedModel>)>> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

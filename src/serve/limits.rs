@@ -16,29 +16,29 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::connections::Connection;
 use super::error::ApiError;
 
-/// The most sequences per request: prompts times `n`.
-pub(super) const MAX_CHOICES: usize = 1024;
-/// The most tokens generated in a sequence.
+/// The maximum number of sequences in a request: prompts times `n`.
+pub(super) const MAX_SEQUENCES: usize = 1024;
+/// The maximum number of tokens generated in a sequence.
 pub(super) const MAX_TOKENS: usize = 1 << 15;
-/// The most alternatives per token.
+/// The maximum number of alternatives per token.
 pub(super) const MAX_TOP_LOGPROBS: usize = 20;
-/// The most tokens of an inspected text.
+/// The maximum number of tokens of an inspected text.
 pub(super) const MAX_INSPECTED: usize = 2048;
-/// The most weights held for an inspection: 256 MiB.
+/// The maximum number of weights held for an inspection: 256 MiB.
 pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
-/// The most weights in a response: some 40 MB of JSON.
+/// The maximum number of weights in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
-/// The most log-probabilities in a response: some 40 MB of JSON.
+/// The maximum number of log-probabilities in a response: some 40 MB of JSON.
 pub(super) const MAX_SHOWN_SCORES: usize = 1 << 21;
-/// The most tokens generated with heads ablated.
+/// The maximum number of tokens generated with heads ablated.
 pub(super) const MAX_CONTINUATION: usize = 512;
-/// The most requests that inspect a model or wait to.
+/// The maximum number of requests that inspect a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
-/// The most models of a folder in memory.
+/// The maximum number of models of a folder in memory.
 pub(super) const MAX_OPENED: usize = 4;
-/// The most bytes of a text that is split into tokens, which takes up to 200 times its size in memory.
+/// The maximum number of bytes of a text to tokenize, which takes up to 200 times its size in memory.
 pub(super) const MAX_TEXT: usize = 1 << 20;
-/// The most conversations that wait for the chat template of a model.
+/// The maximum number of conversations that wait for the chat template of a model.
 pub(super) const MAX_CHATS: usize = 16;
 /// The time, the memory and the stack within which a chat template is rendered.
 pub(super) const RENDER_TIME: Duration = Duration::from_secs(2);
@@ -46,17 +46,17 @@ pub(super) const RENDER_MEMORY_MIB: f64 = 256.0;
 pub(super) const RENDER_STACK: usize = 8 << 20;
 /// The largest logit bias.
 pub(super) const MAX_BIAS: f64 = 100.0;
-/// The most stop texts.
+/// The maximum number of stop strings.
 pub(super) const MAX_STOPS: usize = 16;
-/// The most bytes of a stop text: it is compared with what was written after each token.
+/// The maximum number of bytes of a stop string, which is compared with the text after each token.
 pub(super) const MAX_STOP: usize = 256;
-/// The most bytes of a request body.
+/// The maximum number of bytes of a request body.
 pub(super) const MAX_BODY: usize = 8 << 20;
-/// The most bytes of an oversized body that are read and discarded, so that its sender sees the response.
+/// The maximum number of bytes of an oversized body that are read and discarded, so that the client sees the response.
 const MAX_DISCARDED: usize = 64 << 20;
-/// The most sequences that wait for a slot of a model.
+/// The maximum number of sequences that wait for a slot of a model.
 pub(super) const MAX_WAITING: usize = 4096;
-/// The most connections. Another one takes the place of one that waits for its client, or waits to be accepted.
+/// The maximum number of connections. Another one replaces one that waits for its client, or waits to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 512;
 /// The time limit of a request, from its last byte to the last token.
 pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
@@ -96,7 +96,7 @@ async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
     if n > MAX_BODY { Err(ApiError::too_large(MAX_BODY)) } else { Ok(bytes) }
 }
 
-/// A connection that fails if its client accepts nothing for too long.
+/// A connection that fails if its client accepts no bytes for too long.
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,

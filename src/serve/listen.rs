@@ -16,31 +16,32 @@ use tokio::time::{sleep, timeout};
 
 use super::connections::{Connections, Response};
 use super::limits::{HEADER_TIME, LAST_WRITES, MAX_CONNECTIONS, WriteLimit};
-use super::{Shared, routes};
+use super::routes;
+use super::service::Shared;
 
-/// The most connections that wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// The time to wait when the system has no more sockets.
+/// How long to wait when the system has no more sockets.
 const NO_SOCKETS: Duration = Duration::from_millis(50);
 
 /// Listens; must be called within a runtime.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    #[cfg(unix)] // elsewhere it would let other processes listen on the port
+    #[cfg(unix)] // on Windows it would let other processes listen on the port
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until the service is stopped, no request is left, and the last responses are sent.
+/// Serves until the service is stopped, no request is in flight, and the last responses are sent.
 pub(super) async fn run(listener: TcpListener, service: Shared) {
     let router = TowerToHyperService::new(routes::router(service.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
     let connections = Connections::new(MAX_CONNECTIONS);
     let graceful = GracefulShutdown::new();
-    let mut end = std::pin::pin!(ended(&service));
+    let mut end = std::pin::pin!(service.finished());
     loop {
         let (accepted, connection) = tokio::select! {
             () = &mut end => break,
@@ -62,20 +63,11 @@ pub(super) async fn run(listener: TcpListener, service: Shared) {
         let served = graceful.watch(http.serve_connection(stream, respond));
         tokio::spawn(async move {
             tokio::select! {
-                _ = served => {} // a client that left needs no error
+                _ = served => {} // its error is that the client left
                 () = connection.closed() => {}
             }
         });
     }
     connections.close_waiting();
-    timeout(LAST_WRITES, graceful.shutdown()).await.ok(); // any client slower than this accepts nothing
-}
-
-/// Waits until the service is stopped and no request is left.
-async fn ended(service: &Shared) {
-    let mut stopping = service.stopping.clone();
-    if stopping.wait_for(|stopping| *stopping).await.is_err() {
-        return; // the service can no longer be stopped
-    }
-    service.n_busy.subscribe().wait_for(|n| *n == 0).await.ok();
+    timeout(LAST_WRITES, graceful.shutdown()).await.ok(); // slower clients do not read
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 pub(super) struct Metrics {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
-    pub(super) written_tokens: AtomicU64,
+    pub(super) generated_tokens: AtomicU64,
     first_token: Histogram,
 }
 
 /// Upper bounds of the buckets in milliseconds.
 const BOUNDS_MS: [u32; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20000];
 
-/// The number of durations within each bound.
+/// The numbers of durations within each bound.
 #[derive(Debug, Default)]
 struct Histogram {
     buckets: [AtomicU64; BOUNDS_MS.len()],
@@ -25,7 +25,7 @@ struct Histogram {
 }
 
 impl Metrics {
-    /// Counts a prompt of `n_tokens` tokens, `n_cached` of them cached.
+    /// Counts a prompt of `n_tokens` tokens, of them `n_cached` cached.
     pub(super) fn read(&self, n_tokens: usize, n_cached: usize) {
         self.prompt_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
         self.cached_tokens.fetch_add(n_cached as u64, Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Metrics {
 pub(super) struct Shown<'a> {
     pub(super) name: &'a str,
     pub(super) metrics: &'a Metrics,
-    /// The gauges of its thread; `None` for a model that is the adapters of another one, which shows them.
+    /// The gauges of its thread; `None` for adapters, whose base shows them.
     pub(super) gauges: Option<Gauges>,
 }
 
@@ -56,8 +56,8 @@ pub(super) struct Shown<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gauges {
     /// The number of waiting sequences.
-    pub(super) waiting_texts: usize,
-    /// The number of slots that are taken.
+    pub(super) n_waiting: usize,
+    /// The number of slots in use.
     pub(super) busy_slots: usize,
     /// The number of slots.
     pub(super) n_slots: usize,
@@ -70,9 +70,10 @@ type Value<'a> = &'a dyn Fn(&Shown<'_>) -> Option<String>;
 pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let mut page = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, lines: &mut dyn Iterator<Item = (String, String)>| {
-        writeln!(page, "# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}").expect("memory");
+        writeln!(page, "# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}")
+            .expect("a string takes any text");
         for (labels, value) in lines {
-            writeln!(page, "tinderbox_{name}{labels} {value}").expect("memory");
+            writeln!(page, "tinderbox_{name}{labels} {value}").expect("a string takes any text");
         }
     };
     let mut responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
@@ -81,12 +82,12 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let gauge = |shown: &Shown<'_>, of: fn(Gauges) -> usize| shown.gauges.map(of).map(|n| n.to_string());
     let of_models: [(&str, &str, &str, Value<'_>); 6] = [
         ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| Some(total(&shown.metrics.prompt_tokens))),
-        ("prompt_tokens_shared_total", "counter", "Tokens of prompts that had been read before.", &|shown| {
+        ("prompt_tokens_shared_total", "counter", "Prompt tokens whose keys and values were cached.", &|shown| {
             Some(total(&shown.metrics.cached_tokens))
         }),
-        ("written_tokens_total", "counter", "Tokens written.", &|shown| Some(total(&shown.metrics.written_tokens))),
-        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| gauge(shown, |it| it.waiting_texts)),
-        ("busy_places", "gauge", "Slots that are taken.", &|shown| gauge(shown, |it| it.busy_slots)),
+        ("written_tokens_total", "counter", "Tokens generated.", &|shown| Some(total(&shown.metrics.generated_tokens))),
+        ("waiting_texts", "gauge", "Sequences that wait for a slot.", &|shown| gauge(shown, |it| it.n_waiting)),
+        ("busy_places", "gauge", "Slots in use.", &|shown| gauge(shown, |it| it.busy_slots)),
         ("places", "gauge", "All slots.", &|shown| gauge(shown, |it| it.n_slots)),
     ];
     for (name, kind, help, value) in of_models {
@@ -95,20 +96,22 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
         metric(name, kind, help, &mut lines);
     }
     let name = "first_token_seconds";
-    writeln!(page, "# HELP tinderbox_{name} Time from a request to its first token.").expect("memory");
-    writeln!(page, "# TYPE tinderbox_{name} histogram").expect("memory");
+    writeln!(page, "# HELP tinderbox_{name} Time from a request to its first token.").expect("a string takes any text");
+    writeln!(page, "# TYPE tinderbox_{name} histogram").expect("a string takes any text");
     for Shown { name: model, metrics, .. } in models {
         let (model, histogram) = (quoted(model), &metrics.first_token);
         let mut bucket = |bound: &str, n: &AtomicU64| {
-            writeln!(page, "tinderbox_{name}_bucket{{model={model},le=\"{bound}\"}} {}", total(n)).expect("memory");
+            writeln!(page, "tinderbox_{name}_bucket{{model={model},le=\"{bound}\"}} {}", total(n))
+                .expect("a string takes any text");
         };
         for (bound, n) in BOUNDS_MS.iter().zip(&histogram.buckets) {
             bucket(&(f64::from(*bound) / 1000.0).to_string(), n);
         }
         bucket("+Inf", &histogram.count);
         let sum_s = histogram.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
-        writeln!(page, "tinderbox_{name}_sum{{model={model}}} {sum_s}").expect("memory");
-        writeln!(page, "tinderbox_{name}_count{{model={model}}} {}", total(&histogram.count)).expect("memory");
+        writeln!(page, "tinderbox_{name}_sum{{model={model}}} {sum_s}").expect("a string takes any text");
+        writeln!(page, "tinderbox_{name}_count{{model={model}}} {}", total(&histogram.count))
+            .expect("a string takes any text");
     }
     page
 }
@@ -123,12 +126,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_every_counter_with_its_type() {
+    fn page_has_every_metric_with_its_type() {
         let metrics = Metrics::default();
         metrics.read(10, 4);
         metrics.first_token(Duration::from_millis(3));
         metrics.first_token(Duration::from_secs(100));
-        let gauges = Some(Gauges { waiting_texts: 3, busy_slots: 1, n_slots: 16 });
+        let gauges = Some(Gauges { n_waiting: 3, busy_slots: 1, n_slots: 16 });
         let shown = Shown { name: "a \"b\"", metrics: &metrics, gauges };
         let of_adapters = Shown { name: "adapters", metrics: &Metrics::default(), gauges: None };
         let page = page(&[shown, of_adapters], &[(200, 7)]);

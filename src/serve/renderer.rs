@@ -1,7 +1,7 @@
 //! Renders the chat template of a model in a process of its own.
 //!
-//! A template comes from whoever made the model. It can overflow the stack, fill the memory or never end, and nothing can
-//! stop a thread that does. The process reads and writes lines of JSON: first the template, then conversations.
+//! A template comes with a model from elsewhere. It can overflow the stack, fill the memory or never end, and a thread that
+//! does so cannot be stopped. The process reads and writes lines of JSON: first the template, then conversations.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -27,37 +27,37 @@ pub const COMMAND: &str = "render-chats";
 const TOO_SLOW: u8 = 3;
 const TOO_LARGE: u8 = 4;
 
-/// The most characters of an error, which may be a template's own.
+/// The maximum length of an error in characters; templates can raise their own.
 const MAX_ERROR: usize = 1000;
 
 /// How often the limits are checked while a template is rendered.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The reason why a template made no prompt of a conversation.
+/// The reason why a conversation cannot be rendered.
 #[derive(Debug)]
 pub(super) enum RenderError {
     /// The model has no chat template.
     NoTemplate,
     /// The template is not valid, or exceeds a limit.
     Unusable(String),
-    /// It does not take these messages.
+    /// The template rejected the messages.
     Refused(String),
-    /// Too many conversations wait for it.
+    /// Too many conversations are waiting.
     Busy,
 }
 
-/// What a template makes a prompt of.
+/// The input of a template.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
-    /// Whether the prompt ends where the next message begins, and not with the last one.
+    /// Whether the prompt ends where the next message begins, instead of with the last message.
     pub(super) add_generation_prompt: bool,
-    /// An object with variables of the template's own.
+    /// An object of other variables.
     pub(super) variables: OrderedJson,
 }
 
-/// The chat template of a model, and the process that renders it: started by the first conversation, and anew after one
-/// that ended it.
+/// The chat template of a model, and the process that renders it. The first conversation starts the process, as does the
+/// next one after a conversation that ended it.
 #[derive(Debug)]
 pub(super) struct Renderer {
     program: PathBuf,
@@ -99,30 +99,30 @@ impl Process {
     fn start(program: &Path, source: &ChatTemplateSource) -> Result<Self, RenderError> {
         let mut command = Command::new(program);
         command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        #[cfg(unix)] // Ctrl-C stops the server, which finishes its texts first
+        #[cfg(unix)] // Ctrl-C must not end it: the server finishes requests in progress
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command
             .spawn()
             .map_err(|error| RenderError::Unusable(format!("its process cannot be started: {error}")))?;
-        let replies = BufReader::new(child.stdout.take().expect("it is piped"));
+        let replies = BufReader::new(child.stdout.take().expect("standard input and output are piped"));
         let mut process = Self { child, replies };
         process.ask(source).and_then(|parsed| parsed).map_err(RenderError::Unusable)?;
         Ok(process)
     }
 
-    /// Sends a line. Returns the reply, or the reason why the process ended instead.
+    /// Sends a line; returns the reply, or the reason why the process ended.
     fn ask(&mut self, request: &(impl Serialize + ?Sized)) -> Result<Result<String, String>, String> {
-        let line = serde_json::to_string(request).expect("plain data") + "\n";
+        let line = serde_json::to_string(request).expect("a template and a conversation have a JSON form") + "\n";
         let mut reply = String::new();
-        let sent = self.child.stdin.as_mut().expect("it is piped").write_all(line.as_bytes());
+        let sent = self.child.stdin.as_mut().expect("standard input and output are piped").write_all(line.as_bytes());
         let replied = sent.and_then(|()| self.replies.read_line(&mut reply));
         let reply = replied.ok().and_then(|_| serde_json::from_str(&reply).ok());
         reply.ok_or_else(|| self.end())
     }
 
-    /// Ends the process; returns why it ended by itself.
+    /// Ends the process; returns the reason if it had ended by itself.
     fn end(&mut self) -> String {
-        self.child.kill().ok(); // it has ended already, unless its output is closed
+        self.child.kill().ok(); // it may have ended already
         let code = self.child.wait().ok().and_then(|status| status.code());
         match code.and_then(|code| u8::try_from(code).ok()) {
             Some(TOO_SLOW) => format!("it takes longer than {} s", RENDER_TIME.as_secs()),
@@ -138,13 +138,14 @@ impl Drop for Process {
     }
 }
 
-/// The process: replies to the lines on standard input until these end or a limit is exceeded. Returns its exit code.
+/// The main function of the process: replies to lines on standard input until they end or a limit is exceeded. Returns the
+/// exit code.
 #[must_use]
 pub fn render_chats() -> u8 {
     let (sender, turns) = channel();
     let renderer = thread::Builder::new().stack_size(RENDER_STACK);
     match renderer.spawn(move || reply_to_lines(&sender)) {
-        Ok(_) => watch(&turns), // the thread ends with the process, whatever it does then
+        Ok(_) => watch(&turns), // the thread ends with the process
         Err(_) => TOO_LARGE,
     }
 }
@@ -163,7 +164,7 @@ fn reply_to_lines(turns: &Sender<()>) -> Option<()> {
     Some(())
 }
 
-/// The reply to a line: the first is the template. `None` if it is not one of [`Process`].
+/// The reply to a line; the first line is the template. `None` if [`Process`] did not send the line.
 fn reply(line: &str, template: &mut Option<ChatTemplate>) -> Option<Result<String, String>> {
     let Some(template) = template else {
         let source: ChatTemplateSource = serde_json::from_str(line).ok()?;
@@ -177,7 +178,7 @@ fn reply(line: &str, template: &mut Option<ChatTemplate>) -> Option<Result<Strin
     })
 }
 
-/// Waits for the end of `turns`; returns the exit code, which says whether a limit was exceeded during one.
+/// Waits until `turns` ends or a turn exceeds a limit; returns the exit code.
 fn watch(turns: &Receiver<()>) -> u8 {
     while turns.recv().is_ok() {
         let since = Instant::now();

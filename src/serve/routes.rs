@@ -5,76 +5,48 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{channel, unbounded_channel};
 use tokio::task::JoinSet;
 
-use super::answer::Answer;
 use super::app;
 use super::connections::Connection;
-use super::document;
-use super::embeddings::EmbeddingRequest;
+use super::document::{Described, json_content, json_or_events, reference};
+use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::Fields;
 use super::guard;
-use super::hosted::Hosted;
+use super::http::{Name, json_response, to_json};
 use super::inspect::InspectRequest;
-use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
+use super::loaded_model::LoadedModel;
 use super::metrics;
-use super::request::{TextRequest, check_text, rendered_chat, tokens};
+use super::request::{GenerateRequest, apply_template};
 use super::scheduler::SequenceRequest;
+use super::schema::response;
+use super::service::{InFlight, Service, Shared, Work};
 use super::slots;
-use super::stream::{Chunks, Texts};
+use super::stream::{Chunks, ResponseStream};
+use super::tokens::{Detokenized, Tokenized, detokenize, tokenize};
 use super::view::ViewRequest;
-use super::{Busy, Service, Shared, Work};
-
-/// The variable part of an address. `Path` rejects one that is not UTF-8 in plain text, unlike every other error.
-pub(super) struct Name(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Name {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::from_request_parts(parts, state).await;
-        path.map(|Path(name)| Self(name)).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
-    }
-}
+use super::writer::ResponseWriter;
+use crate::model::Gpt;
 
 /// All routes of the server.
 pub(super) fn router(service: Shared) -> Router {
-    Router::new()
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
-        .route("/v1/completions", post(completions))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/responses", post(responses))
-        .route("/v1/chat/completions/input_tokens", post(chat_tokens))
-        .route("/v1/responses/input_tokens", post(response_tokens))
-        .route("/v1/embeddings", post(embeddings))
-        .route("/v1/inspect", post(inspect))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
-        .route("/apply-template", post(apply_template))
-        .route("/props", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::props).await))
-        .route("/slots", get(async |State(service): State<Shared>, uri: Uri| about(service, uri, slots::slots).await))
-        .route("/health", get(async |State(service): State<Shared>| health(&service)))
-        .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
-        // As llama.cpp's server has them, too; without `/v1` its completions and embeddings have another form.
+    api()
+        .finish()
+        // Other names of llama.cpp's server. Its completions and embeddings without `/v1` have another form.
         .route("/models", get(models))
-        .route("/chat/completions", post(chat))
-        .route("/chat/completions/input_tokens", post(chat_tokens))
-        .route("/responses", post(responses))
-        .route("/responses/input_tokens", post(response_tokens))
-        .route("/openapi.json", get(async || json_text(document::json())))
+        .route("/chat/completions", generating(GenerateRequest::chat))
+        .route("/chat/completions/input_tokens", counting(GenerateRequest::chat))
+        .route("/responses", generating(GenerateRequest::response))
+        .route("/responses/input_tokens", counting(GenerateRequest::response))
         .route("/", get(app::index))
         .route("/compare", get(app::index))
         .route("/run/{*view}", get(app::index))
@@ -83,13 +55,82 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/app/run/{*name}", get(app::run))
         .route("/app/report/{*name}", get(app::report))
         .route("/app/comparison/{*names}", get(app::comparison))
-        .route("/app/view", post(view))
+        .route("/app/view", inspecting(ViewRequest::read, ViewRequest::answer))
         .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::wrong_method(method.as_str(), uri.path())
         })
         .layer(middleware::from_fn_with_state(service.clone(), check))
         .with_state(service)
+}
+
+/// The routes that `/openapi.json` describes.
+fn api() -> Described<Shared> {
+    let object = |properties: Value| json_content(json!({"type": "object", "properties": properties}));
+    let events = "With stream: events `data: {...}` as OpenAI sends them, the last of them `data: [DONE]`.";
+    let completions = |name: &str| json_or_events(reference(name), events);
+    let response_events = "With stream: events from response.created to response.completed, as OpenAI sends them.";
+    let response_body = json!({"type": "object", "properties": {
+        "id": {"type": "string"},
+        "object": {"type": "string", "enum": ["response"]},
+        "status": {"type": "string", "enum": ["completed", "incomplete"]},
+        "output": {"type": "array", "items": {"type": "object"}},
+        "usage": {"type": "object"},
+    }});
+    let n_tokens = object(json!({
+        "object": {"type": "string", "enum": ["response.input_tokens"]},
+        "input_tokens": {"type": "integer"},
+    }));
+    let mut api = Described::default();
+    api.get("/v1/models", get(models)).summary("The models").returns(object(json!({
+        "object": {"type": "string", "enum": ["list"]},
+        "data": {"type": "array", "items": reference("Model")},
+    })));
+    api.get("/v1/models/{*name}", get(model)).summary("A model").returns(json_content(reference("Model")));
+    api.post("/v1/completions", generating(GenerateRequest::completion), "CompletionRequest")
+        .summary("Continue prompts")
+        .returns(completions("Completion"));
+    api.post("/v1/chat/completions", generating(GenerateRequest::chat), "ChatRequest")
+        .summary("Answer a conversation, with a model that has a chat template")
+        .returns(completions("ChatCompletion"));
+    api.post("/v1/responses", generating(GenerateRequest::response), "ResponseRequest")
+        .summary("Answer a conversation, in OpenAI's newer form")
+        .returns(json_or_events(response_body, response_events));
+    api.post("/v1/chat/completions/input_tokens", counting(GenerateRequest::chat), "ChatRequest")
+        .summary("Count the tokens of a conversation")
+        .returns(n_tokens.clone());
+    api.post("/v1/responses/input_tokens", counting(GenerateRequest::response), "ResponseRequest")
+        .summary("Count the tokens of a conversation")
+        .returns(n_tokens);
+    api.post("/v1/embeddings", inspecting(EmbeddingRequest::read, EmbeddingRequest::answer), "EmbeddingRequest")
+        .summary("The vectors of texts: the mean of the last residual stream")
+        .returns(json_content(response::<Embeddings>()));
+    api.post("/v1/inspect", inspecting(InspectRequest::read, InspectRequest::answer), "InspectRequest")
+        .summary("Inspect the model on a text: attention, lens, patterns of heads, and the text without some heads")
+        .returns(json_content(reference("Inspection")))
+        .fails("409 (the checkpoint was removed), ");
+    api.post("/tokenize", answering(tokenize), "TokenizeRequest")
+        .summary("The tokens of a text")
+        .returns(json_content(response::<Tokenized>()));
+    api.post("/detokenize", answering(detokenize), "DetokenizeRequest")
+        .summary("The text of tokens")
+        .returns(json_content(response::<Detokenized>()));
+    api.post("/apply-template", answering(apply_template), "ChatRequest")
+        .summary("Render a conversation with the chat template")
+        .returns(object(json!({"prompt": {"type": "string"}})));
+    api.get("/health", get(async |State(service): State<Shared>| health(&service)))
+        .summary("Whether the server responds; needs no key")
+        .returns(object(json!({"status": {"type": "string", "enum": ["ok"]}})));
+    api.get("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
+        .summary("Counters, for Prometheus")
+        .returns(json!({"text/plain": {"schema": {"type": "string"}}}));
+    api.get("/props", describing(slots::props))
+        .summary("A model, as llama.cpp's server describes it; ?model=NAME")
+        .returns(json_content(json!({"type": "object"})));
+    api.get("/slots", describing(slots::slots))
+        .summary("The slots of a model, as llama.cpp's server lists them; ?model=NAME")
+        .returns(json_content(json!({"type": "array", "items": {"type": "object"}})));
+    api
 }
 
 /// Rejects unauthorized requests, and counts the responses.
@@ -116,70 +157,35 @@ async fn check(State(service): State<Shared>, request: Request, next: Next) -> R
     response
 }
 
-/// A response with JSON.
-pub(super) fn json_text(json: impl Into<Body>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
-}
-
-fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain data")
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Model")]
-pub(super) struct ModelBody<'a> {
-    id: &'a str,
-    #[schemars(extend("enum" = ["model"]))]
-    object: &'static str,
-    created: u64,
-    owned_by: &'static str,
-    /// Tokens that the context holds.
-    max_model_len: usize,
-}
-
-impl<'a> ModelBody<'a> {
-    fn new(model: &'a ListedModel) -> Self {
-        let ListedModel { name, created_unix_s, context_length } = model;
-        let (created, max_model_len) = (*created_unix_s, *context_length);
-        Self { id: name, object: "model", created, owned_by: "tinderbox", max_model_len }
-    }
-}
-
 async fn models(State(service): State<Shared>) -> Result<Response, ApiError> {
-    service
-        .off_thread(Work::Long, |service| {
-            let models = service.library.models();
-            let data: Vec<_> = models.iter().map(ModelBody::new).collect();
-            Ok(json_text(json!({"object": "list", "data": data}).to_string()))
-        })
-        .await
+    let models = service.off_thread(Work::Long, |service| Ok(service.library.models()));
+    Ok(json_response(json!({"object": "list", "data": models.await?}).to_string()))
 }
 
 async fn model(State(service): State<Shared>, Name(name): Name) -> Result<Response, ApiError> {
-    service
-        .off_thread(Work::Long, move |service| {
-            let models = service.library.models();
-            let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
-            let model = models.iter().find(|model| model.name == name);
-            Ok(json_text(to_json(&ModelBody::new(model.ok_or_else(|| ApiError::no_model(&name, &known))?))))
-        })
-        .await
+    let model = service.off_thread(Work::Long, move |service| {
+        let model = service.library.models().into_iter().find(|model| model.id == name);
+        model.ok_or_else(|| service.library.no_model(&name))
+    });
+    Ok(json_response(to_json(&model.await?)))
 }
 
-/// What there is to say about the model that a query names.
-async fn about(service: Shared, uri: Uri, say: fn(&Hosted) -> Value) -> Result<Response, ApiError> {
-    let name = slots::model_of(&uri)?;
-    let said = service.off_thread(Work::Long, move |service| {
-        let model = service.library.model(name.as_deref())?;
-        Ok(say(&model).to_string())
-    });
-    Ok(json_text(said.await?))
+/// A handler that describes the model that a query names.
+fn describing(describe: fn(&LoadedModel) -> Value) -> MethodRouter<Shared> {
+    get(move |State(service): State<Shared>, uri: Uri| async move {
+        let name = slots::model_of(&uri)?;
+        let described = service.off_thread(Work::Long, move |service| {
+            let model = service.library.model(name.as_deref())?;
+            Ok(describe(&model).to_string())
+        });
+        Ok::<_, ApiError>(json_response(described.await?))
+    })
 }
 
 fn health(service: &Service) -> Result<Response, ApiError> {
     service.begin()?;
     match service.library.loaded().iter().find(|model| !model.queue.is_open()) {
-        None => Ok(json_text(json!({"status": "ok"}).to_string())),
+        None => Ok(json_response(json!({"status": "ok"}).to_string())),
         Some(model) => Err(ApiError::unavailable(format!("the thread of `{}` has ended", model.name))),
     }
 }
@@ -192,21 +198,21 @@ fn metrics_page(service: &Service) -> Response {
 }
 
 /// Parses a request for a model.
-type Parse<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
+type Parse<T> = fn(Fields, &LoadedModel) -> Result<T, ApiError>;
 
-/// Bodies up to this size are parsed soon.
+/// Bodies up to this size are parsed at once.
 const SHORT_BODY: usize = 1 << 16;
 
-/// A request for a model that was read.
-struct Read<T> {
-    model: Arc<Hosted>,
+/// A parsed request for a model.
+struct Parsed<T> {
+    model: Arc<LoadedModel>,
     request: T,
-    busy: Busy,
+    in_flight: InFlight,
 }
 
-/// Reads the body of a request for a model, and parses it on another thread: opening the model, rendering a chat template
-/// and splitting a long text would block all connections.
-async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Parse<T>) -> Result<Read<T>, ApiError> {
+/// Reads the body of a request for a model, and parses it on another thread, since opening the model, rendering a chat
+/// template or tokenizing a long text would block all connections.
+async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Parse<T>) -> Result<Parsed<T>, ApiError> {
     let (parts, body) = request.into_parts();
     let connection = parts.extensions.get::<Arc<Connection>>();
     let mut stopping = service.stopping.clone();
@@ -216,175 +222,79 @@ async fn read<T: Send + 'static>(service: &Shared, request: Request, parse: Pars
         _ = stopping.wait_for(|stopping| *stopping) => return Err(ApiError::stopping()),
     };
     connection.inspect(|connection| connection.work());
-    let busy = service.begin()?;
+    let in_flight = service.begin()?;
     let work = if body.len() <= SHORT_BODY { Work::Short } else { Work::Long };
     service
         .off_thread(work, move |service| {
             let mut fields = Fields::read(&body)?;
             let model = service.library.model(fields.text("model")?.as_deref())?;
             let request = parse(fields, &model)?;
-            Ok(Read { model, request, busy })
+            Ok(Parsed { model, request, in_flight })
         })
         .await
 }
 
-async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    texts(&service, request, TextRequest::completion).await
+/// A handler that responds with what `answer` makes of a request.
+fn answering(answer: Parse<String>) -> MethodRouter<Shared> {
+    post(move |State(service): State<Shared>, request: Request| async move {
+        Ok::<_, ApiError>(json_response(read(&service, request, answer).await?.request))
+    })
 }
 
-async fn chat(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    texts(&service, request, TextRequest::chat).await
+/// A handler that counts the tokens of the prompt and generates nothing.
+fn counting(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
+    post(move |State(service): State<Shared>, request: Request| async move {
+        let n = read(&service, request, parse).await?.request.prompt(0).tokens.len();
+        let json = json!({"object": "response.input_tokens", "input_tokens": n});
+        Ok::<_, ApiError>(json_response(json.to_string()))
+    })
 }
 
-async fn responses(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    texts(&service, request, TextRequest::response).await
+/// A handler that computes the response with the model's tensors.
+fn inspecting<T: Send + 'static>(
+    parse: Parse<T>,
+    answer: fn(&T, &LoadedModel, &Gpt) -> Result<String, ApiError>,
+) -> MethodRouter<Shared> {
+    post(move |State(service): State<Shared>, request: Request| async move {
+        let Parsed { model, request, in_flight: _in_flight } = read(&service, request, parse).await?;
+        let inspectable = model.inspectable.clone();
+        let json = inspectable.inspect(move |tensors| answer(&request, &model, tensors)).await?;
+        Ok::<_, ApiError>(json_response(json))
+    })
 }
 
-async fn texts(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
-    let Read { model, request, busy } = read(service, request, parse).await?;
+/// A handler that responds with completions.
+fn generating(parse: Parse<GenerateRequest>) -> MethodRouter<Shared> {
+    post(move |State(service): State<Shared>, request: Request| async move { generate(&service, request, parse).await })
+}
+
+async fn generate(service: &Shared, request: Request, parse: Parse<GenerateRequest>) -> Result<Response, ApiError> {
+    let Parsed { model, request, in_flight } = read(service, request, parse).await?;
     let since = Instant::now();
     let (sender, events) = unbounded_channel();
+    let settings = Arc::new(request.settings.clone());
     let sequence = |idx: usize| SequenceRequest {
         idx,
         adapters: model.adapters,
         metrics: model.metrics.clone(),
         prompt: request.prompt(idx).tokens.clone(),
-        config: request.config.clone(),
-        choice_idx: (idx % request.n) as u64,
-        bias: request.bias.clone(),
-        guide: request.guide.clone(),
-        scores_prompt: request.echo && request.n_top.is_some(),
-        n_top: request.n_top,
+        settings: settings.clone(),
+        sample_idx: (idx % request.n) as u64,
         deadline: since + REQUEST_TIME,
         events: sender.clone(),
     };
-    model.queue.submit((0..request.n_choices()).map(sequence).collect())?;
+    model.queue.submit((0..request.n_sequences()).map(sequence).collect())?;
     drop(sender);
     let stream = request.stream;
-    let texts = Texts::new(Answer::new(model, request), events, since, busy);
+    let completions = ResponseStream::new(ResponseWriter::new(model, request), events, since, in_flight);
     if !stream {
         let mut collected = JoinSet::new(); // aborts it if the client leaves
-        collected.spawn_on(texts.collect(), &service.answers);
-        let collected = collected.join_next().await.expect("it was spawned");
-        return Ok(json_text(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
+        collected.spawn_on(completions.collect(), &service.responder);
+        let collected = collected.join_next().await.expect("a task was spawned");
+        return Ok(json_response(collected.unwrap_or_else(|_| Err(ApiError::bug()))?));
     }
     let (sender, chunks) = channel(1);
-    service.answers.spawn(texts.send(sender, service.keep_alive));
+    service.responder.spawn(completions.send(sender, service.keep_alive));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((StatusCode::OK, headers, Body::from_stream(Chunks(chunks))).into_response())
-}
-
-/// The number of tokens of the prompt of a request for a text, which is not written.
-async fn input_tokens(service: &Shared, request: Request, parse: Parse<TextRequest>) -> Result<Response, ApiError> {
-    let read = read(service, request, parse).await?;
-    let n = read.request.prompt(0).tokens.len();
-    Ok(json_text(json!({"object": "response.input_tokens", "input_tokens": n}).to_string()))
-}
-
-async fn chat_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    input_tokens(&service, request, TextRequest::chat).await
-}
-
-async fn response_tokens(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    input_tokens(&service, request, TextRequest::response).await
-}
-
-async fn apply_template(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let read = read(&service, request, rendered_chat).await?;
-    Ok(json_text(json!({"prompt": read.request}).to_string()))
-}
-
-async fn embeddings(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let Read { model, request, busy: _busy } = read(&service, request, EmbeddingRequest::read).await?;
-    let inspectable = model.inspectable.clone();
-    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model.name, tensors)).await?))
-}
-
-async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let Read { model, request, busy: _busy } = read(&service, request, InspectRequest::read).await?;
-    let inspectable = model.inspectable.clone();
-    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
-}
-
-async fn view(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let Read { model, request, busy: _busy } = read(&service, request, ViewRequest::read).await?;
-    let inspectable = model.inspectable.clone();
-    Ok(json_text(inspectable.inspect(move |tensors| request.answer(&model, tensors)).await?))
-}
-
-#[derive(Deserialize, JsonSchema)]
-pub(super) struct TokenizeRequest {
-    #[schemars(required)]
-    content: Option<String>,
-    /// Whether the token that the model expects before a text is put there.
-    #[serde(default)]
-    add_special: bool,
-    /// Whether each of `tokens` comes with its piece, as from llama.cpp's server.
-    #[serde(default)]
-    with_pieces: bool,
-}
-
-#[derive(Serialize, JsonSchema)]
-pub(super) struct Tokenized {
-    tokens: Tokens,
-    pieces: Vec<String>,
-    count: usize,
-    max_model_len: usize,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[serde(untagged)]
-enum Tokens {
-    Ids(Vec<u32>),
-    WithPieces(Vec<TokenWithPiece>),
-}
-
-#[derive(Serialize, JsonSchema)]
-struct TokenWithPiece {
-    id: u32,
-    piece: String,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[schemars(extend("required" = ["tokens"]))]
-pub(super) struct DetokenizeRequest {
-    #[serde(default)]
-    #[schemars(extend("type" = "array", "items" = {"type": "integer", "minimum": 0}))]
-    tokens: Value,
-}
-
-#[derive(Serialize, JsonSchema)]
-pub(super) struct Detokenized {
-    content: String,
-}
-
-async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let read = read(&service, request, |fields, model| {
-        let TokenizeRequest { content, add_special, with_pieces } = fields.parse(&[])?;
-        let content =
-            content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
-        check_text("content", &content)?;
-        let tokenizer = &model.tokenizer;
-        let tokens = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
-        let tokens = tokens.map_err(|error| ApiError::field("content", error.to_string()))?;
-        let pieces: Vec<String> = tokens.iter().map(|token| tokenizer.piece(*token)).collect();
-        let count = tokens.len();
-        let with_piece = |(id, piece): (u32, &String)| TokenWithPiece { id, piece: piece.clone() };
-        let tokens = match with_pieces {
-            true => Tokens::WithPieces(tokens.into_iter().zip(&pieces).map(with_piece).collect()),
-            false => Tokens::Ids(tokens),
-        };
-        Ok(to_json(&Tokenized { tokens, pieces, count, max_model_len: model.context_length() }))
-    });
-    Ok(json_text(read.await?.request))
-}
-
-async fn detokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
-    let read = read(&service, request, |fields, model| {
-        let DetokenizeRequest { tokens: list } = fields.parse(&[])?;
-        let ids = list.as_array().ok_or_else(|| wrong("tokens", &list, "a list of token ids"))?;
-        let content = model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?);
-        Ok(to_json(&Detokenized { content }))
-    });
-    Ok(json_text(read.await?.request))
 }

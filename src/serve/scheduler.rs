@@ -1,4 +1,4 @@
-//! The thread of a model: sequences take slots as these become free, and each round generates one token of every one.
+//! The thread of a model: sequences take slots as these become free, and each round generates one token of each.
 
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
@@ -16,36 +16,42 @@ use crate::config::GenerateConfig;
 use crate::generate::{Batch, End, Guide, LanguageModel, Logits, Sampler, Sequence};
 use crate::tokenizer::Tokenizer;
 
-/// The most tokens of one prompt that are read between two tokens of the other sequences (chunked prefill).
+/// The maximum number of tokens of a prompt read between two tokens of the other sequences (chunked prefill).
 const CHUNK: usize = 128;
 
-/// A sequence to be generated.
-#[derive(Debug)]
-pub(super) struct SequenceRequest {
-    /// Its index within the request.
-    pub(super) idx: usize,
-    /// The index of the adapters that it uses.
-    pub(super) adapters: Option<usize>,
-    /// Those of the model that was asked for.
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) prompt: Arc<[u32]>,
-    pub(super) config: Arc<GenerateConfig>,
-    /// Its index among the sequences of the same prompt and seed.
-    pub(super) choice_idx: u64,
+/// The settings of the sequences of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) config: GenerateConfig,
     /// Logit biases, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
-    /// Allows the next tokens; `None` if all are.
+    /// Allows the next tokens; `None` if all are allowed.
     pub(super) guide: Option<Guide>,
     /// Whether the tokens of the prompt are scored as well.
     pub(super) scores_prompt: bool,
     /// The number of most probable tokens with each score; `None` for no scores.
     pub(super) n_top: Option<usize>,
+}
+
+/// A sequence to generate.
+#[derive(Debug)]
+pub(super) struct SequenceRequest {
+    /// Its index within the request.
+    pub(super) idx: usize,
+    /// The index of its adapters.
+    pub(super) adapters: Option<usize>,
+    /// The metrics of the requested model.
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) settings: Arc<Settings>,
+    /// Its index among the sequences of the same prompt and seed.
+    pub(super) sample_idx: u64,
     pub(super) deadline: Instant,
-    /// Closed once no client waits for the sequence any more; the sequences of a request share it.
+    /// Closed once no client waits for the sequence; shared by the sequences of a request.
     pub(super) events: UnboundedSender<Event>,
 }
 
-/// Something that happened to a sequence.
+/// An event of a sequence.
 #[derive(Debug)]
 pub(super) struct Event {
     /// The sequence's index within the request.
@@ -61,7 +67,7 @@ pub(super) enum EventKind {
     Token {
         /// The number of characters between the prompt and the token.
         offset: usize,
-        /// The text that can now be shown; often empty.
+        /// The text that can be shown now; may be empty.
         text: String,
         score: Option<Score>,
     },
@@ -76,25 +82,25 @@ pub(super) enum EventKind {
 pub(super) struct Queue {
     requests: UnboundedSender<VecDeque<SequenceRequest>>,
     n_waiting: Arc<AtomicUsize>,
-    most_waiting: usize,
+    max_waiting: usize,
 }
 
 impl Queue {
-    /// A queue for `most_waiting` sequences, and its receiving end, for [`Scheduler::new`].
-    pub(super) fn new(most_waiting: usize) -> (Self, QueueEnd) {
+    /// A queue of up to `max_waiting` sequences, and its receiving end, for [`Scheduler::new`].
+    pub(super) fn new(max_waiting: usize) -> (Self, QueueEnd) {
         let (requests, receiver) = unbounded_channel();
         let n_waiting = Arc::new(AtomicUsize::new(0));
         let end = QueueEnd { requests: receiver, n_waiting: n_waiting.clone() };
-        (Self { requests, n_waiting, most_waiting }, end)
+        (Self { requests, n_waiting, max_waiting }, end)
     }
 
     /// Queues all sequences of a request or none.
     pub(super) fn submit(&self, request: VecDeque<SequenceRequest>) -> Result<(), ApiError> {
         let n = request.len();
-        let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.most_waiting);
+        let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.max_waiting);
         self.n_waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .map_err(|n| ApiError::busy(&format!("{n} texts are waiting to be written")))?;
+            .map_err(|n| ApiError::busy(&format!("{n} completions are waiting to be generated")))?;
         self.requests.send(request).map_err(|_| stopped())
     }
 
@@ -109,7 +115,7 @@ impl Queue {
     }
 }
 
-/// The sequences or the thread of a model ended without a word, which only a bug can cause.
+/// The thread of a model ended without an error, which only a bug can cause.
 pub(super) fn stopped() -> ApiError {
     ApiError::unavailable("the model has stopped after an internal error")
 }
@@ -121,12 +127,12 @@ pub(super) struct QueueEnd {
     n_waiting: Arc<AtomicUsize>,
 }
 
-/// The places for the texts that a model writes at once.
+/// The slots for the sequences that a model generates at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
     /// Their number. At least 1.
     pub n: usize,
-    /// The most tokens that are [proposed](Batch::speculating) at once to a text that is alone.
+    /// The maximum number of tokens [proposed](Batch::speculating) at once to the only sequence.
     pub speculate: usize,
 }
 
@@ -154,7 +160,7 @@ struct Active {
 }
 
 impl Scheduler {
-    /// A scheduler with these slots, of which `busy_slots` is the number in use.
+    /// A scheduler with these slots; it stores the number in use in `busy_slots`.
     pub(super) fn new(
         model: LanguageModel,
         tokenizer: Tokenizer,
@@ -166,10 +172,10 @@ impl Scheduler {
         Self { model, slots, batch, tokenizer, queue, waiting, busy_slots }
     }
 
-    /// Generates until no more sequences can be queued.
+    /// Generates until the queue is closed and empty.
     pub(super) fn run(mut self) {
         while self.receive() {
-            // A panic is a bug that one sequence met; it must not end the texts of everyone after it.
+            // A panic is a bug that one sequence met; it must not end the model for later requests.
             let turn = panic::catch_unwind(AssertUnwindSafe(|| self.turn()));
             let error = match turn {
                 Ok(Ok(())) => None,
@@ -178,13 +184,13 @@ impl Scheduler {
             };
             if let Some(error) = error {
                 self.batch.sequences().for_each(|active| active.request.send(EventKind::Failed(error.clone())));
-                self.batch = empty_batch(&self.model, self.slots); // what it had cached may be incomplete
+                self.batch = empty_batch(&self.model, self.slots); // its cache may be incomplete
             }
             self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
-    /// Receives queued sequences; waits for them if there is nothing else to do. False once none can follow.
+    /// Receives queued sequences; waits for them if no sequence is active. False once none can follow.
     fn receive(&mut self) -> bool {
         if self.waiting.is_empty() && self.batch.is_empty() {
             match self.queue.requests.blocking_recv() {
@@ -204,7 +210,7 @@ impl Scheduler {
         if self.batch.is_empty() { Ok(()) } else { self.round() }
     }
 
-    /// Drops sequences that no client waits for any more, or that took too long.
+    /// Drops sequences that no client waits for, or that took too long.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
         let count = |waiting: &[VecDeque<_>]| waiting.iter().map(VecDeque::len).sum::<usize>();
@@ -221,15 +227,15 @@ impl Scheduler {
             && let Some(request) = self.next()
         {
             self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
-            let logits = if request.scores_prompt { Logits::Each } else { Logits::Last };
+            let logits = if request.settings.scores_prompt { Logits::Each } else { Logits::Last };
             let (prompt, adapters) = (request.prompt.clone(), request.adapters);
             self.batch.join(Active::new(request, &self.tokenizer), adapters, &prompt, logits);
             self.busy_slots.store(self.batch.len(), Ordering::Relaxed);
         }
     }
 
-    /// The next sequence of the request that has the fewest slots, and among these has waited longest: requests take
-    /// turns, however many sequences one has.
+    /// The next sequence of the request with the fewest slots, and among these of the one that has waited longest:
+    /// requests take turns, however many sequences each has.
     fn next(&mut self) -> Option<SequenceRequest> {
         let n_slots = |sequences: &VecDeque<SequenceRequest>| {
             let is_same = |active: &&Active| active.request.events.same_channel(&sequences[0].events);
@@ -243,9 +249,9 @@ impl Scheduler {
         sequence
     }
 
-    /// Reads the tokens generated last, and part of the prompts; then generates a token of every sequence that was read.
+    /// Reads the last tokens and part of the prompts, then generates a token of each fully read sequence.
     fn round(&mut self) -> Result<(), TensorReadError> {
-        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.write(logits, n_cached), ());
+        let choose = |active: &mut Active, logits: &[f32], n_cached| (active.generate(logits, n_cached), ());
         self.batch.step(Active::score_prompt, choose).map(|_| ())
     }
 }
@@ -271,9 +277,10 @@ impl SequenceRequest {
 
 impl Active {
     fn new(request: SequenceRequest, tokenizer: &Tokenizer) -> Self {
-        let SequenceRequest { prompt, config, choice_idx, bias, guide, .. } = &request;
-        let mut sequence = Sequence::new(tokenizer, config, prompt, *choice_idx);
-        let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *choice_idx);
+        let SequenceRequest { prompt, settings, sample_idx, .. } = &request;
+        let Settings { config, bias, guide, .. } = &**settings;
+        let mut sequence = Sequence::new(tokenizer, config, prompt, *sample_idx);
+        let sampler = Sampler::of_sequence(tokenizer, config, prompt.len(), *sample_idx);
         sequence.set_sampler(Box::new(sampler.with_bias(bias.clone()).with_guide(guide.clone())));
         Self { request, sequence, scores: Vec::new(), was_read: false }
     }
@@ -285,12 +292,12 @@ impl Active {
             scores.push(Score::first(request.prompt[0]));
         }
         if let Some(token) = request.prompt.get(scores.len()) {
-            scores.push(Score::new(logits, *token, request.n_top.unwrap_or(0)));
+            scores.push(Score::new(logits, *token, request.settings.n_top.unwrap_or(0)));
         }
     }
 
     /// Generates a token; `None` if the sequence is finished.
-    fn write(&mut self, logits: &[f32], n_cached: usize) -> Option<u32> {
+    fn generate(&mut self, logits: &[f32], n_cached: usize) -> Option<u32> {
         let Self { request, sequence, scores, was_read } = self;
         if !std::mem::replace(was_read, true) {
             request.metrics.read(request.prompt.len(), n_cached);
@@ -300,18 +307,19 @@ impl Active {
                 return None;
             }
         }
-        let written = match sequence.write(logits) {
-            Ok(written) => written,
+        let generated = match sequence.generate(logits) {
+            Ok(generated) => generated,
             Err(error) => {
                 request.send(EventKind::Failed(ApiError::failed(error.to_string())));
                 return None;
             }
         };
-        request.metrics.written_tokens.fetch_add(1, Ordering::Relaxed);
-        let (next, score) = (written.next(), request.n_top.map(|n_top| Score::new(logits, written.token, n_top)));
-        let text = String::from_utf8(written.text).expect("whole characters");
-        request.send(EventKind::Token { offset: written.offset, text, score });
-        if let Some(end) = written.end {
+        request.metrics.generated_tokens.fetch_add(1, Ordering::Relaxed);
+        let n_top = request.settings.n_top;
+        let (next, score) = (generated.next(), n_top.map(|n_top| Score::new(logits, generated.token, n_top)));
+        let text = String::from_utf8(generated.text).expect("the text of a sequence is whole characters");
+        request.send(EventKind::Token { offset: generated.offset, text, score });
+        if let Some(end) = generated.end {
             request.send(EventKind::End(end));
         }
         next
@@ -329,7 +337,7 @@ mod tests {
     use crate::config::ModelConfig;
     use crate::model::Gpt;
 
-    /// The sequences of a request, and their events.
+    /// The sequences of a request, and the receiver of their events.
     fn request(n: usize, token: u32, max_new_tokens: usize) -> (VecDeque<SequenceRequest>, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
         let sequence = |idx| SequenceRequest {
@@ -337,12 +345,14 @@ mod tests {
             adapters: None,
             metrics: Arc::default(),
             prompt: [token].into(),
-            config: Arc::new(GenerateConfig { max_new_tokens, ..GenerateConfig::default() }),
-            choice_idx: 0,
-            bias: Arc::default(),
-            guide: None,
-            scores_prompt: false,
-            n_top: None,
+            settings: Arc::new(Settings {
+                config: GenerateConfig { max_new_tokens, ..GenerateConfig::default() },
+                bias: Arc::default(),
+                guide: None,
+                scores_prompt: false,
+                n_top: None,
+            }),
+            sample_idx: 0,
             deadline: Instant::now() + Duration::from_mins(1),
             events: events.clone(),
         };
@@ -350,7 +360,7 @@ mod tests {
     }
 
     fn started(n_slots: usize) -> Queue {
-        let tokenizer = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet");
+        let tokenizer = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("the alphabet is valid");
         let config = ModelConfig { d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
         let model = Gpt::new(&config.with_derived(), tokenizer.vocab_size(), 7, &Device::flex());
         let (queue, end) = Queue::new(100);
@@ -361,14 +371,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_fails_its_texts_and_no_others() {
+    fn panic_fails_only_active_sequences() {
         let queue = started(2);
         for _ in 0..2 {
             let (wrong, mut events) = request(1, 1_000_000, 3); // no request has such a token
-            queue.submit(wrong).expect("room");
-            assert!(matches!(events.blocking_recv().expect("an event").kind, EventKind::Failed(_)));
+            queue.submit(wrong).expect("the queue has room");
+            assert!(matches!(events.blocking_recv().expect("the sequence sends an event").kind, EventKind::Failed(_)));
             let (right, mut events) = request(2, 1, 3);
-            queue.submit(right).expect("room");
+            queue.submit(right).expect("the queue has room");
             let mut n_ended = 0;
             while let Some(event) = events.blocking_recv() {
                 assert!(!matches!(event.kind, EventKind::Failed(_)), "{event:?}");
@@ -383,11 +393,11 @@ mod tests {
     fn requests_take_turns() {
         let queue = started(2);
         let (many, mut of_many) = request(90, 1, 400);
-        queue.submit(many).expect("room");
-        of_many.blocking_recv().expect("it began");
+        queue.submit(many).expect("the queue has room");
+        of_many.blocking_recv().expect("the first request starts");
         let (few, mut of_few) = request(2, 2, 5);
-        queue.submit(few).expect("room");
+        queue.submit(few).expect("the queue has room");
         while of_few.blocking_recv().is_some() {}
-        assert!(queue.n_waiting() > 80, "{} of the many wait", queue.n_waiting());
+        assert!(queue.n_waiting() > 80, "{} sequences of the first request wait", queue.n_waiting());
     }
 }

@@ -4,14 +4,14 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Score {
     pub(super) token: u32,
-    /// In nats; `None` for the first token of a text, which has no predecessor.
+    /// In nats; `None` for the first token of a prompt, which has no predecessor.
     pub(super) logprob: Option<f32>,
     /// In descending order; ties by token.
     pub(super) top: Vec<(u32, f32)>,
 }
 
 impl Score {
-    /// The score of the first token of a text.
+    /// The score of the first token of a prompt.
     pub(super) fn first(token: u32) -> Self {
         Self { token, logprob: None, top: Vec::new() }
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_are_logarithms_of_the_softmax() {
+    fn scores_are_the_log_softmax() {
         let logits = [1.0, 3.0, 3.0, -100.0, 2.0];
         let score = Score::new(&logits, 4, 3);
         let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();

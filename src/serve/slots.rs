@@ -1,13 +1,13 @@
-//! `/props` and `/slots`: what clients of llama.cpp's server ask about a model.
+//! `/props` and `/slots`: a model as llama.cpp's server describes it.
 
 use axum::http::Uri;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::hosted::Hosted;
+use super::loaded_model::LoadedModel;
 
-/// What is known of a model.
-pub(super) fn props(model: &Hosted) -> Value {
+/// The properties of a model.
+pub(super) fn props(model: &LoadedModel) -> Value {
     let piece = |id: Option<u32>| id.map(|id| model.tokenizer.piece(id)).unwrap_or_default();
     json!({
         "default_generation_settings": {
@@ -19,7 +19,7 @@ pub(super) fn props(model: &Hosted) -> Value {
         },
         "total_slots": model.slots.n,
         "model_alias": model.name,
-        "model_path": model.name, // no path is told
+        "model_path": model.name, // paths stay private
         "modalities": {"vision": false, "audio": false},
         "chat_template": model.tokenizer.chat_template().unwrap_or_default(),
         "bos_token": piece(model.tokenizer.bos_token()),
@@ -28,8 +28,8 @@ pub(super) fn props(model: &Hosted) -> Value {
     })
 }
 
-/// The slots of a model. Which of them are taken is not told, but how many.
-pub(super) fn slots(model: &Hosted) -> Value {
+/// The slots of a model. The first ones count as busy, since only their number is known.
+pub(super) fn slots(model: &LoadedModel) -> Value {
     let n_busy = model.busy_slots.load(std::sync::atomic::Ordering::Relaxed);
     let speculative = model.slots.speculate > 0;
     let slot = |id: usize| json!({"id": id, "n_ctx": model.context_length(), "speculative": speculative, "is_processing": id < n_busy});
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_names_a_model() {
+    fn model_of_decodes_the_query() {
         for (query, expected) in [
             ("/props", Some(None)),
             ("/props?autoload=1", Some(None)),

@@ -1,4 +1,4 @@
-//! `/app/view`: the page sections about a text that `tinderbox inspect` writes, for the server's page.
+//! `/app/view`: the sections of `tinderbox inspect` about a text, for the server's page.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
-use super::hosted::Hosted;
 use super::inspect::{check_weights, tokens};
+use super::loaded_model::LoadedModel;
 use crate::config::ModelConfig;
 use crate::inspect::{
     Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects, head_of_token,
@@ -38,7 +38,7 @@ pub(super) struct ViewRequest {
 #[derive(Debug)]
 enum Kind {
     Attention,
-    /// The rise of the loss without each head, which has no chart.
+    /// The rise of the loss without each head; it has no chart.
     Effects,
     Lens {
         token: usize,
@@ -47,7 +47,7 @@ enum Kind {
         token: usize,
         from: Vec<u32>,
     },
-    /// One token in one of these heads.
+    /// A token in one of these heads.
     Explain {
         token: usize,
         heads: HeadSelection,
@@ -55,7 +55,7 @@ enum Kind {
 }
 
 impl ViewRequest {
-    pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
+    pub(super) fn read(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let prompt = tokens("prompt", fields.take("prompt"), model)?;
         let last = prompt.len() - 1;
         let from = fields.take("from");
@@ -69,7 +69,8 @@ impl ViewRequest {
             "lens" => Kind::Lens { token },
             "patching" => Kind::Patching { token, from: tokens("from", from, model)? },
             "explain" => {
-                let heads = HeadSelection::new(layer, head, &model.config).expect("within the model");
+                let heads =
+                    HeadSelection::new(layer, head, &model.config).expect("the layer and the head were checked");
                 Kind::Explain { token, heads }
             }
             _ => return Err(wrong("view", &view.into(), "attention, effects, lens, patching or explain")),
@@ -79,7 +80,7 @@ impl ViewRequest {
     }
 
     /// The parts of the section, as JSON.
-    pub(super) fn answer(&self, hosted: &Hosted, model: &Gpt) -> Result<String, ApiError> {
+    pub(super) fn answer(&self, hosted: &LoadedModel, model: &Gpt) -> Result<String, ApiError> {
         let tokenizer = &hosted.tokenizer;
         let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);
         let fragment = match &self.kind {
@@ -108,7 +109,7 @@ impl ViewRequest {
                 view::sheet_fragment(&view::patching_sheet(&patching, [&prompt, &from]))
             }
         };
-        let data: Option<Value> = fragment.data.map(Value::String); // as text: the browser parses it once
+        let data: Option<Value> = fragment.data.map(Value::String); // a string, which the browser parses once
         Ok(json!({"html": fragment.body, "data": data, "lists": fragment.lists}).to_string())
     }
 }

@@ -503,7 +503,7 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
     $ generate runs/tiny --prompt ''
     error: the prompt is empty
-      hint: give at least one character to write on from, such as --prompt "The"
+      hint: give at least one character to continue, such as --prompt "The"
     $ generate runs/tiny --prompt-file nope.txt
     error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)
     $ generate runs/tiny --prompt-file latin1.txt

@@ -9,7 +9,7 @@ use tinderbox::config::{
     Config, GenerateConfig, ModelConfig, NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind,
     TokenizerKind,
 };
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::{AdamwConfig, Gradients, MuonConfig};
@@ -163,8 +163,8 @@ proptest! {
 
         let write = |model: &Gpt, temperature: f64| {
             let generate = GenerateConfig { temperature, max_new_tokens: 20, ..GenerateConfig::default() };
-            let writer = Writer::new(model, &tokenizer, &generate, prompt, 0).expect("a prompt");
-            writer.collect::<Result<String, _>>().expect("writes")
+            let generator = Generator::new(model, &tokenizer, &generate, prompt, 0).expect("a prompt");
+            generator.collect::<Result<String, _>>().expect("writes")
         };
         prop_assert_eq!(write(&trained, 1.0), write(&loaded, 1.0));
         prop_assert_eq!(write(&trained, 1.0), write(&trained, 1.0));

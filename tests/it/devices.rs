@@ -4,7 +4,7 @@
 use burn::tensor::Device;
 use tinderbox::config::GenerateConfig;
 use tinderbox::device::{self, DeviceSpec};
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
 use tinderbox::run::{Checkpoint, locate};
 use tinderbox::train::{Start, Summary};
@@ -81,8 +81,8 @@ fn a_gpu_trains_like_flex() {
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
         let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("loads");
         let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
-        let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
-        writer.collect::<Result<String, _>>().expect("writes")
+        let generator = Generator::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
+        generator.collect::<Result<String, _>>().expect("writes")
     };
     assert_eq!(write("flex"), write("wgpu"), "the same checkpoint on either device");
 }

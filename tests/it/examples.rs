@@ -8,11 +8,13 @@
 
 use std::io;
 
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::run::Trained;
 
 use crate::fixtures::Place;
 
+#[path = "../../crates/model/examples/generate_text.rs"]
+mod generate_text;
 #[path = "../../examples/many_heads.rs"]
 mod many_heads;
 #[path = "../../examples/masks_and_patterns.rs"]
@@ -25,8 +27,6 @@ mod soft_lookup;
 mod the_cat_sat;
 #[path = "../../examples/train_and_generate.rs"]
 mod train_and_generate;
-#[path = "../../crates/model/examples/write_text.rs"]
-mod write_text;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
 
@@ -70,10 +70,11 @@ fn examples_generate_from_runs() {
     place.trained("run", &["train.max_steps=3", "generate.max_new_tokens=20"]);
 
     let mut text = Vec::new();
-    write_text::write(&run, "a", &mut text).expect("the run has a checkpoint");
+    generate_text::generate(&run, "a", &mut text).expect("the run has a checkpoint");
     let Trained { model, tokenizer, config, .. } = Trained::open(&run, None).expect("the run has a checkpoint");
-    let writer = Writer::new(&model, &tokenizer, &config.generate, "a", 0).expect("the tokenizer knows the prompt");
-    let expected: String = writer.collect::<Result<_, _>>().expect("finite values");
+    let generator =
+        Generator::new(&model, &tokenizer, &config.generate, "a", 0).expect("the tokenizer knows the prompt");
+    let expected: String = generator.collect::<Result<_, _>>().expect("finite values");
     assert_eq!(String::from_utf8(text).expect("completions are UTF-8"), format!("a{expected}\n"));
 
     let mut text = Vec::new();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use proptest::prelude::*;
 use tinderbox::config::{Config, GenerateConfig, ModelConfig};
-use tinderbox::generate::Writers;
+use tinderbox::generate::BatchGenerator;
 use tinderbox::model::Gpt;
 use tinderbox::report::Report;
 use tinderbox::run::{self, Checkpoint, RunDir};
@@ -259,8 +259,8 @@ proptest! {
         let model = Gpt::zeros(&config.with_derived(), tokenizer.vocab_size(), &Device::flex());
         let settings = GenerateConfig { max_new_tokens: 3, ..GenerateConfig::default() };
         bounded(bytes.len(), || {
-            if let Ok(writers) = Writers::new(&model, &tokenizer, &settings, &bytes, 0..2) {
-                writers.for_each(|round| drop(round.expect("writes")));
+            if let Ok(generator) = BatchGenerator::new(&model, &tokenizer, &settings, &bytes, 0..2) {
+                generator.for_each(|round| drop(round.expect("writes")));
             }
         });
     }

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::engine::Precision;
-use tinderbox::generate::{LanguageModel, Piece, Speculated, Writer, Writers};
+use tinderbox::generate::{BatchGenerator, Generator, LanguageModel, Piece, Speculated};
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
@@ -30,8 +30,8 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
 }
 
 fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
-    let writer = Writer::new(model, &letters(), settings, "abc", sample).expect("a prompt");
-    writer.collect::<Result<_, _>>().expect("writes")
+    let generator = Generator::new(model, &letters(), settings, "abc", sample).expect("a prompt");
+    generator.collect::<Result<_, _>>().expect("writes")
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn samples_written_at_once_are_those_written_alone() {
     // Far beyond the context, and with samples that end at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
         for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
-            let writers = Writers::new(model.clone(), &letters(), &settings, "abc", 2..8);
+            let generator = BatchGenerator::new(model.clone(), &letters(), &settings, "abc", 2..8);
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
-            for round in writers.expect("a prompt") {
+            for round in generator.expect("a prompt") {
                 for piece in round.expect("writes") {
                     let Piece { sample_idx, text, is_last } = piece;
                     let at = sample_idx as usize - 2;
@@ -84,12 +84,13 @@ fn speculating(
     n_samples: u64,
 ) -> (Vec<String>, Speculated) {
     let settings = GenerateConfig { speculate, ..settings.clone() };
-    let mut writers = Writers::new(model.clone(), &letters(), &settings, prompt, 0..n_samples).expect("a prompt");
+    let mut generator =
+        BatchGenerator::new(model.clone(), &letters(), &settings, prompt, 0..n_samples).expect("a prompt");
     let mut texts = vec![String::new(); n_samples as usize];
-    for Piece { sample_idx, text, .. } in writers.by_ref().flat_map(|round| round.expect("writes")) {
+    for Piece { sample_idx, text, .. } in generator.by_ref().flat_map(|round| round.expect("writes")) {
         texts[sample_idx as usize].push_str(std::str::from_utf8(&text).expect("whole characters"));
     }
-    (texts, writers.speculated())
+    (texts, generator.speculated())
 }
 
 #[test]
@@ -150,16 +151,16 @@ fn a_text_ends_where_the_model_ends_it() {
     for sample in 0..6 {
         let settings = settings(60, &[]);
         let endless = alone(&gpt, &settings, sample);
-        let writer = Writer::new(&gpt, &ending, &settings, "abc", sample).expect("a prompt");
-        let text: String = writer.collect::<Result<_, _>>().expect("writes");
+        let generator = Generator::new(&gpt, &ending, &settings, "abc", sample).expect("a prompt");
+        let text: String = generator.collect::<Result<_, _>>().expect("writes");
         assert_eq!(text, endless.split('k').next().expect("at least one part"));
         n_ended += usize::from(text.len() < 60);
     }
     assert!(n_ended > 2, "most texts of so lively a model have a k");
     let settings = settings(60, &["b"]);
     let stopped = alone(&gpt, &settings, 1);
-    let writer = Writer::new(&gpt, &ending, &settings, "abc", 1).expect("a prompt");
-    let text: String = writer.collect::<Result<_, _>>().expect("writes");
+    let generator = Generator::new(&gpt, &ending, &settings, "abc", 1).expect("a prompt");
+    let text: String = generator.collect::<Result<_, _>>().expect("writes");
     assert_eq!(text, stopped.split('k').next().expect("at least one part"), "whichever comes first");
 }
 
@@ -169,8 +170,8 @@ fn rows_without_a_token_are_never_written() {
     let padded = tokenizer.padded_to(Some(ALPHABET.len())).expect("more rows than ids");
     let gpt = model(PositionKind::Rope);
     for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt))] {
-        let writer = Writer::new(model, &padded, &settings(200, &[]), "abc", 0).expect("a prompt");
-        let text: String = writer.collect::<Result<_, _>>().expect("writes");
+        let generator = Generator::new(model, &padded, &settings(200, &[]), "abc", 0).expect("a prompt");
+        let text: String = generator.collect::<Result<_, _>>().expect("writes");
         assert_eq!(text.len(), 200, "every token is a letter: {text}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind, RopeScaling};
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::Pass;
 use tinderbox::model::attention::MultiHeadAttentionConfig;
@@ -298,8 +298,8 @@ fn generation_past_the_context_drops_half_of_it() {
             let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 30, ..GenerateConfig::default() };
             for n_prompt in [1, context_length, context_length + 1, 11] {
                 let prompt = &ALPHABET[..n_prompt];
-                let writer = Writer::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
-                let text = writer.collect::<Result<String, _>>().expect("writes");
+                let generator = Generator::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
+                let text = generator.collect::<Result<String, _>>().expect("writes");
                 let ids = tokenizer.encode(prompt).expect("known");
                 let expected = tokenizer.decode(&greedy_reference(&gpt, &ids, 30));
                 assert_eq!(text, expected, "context {context_length}, prompt of {n_prompt}");

@@ -14,7 +14,7 @@ fn kept() -> Folder {
 }
 
 #[test]
-fn a_checkpoint_is_asked_for_by_its_name() {
+fn checkpoints_are_served_by_name() {
     let folder = kept();
     for args in [&["runs/tiny"][..], &["--runs", "runs"]] {
         let (server, port) = program(&folder, args);
@@ -37,7 +37,7 @@ fn a_checkpoint_is_asked_for_by_its_name() {
 }
 
 #[test]
-fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
+fn inspecting_a_removed_checkpoint_is_a_conflict() {
     let folder = Folder::new();
     folder.train(&["train.keep_checkpoints=1", "train.max_steps=10"]);
     let (named, port) = program(&folder, &["runs/tiny"]);
@@ -58,9 +58,9 @@ fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
     followed.kill();
 }
 
-/// A run that is replaced while it is served: every answer comes from one of the two models, whole.
+/// When a run is replaced while it is served, every response comes from one model.
 #[test]
-fn a_run_that_is_replaced_stays_one_model() {
+fn responses_never_mix_replaced_models() {
     let other_seed = ["train.max_steps=10", "train.seed=2"];
     let other_sizes = ["train.max_steps=10", "model.n_layers=1", "model.n_heads=1", "model.d_model=8"];
     for settings in [&other_seed[..], &other_sizes] {
@@ -77,7 +77,7 @@ fn a_run_that_is_replaced_stays_one_model() {
         let before = [port, seen, other].map(written);
         let inspection = ask(seen, "POST", "/v1/inspect", &looked).json(200);
         folder.succeed(&[&["train", "tiny.toml", "--overwrite"][..], &set(settings)].concat());
-        // The model that was named is the one that was opened.
+        // A named model stays the one that was opened.
         assert_eq!([port, seen].map(written), before[..2]);
         assert_eq!([port, seen].map(layers), [2, 2]);
         for (path, body) in [("/v1/inspect", &looked), ("/app/view", &viewed)] {
@@ -98,7 +98,7 @@ fn a_run_that_is_replaced_stays_one_model() {
 }
 
 #[test]
-fn the_page_replays_the_checkpoints() {
+fn page_replays_checkpoints() {
     let (Some(mut browser), Some(mut other)) = (Browser::start(), Browser::start()) else { return };
     let folder = kept();
     let (server, port) = program(&folder, &["runs/tiny"]);
@@ -106,7 +106,7 @@ fn the_page_replays_the_checkpoints() {
     let written = |step: usize| {
         let body = json!({"model": format!("tiny/step-{step:06}"), "prompt": "The cat", "max_tokens": 40});
         let found = post(port, "/v1/inspect", &body);
-        format!("The cat{}", found["continuation"]["text"].as_str().expect("a text"))
+        format!("The cat{}", found["continuation"]["text"].as_str().expect("the value is a string"))
     };
     let shows =
         |step: usize| format!("document.querySelector('.written .text')?.textContent === {}", json!(written(step)));
@@ -153,7 +153,7 @@ fn the_page_replays_the_checkpoints() {
 }
 
 #[test]
-fn one_cell_is_worked_out_as_the_command_does() {
+fn why_view_equals_inspect_explain() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = kept();
     let (server, port) = program(&folder, &["runs/tiny"]);
@@ -181,7 +181,7 @@ fn one_cell_is_worked_out_as_the_command_does() {
 }
 
 #[test]
-fn a_conversation_is_in_the_address_and_a_lost_connection_is_said() {
+fn chat_view_keeps_the_conversation_and_reports_a_lost_connection() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = kept();
     let template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}";

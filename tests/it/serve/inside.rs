@@ -1,4 +1,4 @@
-//! `/v1/inspect`: the numbers of `tinderbox inspect`, and text generated with heads ablated.
+//! `/v1/inspect`: the numbers of `tinderbox inspect`, and completions with heads ablated.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn floats(numbers: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn attention_and_lens_are_those_of_the_command() {
+fn attention_and_lens_equal_those_of_the_command() {
     let folder = Folder::trained();
     let (server, port) = program(&folder, &["runs/tiny"]);
     let prompt = "The cat sat";
@@ -45,7 +45,7 @@ fn attention_and_lens_are_those_of_the_command() {
 }
 
 #[test]
-fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
+fn ablation_changes_the_completion_only_for_its_request() {
     let host = Host::new(1);
     let inspect = |body: Value| host.post("/v1/inspect", &body).json(200);
     let whole = inspect(json!({"prompt": "abcabcab", "max_tokens": 12}));
@@ -54,18 +54,18 @@ fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
     let ablation = &without["ablation"];
     assert_eq!(ablation["heads"], json!([[0, 1], [1, 0]]));
     for field in ["loss", "losses", "next", "continuation"] {
-        assert_eq!(without[field], whole[field], "the model itself is as before");
+        assert_eq!(without[field], whole[field], "the model itself is unchanged");
         assert_ne!(ablation[field], whole[field], "{field}");
     }
     let losses: Vec<f64> = list(&whole["losses"]).iter().filter_map(Value::as_f64).collect();
     let mean = losses.iter().sum::<f64>() / 7.0;
     assert_eq!(losses.len(), 7);
     assert!((number(&whole["loss"]) - mean).abs() < 1e-12);
-    // The same text and numbers as from a completion request.
+    // The completion and its scores equal those of `/v1/completions`.
     let written = host.complete(&json!({
         "prompt": "abcabcab", "max_tokens": 12, "temperature": 0, "echo": true, "logprobs": 0,
     }));
-    let text = format!("abcabcab{}", whole["continuation"]["text"].as_str().expect("a text"));
+    let text = format!("abcabcab{}", whole["continuation"]["text"].as_str().expect("the value is a string"));
     assert_eq!(written["choices"][0]["text"], text);
     let logprobs = list(&written["choices"][0]["logprobs"]["token_logprobs"]);
     for (loss, logprob) in losses.iter().zip(&logprobs[1..]) {
@@ -77,7 +77,7 @@ fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_named() {
+fn invalid_inspections_are_named() {
     let host = Host::new(1);
     for (field, value) in [
         ("prompt", json!("")),
@@ -104,11 +104,15 @@ fn what_cannot_be_looked_at_is_named() {
 }
 
 #[test]
-fn a_text_becomes_the_mean_of_its_last_residual_stream() {
+fn embedding_is_the_mean_of_the_last_residual_stream() {
     let server = Host::new(1);
     let ids = json!([[0, 1, 2], [3]]);
     let answer = server.post("/v1/embeddings", &json!({"input": ["abc", "d"], "encoding_format": "float"})).json(200);
-    assert_eq!(server.post("/v1/embeddings", &json!({"input": ids})).json(200), answer, "tokens are as good as text");
+    assert_eq!(
+        server.post("/v1/embeddings", &json!({"input": ids})).json(200),
+        answer,
+        "tokens and text give the same vectors"
+    );
     assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("letters")));
     assert_eq!(answer["usage"], json!({"prompt_tokens": 4, "total_tokens": 4}));
     assert_eq!([&answer["data"][0]["index"], &answer["data"][1]["index"]], [0, 1]);
@@ -124,7 +128,9 @@ fn a_text_becomes_the_mean_of_its_last_residual_stream() {
         assert!((f64::from(*found) - mean / length).abs() < 1e-5, "{found} is not {}", mean / length);
     }
     let encoded = server.post("/v1/embeddings", &json!({"input": "abc", "encoding_format": "base64"})).json(200);
-    let bytes = BASE64_STANDARD.decode(encoded["data"][0]["embedding"].as_str().expect("text")).expect("base64");
+    let bytes = BASE64_STANDARD
+        .decode(encoded["data"][0]["embedding"].as_str().expect("the value is a string"))
+        .expect("the vector is base64");
     let numbers: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     assert_eq!(numbers, found);
     for (field, value) in [("input", json!([])), ("dimensions", json!(4)), ("encoding_format", json!("int8"))] {

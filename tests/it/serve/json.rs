@@ -1,4 +1,4 @@
-//! Texts in a form that the request demands: JSON, JSON of a schema.
+//! Completions in the format that the request asks for: JSON, or JSON of a schema.
 
 use burn::tensor::Device;
 use serde_json::{Value, json};
@@ -9,10 +9,10 @@ use crate::fixtures::list;
 
 use super::{Host, config, joined, letters, model, text};
 
-/// Whether a value is one of the schema: an own reading of JSON Schema, which knows nothing of grammars.
+/// Whether a value matches the schema: an implementation of JSON Schema that is independent of grammars.
 fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     let Some(schema) = schema.as_object() else { return schema == &Value::Bool(true) };
-    let is_of = |kind: &Value| match kind.as_str().expect("a type") {
+    let is_of = |kind: &Value| match kind.as_str().expect("the type is a string") {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "null" => value.is_null(),
@@ -28,13 +28,13 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
         "const" => rule == value,
         "anyOf" => list(rule).iter().any(|choice| is_valid(value, choice, root)),
         "$ref" => {
-            let pointer = rule.as_str().and_then(|path| path.strip_prefix('#')).expect("within the schema");
-            is_valid(value, root.pointer(pointer).expect("it is there"), root)
+            let pointer = rule.as_str().and_then(|path| path.strip_prefix('#')).expect("the reference is local");
+            is_valid(value, root.pointer(pointer).expect("the part exists"), root)
         }
         "items" => value.as_array().is_none_or(|items| items.iter().all(|item| is_valid(item, rule, root))),
-        "required" => value
-            .as_object()
-            .is_none_or(|object| list(rule).iter().all(|name| object.contains_key(name.as_str().expect("a name")))),
+        "required" => value.as_object().is_none_or(|object| {
+            list(rule).iter().all(|name| object.contains_key(name.as_str().expect("the value is a name")))
+        }),
         "properties" => value.as_object().is_none_or(|object| {
             object.iter().all(|(name, value)| rule.get(name).is_none_or(|rule| is_valid(value, rule, root)))
         }),
@@ -84,7 +84,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// A random model of these tokens, which writes every token about as often as any other.
+/// A random model, which generates all tokens about equally often.
 pub(super) fn random(name: &str, tokenizer: Tokenizer, context_length: usize) -> super::Model {
     let model = Gpt::new(&config(context_length), tokenizer.vocab_size(), 3, &Device::flex());
     super::model(name, &model, tokenizer)
@@ -97,7 +97,7 @@ fn words() -> Tokenizer {
 
 fn characters() -> Tokenizer {
     let alphabet = (' '..='~').chain("\né".chars()).chain("ä".chars());
-    Tokenizer::char_from_alphabet(alphabet).expect("an alphabet")
+    Tokenizer::char_from_alphabet(alphabet).expect("the alphabet is valid")
 }
 
 fn host() -> Host {
@@ -109,19 +109,19 @@ fn host() -> Host {
     Host::of(models, 4, None)
 }
 
-/// Makes quotes and closing brackets likelier: of a random model's texts, few would end otherwise.
+/// Makes quotes and closing brackets likelier, since few completions of a random model would end otherwise.
 fn ending(name: &str) -> Value {
     let tokenizer = match name {
         "words" => words(),
         "characters" => characters(),
         _ => Tokenizer::byte(),
     };
-    let id = |text: &str| tokenizer.encode(text).expect("it has a token")[0].to_string();
+    let id = |text: &str| tokenizer.encode(text).expect("the tokenizer has the token")[0].to_string();
     json!({id("\""): 4, id("]"): 3, id("}"): 3})
 }
 
 #[test]
-fn a_random_model_writes_json_of_every_schema() {
+fn random_models_generate_json_of_every_schema() {
     let host = host();
     let schemas = schemas();
     assert_eq!(schemas.len(), 20);
@@ -146,12 +146,12 @@ fn a_random_model_writes_json_of_every_schema() {
             }
         }
     }
-    println!("{n_ended} of {n_texts} texts ended");
+    println!("{n_ended} of {n_texts} completions ended");
     assert!(n_ended * 10 >= n_texts * 9, "{n_ended} of {n_texts} ended");
 }
 
 #[test]
-fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
+fn json_is_batched_streamed_and_cut_like_any_completion() {
     let host = host();
     let format = json!({"type": "json_object"});
     let body = json!({"model": "words", "prompt": "{", "n": 3, "seed": 1, "temperature": 0.7, "max_tokens": 300,
@@ -160,7 +160,7 @@ fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
     let alone = host.complete(&body);
     let (beside, _) = std::thread::scope(|scope| {
         let free = scope.spawn(|| host.complete(&free));
-        (host.complete(&body), free.join().expect("it is written"))
+        (host.complete(&body), free.join().expect("the request succeeds"))
     });
     assert_eq!(alone["choices"], beside["choices"]);
     assert!(list(&alone["choices"]).iter().any(|choice| choice["finish_reason"] == "stop"), "{alone}");
@@ -180,9 +180,9 @@ fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     assert!(whole.starts_with(text(&cut, 0)) && text(&cut, 0).len() < whole.len(), "{whole} {cut}");
     let stopped = with("stop", json!(["\""]));
-    let before = whole.split('"').next().expect("a part");
+    let before = whole.split('"').next().expect("the completion is not empty");
     assert_eq!((text(&stopped, 0), stopped["choices"][0]["finish_reason"].as_str()), (before, Some("stop")));
-    // The end of the text is drawn only where the JSON is complete, and one that may go on may end.
+    // The end-of-text token is sampled only where the JSON is complete, even if it could continue.
     let integer = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}});
     for seed in 0..6 {
         let body = json!({"model": "words", "prompt": "1", "seed": seed, "response_format": integer,
@@ -204,7 +204,7 @@ fn json_is_written_beside_others_and_streamed_and_cut_as_any_text() {
 }
 
 #[test]
-fn a_form_that_cannot_be_kept_is_refused() {
+fn unsupported_formats_are_rejected() {
     let host = Host::of(vec![random("words", words(), 64), model("letters", &letters(), super::tokenizer())], 1, None);
     let schema = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "it", "schema": schema}});
     for (format, part) in [
@@ -218,9 +218,9 @@ fn a_form_that_cannot_be_kept_is_refused() {
         let body = json!({"prompt": "a", "response_format": format});
         let error = host.post("/v1/completions", &body).error(400);
         assert_eq!(error["param"], "response_format");
-        assert!(error["message"].as_str().expect("text").contains(part), "{error}");
+        assert!(error["message"].as_str().expect("the value is a string").contains(part), "{error}");
     }
     let body = json!({"model": "letters", "prompt": "a", "response_format": {"type": "json_object"}});
     let error = host.post("/v1/completions", &body).error(400);
-    assert!(error["message"].as_str().expect("text").contains("its vocabulary has no '{'"), "{error}");
+    assert!(error["message"].as_str().expect("the value is a string").contains("its vocabulary has no '{'"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The server beside much work and slow clients: it stays reachable, and is bounded in what it takes.
+//! The server under load and with slow clients: it stays reachable, and its limits hold.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use super::{BESIDE_OTHER_TESTS, Host, Response, ask, beside, http};
 use crate::fixtures::Folder;
 
 #[test]
-fn what_would_take_too_much_is_refused() {
+fn oversized_requests_are_rejected() {
     let host = Host::new(1);
     let scored = |n_prompts: usize| json!({"prompt": vec!["abcdefgh"; n_prompts], "echo": true, "logprobs": 20});
     let mut body = scored(1024);
@@ -32,29 +32,28 @@ fn what_would_take_too_much_is_refused() {
 }
 
 #[test]
-fn much_work_does_not_delay_others() {
+fn long_work_does_not_delay_health() {
     let host = Host::new(4);
-    let (n, delays) = beside(host.address, || {
+    let (n, p99) = beside(host.address, || {
         let scored = || {
             let body = json!({"prompt": vec!["abcdefghi"; 1024], "echo": true, "logprobs": 20, "max_tokens": 20});
-            host.complete(&body)["choices"].as_array().expect("a list").len()
+            host.complete(&body)["choices"].as_array().expect("the value is a list").len()
         };
         let split = || {
             let tokens = host.post("/tokenize", &json!({"content": "abcdefgh".repeat(1 << 17)})).json(200);
-            tokens["tokens"].as_array().expect("a list").len()
+            tokens["tokens"].as_array().expect("the value is a list").len()
         };
         thread::scope(|scope| {
             let tasks = [scope.spawn(scored), scope.spawn(split)];
-            tasks.map(|task| task.join().expect("an answer"))
+            tasks.map(|task| task.join().expect("the request succeeds"))
         })
     });
     assert_eq!(n, [1024, 1 << 20]);
-    println!("{delays}");
-    assert!(delays.nearly_all() < BESIDE_OTHER_TESTS, "{delays}");
+    assert!(p99 < BESIDE_OTHER_TESTS, "{p99:?}");
 }
 
 #[test]
-fn half_of_a_body_does_not_delay_the_end() {
+fn half_a_body_does_not_delay_stopping() {
     let host = Host::new(1);
     let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
     let clients = [&whole[..20], &whole[..whole.len() - 5]].map(|half| host.send(half));
@@ -68,7 +67,7 @@ fn half_of_a_body_does_not_delay_the_end() {
 /// The memory of a process in MiB.
 #[cfg(target_os = "linux")]
 fn memory(server: &crate::fixtures::Started) -> u64 {
-    crate::endurance::rss_kib(server.id()).expect("it runs") / 1024
+    crate::endurance::rss_kib(server.id()).expect("the server runs") / 1024
 }
 
 /// A server with a hundred runs, one of which has a longer context.
@@ -82,7 +81,7 @@ fn busy_folder() -> Folder {
             .args(["-r", "run-0", &format!("run-{n}")])
             .current_dir(folder.path("runs"))
             .status();
-        assert!(copied.expect("cp").success());
+        assert!(copied.expect("cp starts").success());
     }
     folder
 }
@@ -90,7 +89,7 @@ fn busy_folder() -> Folder {
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "measures delays: scripts/soak.sh load"]
-fn the_largest_requests_leave_the_server_reachable() {
+fn largest_requests_leave_the_server_reachable() {
     let folder = busy_folder();
     let (server, port) = program(&folder, &["--runs", "runs"]);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -111,7 +110,7 @@ fn the_largest_requests_leave_the_server_reachable() {
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 64, "max_tokens": 300, "stop": stops})),
         ("/v1/completions", json!({"model": "long", "prompt": "The", "n": 1024, "max_tokens": 2, "logprobs": 20})),
     ];
-    let (sizes, delays) = beside(address, || {
+    let (sizes, p99) = beside(address, || {
         thread::scope(|scope| {
             let tasks = largest.each_ref().map(|(path, body)| {
                 scope.spawn(|| {
@@ -127,30 +126,29 @@ fn the_largest_requests_leave_the_server_reachable() {
             let listed = scope.spawn(|| {
                 (0..100).for_each(|_| drop(ask(port, "GET", "/v1/models", &Value::Null).json(200)));
             });
-            listed.join().expect("listed");
-            tasks.map(|task| task.join().expect("answers").expect("four"))
+            listed.join().expect("the models are listed");
+            tasks.map(|task| task.join().expect("the requests succeed").expect("each task sends four requests"))
         })
     });
     let highest = memory(&server);
     thread::sleep(Duration::from_secs(1));
     send("/v1/completions", &scored(1)).json(200);
     println!("answers of {sizes:?} bytes; {before} MiB before, {highest} at the end, {} later", memory(&server));
-    println!("{delays}");
-    assert!(delays.nearly_all() < Duration::from_millis(10), "{delays}");
+    assert!(p99 < Duration::from_millis(10), "{p99:?}");
     server.kill();
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "it opens 600 connections: scripts/soak.sh load"]
-fn slow_clients_make_room_for_others() {
+fn slow_clients_make_room() {
     let folder = Folder::trained();
     let whole = http("POST", "/v1/completions", "", b"{\"prompt\": \"The\"}");
     for (what, n_bytes) in [("nothing", 0), ("half a header", 20), ("half a body", whole.len() - 5)] {
         let (server, port) = program(&folder, &["runs/tiny"]);
         let slow = || {
-            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-            client.write_all(&whole[..n_bytes]).expect("sent");
+            let mut client = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+            client.write_all(&whole[..n_bytes]).expect("the server reads the request");
             client
         };
         let clients: Vec<TcpStream> = (0..600).map(|_| slow()).collect();
@@ -158,9 +156,9 @@ fn slow_clients_make_room_for_others() {
         let answer = ask(port, "POST", "/v1/completions", &json!({"prompt": "The", "max_tokens": 2}));
         let answered = since.elapsed();
         answer.json(200);
-        // The latest of them are still there.
-        let mut last = clients.into_iter().next_back().expect("a client");
-        last.write_all(&whole[n_bytes..]).expect("sent");
+        // The latest of them are still connected.
+        let mut last = clients.into_iter().next_back().expect("there are clients");
+        last.write_all(&whole[n_bytes..]).expect("the server reads the request");
         Response::read(last).json(200);
         let since = Instant::now();
         server.press_ctrl_c();

@@ -1,6 +1,7 @@
-//! The server over real sockets: a server in a thread, and a client that reads every byte of a response.
+//! The server over real sockets: a server in a thread, and a client that reads whole responses.
 
 mod checkpoints;
+mod completions;
 mod inside;
 mod json;
 mod load;
@@ -9,10 +10,8 @@ mod program;
 mod refused;
 mod responses;
 mod templates;
-mod texts;
 mod tools;
 
-use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{self, AssertUnwindSafe};
@@ -23,11 +22,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
-use tinderbox::generate::Writer;
+use tinderbox::generate::Generator;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, Stop};
+use tinderbox::serve::{ApiKeys, Model, Options, Server, Slots, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::properties::{letters as tokenizer, lively};
@@ -44,7 +43,7 @@ fn letters() -> Gpt {
 
 fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
     let tensors = Mutex::new(model.clone());
-    let tensors = OpenTensors::new(move || Ok(tensors.lock().expect("no panic").clone()));
+    let tensors = Box::new(move || Ok(tensors.lock().expect("no thread panicked").clone()));
     let (name, model, stop_token_ids) = (name.to_owned(), model.into(), Vec::new());
     Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s: 1, run: None, adapted: Vec::new() }
 }
@@ -61,7 +60,7 @@ impl Host {
         Self::with(models, n_slots, keys, |options| options)
     }
 
-    /// A server with options of its own.
+    /// A server with changed options.
     fn with(
         models: Vec<Model>,
         n_slots: usize,
@@ -75,10 +74,10 @@ impl Host {
             origins: Vec::new(),
             keep_alive: Duration::from_mins(1),
             folder: None,
-            open: OpenModel::new(|_| panic!("there are no runs")),
+            open: Box::new(|_| panic!("there are no runs")),
             program: assert_cmd::cargo::cargo_bin!("tinderbox").into(),
         });
-        let server = Server::bind(models, options).expect("a free port");
+        let server = Server::bind(models, options).expect("the system has a free port");
         let (address, stop) = (server.address(), server.stop());
         Self { address, stop, thread: Some(thread::spawn(|| server.run())) }
     }
@@ -90,8 +89,8 @@ impl Host {
 
     /// Sends raw bytes.
     fn send(&self, bytes: &[u8]) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a time");
+        let mut stream = TcpStream::connect(self.address).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a minute is a valid timeout");
         stream.write_all(bytes).ok(); // it may respond before it has read everything
         stream
     }
@@ -112,25 +111,25 @@ impl Host {
         self.post("/v1/completions", body).json(200)
     }
 
-    /// The number after `line` in `/metrics`.
+    /// The value of a line in `/metrics`.
     fn metric(&self, line: &str) -> u64 {
         let page = self.get("/metrics").body;
         let line = page.lines().find_map(|found| found.strip_prefix(line)).unwrap_or_else(|| panic!("{line}:\n{page}"));
-        line.trim().parse().expect("a number")
+        line.trim().parse().expect("the value is a number")
     }
 
-    /// Waits until no text is being generated or waiting; fails if that takes far too long.
+    /// Waits until no sequence is active or waiting.
     fn wait_until_idle(&self) {
-        self.wait_until("waiting_texts", |texts| texts == 0);
-        self.wait_until("busy_places", |places| places == 0);
+        self.wait_until("waiting_texts", |n| n == 0);
+        self.wait_until("busy_places", |n| n == 0);
     }
 
-    /// Waits until a gauge of the letters model is as it should be; fails if that takes far too long.
-    fn wait_until(&self, gauge: &str, as_it_should: impl Fn(u64) -> bool) {
+    /// Waits until a gauge of the letters model passes the test; fails after a minute.
+    fn wait_until(&self, gauge: &str, test: impl Fn(u64) -> bool) {
         let line = format!("tinderbox_{gauge}{{model=\"letters\"}}");
         let start = Instant::now();
-        while !as_it_should(self.metric(&line)) {
-            assert!(start.elapsed() < Duration::from_mins(1), "{line} never is");
+        while !test(self.metric(&line)) {
+            assert!(start.elapsed() < Duration::from_mins(1), "{line} does not change");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -139,9 +138,9 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop.stop();
-        let ended = self.thread.take().expect("it runs").join();
+        let ended = self.thread.take().expect("the server runs").join();
         if !thread::panicking() {
-            ended.expect("no panic");
+            ended.expect("no thread panicked");
         }
     }
 }
@@ -161,8 +160,8 @@ fn ask(port: u16, method: &str, path: &str, body: &Value) -> Response {
 }
 
 fn ask_with(port: u16, request: &[u8]) -> Response {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.write_all(request).expect("sent");
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    stream.write_all(request).expect("the server reads the request");
     Response::read(stream)
 }
 
@@ -178,20 +177,20 @@ impl Response {
     fn read(stream: TcpStream) -> Self {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        stream.read_line(&mut line).expect("a status");
+        stream.read_line(&mut line).expect("the response has a status line");
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status in {line:?}"));
         let mut headers = String::new();
         while !headers.ends_with("\r\n\r\n") && headers != "\r\n" {
-            assert!(stream.read_line(&mut headers).expect("headers") > 0, "{headers}");
+            assert!(stream.read_line(&mut headers).expect("the response has headers") > 0, "{headers}");
         }
         let headers = headers.to_ascii_lowercase();
         let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).expect("a body");
+        stream.read_to_end(&mut bytes).expect("the body is complete");
         if headers.contains("transfer-encoding: chunked") {
             bytes = unchunked(&bytes);
         }
-        Self { status, headers, body: String::from_utf8(bytes).expect("text") }
+        Self { status, headers, body: String::from_utf8(bytes).expect("the body is UTF-8") }
     }
 
     fn json(&self, status: u16) -> Value {
@@ -200,7 +199,7 @@ impl Response {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The error of a rejected request, after checking its format.
+    /// The error of a rejected request; checks its format.
     fn error(&self, status: u16) -> Value {
         let json = self.json(status);
         let error = &json["error"];
@@ -216,38 +215,20 @@ impl Response {
         let data = |event: &str| event.strip_prefix("data: ").unwrap_or_else(|| panic!("{event}")).to_owned();
         let mut events: Vec<String> = self.body.split_terminator("\n\n").map(data).collect();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
-        events.iter().map(|event| serde_json::from_str(event).expect("JSON")).collect()
+        events.iter().map(|event| serde_json::from_str(event).expect("the value is JSON")).collect()
     }
 }
 
-/// The most that `/health` may take while other tests keep all cores busy: `scripts/soak.sh` measures it without them.
+/// The limit of `/health` while other tests keep all cores busy; `scripts/soak.sh` measures it alone.
 const BESIDE_OTHER_TESTS: Duration = Duration::from_millis(250);
 
-/// How long `/health` took beside some work.
-struct Delays(Vec<Duration>);
-
-impl Delays {
-    /// The delay that 99 % do not exceed.
-    fn nearly_all(&self) -> Duration {
-        self.0[(self.0.len() - 1) * 99 / 100]
-    }
-}
-
-impl fmt::Display for Delays {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(delays) = self;
-        let (n, half, longest) = (delays.len(), delays[delays.len() / 2], delays[delays.len() - 1]);
-        write!(f, "/health, {n} times: median {half:.1?}, 99 % within {:.1?}, all {longest:.1?}", self.nearly_all())
-    }
-}
-
-/// Does some work, and meanwhile asks the server for its health.
-fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> (T, Delays) {
+/// Runs `work`, and meanwhile measures how long `/health` takes; returns the 99th percentile.
+fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> (T, Duration) {
     let is_done = AtomicBool::new(false);
     let ask = || {
         let since = Instant::now();
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(&http("GET", "/health", "", b"")).expect("sent");
+        let mut stream = TcpStream::connect(address).expect("the server listens");
+        stream.write_all(&http("GET", "/health", "", b"")).expect("the server reads the request");
         Response::read(stream).json(200);
         since.elapsed()
     };
@@ -259,22 +240,25 @@ fn beside<T>(address: SocketAddr, work: impl FnOnce() -> T) -> (T, Delays) {
                 delays.push(ask());
             }
             delays.sort_unstable();
-            Delays(delays)
+            delays
         });
-        let worked = panic::catch_unwind(AssertUnwindSafe(work)); // or the probe would go on
+        let worked = panic::catch_unwind(AssertUnwindSafe(work)); // so that the probe ends
         is_done.store(true, Ordering::Relaxed);
-        let delays = probe.join().expect("healthy");
-        (worked.unwrap_or_else(|panic| panic::resume_unwind(panic)), delays)
+        let delays = probe.join().expect("the server stays healthy");
+        let [median, p99] = [50, 99].map(|percent| delays[(delays.len() - 1) * percent / 100]);
+        let (n, longest) = (delays.len(), delays[delays.len() - 1]);
+        println!("/health, {n} times: median {median:.1?}, 99 % within {p99:.1?}, all {longest:.1?}");
+        (worked.unwrap_or_else(|panic| panic::resume_unwind(panic)), p99)
     })
 }
 
-/// The content of chunks.
+/// The content of a chunked body.
 fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
-        let end = bytes.windows(2).position(|pair| pair == b"\r\n").expect("a size");
-        let size = std::str::from_utf8(&bytes[..end]).expect("a number");
-        let size = usize::from_str_radix(size, 16).expect("a number");
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n").expect("a chunk has a size");
+        let size = std::str::from_utf8(&bytes[..end]).expect("the value is a number");
+        let size = usize::from_str_radix(size, 16).expect("the value is a number");
         content.extend_from_slice(&bytes[end + 2..end + 2 + size]);
         if size == 0 {
             return content;
@@ -283,10 +267,10 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The text that `generate` produces with these settings.
+/// The completion that the library generates with these settings.
 fn generated(prompt: &str, settings: &GenerateConfig, sample: u64) -> String {
-    let writer = Writer::new(&letters(), &tokenizer(), settings, prompt, sample).expect("a prompt");
-    writer.collect::<Result<_, _>>().expect("writes")
+    let generator = Generator::new(&letters(), &tokenizer(), settings, prompt, sample).expect("the prompt is valid");
+    generator.collect::<Result<_, _>>().expect("the model is valid")
 }
 
 fn text(response: &Value, choice: usize) -> &str {
@@ -297,9 +281,10 @@ fn text(response: &Value, choice: usize) -> &str {
 fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Value>, Value)> {
     let mut choices = vec![(String::new(), Vec::new(), Value::Null); n_choices];
     for event in events {
-        for choice in event["choices"].as_array().expect("a list") {
-            let (text, logprobs, finish) = &mut choices[choice["index"].as_u64().expect("an index") as usize];
-            assert!(finish.is_null(), "nothing comes after the end: {event}");
+        for choice in event["choices"].as_array().expect("the value is a list") {
+            let (text, logprobs, finish) =
+                &mut choices[choice["index"].as_u64().expect("the choice has an index") as usize];
+            assert!(finish.is_null(), "an event follows the end: {event}");
             text.push_str(choice.pointer(part).and_then(Value::as_str).unwrap_or_default());
             logprobs.extend(Some(choice["logprobs"].clone()).filter(|logprobs| !logprobs.is_null()));
             *finish = choice["finish_reason"].clone();
@@ -308,13 +293,7 @@ fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Va
     choices
 }
 
-/// A number below `n`, from a fixed pseudorandom sequence.
-fn draw(state: &mut u64, n: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % n
-}
-
-/// The letters tokenizer, with two more tokens and a chat template.
+/// A letters tokenizer with a chat template and its two tokens.
 fn chatting() -> Tokenizer {
     chatting_with(
         "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
@@ -324,18 +303,6 @@ fn chatting() -> Tokenizer {
 }
 
 fn chatting_with(template: &str) -> Tokenizer {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let letters = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet");
-    let mut file: Value = serde_json::from_str(&letters.to_json()).expect("JSON");
-    let added = (9..).zip(["<|start|>", "<|end|>"]).map(|(id, content)| {
-        json!({
-            "id": id, "content": content, "special": true, "normalized": false,
-            "single_word": false, "lstrip": false, "rstrip": false,
-        })
-    });
-    file["added_tokens"] = added.collect();
-    let config = json!({"eos_token": "<|end|>", "chat_template": template});
-    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).expect("written");
-    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("written");
-    Tokenizer::from_file(&folder.path().join("tokenizer.json")).expect("a tokenizer")
+    let letters = Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("the alphabet is valid");
+    letters.with_chat_template(template, &["<|start|>", "<|end|>"], "<|end|>").expect("the template is valid")
 }

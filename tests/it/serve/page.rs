@@ -1,4 +1,4 @@
-//! The server's page in a browser: it shows what the server and the commands say, and its address keeps its state.
+//! The server's page in a browser: it shows the numbers of the server and the commands, and its address keeps its state.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) fn look_around(browser: &mut Browser, name: &str) {
 }
 
 #[test]
-fn a_text_is_written_scored_and_branched() {
+fn write_view_scores_and_branches() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&["tokenizer.kind=byte"]);
     let (server, port) = program(&folder, &["runs/tiny"]);
@@ -46,13 +46,13 @@ fn a_text_is_written_scored_and_branched() {
     assert_eq!(browser.texts(".flow b"), [""; 0]);
     let shown: Vec<String> = browser.texts(".flow .token");
     assert_eq!(shown.concat().replace('·', " "), prompt);
-    // Its numbers are the server's.
+    // The log-probabilities are those of the server.
     let body = json!({"prompt": prompt, "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 20});
     let scored = post(port, "/v1/completions", &body);
     let logprobs = &scored["choices"][0]["logprobs"];
     let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
     assert_eq!(json!(own), json!(list(&logprobs["token_logprobs"])[..14]));
-    // The text is one field: a click on a token puts the caret there, and shows what else could have come.
+    // A click on a token puts the caret there and shows its alternatives.
     let place = "document.querySelectorAll('.flow .token')[5].getBoundingClientRect()";
     let box_of = |side: &str| format!("{place}.{side}");
     let [left, width, top] = ["left", "width", "top"].map(|side| number(&browser.evaluate(&box_of(side))));
@@ -61,7 +61,7 @@ fn a_text_is_written_scored_and_branched() {
     assert_eq!(browser.texts(".flow .token.present"), ["b"]);
     let mut top: Vec<(String, f64)> = logprobs["top_logprobs"][5]
         .as_object()
-        .expect("the likeliest")
+        .expect("the position has alternatives")
         .iter()
         .map(|(token, logprob)| (token.clone(), number(logprob)))
         .collect();
@@ -69,13 +69,13 @@ fn a_text_is_written_scored_and_branched() {
     let options = browser.texts(".others .option code");
     assert_eq!(options.len(), top.len());
     let letter = top.iter().position(|(token, _)| token.chars().all(char::is_alphanumeric) && token != "b");
-    let letter = letter.expect("a letter");
+    let letter = letter.expect("an alternative is a letter");
     assert_eq!(options[letter], top[letter].0);
-    // Clicking an alternative continues from there, and the address keeps it.
+    // A click on an alternative continues from there, and the address keeps it.
     browser.click(&format!(".others .option:nth-of-type({})", letter + 1));
     let begun = format!("The <{}", top[letter].0);
     let written = post(port, "/v1/completions", &json!({"prompt": begun, "max_tokens": 8, "temperature": 0}));
-    let expected = format!("{begun}{}", written["choices"][0]["text"].as_str().expect("a text"));
+    let expected = format!("{begun}{}", written["choices"][0]["text"].as_str().expect("the value is a string"));
     let area = "document.querySelector('textarea').value";
     browser.wait_for(&format!(
         "{area} === {} && document.querySelector('.main').textContent === 'Write'",
@@ -83,20 +83,24 @@ fn a_text_is_written_scored_and_branched() {
     ));
     browser.wait_for("document.querySelectorAll('.branches button').length === 2");
     browser.wait_for("document.querySelectorAll('.next .option').length === 20");
-    // What was written is told from what was given, and no word is broken between its tokens.
+    // Generated tokens are marked, and no word is broken between its tokens.
     let n_written = expected.len() - "The <".len();
     browser.wait_for(&format!("document.querySelectorAll('.flow .token.written').length === {n_written}"));
     let is_whole = "/\\s$/.test(it.previousElementSibling.textContent) || /^\\s/.test(it.textContent) || \
                     it.previousElementSibling.getBoundingClientRect().bottom === it.getBoundingClientRect().bottom";
     assert!(browser.all(".flow .token + .token", is_whole).iter().all(|is_whole| *is_whole == json!(true)));
-    assert_eq!(browser.texts(".flow")[0].trim_end_matches('\u{200b}'), expected, "what is written is what is shown");
+    assert_eq!(
+        browser.texts(".flow")[0].trim_end_matches('\u{200b}'),
+        expected,
+        "the page shows the text of the field"
+    );
     look_around(&mut browser, "write");
     browser.reload();
     browser.wait_for("document.querySelectorAll('.flow .token').length > 5");
     assert_eq!(browser.evaluate(area), expected);
     browser.wait_for("document.querySelectorAll('.branches button').length === 2");
     assert_eq!(browser.take_problems(), [""; 0]);
-    // Without a template the chat says so before anything is sent.
+    // Without a template the chat view says so before anything is sent.
     browser.visit(&at("/run/tiny/chat"));
     browser.wait_for("document.querySelector('.status[role=alert]')?.textContent.includes('no chat template')");
     assert_eq!(browser.all(".main", "it.disabled"), [json!(true)]);
@@ -104,7 +108,7 @@ fn a_text_is_written_scored_and_branched() {
 }
 
 #[test]
-fn a_head_is_switched_off_and_on_again() {
+fn look_view_switches_heads_off_and_on() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = Folder::with_run(&["model.position=rope", "train.max_steps=300"]);
     let (server, port) = program(&folder, &["runs/tiny"]);
@@ -112,27 +116,28 @@ fn a_head_is_switched_off_and_on_again() {
     browser.look((1280, Theme::Light));
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/look?prompt=The+"));
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 4");
-    // Attention follows the typed text, and equals the command's.
+    // Attention follows the typed text, and equals that of the command.
     browser.evaluate("document.querySelector('textarea').focus()");
     browser.insert("cat sat");
     browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 11");
     let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
     let weights = folder.json(&args)["weights"].take();
-    // The page opens on the head and the token that show most.
+    // The page opens on the most telling head and token.
     let at = browser.all(".telling", "[...it.dataset.head.split('.'), it.dataset.query].map(Number)")[0].clone();
-    let [layer, head, query] = [0, 1, 2].map(|n| at[n].as_u64().expect("a number") as usize);
+    let [layer, head, query] = [0, 1, 2].map(|n| at[n].as_u64().expect("the value is a number") as usize);
     let mut strongest: Vec<f64> = list(&weights[layer][head][query]).iter().map(number).collect();
     strongest.sort_by(|a, b| b.total_cmp(a));
     let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
     assert_eq!(browser.texts(".partners .number"), strongest);
-    // The whole model's text, then next to it that without a head, then only the whole model's again.
+    // The completion of the whole model, then also that without a head, then only the first again.
     let written = "[...document.querySelectorAll('.written .text')].map((it) => it.textContent)";
-    let text = |read: &Value| format!("{prompt}{}", read["continuation"]["text"].as_str().expect("a text"));
+    let text =
+        |read: &Value| format!("{prompt}{}", read["continuation"]["text"].as_str().expect("the value is a string"));
     let without =
         |head: [usize; 2]| post(port, "/v1/inspect", &json!({"prompt": prompt, "max_tokens": 40, "ablate": [head]}));
     let heads = [[0, 0], [0, 1], [1, 0], [1, 1]].map(|head| (head, without(head)));
     let matters = heads.into_iter().find(|(_, found)| text(found) != text(&found["ablation"]));
-    let ([layer, head], whole) = matters.expect("a head that the text depends on");
+    let ([layer, head], whole) = matters.expect("some head changes the completion");
     let (head, off) = (format!("[data-head='{layer}.{head}']"), format!("{layer}.{head}"));
     let [one, other] = [text(&whole), text(&whole["ablation"])];
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
@@ -154,7 +159,7 @@ fn a_head_is_switched_off_and_on_again() {
 }
 
 #[test]
-fn runs_appear_and_grow_while_one_looks() {
+fn runs_view_follows_training() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = Folder::trained();
     let (server, port) = program(&folder, &["--runs", "runs"]);
@@ -168,14 +173,14 @@ fn runs_appear_and_grow_while_one_looks() {
     let step = "Number(document.querySelector('.runs tr:has(.running) .number').textContent.split(' of')[0].replace(/\\D/g, ''))";
     let before = number(&browser.evaluate(step));
     browser.wait_for(&format!("{step} > {before}"));
-    // The keyboard's focus stays where it was while rows are made anew.
+    // The focus stays where it was when rows are updated.
     browser.evaluate("document.querySelector(\".runs .links a[href='/run/tiny/look']\").focus()");
     let focused = "document.activeElement.textContent + ' ' + document.activeElement.pathname";
     assert_eq!(browser.evaluate(focused), "look /run/tiny/look");
     let before = number(&browser.evaluate(step));
     browser.wait_for(&format!("{step} > {before}"));
     assert_eq!(browser.evaluate(focused), "look /run/tiny/look");
-    // What sets a run apart is shown, and found.
+    // The settings in which runs differ are shown, and filtered by.
     let type_filter = |text: &str| {
         format!(
             "(() => {{ const it = document.querySelector('.filter'); it.value = '{text}'; \
@@ -224,7 +229,7 @@ fn runs_appear_and_grow_while_one_looks() {
 }
 
 #[test]
-fn a_report_is_shown_with_a_key_that_it_has_for_a_moment() {
+fn report_frame_gets_the_key_briefly() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = Folder::trained();
     folder.write("keys", "secret\n");
@@ -234,13 +239,13 @@ fn a_report_is_shown_with_a_key_that_it_has_for_a_moment() {
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny"));
     let frame = "document.querySelector('iframe.ready')";
     browser.wait_for(&format!("{frame}?.contentDocument.querySelector('svg') != null"));
-    // Nothing is measured for it, and it says so.
+    // The report says which sections it leaves out.
     let said = browser.evaluate(&format!("{frame}.contentDocument.body.textContent"));
-    let said = said.as_str().expect("text");
-    assert!(said.contains("What each head does and who looks at whom is measured with the model"), "{said}");
+    let said = said.as_str().expect("the value is a string");
+    assert!(said.contains("Attention and the patterns of heads are measured with the model"), "{said}");
     let headings = format!("[...{frame}.contentDocument.querySelectorAll('h2')].map((it) => it.textContent).join()");
     let headings = browser.evaluate(&headings);
-    assert!(!headings.as_str().expect("text").contains("Who looks at whom"), "{headings}");
+    assert!(!headings.as_str().expect("the value is a string").contains("Who looks at whom"), "{headings}");
     let lent = format!("{frame}.contentWindow.cookieStore.get('tinderbox_key')");
     browser.evaluate(&format!("{lent}.then(({{ expires }}) => (window.left = expires - Date.now())) && 0"));
     browser.wait_for("window.left <= 10000");

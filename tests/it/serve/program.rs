@@ -17,8 +17,8 @@ pub fn program(folder: &Folder, args: &[&str]) -> (Started, u16) {
 
 #[test]
 #[cfg(unix)]
-fn the_program_serves_what_the_docs_show() {
-    let docs = std::fs::read_to_string("docs/serve.md").expect("the docs");
+fn examples_of_the_docs_work() {
+    let docs = std::fs::read_to_string("docs/serve.md").expect("docs/serve.md is readable");
     let examples: Vec<&str> = docs
         .split("```sh\n")
         .skip(1)
@@ -26,15 +26,15 @@ fn the_program_serves_what_the_docs_show() {
         .filter(|block| block.starts_with("curl "))
         .collect();
     assert!(examples.len() >= 6, "the docs have examples");
-    let folder = Folder::with_run(&["tokenizer.kind=\"byte\""]); // a vocabulary in which any JSON can be written
-    std::fs::rename(folder.path("runs/tiny"), folder.path("runs/quickstart")).expect("renamed");
+    let folder = Folder::with_run(&["tokenizer.kind=\"byte\""]); // its tokens can spell any JSON
+    std::fs::rename(folder.path("runs/tiny"), folder.path("runs/quickstart")).expect("the run can be renamed");
     let (server, port) = program(&folder, &["runs/quickstart"]);
     let has_curl = std::process::Command::new("curl").arg("--version").output().is_ok();
     if has_curl {
         for example in examples {
             let example = example.replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"));
             let example = example.replacen("curl ", "curl -sS --fail-with-body ", 1);
-            let ran = std::process::Command::new("sh").args(["-c", &example]).output().expect("a shell");
+            let ran = std::process::Command::new("sh").args(["-c", &example]).output().expect("sh starts");
             let (said, error) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
             assert!(ran.status.success() && !said.is_empty(), "{example}\n{said}{error}");
         }
@@ -44,11 +44,11 @@ fn the_program_serves_what_the_docs_show() {
     server.press_ctrl_c();
     let ran = server.finish();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("finishing what is being written"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("finishing requests in progress"), "{}", ran.stderr);
 }
 
 #[test]
-fn what_cannot_be_served_is_said() {
+fn invalid_arguments_are_explained() {
     let folder = Folder::with_run(&["train.max_steps=2"]);
     let open = folder.misuse(&["serve", "runs/tiny", "--host", "0.0.0.0", "--port", "0"]);
     assert!(open.contains("--api-key-file") && open.contains("--no-auth"), "{open}");
@@ -57,11 +57,13 @@ fn what_cannot_be_served_is_said() {
     assert!(no_keys.contains("has no keys\n  hint: "), "{no_keys}");
     let twice = folder.fail(&["serve", "runs/tiny", "runs/tiny", "--port", "0"]);
     assert!(twice.contains("two models are called `tiny`\n  hint: "), "{twice}");
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = taken.local_addr().expect("an address").port().to_string();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
+    let port = taken.local_addr().expect("the listener has an address").port().to_string();
     let busy = folder.fail(&["serve", "runs/tiny", "--port", &port]);
     assert!(busy.contains("another program listens there"), "{busy}");
     folder.misuse(&["serve", "runs/tiny", "--parallel", "0"]);
+    let two = folder.misuse(&["serve", "runs/tiny", "runs/tiny/last", "--adapter", "theirs", "--port", "0"]);
+    assert!(two.contains("--adapter is for one RUN"), "{two}");
     let large = folder.fail(&["serve", "runs/tiny", "--parallel", "1000000000"]);
     assert!(large.contains("lower --parallel"), "{large}");
     folder.write("keys", "secret\n");
@@ -77,39 +79,6 @@ fn what_cannot_be_served_is_said() {
     server.kill();
 }
 
-/// Each adapter of a base is a model that a request names.
-#[test]
-fn adapters_of_one_base_are_chosen_by_name() {
-    let folder = finetune::folder();
-    tune(&folder, "one", &["finetune.rank=2"]);
-    tune(&folder, "two", &["finetune.rank=5"]);
-    folder.succeed(&["export", "runs/two", "--adapter", "--to", "hf", "--output", "theirs"]);
-    let (server, port) =
-        program(&folder, &["runs/base", "--adapter", "runs/one", "--adapter", "theirs", "--parallel", "2"]);
-    let models = ask(port, "GET", "/v1/models", &Value::Null).json(200);
-    let names: Vec<&Value> = list(&models["data"]).iter().map(|model| &model["id"]).collect();
-    assert_eq!(names, ["base", "base+one", "base+theirs"]);
-    let prompt = "u:is it 3?\na:";
-    let score = |model: &str| {
-        let body = json!({"model": model, "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1});
-        let answer = ask(port, "POST", "/v1/completions", &body).json(200);
-        let scores = list(&answer["choices"][0]["logprobs"]["token_logprobs"]);
-        scores.iter().filter_map(Value::as_f64).sum::<f64>()
-    };
-    let [base, one, theirs] = ["base", "base+one", "base+theirs"].map(score);
-    assert!((base - one).abs() > 1e-3 && (base - theirs).abs() > 1e-3 && (one - theirs).abs() > 1e-4);
-    server.kill();
-    let (server, port) = program(&folder, &["runs/two"]);
-    let body = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1});
-    let answer = ask(port, "POST", "/v1/completions", &body).json(200);
-    let scores = list(&answer["choices"][0]["logprobs"]["token_logprobs"]);
-    let merged = scores.iter().filter_map(Value::as_f64).sum::<f64>();
-    assert!((merged - theirs).abs() < 1e-4, "{merged} is not {theirs}");
-    server.kill();
-    let two = folder.misuse(&["serve", "runs/base", "runs/one", "--adapter", "theirs", "--port", "0"]);
-    assert!(two.contains("--adapter is for one RUN"), "{two}");
-}
-
 /// Fine-tunes `runs/base` as `runs/NAME`.
 fn tune(folder: &Folder, name: &str, settings: &[&str]) {
     let run_dir = format!("runs/{name}");
@@ -118,15 +87,19 @@ fn tune(folder: &Folder, name: &str, settings: &[&str]) {
     folder.succeed(&[&arguments[..], &finetune::SETTINGS, &settings].concat());
 }
 
-/// Texts of a base and its adapters are generated in one batch, and each is the one that `generate` writes with merged
-/// weights.
+/// Completions of a base and its adapters are generated in one batch, and each equals that of `generate` with merged
+/// weights. An adapter may be a run or an exported folder.
 #[test]
-fn a_base_and_its_adapters_share_a_batch() {
+fn base_and_adapters_share_a_batch() {
     let folder = finetune::folder();
     tune(&folder, "one", &["finetune.trained_tokens=[32, 58]", "optimizer.learning_rate=0.1"]);
     tune(&folder, "two", &["finetune.method=\"dora\"", "finetune.rank=3", "optimizer.learning_rate=0.05"]);
-    let (server, port) =
-        program(&folder, &["runs/base", "--adapter", "runs/one", "--adapter", "runs/two", "--parallel", "4"]);
+    folder.succeed(&["export", "runs/two", "--adapter", "--to", "hf", "--output", "theirs"]);
+    let adapters = ["--adapter", "runs/one", "--adapter", "runs/two", "--adapter", "theirs"];
+    let (server, port) = program(&folder, &[&["runs/base", "--parallel", "4"][..], &adapters].concat());
+    let models = ["base", "base+one", "base+two", "base+theirs"];
+    let listed = ask(port, "GET", "/v1/models", &Value::Null).json(200);
+    assert_eq!(list(&listed["data"]).iter().map(|model| &model["id"]).collect::<Vec<_>>(), models);
     let prompts = ["u:is it 3?\na:", "u:is it 7?\na:", "u:"];
     let complete = |model: &str, prompt: &str| {
         let body = json!({"model": model, "prompt": prompt, "max_tokens": 30, "temperature": 0});
@@ -134,15 +107,16 @@ fn a_base_and_its_adapters_share_a_batch() {
         assert_eq!(answer["model"], model);
         text(&answer, 0).to_owned()
     };
-    let models = [("base", None), ("base+one", Some("runs/one")), ("base+two", Some("runs/two"))];
-    let asked = models.iter().flat_map(|(model, _)| prompts.map(|prompt| (*model, prompt)));
+    let asked = models.iter().flat_map(|model| prompts.map(|prompt| (*model, prompt)));
     let together: Vec<String> = std::thread::scope(|scope| {
         let texts: Vec<_> = asked.clone().map(|(model, prompt)| scope.spawn(move || complete(model, prompt))).collect();
-        texts.into_iter().map(|text| text.join().expect("answered")).collect()
+        texts.into_iter().map(|text| text.join().expect("the server responds")).collect()
     });
     let alone: Vec<String> = asked.map(|(model, prompt)| complete(model, prompt)).collect();
     assert_eq!(together, alone);
-    assert!(together[..3] != together[3..6] && together[..3] != together[6..] && together[3..6] != together[6..]);
+    let [base, one, two, theirs] = [0, 1, 2, 3].map(|i| &together[3 * i..3 * (i + 1)]);
+    assert!(base != one && base != two && one != two);
+    assert_eq!(two, theirs);
     let metrics = ask(port, "GET", "/metrics", &Value::Null).body;
     for line in [
         "tinderbox_prompt_tokens_total{model=\"base+one\"} 56",
@@ -152,36 +126,38 @@ fn a_base_and_its_adapters_share_a_batch() {
         assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
     }
     assert!(!metrics.contains("places{model=\"base+"), "{metrics}");
-    for (model, _) in models {
+    for model in models {
         let body = json!({"model": model, "prompt": prompts[0]});
         assert_eq!(ask(port, "POST", "/v1/inspect", &body).json(200)["model"], model);
         let slots = ask(port, "GET", &format!("/slots?model={}", model.replace('+', "%2B")), &Value::Null).json(200);
         assert_eq!(list(&slots).len(), 4);
     }
     server.kill();
-    for ((_, adapter), texts) in models.iter().zip(together.chunks(prompts.len())) {
+    for (adapter, texts) in [&[][..], &adapters[..2], &adapters[2..4]].into_iter().zip(together.chunks(prompts.len())) {
         for (prompt, text) in prompts.iter().zip(texts) {
             let arguments =
                 ["generate", "runs/base", "--prompt", prompt, "--max-new-tokens", "30", "--temperature", "0"];
-            let adapter: Vec<&str> = adapter.iter().flat_map(|adapter| ["--adapter", *adapter]).collect();
-            let written = folder.succeed(&[&arguments[..], &adapter].concat());
-            assert_eq!(written.trim_end(), format!("{prompt}{text}").trim_end());
+            let generated = folder.succeed(&[&arguments[..], adapter].concat());
+            assert_eq!(generated.trim_end(), format!("{prompt}{text}").trim_end());
         }
     }
 }
 
 /// A folder's runs are served as they appear, each at its current checkpoint.
 #[test]
-fn a_folder_of_runs_is_followed() {
+fn folder_of_runs_is_followed() {
     let folder = Folder::new();
     folder.fail(&["serve", "--runs", "nowhere", "--port", "0"]);
-    std::fs::create_dir(folder.path("runs")).expect("a folder");
+    std::fs::create_dir(folder.path("runs")).expect("the folder can be created");
     let (server, port) = program(&folder, &["--runs", "runs"]);
     let get = |path: &str| ask(port, "GET", path, &Value::Null);
     let complete = |body: &Value| ask(port, "POST", "/v1/completions", body);
     let names = || {
         let models = get("/v1/models").json(200);
-        list(&models["data"]).iter().map(|model| model["id"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+        list(&models["data"])
+            .iter()
+            .map(|model| model["id"].as_str().expect("the value is a name").to_owned())
+            .collect::<Vec<_>>()
     };
     let write = || complete(&json!({"model": "new", "prompt": "The", "temperature": 0, "max_tokens": 9}));
     let generate = || {
@@ -212,7 +188,7 @@ fn a_folder_of_runs_is_followed() {
 /// Requests of every kind, including invalid ones, one after another.
 #[test]
 #[cfg(target_os = "linux")]
-fn thousands_of_requests_keep_the_memory() {
+fn memory_stays_constant_over_many_requests() {
     let folder = Folder::trained();
     let (server, port) = program(&folder, &["runs/tiny", "--parallel", "4"]);
     let kinds = [
@@ -228,7 +204,7 @@ fn thousands_of_requests_keep_the_memory() {
         for (path, body, status) in kinds.iter().cycle().take(n) {
             assert_eq!(ask(port, "POST", path, body).status, *status, "{path} {body}");
         }
-        crate::endurance::rss_kib(server.id()).expect("it runs")
+        crate::endurance::rss_kib(server.id()).expect("the server runs")
     };
     let early = ask_times(700);
     let late = ask_times(2100);

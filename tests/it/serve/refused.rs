@@ -1,18 +1,23 @@
-//! Invalid requests and misbehaving clients: they are told what is wrong, and harm no one else.
+//! Invalid requests and misbehaving clients: they get an error that names the problem, and others are unaffected.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::TcpStream;
 
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 use tinderbox::config::GenerateConfig;
 use tinderbox::serve::ApiKeys;
 
-use super::{Host, Response, chatting, draw, generated, http, letters, model, text, tokenizer};
+use crate::damage::{cases, damaged, damages};
+
+use super::{Host, Response, chatting, generated, http, letters, model, text, tokenizer};
 
 #[test]
-fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
+fn invalid_fields_are_named() {
     let host = Host::new(1);
-    // What the schemas of `/openapi.json` cannot say: `the_document_says_what_is_taken` tries every field of those.
+    // Rules beyond the schemas of `/openapi.json`, whose fields `document_matches_the_accepted_values` tries.
     for (field, value) in [
         ("max_tokens", json!(1_000_000)),
         ("n", json!(5000)),
@@ -50,7 +55,7 @@ fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
 }
 
 #[test]
-fn each_status_has_its_reason() {
+fn errors_have_the_documented_status() {
     let host = Host::new(1);
     host.post("/v1/completions", &json!({"model": "gpt-5", "prompt": "a"})).error(404);
     assert_eq!(host.get("/v1/models/gpt-5").error(404)["code"], "model_not_found");
@@ -61,7 +66,7 @@ fn each_status_has_its_reason() {
         host.get(&format!("/v1/{}", &long[..10_000])),
     ] {
         response.error(404);
-        assert!(response.body.len() < 1000, "only a part of what was sent comes back: {}", response.body.len());
+        assert!(response.body.len() < 1000, "an error repeats only part of the request: {}", response.body.len());
     }
     for path in ["/v1/models/%ff", "/assets/%ff", "/app/run/%ff", "/app/report/%ff", "/app/comparison/%ff"] {
         assert_eq!(host.get(path).error(400)["message"], "the address is not UTF-8", "{path}");
@@ -83,7 +88,7 @@ fn each_status_has_its_reason() {
     assert_eq!(models["data"][0]["id"], "letters");
     assert_eq!(host.get("/v1/models/letters").json(200), models["data"][0]);
     assert_eq!(host.get("/health").json(200)["status"], "ok");
-    assert!(host.metric("tinderbox_responses_total{status=\"403\"}") == 2, "they are counted");
+    assert!(host.metric("tinderbox_responses_total{status=\"403\"}") == 2, "responses are counted");
     let tokens = host.post("/tokenize", &json!({"content": "face"})).json(200);
     assert_eq!(tokens["tokens"], json!([5, 0, 2, 4]));
     let content = host.post("/detokenize", &json!({"tokens": tokens["tokens"]})).json(200);
@@ -93,7 +98,7 @@ fn each_status_has_its_reason() {
 }
 
 #[test]
-fn pages_of_allowed_sites_are_answered() {
+fn pages_of_allowed_sites_may_use_the_server() {
     let origins = vec!["http://friend.example:3000".to_owned()];
     let keys = ApiKeys::parse("key");
     let models = vec![model("letters", &letters(), tokenizer())];
@@ -123,7 +128,7 @@ fn pages_of_allowed_sites_are_answered() {
 }
 
 #[test]
-fn only_keys_let_in() {
+fn requests_need_a_valid_key() {
     let keys = ApiKeys::parse("first\nsecond\n");
     let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
     let ask = |headers: &str| host.request("GET", "/v1/models", headers, b"");
@@ -134,23 +139,23 @@ fn only_keys_let_in() {
     }
     ask("Authorization: Bearer second\r\n").json(200);
     host.get("/health").json(200);
-    // The page itself is public, but what it shows is not; its frames have the key in a cookie.
+    // The files of the page are public, but its data is not; its frames send the key in a cookie.
     assert_eq!([host.get("/").status, host.get("/assets/app.js").status], [200, 200]);
     host.get("/app/runs").error(401);
     ask("Cookie: tinderbox_key=second\r\n").json(200);
 }
 
 #[test]
-fn too_many_texts_are_told_to_come_back() {
+fn full_queue_is_a_429_with_retry_after() {
     let host = Host::new(1);
     let long = json!({"prompt": "abc", "n": 1024, "max_tokens": 30_000, "stream": true}).to_string();
     let long = http("POST", "/v1/completions", "", long.as_bytes());
-    // Four of these fit, in addition to the text that has the place.
+    // Four of these fit, besides the sequence that has the slot.
     let waiting: Vec<TcpStream> = (0..5).map(|_| host.send(&long)).collect();
-    // A request that came before these would wait behind them for its turn, and not be refused.
-    host.wait_until("waiting_texts", |texts| texts >= 4 * 1024 - 1);
+    // An earlier request would wait for its turn instead of being rejected.
+    host.wait_until("waiting_texts", |n| n >= 4 * 1024 - 1);
     let mut asked = (0..1000).map(|_| host.post("/v1/completions", &json!({"prompt": "abc", "n": 1000})));
-    let refused = asked.find(|response| response.status == 429).expect("the queue is full");
+    let refused = asked.find(|response| response.status == 429).expect("the queue fills up");
     assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
     assert!(refused.headers.contains("retry-after: 1"), "{refused:?}");
     drop(waiting);
@@ -159,18 +164,17 @@ fn too_many_texts_are_told_to_come_back() {
 }
 
 #[test]
-fn clients_that_go_away_leave_nothing_behind() {
+fn disconnected_clients_free_their_slots() {
     let host = Host::new(4);
     for stream in [true, false] {
         let body = json!({"prompt": "abc", "max_tokens": 30_000, "stream": stream}).to_string();
         let request = http("POST", "/v1/completions", "", body.as_bytes());
-        // Four are written for, and have read part of their text, before 196 more wait in line: were all sent at
-        // once, others could be first.
+        // Four have slots and have read part of their completion before 196 others wait in the queue.
         let mut clients: Vec<TcpStream> = (0..4).map(|_| host.send(&request)).collect();
         if stream {
             let mut some = [0; 500];
             for client in &mut clients {
-                client.read_exact(&mut some).expect("a beginning");
+                client.read_exact(&mut some).expect("the stream has begun");
             }
         }
         clients.extend((0..196).map(|_| host.send(&request)));
@@ -186,27 +190,27 @@ fn clients_that_go_away_leave_nothing_behind() {
 }
 
 #[test]
-fn a_server_that_is_stopped_finishes_and_takes_nothing_new() {
+fn stopped_server_finishes_and_rejects_new_requests() {
     let host = Host::new(1);
     let body = json!({"prompt": "abc", "max_tokens": 15_000, "stream": true}).to_string();
     let mut client = host.send(&http("POST", "/v1/completions", "", body.as_bytes()));
     let mut beginning = [0; 500];
-    client.read_exact(&mut beginning).expect("a beginning");
+    client.read_exact(&mut beginning).expect("the stream has begun");
     assert!(!host.stop.was_asked());
     host.stop.stop();
     assert!(host.stop.was_asked());
     host.post("/v1/completions", &json!({"prompt": "abc"})).error(503);
     host.get("/health").error(503);
     let mut rest = String::new();
-    client.read_to_string(&mut rest).expect("the rest");
+    client.read_to_string(&mut rest).expect("the stream is finished");
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
     let address = host.address;
     drop(host);
-    TcpStream::connect(address).expect_err("nobody listens");
+    TcpStream::connect(address).expect_err("the server no longer listens");
 }
 
 #[test]
-fn damaged_requests_are_refused_and_hurt_nobody() {
+fn damaged_requests_are_rejected() {
     let host = Host::new(2);
     let valid = [
         ("/v1/completions", json!({"model": "letters", "prompt": "abc", "max_tokens": 5, "logprobs": 2, "n": 2})),
@@ -216,46 +220,28 @@ fn damaged_requests_are_refused_and_hurt_nobody() {
         ("/tokenize", json!({"content": "abc"})),
         ("/detokenize", json!({"tokens": [1, 2, 3]})),
     ];
-    let odd =
-        ["null", "-1", "1e999", "\"\\ud800\"", "[]", "{}", "true", "\u{0}", "\"\u{202e}\"", "18446744073709551616"];
-    let mut state = 1;
-    let mut statuses = std::collections::BTreeMap::new();
-    for _ in 0..1000 {
-        let (path, body) = &valid[draw(&mut state, valid.len())];
-        let mut body = body.to_string().into_bytes();
-        for _ in 0..=draw(&mut state, 3) {
-            let at = draw(&mut state, body.len());
-            match draw(&mut state, 5) {
-                0 => body[at] ^= 1 << draw(&mut state, 8),
-                1 => drop(body.remove(at)),
-                2 => body.truncate(at.max(1)),
-                3 => body.insert(at, body[(at * 7) % body.len()]),
-                // Replaces a value with another.
-                _ => {
-                    let colon = body[at..].iter().position(|byte| *byte == b':').map_or(at, |n| at + n + 1);
-                    let end =
-                        body[colon..].iter().position(|byte| b",}".contains(byte)).map_or(body.len(), |n| colon + n);
-                    body.splice(colon.min(end)..end, odd[draw(&mut state, odd.len())].bytes());
-                }
-            }
-            if body.is_empty() {
-                break;
-            }
-        }
+    let statuses = RefCell::new(BTreeMap::new());
+    let mut runner = TestRunner::new_with_rng(cases(1000), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let outcome = runner.run(&(0..valid.len(), damages()), |(at, damages)| {
+        let (path, body) = &valid[at];
+        let body = damaged(body.to_string().as_bytes(), &damages);
         let response = host.request("POST", path, "", &body);
-        *statuses.entry(response.status).or_insert(0) += 1;
+        *statuses.borrow_mut().entry(response.status).or_insert(0) += 1;
         if response.status != 200 {
             assert!(matches!(response.status, 400 | 404), "{response:?} to {}", String::from_utf8_lossy(&body));
             response.error(response.status);
         }
-    }
+        Ok(())
+    });
+    outcome.expect("damaged requests are rejected");
+    let statuses = statuses.into_inner();
     assert!(statuses[&200] > 5 && statuses[&400] > 300, "{statuses:?}");
     host.wait_until_idle();
     host.get("/health").json(200);
 }
 
-/// Values that the schema of a field does not allow, adjacent to those that it does.
-fn refused_by(schema: &Value) -> Vec<Value> {
+/// Values just outside the schema of a field.
+fn invalid_for(schema: &Value) -> Vec<Value> {
     let number = |key: &str| schema[key].as_f64();
     let mut refused = Vec::new();
     refused.extend(number("minimum").map(|least| json!(least - 1.0)));
@@ -271,11 +257,12 @@ fn refused_by(schema: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn the_document_says_what_is_taken() {
+fn document_matches_the_accepted_values() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
     let document = host.get("/openapi.json").json(200);
-    let schema =
-        |name: &str| document["components"]["schemas"][name]["properties"].as_object().expect("fields").clone();
+    let schema = |name: &str| {
+        document["components"]["schemas"][name]["properties"].as_object().expect("the schema has fields").clone()
+    };
     let with_stream = |field: &str, mut body: Value| {
         match field {
             "stream_options" => body["stream"] = true.into(),
@@ -302,7 +289,7 @@ fn the_document_says_what_is_taken() {
         let mut n_fields = 0;
         for (field, schema) in schema(name) {
             n_fields += 1;
-            for value in refused_by(&schema) {
+            for value in invalid_for(&schema) {
                 let mut body = with_stream(&field, valid.clone());
                 body[&field] = value;
                 assert_eq!(host.post(path, &body).error(400)["param"], field, "{body}");
@@ -317,7 +304,7 @@ fn the_document_says_what_is_taken() {
                 if ["n", "max_tokens", "max_completion_tokens", "max_output_tokens"].contains(&field.as_str())
                     && body[&field] != schema["minimum"]
                 {
-                    continue; // it would take too long
+                    continue; // generating so many would take too long
                 }
                 assert_eq!(host.post(path, &body).status, 200, "{body}");
             }

@@ -1,4 +1,4 @@
-//! `/v1/responses` says what `/v1/chat/completions` says, in its own form.
+//! `/v1/responses` returns the answers of `/v1/chat/completions` in its own form.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,16 @@ use crate::fixtures::list;
 
 use super::{Host, chatting, letters, model};
 
-/// The events of a stream, which says the type of each twice and numbers them.
+/// The events of a stream; checks their types and numbers.
 fn events(host: &Host, body: &Value) -> Vec<Value> {
     let response = host.post("/v1/responses", body);
     assert_eq!(response.status, 200, "{response:?}");
     let read = |(n, event): (usize, &str)| {
-        let (kind, data) = event.strip_prefix("event: ").and_then(|event| event.split_once("\ndata: ")).expect("both");
-        let data: Value = serde_json::from_str(data).expect("JSON");
+        let (kind, data) = event
+            .strip_prefix("event: ")
+            .and_then(|event| event.split_once("\ndata: "))
+            .expect("the event has a type and data");
+        let data: Value = serde_json::from_str(data).expect("the value is JSON");
         assert_eq!((&data["type"], &data["sequence_number"]), (&json!(kind), &json!(n)));
         data
     };
@@ -20,7 +23,7 @@ fn events(host: &Host, body: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_response_is_the_answer_of_a_chat() {
+fn response_equals_the_answer_of_a_chat() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
     let mut statuses = std::collections::BTreeSet::new();
     for seed in 0..16 {
@@ -64,17 +67,17 @@ fn a_response_is_the_answer_of_a_chat() {
         assert!(parts.iter().all(|event| event["type"] == "response.output_text.delta"));
         let joined: String = parts.iter().filter_map(|event| event["delta"].as_str()).collect();
         assert_eq!((&json!(joined), &events[events.len() - done.len()]["text"]), (text, text));
-        let last = &events.last().expect("events")["response"];
+        let last = &events.last().expect("the stream has events")["response"];
         for field in ["output_tokens", "input_tokens"] {
             assert_eq!(last["usage"][field], whole["usage"][field]);
         }
         assert_eq!((&last["status"], &last["output"][0]["content"]), (&whole["status"], &item["content"]));
     }
-    assert_eq!(statuses.len(), 2, "some are cut, and some end");
+    assert_eq!(statuses.len(), 2, "some answers are cut, and some end");
 }
 
 #[test]
-fn a_response_is_text_and_nothing_else() {
+fn unsupported_fields_of_responses_are_rejected() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
     for (field, value) in [
         ("input", json!([])),
@@ -91,5 +94,5 @@ fn a_response_is_text_and_nothing_else() {
     }
     let format = json!({"type": "json_schema", "name": "it", "schema": {"type": "integer"}});
     let error = host.post("/v1/responses", &json!({"input": "a", "text": {"format": format}})).error(400);
-    assert!(error["message"].as_str().expect("text").contains("its vocabulary has no '{'"), "{error}");
+    assert!(error["message"].as_str().expect("the value is a string").contains("its vocabulary has no '{'"), "{error}");
 }

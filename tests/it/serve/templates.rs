@@ -7,232 +7,87 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{BESIDE_OTHER_TESTS, Delays, Host, beside, chatting_with, draw, letters, model};
+use super::{BESIDE_OTHER_TESTS, Host, beside, chatting_with, letters, model};
 
-/// The most models that render at once: each may need 256 MiB.
+/// The number of models that render at once: each may need 256 MiB.
 const N_AT_ONCE: usize = 8;
 
-/// A template of `n` equal parts between `before` and `after`.
-fn chain(before: &str, part: &str, n: usize, after: &str) -> String {
-    format!("{before}{}{after}", part.repeat(n))
-}
-
-/// How often a part is repeated, or a value put into another.
+/// The number of nested parts or values.
 const DEEP: usize = 100_000;
 
-/// Templates that nobody means well with.
-fn hostile() -> Vec<String> {
-    [nested(), grown(), endless()].concat()
-}
+/// ChatML with a default system message, as SmolLM2 has it.
+const USUAL: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
+    {{ 'be a helper' }}{% endif %}{{'<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n'}}\
+    {% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
 
-/// Expressions and statements in each other.
+/// Deeply nested expressions and statements.
 fn nested() -> Vec<String> {
-    let mut templates = Vec::new();
-    for part in ["not ", "-", "+", "(", "[", "{'a': ", "[[]] + [", "x(", "'a' ~ ("] {
-        templates.push(chain("{{ ", part, DEEP, "1 }}"));
-    }
-    for part in [
-        " + 1",
-        " - 1",
-        " * 1",
-        " / 1",
-        " // 1",
-        " % 1",
-        " ** 1",
-        " ~ 1",
-        " or 1",
-        " and 1",
-        " == 1",
-        " < 1",
-        " in 1",
-        " not in 1",
-        ".a",
-        "[0]",
-        "[:1]",
-        "()",
-        "(1)",
-        "|upper",
-        "|default(1)",
-        " is defined",
-        " is not defined",
-        " if 1 else 1",
-    ] {
-        templates.push(chain("{{ 1", part, DEEP, " }}"));
-    }
-    for (part, end) in [
-        ("{% if 1 %}", "{% endif %}"),
-        ("{% if 0 %}{% else %}", "{% endif %}"),
-        ("{% for i in [1] %}", "{% endfor %}"),
-        ("{% set a %}", "{% endset %}"),
-        ("{% filter upper %}", "{% endfilter %}"),
-        ("{% macro f() %}", "{% endmacro %}"),
-        ("{% with a = 1 %}", "{% endwith %}"),
-        ("{% raw %}", "{% endraw %}"),
-    ] {
-        templates.push(part.repeat(DEEP) + &end.repeat(DEEP));
-    }
-    templates.push(chain("{% if 0 %}", "{% elif 0 %}", DEEP, "{% endif %}"));
-    templates.push(chain("", "{% set a = 1 %}{{ a }}", DEEP, ""));
-    templates
+    let prefixes = ["not ", "-", "(", "[", "{'a': ", "x("].map(|part| format!("{{{{ {}1 }}}}", part.repeat(DEEP)));
+    let suffixes = [" + 1", " ** 1", " ~ 1", " or 1", " == 1", " in 1", ".a", "[0]", "()", "|upper", " is defined"];
+    let suffixes = suffixes.map(|part| format!("{{{{ 1{} }}}}", part.repeat(DEEP)));
+    let blocks = ["if 1", "for i in [1]", "set a", "filter upper", "macro f()", "with a = 1", "raw"].map(|block| {
+        let name = block.split(' ').next().expect("a block has a name");
+        format!("{{% {block} %}}").repeat(DEEP) + &format!("{{% end{name} %}}").repeat(DEEP)
+    });
+    let branches = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(DEEP));
+    [&prefixes[..], &suffixes, &blocks, &[branches]].concat()
 }
 
-/// Values in each other: one step more each time, or twice as many parts.
+/// Values that contain themselves: one step deeper each time, or twice as large.
 fn grown() -> Vec<String> {
-    let mut templates = Vec::new();
     let grown = |n: usize, first: &str, next: &str, last: &str| {
         let set = format!("{{% set ns = namespace(a={first}) %}}{{% for i in range({n}) %}}{{% set ns.a = {next} %}}");
-        format!("{set}{{% endfor %}}{last}")
+        format!("{set}{{% endfor %}}{{{{ {last} }}}}")
     };
-    for next in ["[ns.a]", "{'a': ns.a}", "[ns.a, 1]"] {
-        for last in ["", "{{ ns.a }}", "{{ ns.a | tojson }}"] {
-            templates.push(grown(DEEP, "[]", next, last));
-        }
+    let mut templates = Vec::new();
+    for last in ["1", "ns.a", "ns.a | tojson"] {
+        templates.extend(["[ns.a]", "{'a': ns.a}"].map(|next| grown(DEEP, "[]", next, last)));
     }
-    for last in [
-        "{{ ns.a }}",
-        "{{ ns.a | tojson }}",
-        "{{ ns.a == [ns.a, ns.a] }}",
-        "{{ ns.a | string | length }}",
-        "{{ ns.a | sort }}",
-        "{{ ns.a | unique }}",
-        "{{ ns.a | join(', ') }}",
-        "{{ 1 in ns.a }}",
-        "{{ {ns.a: 1} }}",
-    ] {
-        templates.push(grown(60, "[1]", "[ns.a, ns.a]", last));
-        templates.push(grown(60, "[1]", "ns.a + ns.a", last));
+    for last in ["ns.a", "ns.a | tojson", "ns.a == [ns.a, ns.a]", "ns.a | sort", "ns.a | join(', ')", "{ns.a: 1}"] {
+        templates.extend(["[ns.a, ns.a]", "ns.a + ns.a"].map(|next| grown(60, "[1]", next, last)));
     }
-    templates.push(grown(60, "{}", "{'a': ns.a, 'b': ns.a}", "{{ ns.a }}"));
-    templates.push(grown(60, "'a'", "ns.a + ns.a", "{{ ns.a }}"));
-    templates.push(grown(60, "'a'", "ns.a.replace('a', ns.a)", "{{ ns.a | length }}"));
-    templates.push(grown(60, "'a'", "[ns.a, ns.a] | join(ns.a)", "{{ ns.a | length }}"));
-    // Exceeds the memory long before the time, on a slow machine as well.
-    templates.push(grown(DEEP, "[]", "[ns.a, 'a' * 1000000]", ""));
+    for next in ["ns.a + ns.a", "ns.a.replace('a', ns.a)", "[ns.a, ns.a] | join(ns.a)"] {
+        templates.push(grown(60, "'a'", next, "ns.a | length"));
+    }
+    // Exceeds the memory long before the time, even on a slow machine.
+    templates.push(grown(DEEP, "[]", "[ns.a, 'a' * 1000000]", "1"));
     templates
 }
 
-/// Much at once, no end, and what Jinja refuses.
+/// Large values, endless loops, and errors.
 fn endless() -> Vec<String> {
-    let mut templates = Vec::new();
-    for expression in [
+    let expressions = [
         "'a' * 1000000000000",
-        "[1] * 1000000000000",
         "range(1000000000000) | list",
-        "'a'.ljust(1000000000000)",
         "'a'.center(1000000000000)",
         "'%1000000000d' | format(1)",
         "'a\n' | indent(1000000000)",
         "[1] | slice(1000000000) | list",
-        "[1] | batch(1000000000, 1) | list",
         "9 ** 9 ** 9 ** 9",
         "1 / 0",
-        "1 % 0",
-        "1000000000000000000000 * 1000000000000000000000",
         "{{",
         "a.b.c.d",
         "messages | tojson(indent=1000000000)",
         "raise_exception('x' * 100000000)",
         "strftime_now('%Y' * 1000000)",
-    ] {
-        templates.push(format!("{{{{ {expression} }}}}"));
-    }
-    templates.push("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}".to_owned());
-    templates.push("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned());
-    templates
-        .push("{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}".to_owned());
-    templates.push("{% include 'chat_template' %}".to_owned());
-    templates.push("{% extends 'chat_template' %}".to_owned());
-    templates
-}
-
-/// Templates as models have them.
-const USUAL: [&str; 5] = [
-    // ChatML with a default system message, as SmolLM2 has it.
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ 'be a helper' }}{% endif %}\
-     {{'<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n'}}{% endfor %}\
-     {% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}",
-    // Tools, and thoughts that only the last answer keeps.
-    "{%- if tools %}\n    {{- '<|start|>system\\n' }}\n    {%- for tool in tools %}\n        {{- \"\\n\" }}\n        \
-     {{- tool | tojson }}\n    {%- endfor %}\n    {{- '<|end|>\\n' }}\n{%- else %}\n    {%- if messages[0].role == \
-     'system' %}\n        {{- '<|start|>system\\n' + messages[0].content + '<|end|>\\n' }}\n    {%- endif %}\n\
-     {%- endif %}\n{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}\n\
-     {%- for message in messages[::-1] %}\n    {%- set index = (messages|length - 1) - loop.index0 %}\n    {%- if \
-     ns.multi_step_tool and message.role == \"user\" and message.content is string and not(message.content.startswith(\
-     '<tool>') and message.content.endswith('</tool>')) %}\n        {%- set ns.multi_step_tool = false %}\n        \
-     {%- set ns.last_query_index = index %}\n    {%- endif %}\n{%- endfor %}\n{%- for message in messages %}\n    \
-     {%- set content = message.content if message.content is string else '' %}\n    {%- if '</think>' in content %}\n\
-     {%- set content = content.split('</think>')[-1].lstrip('\\n') %}\n    {%- endif %}\n    {{- '<|start|>' + \
-     message.role + '\\n' + content.strip('\\n') + '<|end|>\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
-     {{- '<|start|>assistant\\n' }}\n    {%- if enable_thinking is defined and enable_thinking is false %}\n        \
-     {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}\n{%- endif %}",
-    // A date, a macro, and roles that have to alternate.
-    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}\
-     {%- macro turn(role, content) -%}<|start|>{{ role }}\n\n{{ content | trim }}<|end|>{%- endmacro -%}\
-     {%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content']|trim %}\
-     {%- set messages = messages[1:] %}{%- else %}{%- set system_message = '' %}{%- endif %}\
-     {{- turn('system', 'Today: ' ~ date_string ~ '\n' ~ system_message) }}{%- for message in messages %}\
-     {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('Roles must alternate') }}\
-     {%- endif %}{{- turn(message.role, message.content) }}{%- endfor %}{{- '<|start|>' }}",
-    // Only its own role names, and a mapping.
-    "{% set names = {'user': 'USER: ', 'assistant': 'ASSISTANT: ', 'system': ''} %}{% for m in messages %}\
-     {{ names[m.role] if m.role in names else m.role.title() + ': ' }}{{ m.content | replace('\r', '') }}\
-     {{ eos_token if m.role == 'assistant' else ' ' }}{% endfor %}ASSISTANT:",
-    // One line for each, joined.
-    "{% set lines = namespace(all=[]) %}{% for m in messages if m.content %}{% set lines.all = lines.all + \
-     [m.role ~ ': ' ~ m.content] %}{% endfor %}{{ lines.all | join('\n') }}{{ '\nassistant:' if \
-     add_generation_prompt and messages | selectattr('role', 'equalto', 'user') | list | length > 0 else '' }}",
-];
-
-/// A usual template with one to three changes.
-fn mutated(state: &mut u64) -> String {
-    const PARTS: [&str; 16] = [
-        "{{",
-        "}}",
-        "{%",
-        "%}",
-        "not ",
-        "[",
-        "(",
-        "messages",
-        " + messages",
-        " * 99999999",
-        "{% for i in range(99999) %}",
-        "{% endfor %}",
-        "namespace(a=",
-        " | tojson",
-        "loop",
-        "-",
     ];
-    let mut text: Vec<char> = USUAL[draw(state, USUAL.len())].chars().collect();
-    for _ in 0..=draw(state, 2) {
-        let (from, other) = (draw(state, text.len()), draw(state, text.len()));
-        let to = (from + draw(state, 40)).min(text.len());
-        match draw(state, 5) {
-            0 => drop(text.drain(from..to)),
-            1 => {
-                let piece = text[from..to].repeat(1 + draw(state, 2000));
-                text.splice(other..other, piece).for_each(drop);
-            }
-            2 => text.swap(from, other),
-            3 => text[from] = text[other],
-            _ => {
-                let part = PARTS[draw(state, PARTS.len())].repeat(1 + draw(state, 3));
-                text.splice(from..from, part.chars()).for_each(drop);
-            }
-        }
-        if text.is_empty() {
-            break;
-        }
-    }
-    text.into_iter().collect()
+    let statements = [
+        "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+        "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+        "{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}",
+        "{% include 'chat_template' %}",
+        "{% extends 'chat_template' %}",
+    ];
+    let expressions = expressions.into_iter().map(|expression| format!("{{{{ {expression} }}}}"));
+    expressions.chain(statements.map(str::to_owned)).collect()
 }
 
-/// What became of a template.
+/// The result of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// It made a prompt; whether the model takes that is another matter.
+    /// It made a prompt, which the model may still reject.
     Rendered,
-    /// Jinja refused it, or it refused the messages.
+    /// Jinja rejected it, or it rejected the messages.
     Refused,
     TooDeep,
     TooLarge,
@@ -252,8 +107,8 @@ impl Outcome {
     }
 }
 
-/// Serves these templates and asks each for a prompt; meanwhile the server has to live, and to be stopped afterwards.
-fn ask_all(templates: &[String]) -> (Vec<Outcome>, Delays) {
+/// Serves these templates and asks each for a prompt. Meanwhile the server must stay healthy, and stop afterwards.
+fn ask_all(templates: &[String]) -> (Vec<Outcome>, Duration) {
     let gpt = letters();
     let named = |(idx, template): (usize, &String)| model(&format!("m{idx}"), &gpt, chatting_with(template));
     let host = Host::of(templates.iter().enumerate().map(named).collect(), 1, None);
@@ -263,7 +118,7 @@ fn ask_all(templates: &[String]) -> (Vec<Outcome>, Delays) {
         let response = host.post("/v1/chat/completions", &body);
         match response.status {
             200 => Outcome::Rendered,
-            _ => Outcome::of(response.error(400)["message"].as_str().expect("a text")),
+            _ => Outcome::of(response.error(400)["message"].as_str().expect("an error has a message")),
         }
     };
     let next = AtomicUsize::new(0);
@@ -276,50 +131,31 @@ fn ask_all(templates: &[String]) -> (Vec<Outcome>, Delays) {
             }
         }
     };
-    let (mut outcomes, delays) = beside(host.address, || {
+    let (mut outcomes, p99) = beside(host.address, || {
         thread::scope(|scope| {
             let workers: Vec<_> = (0..N_AT_ONCE).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().flat_map(|worker| worker.join().expect("answers")).collect::<Vec<_>>()
+            workers.into_iter().flat_map(|worker| worker.join().expect("no request panics")).collect::<Vec<_>>()
         })
     });
     let since = Instant::now();
     drop(host);
-    assert!(since.elapsed() < Duration::from_secs(5), "it stops at once: {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(5), "the server stops slowly: {:?}", since.elapsed());
     outcomes.sort_unstable();
-    (outcomes.into_iter().map(|(_, outcome)| outcome).collect(), delays)
+    (outcomes.into_iter().map(|(_, outcome)| outcome).collect(), p99)
 }
 
-fn count(outcomes: &[Outcome]) -> BTreeMap<Outcome, usize> {
+#[test]
+fn hostile_template_ends_only_its_own_process() {
+    let hostile = [nested(), grown(), endless()].concat();
+    assert!(hostile.len() >= 64, "{}", hostile.len());
+    let (outcomes, p99) = ask_all(&[&hostile[..], &[USUAL.to_owned()]].concat());
+    let (usual, of_hostile) = outcomes.split_last().expect("there are templates");
+    assert_eq!(*usual, Outcome::Rendered);
     let mut counts = BTreeMap::new();
-    for outcome in outcomes {
+    for outcome in of_hostile {
         *counts.entry(*outcome).or_insert(0) += 1;
     }
-    counts
-}
-
-#[test]
-fn a_hostile_template_ends_its_own_process_alone() {
-    let (hostile, usual) = (hostile(), USUAL.map(str::to_owned));
-    assert!(hostile.len() >= 64, "{}", hostile.len());
-    let (outcomes, delays) = ask_all(&[&hostile[..], &usual].concat());
-    let (of_hostile, of_usual) = outcomes.split_at(hostile.len());
-    assert_eq!(of_usual, [Outcome::Rendered; USUAL.len()]);
-    let counts = count(of_hostile);
-    println!("{} hostile templates: {counts:?}; {delays}", hostile.len());
-    assert_eq!(counts.len(), 5, "there is each kind: {counts:?}");
-    assert!(delays.nearly_all() < BESIDE_OTHER_TESTS, "{delays}");
-}
-
-#[test]
-#[ignore = "renders 1,000 templates: scripts/soak.sh templates"]
-fn a_thousand_mutated_templates_leave_the_server_alive() {
-    let mut state = 35;
-    let mut outcomes = Vec::new();
-    for _ in 0..20 {
-        let templates: Vec<String> = (0..50).map(|_| mutated(&mut state)).collect();
-        let (next, delays) = ask_all(&templates);
-        outcomes.extend(next);
-        println!("{} templates: {:?}; {delays}", outcomes.len(), count(&outcomes));
-        assert!(delays.nearly_all() < Duration::from_millis(50), "{delays}");
-    }
+    println!("{} hostile templates: {counts:?}", hostile.len());
+    assert_eq!(counts.len(), 5, "each outcome occurs: {counts:?}");
+    assert!(p99 < BESIDE_OTHER_TESTS, "{p99:?}");
 }

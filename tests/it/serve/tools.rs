@@ -1,4 +1,4 @@
-//! Tools: the template gets them, and a call is not text.
+//! Tools: the template receives them, and calls are separate from text.
 
 use serde_json::{Value, json};
 use tinderbox::tokenizer::Tokenizer;
@@ -8,7 +8,7 @@ use crate::fixtures::list;
 use super::json::random;
 use super::{Host, chatting, letters, model};
 
-/// In the manner of Qwen's.
+/// Like Qwen's template.
 const TEMPLATE: &str = "{%- if tools %}{{- '<|im_start|>system\n' }}{%- for tool in tools %}{{- tool | tojson }}\
     {%- endfor %}{{- '\nCall as <tool_call>{...}</tool_call><|im_end|>\n' }}{%- endif %}{%- for m in messages %}\
     {{- '<|im_start|>' + m.role + '\n' + m.content }}{%- if m.tool_calls %}{%- for call in m.tool_calls %}\
@@ -17,7 +17,7 @@ const TEMPLATE: &str = "{%- if tools %}{{- '<|im_start|>system\n' }}{%- for tool
 
 fn host() -> Host {
     let tokenizer = Tokenizer::byte().with_chat_template(TEMPLATE, &["<|im_start|>", "<|im_end|>"], "<|im_end|>");
-    Host::of(vec![random("bytes", tokenizer.expect("few tokens"), 1024)], 2, None)
+    Host::of(vec![random("bytes", tokenizer.expect("the template is valid"), 1024)], 2, None)
 }
 
 fn tool(name: &str, parameters: Value) -> Value {
@@ -40,7 +40,7 @@ fn with(field: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_call_that_is_required_is_made_and_streamed() {
+fn required_call_is_returned_and_streamed() {
     let host = host();
     let weather = json!({"type": "function", "function": {"name": "weather"}});
     for seed in 0..8 {
@@ -56,10 +56,14 @@ fn a_call_that_is_required_is_made_and_streamed() {
         let [call] = list(&choice["message"]["tool_calls"]) else { panic!("{answer}") };
         assert_eq!(call["type"], "function");
         let arguments: Value =
-            serde_json::from_str(call["function"]["arguments"].as_str().expect("text")).expect("JSON");
+            serde_json::from_str(call["function"]["arguments"].as_str().expect("the value is a string"))
+                .expect("the value is JSON");
         match call["function"]["name"].as_str() {
             Some("weather") => {
-                assert!(["Oslo", "Rome"].contains(&arguments["city"].as_str().expect("a city")), "{arguments}");
+                assert!(
+                    ["Oslo", "Rome"].contains(&arguments["city"].as_str().expect("the city is a string")),
+                    "{arguments}"
+                );
                 assert!(arguments["days"].is_i64(), "{arguments}");
             }
             Some("time") => assert!(seed % 2 == 1 && arguments.is_object(), "{answer}"),
@@ -71,19 +75,21 @@ fn a_call_that_is_required_is_made_and_streamed() {
         let calls: Vec<&Value> = deltas.iter().filter_map(|delta| delta.get("tool_calls")).collect();
         assert_eq!((calls.len(), &calls[0][0]["function"], &calls[0][0]["index"]), (1, &call["function"], &json!(0)));
         assert!(deltas.iter().all(|delta| delta["content"].as_str().is_none_or(str::is_empty)), "{events:?}");
-        assert_eq!(events.last().expect("events")["choices"][0]["finish_reason"], "tool_calls");
+        assert_eq!(events.last().expect("the stream has events")["choices"][0]["finish_reason"], "tool_calls");
     }
 }
 
 #[test]
-fn the_template_gets_the_tools_and_earlier_calls() {
+fn template_receives_tools_and_earlier_calls() {
     let host = host();
     let n_tokens = |mut body: Value| {
         body["max_tokens"] = 1.into();
-        host.post("/v1/chat/completions", &body).json(200)["usage"]["prompt_tokens"].as_u64().expect("a number")
+        host.post("/v1/chat/completions", &body).json(200)["usage"]["prompt_tokens"]
+            .as_u64()
+            .expect("the value is a number")
     };
     let mut plain = request();
-    plain.as_object_mut().expect("an object").remove("tools");
+    plain.as_object_mut().expect("the value is an object").remove("tools");
     let n_plain = n_tokens(plain.clone());
     assert!(n_tokens(request()) > n_plain + 200);
     assert_eq!(n_tokens(with("tool_choice", json!("none"))), n_plain);
@@ -100,7 +106,7 @@ fn the_template_gets_the_tools_and_earlier_calls() {
 }
 
 #[test]
-fn what_cannot_be_called_is_refused() {
+fn invalid_tools_are_rejected() {
     let host = host();
     for (field, value) in [
         ("tools", json!([{}])),
@@ -111,10 +117,13 @@ fn what_cannot_be_called_is_refused() {
         assert_eq!(host.post("/v1/chat/completions", &with(field, value)).error(400)["param"], field);
     }
     let mut body = with("tools", json!([tool("f", json!({"type": "object", "minProperties": 1}))]));
-    assert_eq!(host.post("/v1/chat/completions", &body).status, 200, "only a promise needs the schema");
+    assert_eq!(host.post("/v1/chat/completions", &body).status, 200, "only a required call needs a supported schema");
     body["tool_choice"] = "required".into();
     assert_eq!(host.post("/v1/chat/completions", &body).error(400)["param"], "tools");
     let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
     let error = host.post("/v1/chat/completions", &with("model", json!("letters"))).error(400);
-    assert!(error["message"].as_str().expect("text").contains("has no tools that are called as"), "{error}");
+    assert!(
+        error["message"].as_str().expect("the value is a string").contains("has no tools that are called as"),
+        "{error}"
+    );
 }

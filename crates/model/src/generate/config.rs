@@ -1,38 +1,38 @@
-//! `[generate]`: how text is written.
+//! `[generate]`: the settings of generation.
 
 use crate::section::{BrokenRules, Problems};
 
 crate::sections! {
     /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
     pub struct GenerateConfig {
-        /// The most tokens generated after the prompt. At least 1.
+        /// The maximum number of tokens generated after the prompt. At least 1.
         pub max_new_tokens: usize = 500,
         /// The number of samples. At least 1.
         pub num_samples: usize = 1,
         /// Divides the logits: below 1 is safer, above 1 more random, 0 always takes the most likely token.
         pub temperature: f64 = 0.8,
-        /// Only this many of the most likely tokens may be sampled; 0: off.
+        /// Samples only from this many of the most likely tokens; 0: off.
         pub top_k: usize = 0,
-        /// Only the most likely tokens that together have this probability may be sampled; 1: off. In (0, 1].
+        /// Samples only from the most likely tokens that together have this probability; 1: off. In (0, 1].
         pub top_p: f64 = 1.0,
-        /// Only tokens with this fraction of the most likely token's probability may be sampled; 0: off. In [0, 1].
+        /// Samples only tokens with at least this fraction of the most likely token's probability; 0: off. In [0, 1].
         pub min_p: f64 = 0.0,
-        /// Makes tokens that already occur in the text less likely; 1: off. Above 0.
+        /// Makes tokens that already occur in the sequence less likely; 1: off. Above 0.
         pub repetition_penalty: f64 = 1.0,
-        /// Subtracted from the logit of each token that was already generated; 0: off. In [-2, 2].
+        /// Subtracted once from the logit of each token generated before; 0: off. In [-2, 2].
         pub presence_penalty: f64 = 0.0,
-        /// Subtracted from the logit of a token as often as it was already generated; 0: off. In [-2, 2].
+        /// Subtracted from the logit of a token for each time it was generated before; 0: off. In [-2, 2].
         pub frequency_penalty: f64 = 0.0,
-        /// Texts that end the generation, such as `["\n\n"]`; none of them empty.
+        /// Strings before which generation stops, such as `["\n\n"]`; none may be empty.
         pub stop: Vec<String> = Vec::new(),
-        /// Ids of tokens that end the generation, besides the tokenizer's end-of-text token.
+        /// Ids of tokens that end generation, besides the tokenizer's end-of-text token.
         pub stop_token_ids: Vec<u32> = Vec::new(),
-        /// The tokens that end the generation are not drawn before so many others.
+        /// The number of tokens to generate before a token may end the sequence.
         pub min_new_tokens: usize = 0,
-        /// The most tokens that are proposed at once from the text's own repetitions and checked in one pass, on a CPU. The
-        /// text stays the same. 0: off.
+        /// The maximum number of tokens proposed at once from the sequence's own repetitions and checked in one pass, on a
+        /// CPU. The output stays the same. 0: off.
         pub speculate: usize = 0,
-        /// The seed of sampling: the same seed generates the same text. Below 2^63.
+        /// The seed of sampling: the same seed generates the same completion. Below 2^63.
         pub seed: u64 = 1337,
     }
 }
@@ -54,16 +54,16 @@ impl GenerateConfig {
             max_new_tokens,
             num_samples,
             temperature,
-            top_k: _, // 0 is off, and more than the vocabulary is all of it
+            top_k: _, // beyond the vocabulary it keeps all tokens
             top_p,
             min_p,
             repetition_penalty: penalty,
             presence_penalty,
             frequency_penalty,
             stop,
-            stop_token_ids: _, // an id beyond the vocabulary is never drawn
+            stop_token_ids: _, // an id beyond the vocabulary is never sampled
             min_new_tokens: _,
-            speculate: _, // no more are proposed than fit into the context
+            speculate: _, // proposals end with the context
             seed,
         } = self;
         problems.at_least_one("generate.max_new_tokens", *max_new_tokens);
@@ -79,7 +79,7 @@ impl GenerateConfig {
             let rule = "be at least -2 and at most 2 (0 turns it off)";
             problems.must((-2.0..=2.0).contains(penalty), &format!("generate.{key}"), penalty, rule);
         }
-        let rule = "not hold an empty text, at which nothing would be written";
+        let rule = "not contain an empty string, which would stop generation at once";
         problems.must(!stop.iter().any(String::is_empty), "generate.stop", format!("{stop:?}"), rule);
         problems.seed("generate.seed", *seed);
     }

@@ -20,7 +20,7 @@ pub enum LanguageModel {
 
 impl From<&Gpt> for LanguageModel {
     fn from(model: &Gpt) -> Self {
-        Self::new(model.clone(), Precision::F32).expect("every device computes in f32")
+        Self::new(model.clone(), Precision::F32).expect("every device supports f32")
     }
 }
 
@@ -40,7 +40,7 @@ impl LanguageModel {
     /// If it has clones.
     pub fn engine_mut(&mut self) -> Option<&mut Engine> {
         match self {
-            Self::Engine(engine) => Some(Arc::get_mut(engine).expect("no clones yet")),
+            Self::Engine(engine) => Some(Arc::get_mut(engine).expect("the model has no clones")),
             Self::Tensors(_) => None,
         }
     }
@@ -80,7 +80,7 @@ impl AnyDecoder {
         }
     }
 
-    /// Lets a sequence use the adapters with this index, or none, and drops its tokens.
+    /// Makes a sequence use the adapters with this index, or none, and drops its tokens.
     ///
     /// # Panics
     /// If the model has no such adapters.
@@ -181,7 +181,7 @@ impl Cached {
     fn append_each(&mut self, model: &Gpt, tokens: &[u32], see: impl FnMut(&[f32])) -> Result<(), TensorReadError> {
         let logits = self.read(model, tokens).reshape([-1]).try_into_vec_as::<f32>()?; // [T * V]
         let rows = logits.chunks_exact(logits.len() / tokens.len());
-        self.logits = rows.clone().next_back().expect("at least one token").to_vec(); // [V]
+        self.logits = rows.clone().next_back().expect("at least one token was appended").to_vec(); // [V]
         rows.for_each(see);
         Ok(())
     }

@@ -5,18 +5,20 @@
 mod batch;
 mod config;
 pub mod engine;
+mod error;
+mod generator;
 mod guide;
 mod language_model;
 mod sampler;
 mod sequence;
 mod speculation;
-mod writer;
 
 pub use batch::{Batch, Logits};
 pub use config::GenerateConfig;
+pub use error::GenerateError;
+pub use generator::{BatchGenerator, Generator, Piece};
 pub use guide::{CallSchema, Grammar, Guide, SchemaError, Vocabulary};
 pub use language_model::LanguageModel;
 pub use sampler::{ChooseToken, Sampler};
 pub use sequence::{End, Sequence};
 pub use speculation::Speculated;
-pub use writer::{GenerateError, Piece, Writer, Writers};

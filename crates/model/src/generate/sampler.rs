@@ -18,7 +18,7 @@ pub trait ChooseToken: Debug + Send {
     /// The next token, given the logits of the whole vocabulary and the tokens so far. `None` if a logit is not finite.
     fn choose(&mut self, logits: &[f32], tokens: &[u32]) -> Option<u32>;
 
-    /// Whether the text ends with the tokens chosen so far.
+    /// Whether the sequence ends with the tokens chosen so far.
     fn is_complete(&self) -> bool {
         false
     }
@@ -31,7 +31,7 @@ pub struct Sampler {
     rng: ChaCha8Rng,
     /// Tokens that are never sampled, in ascending order.
     barred: Arc<[u32]>,
-    /// The tokens that end the text, in ascending order: barred while it is too short.
+    /// The tokens that end the sequence, in ascending order: barred below `min_new_tokens`.
     ends: Arc<[u32]>,
     /// The number of tokens of the prompt.
     n_prompt: usize,
@@ -42,7 +42,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler of sample `sample_idx`, whose draws do not depend on the other samples.
+    /// The sampler of sample `sample_idx`. Its draws do not depend on the other samples.
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
@@ -57,7 +57,7 @@ impl Sampler {
         }
     }
 
-    /// The sampler of a sequence that starts as a prompt of `n_prompt` tokens.
+    /// The sampler of a sequence with a prompt of `n_prompt` tokens.
     pub fn of_sequence(tokenizer: &Tokenizer, config: &GenerateConfig, n_prompt: usize, sample_idx: u64) -> Self {
         let ends = ends(tokenizer, config);
         Self { ends, n_prompt, ..Self::new(config, sample_idx).without(tokenizer.gaps()) }
@@ -75,7 +75,7 @@ impl Sampler {
         Self { bias, ..self }
     }
 
-    /// Samples only what the guide allows.
+    /// Samples only tokens that the guide allows.
     #[must_use]
     pub fn with_guide(self, guide: Option<Guide>) -> Self {
         Self { guide, ..self }
@@ -95,13 +95,13 @@ impl ChooseToken for Sampler {
                 *logit += bias;
             }
         }
-        let written = tokens.get(self.n_prompt..).unwrap_or_default();
+        let generated = tokens.get(self.n_prompt..).unwrap_or_default();
         let (presence, frequency) = (self.config.presence_penalty, self.config.frequency_penalty);
         if (presence, frequency) != (0.0, 0.0) {
-            penalise_written(logits.to_mut(), written, presence, frequency);
+            penalise_generated(logits.to_mut(), generated, presence, frequency);
         }
         let mut barred = Cow::Borrowed(&*self.barred);
-        if written.len() < self.config.min_new_tokens && !self.ends.is_empty() {
+        if generated.len() < self.config.min_new_tokens && !self.ends.is_empty() {
             barred.to_mut().extend(&*self.ends);
             barred.to_mut().sort_unstable();
         }
@@ -126,7 +126,7 @@ impl ChooseToken for Sampler {
     }
 }
 
-/// The tokens that end a text, in ascending order: the tokenizer's end-of-text token and those of the config.
+/// The tokens that end a sequence, in ascending order: the tokenizer's end-of-text token and those of the config.
 pub(super) fn ends(tokenizer: &Tokenizer, config: &GenerateConfig) -> Arc<[u32]> {
     let mut ends: Vec<u32> = tokenizer.end_of_text().into_iter().chain(config.stop_token_ids.iter().copied()).collect();
     ends.sort_unstable();
@@ -134,11 +134,11 @@ pub(super) fn ends(tokenizer: &Tokenizer, config: &GenerateConfig) -> Arc<[u32]>
     ends.into()
 }
 
-/// Subtracts the presence and the frequency penalty from the logits of the tokens written so far, as OpenAI's API
+/// Subtracts the presence and the frequency penalty from the logits of the tokens generated so far, as OpenAI's API
 /// defines them.
-fn penalise_written(logits: &mut [f32], written: &[u32], presence: f64, frequency: f64) {
+fn penalise_generated(logits: &mut [f32], generated: &[u32], presence: f64, frequency: f64) {
     let mut counts = BTreeMap::<u32, u32>::new();
-    for token in written {
+    for token in generated {
         *counts.entry(*token).or_default() += 1;
     }
     for (token, count) in counts {
@@ -150,8 +150,8 @@ fn penalise_written(logits: &mut [f32], written: &[u32], presence: f64, frequenc
     }
 }
 
-/// The candidates for the next token with their probabilities, most likely first, without barred tokens and those that
-/// are not allowed. `None` if no candidate is left, or a logit is not finite.
+/// The candidates for the next token with their probabilities, most likely first, without barred tokens and tokens that
+/// the guide does not allow. `None` if no candidate is left, or a logit is not finite.
 ///
 /// The repetition penalty and top-k are applied to the logits, then temperature, top-p and min-p follow. Temperature 0
 /// is greedy.
@@ -222,8 +222,8 @@ fn candidates(
 /// The number of logits per stretch; [`floor_of_highest`] considers only the largest of each stretch.
 const STRETCH: usize = 64;
 
-/// A threshold that the `n` highest logits reach and few others do. It is found in one pass, from the largest logit of
-/// each stretch.
+/// A threshold that the `n` highest logits and few others reach. It is found in one pass, from the largest logit of each
+/// stretch.
 fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
     let largest = |stretch: &[f32]| stretch.iter().fold(f32::MIN, |largest, x| if *x > largest { *x } else { largest });
     let mut largest: Vec<f32> = logits.chunks(STRETCH).map(largest).collect();
@@ -246,7 +246,7 @@ fn penalise(scored: &mut [(u32, f64)], tokens: &[u32], penalty: f64) {
     }
 }
 
-/// The number of tokens that are sorted first; each time more are needed, the number grows fourfold.
+/// The number of tokens sorted at first; it grows fourfold each time more are needed.
 const SORTED_FIRST: usize = 64;
 
 /// Tokens with their scores, highest first, sorted only as far as they are read: drawing from 50,257 tokens takes 1.0
@@ -350,7 +350,7 @@ mod tests {
     }
 
     fn sorted(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Vec<(u32, f64)> {
-        candidates(logits, text, config, &[], None).expect("numbers").into_sorted()
+        candidates(logits, text, config, &[], None).expect("the logits are finite").into_sorted()
     }
 
     fn tokens(candidates: &[(u32, f64)]) -> Vec<u32> {
@@ -362,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn temperature_zero_takes_the_likeliest() {
+    fn temperature_zero_takes_the_most_likely_token() {
         let mut sampler = Sampler::new(&GenerateConfig { temperature: 0.0, ..config() }, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
     }
 
     #[test]
-    fn the_highest_are_found_as_among_all() {
+    fn top_k_equals_a_full_sort() {
         // Many logits are equal, also adjacent ones.
         let logits: Vec<f32> = (0..5000_u32).map(|i| (i / 7 * 7919 % 97) as f32 / 10.0 - 4.0).collect();
         let barred = [3, 4, 70, 71];
@@ -377,13 +377,13 @@ mod tests {
         all.sort_by(highest_first);
         for top_k in [1, 2, 5, 40, 70, 74, 77, 78, 79, 300, 4995, 4996, 5000, 9000] {
             let config = GenerateConfig { top_k, ..config() };
-            let found = candidates(&logits, &[], &config, &barred, None).expect("numbers").into_sorted();
+            let found = candidates(&logits, &[], &config, &barred, None).expect("the logits are finite").into_sorted();
             assert_eq!(tokens(&found), tokens(&all[..top_k.min(all.len())]), "{top_k}");
         }
     }
 
     #[test]
-    fn the_largest_and_smallest_penalties_leave_probabilities() {
+    fn extreme_penalties_leave_probabilities() {
         for (repetition_penalty, logits) in [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])] {
             let found = sorted(&logits, &[0, 1, 2], &GenerateConfig { repetition_penalty, ..config() });
             assert!((mass(&found) - 1.0).abs() < 1e-9, "{found:?}");
@@ -396,7 +396,7 @@ mod tests {
         let logits = [0.7_f32.ln(), 0.2_f32.ln(), 0.1_f32.ln()];
         let mut counts = [0_u32; 3];
         for _ in 0..20_000 {
-            counts[sampler.choose(&logits, &[]).expect("numbers") as usize] += 1;
+            counts[sampler.choose(&logits, &[]).expect("the logits are finite") as usize] += 1;
         }
         for (count, expected) in counts.into_iter().zip([14_000.0, 4_000.0, 2_000.0]) {
             assert!((f64::from(count) - expected).abs() < 300.0, "{counts:?}");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_and_samples_differ() {
+    fn seeds_are_reproducible_and_samples_differ() {
         let logits = [0.0; 50];
         let draw = |sample_idx| {
             let mut sampler = Sampler::new(&config(), sample_idx);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn each_filter_keeps_what_it_should() {
+    fn filters_keep_the_expected_tokens() {
         let logits = [0.5_f32, 0.25, 0.15, 0.1].map(f32::ln);
         for (filter, kept) in [
             (GenerateConfig { top_k: 2, ..config() }, &[0, 1][..]),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn barred_tokens_are_never_drawn() {
+    fn barred_tokens_are_never_sampled() {
         let sampler = |temperature| Sampler::new(&GenerateConfig { temperature, ..config() }, 0).without([1, 3].into());
         assert_eq!(sampler(0.0).choose(&[0.0, 9.0, 1.0, 9.0], &[]), Some(2));
         let mut draws = sampler(1.0);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn written_tokens_are_penalised_once_and_as_often_as_they_are_there() {
+    fn presence_and_frequency_penalties_count_generated_tokens() {
         let likeliest = |presence_penalty, frequency_penalty, tokens: &[u32]| {
             let config = GenerateConfig { temperature: 0.0, presence_penalty, frequency_penalty, ..config() };
             let mut sampler = Sampler { n_prompt: 1, ..Sampler::new(&config, 0) };
@@ -457,22 +457,23 @@ mod tests {
     }
 
     #[test]
-    fn no_text_ends_too_early() {
-        let tokenizer = Tokenizer::char_from_alphabet("abcd".chars()).expect("an alphabet").with_end_of_text();
+    fn sequences_do_not_end_before_min_new_tokens() {
+        let tokenizer =
+            Tokenizer::char_from_alphabet("abcd".chars()).expect("the alphabet is valid").with_end_of_text();
         let config = GenerateConfig { temperature: 0.0, min_new_tokens: 2, stop_token_ids: vec![1], ..config() };
         let mut sampler = Sampler::of_sequence(&tokenizer, &config, 1, 0);
-        let logits = [0.0, 8.0, 1.0, 0.0, 9.0]; // the fifth ends the text, and so does the second
+        let logits = [0.0, 8.0, 1.0, 0.0, 9.0]; // the second and the fifth token end the sequence
         assert_eq!(sampler.choose(&logits, &[0]), Some(2));
         assert_eq!(sampler.choose(&logits, &[0, 2]), Some(2));
         assert_eq!(sampler.choose(&logits, &[0, 2, 2]), Some(4));
     }
 
     #[test]
-    fn the_penalty_hits_used_tokens_once_on_either_side_of_zero() {
+    fn repetition_penalty_applies_once_on_either_side_of_zero() {
         let penalised = GenerateConfig { repetition_penalty: 2.0, ..config() };
         let probability = |text: &[u32], token: u32| {
             let all = sorted(&[2.0, -2.0, 0.5], text, &penalised);
-            all.into_iter().find(|(t, _)| *t == token).expect("kept").1
+            all.into_iter().find(|(t, _)| *t == token).expect("every token is kept").1
         };
         assert!(probability(&[0], 0) < probability(&[], 0));
         assert!(probability(&[1], 1) < probability(&[], 1));
@@ -487,7 +488,7 @@ mod tests {
                 return *token;
             }
         }
-        candidates.last().expect("at least one").0
+        candidates.last().expect("there is at least one candidate").0
     }
 
     fn ranking(n: u32) -> Ranking {
@@ -496,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_further_and_further_finds_the_sorted_order() {
+    fn lazy_ranking_equals_the_sorted_order() {
         let sorted = ranking(1000).into_sorted();
         assert!(sorted.is_sorted_by(|a, b| highest_first(a, b) == Ordering::Less));
         let mut lazy = ranking(1000);
@@ -546,7 +547,7 @@ mod tests {
             prop_assert!((mass(&kept) - 1.0).abs() < 1e-9);
             prop_assert_eq!(tokens(&kept), tokens(&full[..kept.len()]));
             prop_assert!(mass(&full[..kept.len()]) >= top_p - 1e-9);
-            prop_assert!(mass(&full[..kept.len() - 1]) < top_p, "one token less would have been enough");
+            prop_assert!(mass(&full[..kept.len() - 1]) < top_p, "one token fewer would have been enough");
         }
     }
 }

@@ -1,37 +1,37 @@
-//! One sequence, from its prompt to its end: chooses tokens from logits, and decides which text can be shown.
+//! One sequence: chooses its tokens from logits, decodes them, and decides which text can be shown.
 
 use std::sync::Arc;
 
+use super::error::GenerateError;
 use super::sampler::{self, ChooseToken, Sampler};
-use super::writer::GenerateError;
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
 /// The reason why a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The model chose the end-of-text token, or one of the config's `stop_token_ids`, or the text is complete.
+    /// The model chose the end-of-text token or one of the config's `stop_token_ids`, or the guide's grammar is complete.
     Model,
-    /// A stop text occurred.
-    StopText,
+    /// A stop string occurred.
+    StopString,
     /// It has the requested number of tokens.
     Length,
 }
 
-/// The result of choosing one token.
+/// A generated token.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct Generated {
     /// The chosen token.
     pub token: u32,
-    /// The number of characters between the end of the prompt and the token, including those held back.
+    /// The number of characters between the prompt and the token, including those held back.
     pub offset: usize,
-    /// The text that can now be shown; often empty.
+    /// The text that can be shown now; may be empty.
     pub text: Vec<u8>,
     /// The reason why the sequence ends here, or `None` if it continues.
     pub end: Option<End>,
 }
 
-impl Written {
+impl Generated {
     /// The token that the model reads next, or `None` if the sequence has ended.
     pub fn next(&self) -> Option<u32> {
         self.end.is_none().then_some(self.token)
@@ -44,22 +44,22 @@ pub struct Sequence {
     sampler: Box<dyn ChooseToken>,
     /// The number of token ids; logits from this index on are padding.
     n_ids: usize,
-    /// The tokens that end a sequence and are not part of its text.
+    /// The tokens that end the sequence and are not part of its text.
     ends: Arc<[u32]>,
     decoder: DecodeStream,
     tokenizer: Tokenizer,
-    /// Whether the pieces are raw bytes of tokens instead of whole characters.
+    /// Whether the text is the raw bytes of tokens instead of whole characters.
     is_raw: bool,
-    stops: StopTexts,
+    stops: StopStrings,
     tokens: Vec<u32>,
-    /// The number of generated characters; an estimate if the pieces are raw bytes.
+    /// The number of generated characters; an estimate for raw bytes.
     n_characters: usize,
     left: usize,
     done: bool,
 }
 
 impl Sequence {
-    /// The sequence of sample `sample_idx`, which starts as the prompt.
+    /// The sequence of sample `sample_idx`, which begins with the prompt.
     pub fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
             sampler: Box::new(Sampler::of_sequence(tokenizer, config, prompt.len(), sample_idx)),
@@ -68,7 +68,7 @@ impl Sequence {
             decoder: DecodeStream::after(tokenizer, prompt),
             tokenizer: tokenizer.clone(),
             is_raw: false,
-            stops: StopTexts::new(&config.stop),
+            stops: StopStrings::new(&config.stop),
             tokens: prompt.to_vec(),
             n_characters: 0,
             left: config.max_new_tokens,
@@ -76,8 +76,8 @@ impl Sequence {
         }
     }
 
-    /// Makes each piece the raw bytes of its token, even if they are not valid UTF-8.
-    pub(super) fn write_bytes(&mut self) -> Result<(), GenerateError> {
+    /// Emits the raw bytes of each token, even if they are not valid UTF-8.
+    pub(super) fn emit_bytes(&mut self) -> Result<(), GenerateError> {
         self.is_raw = true;
         self.tokenizer.token_bytes(0).map(drop).ok_or(GenerateError::NoBytes)
     }
@@ -96,7 +96,7 @@ impl Sequence {
     ///
     /// # Errors
     /// If the logits are not finite.
-    pub fn write(&mut self, logits: &[f32]) -> Result<Written, GenerateError> {
+    pub fn generate(&mut self, logits: &[f32]) -> Result<Generated, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
         self.tokens.push(token);
@@ -121,28 +121,28 @@ impl Sequence {
         }
         let end = match self.done {
             false => None,
-            true if stopped => Some(End::StopText),
+            true if stopped => Some(End::StopString),
             true if is_end || is_complete => Some(End::Model),
             true => Some(End::Length),
         };
-        Ok(Written { token, offset, text, end })
+        Ok(Generated { token, offset, text, end })
     }
 }
 
-/// Cuts a text before the first stop text and holds back characters that could begin one.
+/// Cuts text before the first stop string and holds back characters that could begin one.
 #[derive(Clone, Debug)]
-struct StopTexts {
+struct StopStrings {
     stops: Vec<Vec<u8>>,
     held: Vec<u8>,
 }
 
-impl StopTexts {
+impl StopStrings {
     fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| stop.clone().into_bytes()).collect();
         Self { stops, held: Vec::new() }
     }
 
-    /// Adds the next piece; returns the text that can be shown, and whether the text ends there.
+    /// Adds the next piece; returns the text that can be shown, and whether it ends there.
     fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(piece);
         let position = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
@@ -156,13 +156,12 @@ impl StopTexts {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// The text that was held back and did not become a stop text.
+    /// The text that was held back and did not become a stop string.
     fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// The length of the longest suffix of the held text that `stop` begins with. If the text is valid UTF-8, so is the
-    /// suffix.
+    /// The length of the longest suffix of the held text that begins `stop`. If the text is valid UTF-8, so is the suffix.
     fn longest_start(&self, stop: &[u8]) -> usize {
         (1..stop.len()).rev().find(|n| self.held.ends_with(&stop[..*n])).unwrap_or(0)
     }
@@ -174,8 +173,8 @@ mod tests {
 
     fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
-        let mut texts = StopTexts::new(&stops);
-        let text = |bytes| String::from_utf8(bytes).expect("whole characters");
+        let mut texts = StopStrings::new(&stops);
+        let text = |bytes| String::from_utf8(bytes).expect("pieces hold whole characters");
         let mut out = String::new();
         for piece in pieces {
             let (shown, stopped) = texts.push(piece.as_bytes());
@@ -189,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn ends_before_the_stop_text_even_across_pieces() {
+    fn text_ends_before_stop_string_across_pieces() {
         assert_eq!(shown(&["END"], &["abE", "N", "Dcd"]), ("ab".to_owned(), true));
         assert_eq!(shown(&["\n\n", "x"], &["a\n", "\nb"]), ("a".to_owned(), true));
         assert_eq!(shown(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
     }
 
     #[test]
-    fn what_only_looked_like_a_stop_text_is_shown() {
+    fn text_that_does_not_become_a_stop_string_is_shown() {
         assert_eq!(shown(&["END"], &["abE", "Nd"]), ("abENd".to_owned(), false));
         assert_eq!(shown(&["END"], &["abEN"]), ("abEN".to_owned(), false));
         assert_eq!(shown(&["éa"], &["é", "b"]), ("éb".to_owned(), false));

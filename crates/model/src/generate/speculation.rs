@@ -1,5 +1,5 @@
-//! Speculation: guesses the next tokens from the text itself, without a second model. It does not know whether they are
-//! right: the batch compares them with the tokens that the sequence chooses.
+//! Speculation: guesses the next tokens from the sequence itself, without a second model. The batch compares the guesses
+//! with the tokens that the sequence chooses.
 //!
 //! Source: Saxena 2023, "Prompt Lookup Decoding".
 
@@ -8,15 +8,15 @@ use std::ops::AddAssign;
 /// The longest n-gram that is looked up.
 const LONGEST: usize = 3;
 
-/// The shortest n-gram that is looked up: one token alone says too little about the next.
+/// The shortest n-gram that is looked up: one token alone predicts too little.
 const SHORTEST: usize = 2;
 
-/// The numbers of proposed tokens.
+/// Counts of proposed tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Speculated {
-    /// All of them.
+    /// All proposed tokens.
     pub n_proposed: usize,
-    /// Those with which the text went on.
+    /// The proposed tokens that the sequence chose.
     pub n_right: usize,
 }
 
@@ -27,8 +27,8 @@ impl AddAssign for Speculated {
     }
 }
 
-/// Up to `n` tokens that followed the last earlier occurrence of the n-gram at the end of `tokens`, the longest one that
-/// occurred before. Empty if none did.
+/// Up to `n` tokens that followed the last earlier occurrence of the longest n-gram at the end of `tokens` that occurred
+/// before. Empty if none did.
 pub(super) fn proposal(tokens: &[u32], n: usize) -> &[u32] {
     let Some((_, before)) = tokens.split_last() else { return &[] };
     let following = |len: usize| {
@@ -45,14 +45,14 @@ mod tests {
     use super::proposal;
 
     #[test]
-    fn the_tokens_after_the_last_occurrence_are_proposed() {
+    fn tokens_after_the_last_occurrence_are_proposed() {
         assert_eq!(proposal(&[1, 2, 3, 1, 2, 4, 5, 1, 2], 9), [4, 5, 1, 2]);
         assert_eq!(proposal(&[1, 2, 3, 1, 2, 4, 5, 1, 2], 1), [4]);
         assert_eq!(proposal(&[1, 2, 3, 1, 2], 0), [0; 0]);
     }
 
     #[test]
-    fn the_longest_ngram_counts_and_one_token_does_not() {
+    fn longest_ngram_wins_and_one_token_is_too_short() {
         assert_eq!(proposal(&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1), [3], "three tokens, though two occurred later");
         assert_eq!(proposal(&[1, 2, 3, 1], 9), [0; 0]);
         for tokens in [&[][..], &[1], &[1, 1], &[1, 2, 3]] {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_occurrence_may_overlap_the_end() {
+    fn occurrence_may_overlap_the_end() {
         assert_eq!(proposal(&[1, 1, 1], 9), [1]);
         assert_eq!(proposal(&[1, 2, 1, 2, 1], 9), [2, 1]);
     }

@@ -15,7 +15,7 @@ use crate::data::{Split, Tokens};
 use crate::run::TrainState;
 use crate::train::{Trainer, evaluate};
 use tinderbox_model::device::OpenDevice;
-use tinderbox_model::generate::Writer;
+use tinderbox_model::generate::Generator;
 use tinderbox_model::measure::{Trial, ms_since};
 use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_model::{Dtype, Gpt, LazyTensor};
@@ -262,9 +262,9 @@ impl Bench<'_> {
             speculate: 0, // random weights repeat themselves more than trained ones
             ..config.generate.clone()
         };
-        let mut writer = Writer::new(model, &tokenizer, &settings, " ", 0).map_err(failed)?;
-        writer.next().transpose().map_err(failed)?; // warms up
-        let ms = timed_ms(|| writer.try_for_each(|piece| piece.map(|_| ()).map_err(failed)))?;
+        let mut generator = Generator::new(model, &tokenizer, &settings, " ", 0).map_err(failed)?;
+        generator.next().transpose().map_err(failed)?; // warms up
+        let ms = timed_ms(|| generator.try_for_each(|piece| piece.map(|_| ()).map_err(failed)))?;
         Ok(ms / n as f64)
     }
 }

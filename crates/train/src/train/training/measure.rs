@@ -14,7 +14,7 @@ use crate::train::parallel::weights_of_first;
 use tinderbox_inspect::{self as inspect, ScoredHeads};
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::Gpt;
-use tinderbox_model::generate::Writer;
+use tinderbox_model::generate::Generator;
 
 impl Training<'_> {
     /// Does the measurements and samples that are pending at this step; false if interrupted, in which case the rest
@@ -148,7 +148,7 @@ impl Training<'_> {
         let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
         let model = self.trainer.evaluated();
         let mut text = prompt.clone();
-        for piece in Writer::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
+        for piece in Generator::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
             text.push_str(&piece?);
             if self.interrupter.should_stop() {
                 return Ok(false);

@@ -1,52 +1,25 @@
-//! Iterators over the pieces of generated text, which end when the model ends the text or the text is long enough.
+//! Iterators over the text of generated sequences. They end when the model or the settings end the sequence.
 
 use std::ops::Range;
 
-use burn::tensor::TensorReadError;
-
 use super::batch::{Batch, Logits};
+use super::error::GenerateError;
 use super::guide::Guide;
 use super::language_model::LanguageModel;
 use super::sampler::{ChooseToken, Sampler};
 use super::sequence::Sequence;
 use super::speculation::Speculated;
 use crate::config::GenerateConfig;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 
-/// The reason why text cannot be generated.
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError {
-    /// The prompt is empty.
-    #[error("the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \"The\"")]
-    EmptyPrompt,
-    /// The prompt has characters that are not in the tokenizer's vocabulary.
-    #[error("cannot use the prompt: {0}")]
-    Prompt(#[from] TokenizerError),
-    /// The tokenizer's tokens have no byte representation.
-    #[error(
-        "the tokens of this model are text, and have no bytes of their own\n  hint: leave out --raw, which is for models \
-         of bytes"
-    )]
-    NoBytes,
-    /// The device failed.
-    #[error("the device failed: {0}\n  hint: try --device cpu")]
-    Device(#[from] TensorReadError),
-    /// The model's logits are not finite.
-    #[error(
-        "the model's logits are not numbers after {0} tokens\n  hint: its weights are damaged; use an \
-         earlier one of the run's `checkpoints/step-N`"
-    )]
-    NotFinite(usize),
-}
-
-/// A piece of one sample's text, in whole characters unless it is [raw](Writers::raw).
+/// The next piece of a sequence's text, in whole characters unless it is [raw](BatchGenerator::raw).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The index of the sample.
     pub sample_idx: u64,
-    /// The text that can now be shown; often empty.
+    /// May be empty, since text is held back until its characters are complete and no stop string can begin in it.
     pub text: Vec<u8>,
-    /// Whether it is the sample's last piece.
+    /// Whether the sequence ends with it.
     pub is_last: bool,
 }
 
@@ -54,19 +27,19 @@ pub struct Piece {
 /// several pieces of the only one if it [speculates](GenerateConfig::speculate).
 ///
 /// The samples are sequences of one [`Batch`], so they share the prefill and, on the CPU, every pass over the weights.
-/// Each sample is the same text that a [`Writer`] would generate alone.
+/// A [`Generator`] yields the same text for each of them alone.
 #[derive(Debug)]
-pub struct Writers {
+pub struct BatchGenerator {
     batch: Batch<(u64, Sequence)>,
     n_read: usize,
     n_dropped: usize,
 }
 
-/// Continues a prompt: an iterator over pieces of text, each of whole characters.
+/// Generates one sample: an iterator over pieces of text, each of whole characters.
 #[derive(Debug)]
-pub struct Writer(Writers);
+pub struct Generator(BatchGenerator);
 
-impl Writers {
+impl BatchGenerator {
     /// Creates the sequences of these samples, each after the prompt.
     ///
     /// # Errors
@@ -90,7 +63,7 @@ impl Writers {
         let capacity = prompt.len().saturating_add(config.max_new_tokens).min(context_length);
         // If a prompt is longer than the context, the model reads its end.
         let n_dropped = prompt.len().saturating_sub(context_length);
-        let n_samples = usize::try_from(samples.end - samples.start).expect("they fit into memory");
+        let n_samples = usize::try_from(samples.end - samples.start).expect("a batch fits into memory");
         let mut batch = Batch::new(model, n_samples, capacity, usize::MAX).speculating(config.speculate);
         for idx in samples {
             let sequence = Sequence::new(tokenizer, config, &prompt, idx);
@@ -106,11 +79,11 @@ impl Writers {
     /// # Errors
     /// If the tokenizer's tokens have no byte representation.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
-        self.batch.sequences_mut().try_for_each(|(_, sequence)| sequence.write_bytes())?;
+        self.batch.sequences_mut().try_for_each(|(_, sequence)| sequence.emit_bytes())?;
         Ok(self)
     }
 
-    /// Writes only what the guide allows.
+    /// Samples only tokens that the guide allows.
     #[must_use]
     pub fn guided(mut self, tokenizer: &Tokenizer, config: &GenerateConfig, guide: &Guide) -> Self {
         let n_prompt = self.n_read + self.n_dropped;
@@ -121,14 +94,13 @@ impl Writers {
         self
     }
 
-    /// The number of prompt tokens that the model reads, and the number of tokens before them that do not fit its
-    /// context.
+    /// The number of prompt tokens that the model reads, and the number before them that do not fit its context.
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
         (self.n_read, self.n_dropped)
     }
 
-    /// The numbers of tokens proposed so far.
+    /// The counts of tokens proposed so far.
     #[must_use]
     pub fn speculated(&self) -> Speculated {
         self.batch.speculated()
@@ -136,18 +108,18 @@ impl Writers {
 
     /// Chooses the next token of every unfinished sample.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
-        let write = |(idx, sequence): &mut (u64, Sequence), logits: &[f32], _| match sequence.write(logits) {
-            Ok(written) => {
-                let next = written.next();
-                (next, Ok(Piece { sample_idx: *idx, text: written.text, is_last: next.is_none() }))
+        let generate = |(idx, sequence): &mut (u64, Sequence), logits: &[f32], _| match sequence.generate(logits) {
+            Ok(generated) => {
+                let next = generated.next();
+                (next, Ok(Piece { sample_idx: *idx, text: generated.text, is_last: next.is_none() }))
             }
             Err(error) => (None, Err(error)),
         };
-        self.batch.step(|_, _| (), write)?.into_iter().collect()
+        self.batch.step(|_, _| (), generate)?.into_iter().collect()
     }
 }
 
-impl Iterator for Writers {
+impl Iterator for BatchGenerator {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -159,8 +131,8 @@ impl Iterator for Writers {
     }
 }
 
-impl Writer {
-    /// A writer for sample `sample_idx`.
+impl Generator {
+    /// The generator of sample `sample_idx`.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
@@ -172,7 +144,7 @@ impl Writer {
         sample_idx: u64,
     ) -> Result<Self, GenerateError> {
         let samples = sample_idx..sample_idx + 1;
-        Writers::new(model, tokenizer, config, prompt, samples).map(Self)
+        BatchGenerator::new(model, tokenizer, config, prompt, samples).map(Self)
     }
 
     /// Replaces the sampler of the config with `sampler`.
@@ -185,13 +157,13 @@ impl Writer {
     }
 }
 
-impl Iterator for Writer {
+impl Iterator for Generator {
     type Item = Result<String, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let text = |pieces: Vec<Piece>| {
             let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.text).collect();
-            String::from_utf8(bytes).expect("whole characters")
+            String::from_utf8(bytes).expect("pieces hold whole characters")
         };
         self.0.next().map(|round| round.map(text))
     }

@@ -1,4 +1,4 @@
-//! A served model: its name, its tokenizer, and the queue of its generating thread.
+//! A loaded model: its name, its tokenizer, and the queue of its thread.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,41 +16,38 @@ use crate::run::RunDir;
 use crate::tokenizer::Tokenizer;
 
 /// A model to serve.
-#[derive(Debug)]
 pub struct Model {
     /// The name used in requests.
     pub name: String,
     /// Its weights.
     pub model: LanguageModel,
-    /// The same weights as tensors, for inspection.
+    /// Opens the same weights as tensors, for inspection.
     pub tensors: OpenTensors,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Tokens that end its texts, besides the tokenizer's end-of-text token.
+    /// Tokens that end a sequence, besides the tokenizer's end-of-text token.
     pub stop_token_ids: Vec<u32>,
     /// The time of its creation, in seconds since 1970.
     pub created_unix_s: u64,
     /// Its run, for the page; `None` for a model without one.
     pub run: Option<RunDir>,
-    /// The adapters that were put beside its weights, in their order: each makes a model of its own, which shares the
-    /// weights, the tokenizer and the batch.
+    /// Adapters beside its weights, in order. Each is served as a model that shares the weights, the tokenizer and the
+    /// batch.
     pub adapted: Vec<Adapted>,
 }
 
-/// Adapters beside the weights of a [`Model`], as a model to serve.
-#[derive(Debug)]
+/// Adapters beside the weights of a [`Model`], served as a model.
 pub struct Adapted {
     /// The name used in requests.
     pub name: String,
-    /// The merged weights as tensors, for inspection.
+    /// Opens the merged weights as tensors, for inspection.
     pub tensors: OpenTensors,
     /// Their run, for the page; `None` if they come from elsewhere.
     pub run: Option<RunDir>,
 }
 
-/// A model with its thread, which it may share with models that are its adapters.
-#[derive(Debug)]
-pub(super) struct Hosted {
+/// A model with its thread, which its adapters share.
+pub(super) struct LoadedModel {
     pub(super) name: String,
     pub(super) created_unix_s: u64,
     pub(super) tokenizer: Tokenizer,
@@ -60,19 +57,19 @@ pub(super) struct Hosted {
     pub(super) run: Option<RunDir>,
     pub(super) renderer: Arc<Renderer>,
     pub(super) metrics: Arc<Metrics>,
-    /// The index of the adapters that it uses.
+    /// The index of its adapters; `None` for the base.
     pub(super) adapters: Option<usize>,
     pub(super) slots: Slots,
-    /// The slots that are taken, by texts of any model of the thread.
+    /// The number of slots in use by all models of the thread.
     pub(super) busy_slots: Arc<AtomicUsize>,
     pub(super) queue: Arc<Queue>,
-    /// Made by the first text that is written by a schema.
+    /// Made for the first sequence with a guide.
     vocabulary: Arc<OnceLock<Option<Arc<Vocabulary>>>>,
 }
 
-impl Hosted {
-    /// Starts the thread of a model, which ends once this and all models of its adapters are dropped and all sequences
-    /// are finished. Processes of `program` render its chat template. The model comes before those of its adapters.
+impl LoadedModel {
+    /// Starts the thread of a model; returns the model, followed by those of its adapters. The thread ends once all of
+    /// these are dropped and all sequences are finished. Processes of `program` render the chat template.
     pub(super) fn start(model: Model, slots: Slots, program: &Path) -> std::io::Result<Vec<Self>> {
         let Model { name, model, tensors, tokenizer, stop_token_ids, created_unix_s, run, adapted } = model;
         let config = model.config().clone();
@@ -106,17 +103,17 @@ impl Hosted {
         Ok(std::iter::once(base).chain(adapted).collect())
     }
 
-    /// It as `/metrics` shows it.
+    /// The model as `/metrics` shows it.
     pub(super) fn shown(&self) -> Shown<'_> {
         let gauges = || Gauges {
-            waiting_texts: self.queue.n_waiting(),
+            n_waiting: self.queue.n_waiting(),
             busy_slots: self.busy_slots.load(Ordering::Relaxed),
             n_slots: self.slots.n,
         };
         Shown { name: &self.name, metrics: &self.metrics, gauges: self.adapters.is_none().then(gauges) }
     }
 
-    /// Its tokens, for texts that are written by a schema; `None` if they are not text by themselves.
+    /// Its tokens as text, for guides; `None` if a token's text depends on its context.
     pub(super) fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
         self.vocabulary.get_or_init(|| Vocabulary::of(&self.tokenizer).map(Arc::new)).clone()
     }

@@ -1,6 +1,6 @@
-//! Writes text with the model crate alone: neither the trainer nor the server is compiled.
+//! Generates text with the model crate alone: neither the trainer nor the server is compiled.
 //!
-//! `cargo run --release -p tinderbox-model --features flex --example write_text -- runs/quickstart "The "`
+//! `cargo run --release -p tinderbox-model --features flex --example generate_text -- runs/quickstart "The "`
 
 use std::error::Error;
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use tinderbox_model::config::{GenerateConfig, ModelConfig};
 use tinderbox_model::device::{self, DeviceSpec};
-use tinderbox_model::generate::Writer;
+use tinderbox_model::generate::Generator;
 use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_model::{Gpt, parameters, tensor_file};
 
-/// The sections of a run's `config.toml` that writing needs.
+/// The sections of a run's `config.toml` that generation needs.
 #[derive(serde::Deserialize)]
 struct Config {
     model: ModelConfig,
@@ -23,11 +23,11 @@ struct Config {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [run, prompt] = &arguments[..] else { return Err("give a run directory and a prompt".into()) };
-    write(Path::new(run), prompt, &mut io::stdout())
+    generate(Path::new(run), prompt, &mut io::stdout())
 }
 
-pub(crate) fn write(run: &Path, prompt: &str, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    let Config { model, generate } = toml::from_str(&fs::read_to_string(run.join("config.toml"))?)?;
+pub(crate) fn generate(run: &Path, prompt: &str, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let Config { model, generate: settings } = toml::from_str(&fs::read_to_string(run.join("config.toml"))?)?;
     let tokenizer = Tokenizer::from_file(&run.join("tokenizer.json"))?.padded_to(model.vocab_size)?;
     let best = fs::read_to_string(run.join("best"))?; // names a checkpoint
     let mut tensors = tensor_file::open(&run.join("checkpoints").join(best.trim()).join("model.safetensors"))?;
@@ -36,9 +36,9 @@ pub(crate) fn write(run: &Path, prompt: &str, out: &mut impl Write) -> Result<()
     let model = parameters::assign(model, |name, _| tensors.remove(name)?.read().ok())?;
 
     write!(out, "{prompt}")?;
-    for piece in Writer::new(&model, &tokenizer, &generate, prompt, 0)? {
+    for piece in Generator::new(&model, &tokenizer, &settings, prompt, 0)? {
         write!(out, "{}", piece?)?;
-        out.flush()?; // a reader sees every token as it is made
+        out.flush()?; // readers see each token at once
     }
     Ok(writeln!(out)?)
 }

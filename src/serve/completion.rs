@@ -1,4 +1,4 @@
-//! The text of one sequence as it is generated: the parts that can be shown, with the scores of their tokens.
+//! One completion as it is generated: its text, scores and tool calls, in parts that can be shown.
 //!
 //! A streamed response sends the parts one by one, any other response all parts at once, so that both have the same
 //! text.
@@ -7,26 +7,27 @@ use std::collections::VecDeque;
 
 use super::calls::{Call, CallReader};
 use super::error::ApiError;
-use super::request::{EncodedPrompt, TextRequest};
+use super::prompt::EncodedPrompt;
+use super::request::GenerateRequest;
 use super::scheduler::EventKind;
 use super::score::Score;
 use crate::generate::End;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 
-/// The next part of a text.
+/// The next part of a completion.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct TextDelta {
+pub(super) struct CompletionDelta {
     pub(super) text: String,
-    /// Tokens, each with the number of characters of the text before it.
+    /// Scores of tokens, each with the number of characters before the token.
     pub(super) scores: Vec<(usize, Score)>,
-    /// Calls of tools, each complete.
+    /// Complete tool calls.
     pub(super) calls: Vec<Call>,
 }
 
-/// The text generated so far.
+/// The state of a completion.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Choice {
-    /// The number of prompt characters, if the text begins with the prompt.
+pub(super) struct Completion {
+    /// The number of prompt characters, if the completion begins with the prompt.
     n_echoed: usize,
     /// The number of generated characters shown.
     n_shown: usize,
@@ -34,48 +35,48 @@ pub(super) struct Choice {
     held: VecDeque<(usize, Score)>,
     /// The number of prompt tokens read from the cache.
     pub(super) n_cached: usize,
-    pub(super) n_written: usize,
+    pub(super) n_generated: usize,
     pub(super) end: Option<End>,
-    /// Takes the calls out of the text, if the request has tools.
+    /// Extracts tool calls, if the request has tools.
     pub(super) reader: CallReader,
 }
 
-impl Choice {
-    /// Processes the next event of the sequence; returns what can be shown now.
+impl Completion {
+    /// Processes the next event of the sequence; returns the part that can be shown now.
     pub(super) fn take(
         &mut self,
         kind: EventKind,
-        request: &TextRequest,
+        request: &GenerateRequest,
         prompt: &EncodedPrompt,
         tokenizer: &Tokenizer,
-    ) -> Result<TextDelta, ApiError> {
+    ) -> Result<CompletionDelta, ApiError> {
         match kind {
             EventKind::Read { scores, n_cached } => {
                 self.n_cached = n_cached;
                 if !request.echo {
-                    return Ok(TextDelta::default());
+                    return Ok(CompletionDelta::default());
                 }
                 self.n_echoed = prompt.text.chars().count();
                 let scores = offsets(prompt, tokenizer).into_iter().zip(scores).collect();
-                Ok(TextDelta { text: prompt.text.to_string(), scores, ..TextDelta::default() })
+                Ok(CompletionDelta { text: prompt.text.to_string(), scores, calls: Vec::new() })
             }
             EventKind::Token { offset, text, score } => {
-                self.n_written += 1;
+                self.n_generated += 1;
                 self.n_shown += text.chars().count();
                 self.held.extend(score.map(|score| (self.n_echoed + offset, score)));
                 let mut calls = Vec::new();
                 let text = if request.has_tools { self.reader.push(&text, &mut calls) } else { text };
-                Ok(TextDelta { text, scores: self.release(), calls })
+                Ok(CompletionDelta { text, scores: self.release(), calls })
             }
             EventKind::End(end) => {
                 self.end = Some(end);
-                // The tokens of a stop text are not part of the text; the end-of-text token is.
-                let rest = match end {
-                    End::StopText => self.release(),
+                // The tokens of a stop string are not part of the completion; the end-of-text token is.
+                let scores = match end {
+                    End::StopString => self.release(),
                     End::Model | End::Length => self.held.drain(..).collect(),
                 };
                 let mut calls = Vec::new();
-                Ok(TextDelta { text: self.reader.finish(&mut calls), scores: rest, calls })
+                Ok(CompletionDelta { text: self.reader.finish(&mut calls), scores, calls })
             }
             EventKind::Failed(error) => Err(error),
         }
@@ -89,7 +90,7 @@ impl Choice {
     }
 }
 
-impl TextDelta {
+impl CompletionDelta {
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.scores.is_empty() && self.calls.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Texts equal those of `generate`, streamed or not, alone or with others, as completions or chats.
+//! Completions equal those of `generate`: streamed or not, alone or with others, as completions or chats.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ use crate::properties::{ALPHABET, tensor};
 
 use super::{Host, chatting, config, generated, joined, letters, model, text, tokenizer};
 
-/// Dissimilar requests, as JSON and as settings.
+/// Different requests, as JSON and as settings.
 fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
     let settings = |temperature, max_new_tokens| GenerateConfig {
         temperature,
@@ -42,34 +42,34 @@ fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
 }
 
 #[test]
-fn texts_are_those_of_generate_alone_and_beside_others() {
+fn completions_equal_those_of_generate() {
     for speculate in [0, 6] {
         let slots = |options: Options| Options { slots: Slots { speculate, ..options.slots }, ..options };
-        check_texts(&Host::with(vec![model("letters", &letters(), tokenizer())], 4, None, slots));
+        check_completions(&Host::with(vec![model("letters", &letters(), tokenizer())], 4, None, slots));
     }
 }
 
-fn check_texts(host: &Host) {
+fn check_completions(host: &Host) {
     let requests = requests();
     let expected: Vec<String> = requests.iter().map(|(_, prompt, settings)| generated(prompt, settings, 0)).collect();
     for ((body, _, _), expected) in requests.iter().zip(&expected) {
         assert_eq!(text(&host.complete(body), 0), expected, "{body}");
     }
-    // More at once than there are places, three times each: they wait, join, share prefixes and leave.
+    // Three times each, more than there are slots: they wait, join, share prefixes and leave.
     thread::scope(|scope| {
-        let written = (0..3 * requests.len()).map(|i| {
+        let completed = (0..3 * requests.len()).map(|i| {
             let body = &requests[i % requests.len()].0;
             scope.spawn(move || host.complete(body))
         });
-        for (i, written) in written.collect::<Vec<_>>().into_iter().enumerate() {
-            let response = written.join().expect("a response");
+        for (i, completion) in completed.collect::<Vec<_>>().into_iter().enumerate() {
+            let response = completion.join().expect("the request succeeds");
             assert_eq!(text(&response, 0), expected[i % requests.len()], "{response}");
         }
     });
 }
 
 #[test]
-fn several_texts_are_the_samples_of_generate() {
+fn several_completions_are_the_samples_of_generate() {
     let host = Host::new(3);
     let settings = GenerateConfig { temperature: 1.0, max_new_tokens: 20, seed: 9, ..GenerateConfig::default() };
     let body = json!({"prompt": ["abc", "de"], "n": 4, "temperature": 1.0, "max_tokens": 20, "seed": 9});
@@ -81,13 +81,13 @@ fn several_texts_are_the_samples_of_generate() {
         assert_eq!(text(&response, i), generated(prompt, &settings, sample), "{i}");
     }
     let ids = json!({"prompt": [[0, 1, 2], [3, 4]], "n": 4, "temperature": 1.0, "max_tokens": 20, "seed": 9});
-    assert_eq!(host.complete(&ids)["choices"], response["choices"], "tokens are as good as text");
+    assert_eq!(host.complete(&ids)["choices"], response["choices"], "tokens and text give the same completions");
     let usage = &response["usage"];
     assert_eq!([&usage["prompt_tokens"], &usage["completion_tokens"], &usage["total_tokens"]], [5, 160, 165]);
 }
 
 #[test]
-fn streamed_texts_are_those_that_are_not() {
+fn streamed_completions_equal_unstreamed_ones() {
     let bytes = Gpt::new(&config(64), 256, 3, &Device::flex());
     let models = vec![model("letters", &letters(), tokenizer()), model("bytes", &bytes, Tokenizer::byte())];
     let host = Host::of(models, 4, None);
@@ -103,15 +103,15 @@ fn streamed_texts_are_those_that_are_not() {
         json!({"model": "bytes", "prompt": "a", "temperature": 2.0, "logprobs": 1, "n": 4, "stop": ["\u{fffd}"]}),
     ] {
         let mut body = common.clone();
-        for (key, value) in other.as_object().expect("an object") {
+        for (key, value) in other.as_object().expect("the value is an object") {
             body[key] = value.clone();
         }
         let whole = host.complete(&body);
         body["stream"] = true.into();
         body["stream_options"] = json!({"include_usage": true});
         let mut events = host.post("/v1/completions", &body).events();
-        let last = events.pop().expect("the usage");
-        // What the first request has read is cached for the second.
+        let last = events.pop().expect("the last event has the usage");
+        // The number of cached tokens differs, since the first request fills the cache.
         for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
             assert_eq!(last["usage"][key], whole["usage"][key], "{body}");
         }
@@ -145,7 +145,7 @@ fn log_softmax(ids: &[i64]) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
+fn echoed_prompt_has_the_log_softmax_of_the_model() {
     let host = Host::new(2);
     let ids = [0, 3, 3, 1, 9, 10, 4];
     let body = json!({"prompt": ids, "max_tokens": 0, "echo": true, "logprobs": 3});
@@ -154,13 +154,13 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     assert_eq!((choice["text"].as_str(), choice["finish_reason"].as_str()), (Some("addbjke"), Some("length")));
     let logprobs = &choice["logprobs"];
     let scored = list(&logprobs["token_logprobs"]);
-    assert!(scored[0].is_null() && logprobs["top_logprobs"][0].is_null(), "nothing comes before the first token");
+    assert!(scored[0].is_null() && logprobs["top_logprobs"][0].is_null(), "the first token has no predecessor");
     let expected = log_softmax(&ids);
     for at in 1..ids.len() {
         let row = &expected[at - 1];
         let wanted = row[ids[at] as usize];
         assert!((number(&scored[at]) - wanted).abs() < 1e-4, "{at}: {} {wanted}", scored[at]);
-        let top = logprobs["top_logprobs"][at].as_object().expect("an object");
+        let top = logprobs["top_logprobs"][at].as_object().expect("the value is an object");
         let best = row.iter().copied().fold(f64::MIN, f64::max);
         let highest = top.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
         assert!((3..=4).contains(&top.len()) && (highest - best).abs() < 1e-4, "{top:?}");
@@ -176,11 +176,11 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
 }
 
 #[test]
-fn a_bias_changes_what_is_written_and_not_what_is_scored() {
+fn bias_changes_sampling_but_not_scores() {
     let host = Host::new(2);
     let plain = host.complete(&json!({"prompt": "abc", "temperature": 0, "logprobs": 0, "max_tokens": 1}));
     let token = text(&plain, 0);
-    let id = ALPHABET.find(token).expect("a letter");
+    let id = ALPHABET.find(token).expect("the completion is a letter of the alphabet");
     let mut body = json!({"prompt": "abc", "temperature": 0, "logprobs": 11, "max_tokens": 1, "logit_bias": {}});
     body["logit_bias"][id.to_string()] = (-100).into();
     let biased = host.complete(&body);
@@ -190,14 +190,14 @@ fn a_bias_changes_what_is_written_and_not_what_is_scored() {
 }
 
 #[test]
-fn a_prefix_is_read_once() {
+fn shared_prefix_is_cached() {
     let host = Host::new(2);
     let prompt = "abcdefghijkabcdefghijk";
     let cached = |body: Value| {
         let response = host.complete(&body);
-        response["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+        response["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("the value is a number")
     };
-    // Never the letter with which the next prompt continues.
+    // The bias keeps the completion from matching the next prompt.
     assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3, "logit_bias": {"0": -100}})), 0);
     assert_eq!(cached(json!({"prompt": format!("{prompt}aa"), "max_tokens": 3, "temperature": 0})), 22);
     assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3})), 21, "the last token is read for its logits");
@@ -205,7 +205,7 @@ fn a_prefix_is_read_once() {
 }
 
 #[test]
-fn a_conversation_is_answered_by_the_template() {
+fn chat_equals_completion_of_the_rendered_prompt() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
     let messages = json!([{"role": "user", "content": " abc "}, {"role": "assistant", "content": "de"}]);
     let mut n_ended = 0;
@@ -214,12 +214,12 @@ fn a_conversation_is_answered_by_the_template() {
         let chat = host.post("/v1/chat/completions", &body).json(200);
         assert_eq!(chat["object"], "chat.completion");
         let (choice, usage) = (&chat["choices"][0], &chat["usage"]);
-        // The prompt is rendered by the template, and the answer fills the context unless it ends earlier.
+        // By default the answer may fill the context.
         let prompt = [9, 0, 1, 2, 10, 9, 3, 4, 10, 9];
         let n = 32 - prompt.len() + 1;
         let same = json!({"prompt": prompt, "seed": seed, "max_tokens": n});
         let completion = host.complete(&same);
-        let content = choice["message"]["content"].as_str().expect("text");
+        let content = choice["message"]["content"].as_str().expect("the value is a string");
         assert_eq!(
             (content, &choice["finish_reason"]),
             (text(&completion, 0), &completion["choices"][0]["finish_reason"])
@@ -230,7 +230,7 @@ fn a_conversation_is_answered_by_the_template() {
         let tokens: String = scores.iter().filter_map(|score| score["token"].as_str()).collect();
         assert_eq!(tokens, content);
         for score in scores {
-            assert_eq!(score["bytes"], Value::Null, "a file without a byte-level decoder says nothing of bytes");
+            assert_eq!(score["bytes"], Value::Null, "a tokenizer without a byte-level decoder has no bytes");
             assert_eq!(list(&score["top_logprobs"]).len(), 2);
         }
         let mut streamed = body.clone();
@@ -243,8 +243,8 @@ fn a_conversation_is_answered_by_the_template() {
             logprobs.iter().flat_map(|part| part["content"].as_array().cloned().unwrap_or_default()).collect();
         assert_eq!((joined.as_str(), &streamed[..], &finish), (content, scores, &choice["finish_reason"]));
     }
-    assert!(n_ended > 0, "none ends by itself");
-    // What changes nothing.
+    assert!(n_ended > 0, "no answer ends by itself");
+    // Fields without effect.
     let body = json!({"messages": messages, "seed": 1, "max_tokens": 5});
     let mut same = body.clone();
     for (field, value) in [
@@ -259,7 +259,7 @@ fn a_conversation_is_answered_by_the_template() {
     assert_eq!(one, other);
     let refused = json!({"messages": [{"role": "robot", "content": "a"}]});
     let error = host.post("/v1/chat/completions", &refused).error(400);
-    assert!(error["message"].as_str().expect("text").contains("no robots"), "{error}");
+    assert!(error["message"].as_str().expect("the value is a string").contains("no robots"), "{error}");
     for (field, value) in
         [("tools", json!([{}])), ("top_logprobs", json!(1)), ("max_tokens", json!(0)), ("echo", json!(true))]
     {
@@ -270,7 +270,7 @@ fn a_conversation_is_answered_by_the_template() {
 }
 
 #[test]
-fn texts_end_where_the_model_and_the_request_say() {
+fn stop_tokens_and_min_tokens_decide_the_end() {
     let stopping = |stop_token_ids| {
         let model = model("letters", &letters(), tokenizer());
         Host::of(vec![super::Model { stop_token_ids, ..model }], 2, None)
@@ -278,25 +278,27 @@ fn texts_end_where_the_model_and_the_request_say() {
     let host = stopping(Vec::new());
     let greedy = |other: Value| {
         let mut body = json!({"prompt": "abc", "temperature": 0, "max_tokens": 12, "logprobs": 0});
-        body.as_object_mut().expect("an object").extend(other.as_object().expect("an object").clone());
+        body.as_object_mut()
+            .expect("the value is an object")
+            .extend(other.as_object().expect("the value is an object").clone());
         body
     };
     let free = host.complete(&greedy(json!({})));
     let free = text(&free, 0);
-    let letter = free.chars().nth(4).expect("12 letters");
-    let at = free.find(letter).expect("it is there");
+    let letter = free.chars().nth(4).expect("the completion has 12 letters");
+    let at = free.find(letter).expect("the part exists");
     let ids = json!([u32::from(letter) - u32::from('a')]);
     let stopped = host.complete(&greedy(json!({"stop_token_ids": ids})));
     assert_eq!((text(&stopped, 0), &stopped["choices"][0]["finish_reason"]), (&free[..at], &json!("stop")));
     assert_eq!(stopped["usage"]["completion_tokens"], at + 1);
-    // The model's own tokens do the same, unless they are ignored.
+    // The model's own stop tokens do the same, unless they are ignored.
     let host = stopping(vec![u32::from(letter) - u32::from('a')]);
     assert_eq!(text(&host.complete(&greedy(json!({}))), 0), &free[..at]);
     let longer = host.complete(&greedy(json!({"min_tokens": at + 3})));
     assert!(text(&longer, 0).len() >= at + 3 && !text(&longer, 0)[..at + 3].contains(letter), "{longer}");
     let never = host.complete(&greedy(json!({"ignore_eos": true})));
     assert_eq!((text(&never, 0).len(), text(&never, 0).contains(letter)), (12, false));
-    // With the largest penalty, the greedy text repeats no letter as soon as it may choose another.
+    // With the largest penalties, the greedy completion avoids repeating letters.
     let varied = host.complete(&greedy(json!({"presence_penalty": 2, "frequency_penalty": 2, "ignore_eos": true})));
     let distinct = |text: &str| text.chars().collect::<std::collections::BTreeSet<_>>().len();
     assert!(distinct(text(&varied, 0)) > distinct(text(&never, 0)), "{varied} {never}");
@@ -307,7 +309,7 @@ fn texts_end_where_the_model_and_the_request_say() {
 }
 
 #[test]
-fn a_template_gets_the_variables_of_the_request() {
+fn template_receives_the_variables_of_the_request() {
     let template =
         "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if enable_thinking %}ab{% else %}c{% endif %}";
     let host = Host::of(vec![model("letters", &letters(), super::chatting_with(template))], 1, None);
@@ -318,11 +320,11 @@ fn a_template_gets_the_variables_of_the_request() {
     };
     assert_eq!(n_tokens(json!({"enable_thinking": true})), 5);
     assert_eq!(n_tokens(json!({"enable_thinking": false})), 4);
-    assert_eq!(n_tokens(json!({"messages": []})), 4, "they replace none of the template's own");
+    assert_eq!(n_tokens(json!({"messages": []})), 4, "they do not replace the template's own variables");
 }
 
 #[test]
-fn a_stream_that_waits_shows_that_it_is_alive() {
+fn waiting_stream_sends_comments() {
     use std::io::Read;
     let models = vec![model("letters", &letters(), tokenizer())];
     let host = Host::with(models, 1, None, |options| tinderbox::serve::Options {
@@ -337,7 +339,7 @@ fn a_stream_that_waits_shows_that_it_is_alive() {
     let mut read = String::new();
     while !read.contains(": waiting\n\n") {
         let mut some = [0; 256];
-        let n = waiting.read(&mut some).expect("it is alive");
+        let n = waiting.read(&mut some).expect("the stream stays open");
         assert!(n > 0, "{read}");
         read.push_str(&String::from_utf8_lossy(&some[..n]));
     }
@@ -345,7 +347,7 @@ fn a_stream_that_waits_shows_that_it_is_alive() {
 }
 
 #[test]
-fn a_model_is_described_as_llama_cpp_does() {
+fn props_and_slots_follow_llama_cpp() {
     let models = vec![model("plain", &letters(), tokenizer()), model("chat", &letters(), chatting())];
     let host = Host::of(models, 3, None);
     let props = host.get("/props").json(200);
@@ -356,7 +358,7 @@ fn a_model_is_described_as_llama_cpp_does() {
     assert_eq!(props["default_generation_settings"]["n_ctx"], 32);
     let chat = host.get("/props?model=chat").json(200);
     assert_eq!(chat["eos_token"], "<|end|>");
-    assert!(chat["chat_template"].as_str().expect("a template").contains("add_generation_prompt"));
+    assert!(chat["chat_template"].as_str().expect("the model has a template").contains("add_generation_prompt"));
     let slots = host.get("/slots").json(200);
     assert_eq!(list(&slots).len(), 3);
     assert_eq!(slots[2], json!({"id": 2, "n_ctx": 32, "speculative": false, "is_processing": false}));
@@ -368,7 +370,7 @@ fn a_model_is_described_as_llama_cpp_does() {
 }
 
 #[test]
-fn the_prompt_of_a_conversation_is_shown_and_counted() {
+fn rendered_prompt_is_returned_and_counted() {
     let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
     let messages = json!([{"role": "user", "content": " abc "}]);
     let (to_answer, to_end) =
@@ -377,7 +379,7 @@ fn the_prompt_of_a_conversation_is_shown_and_counted() {
     assert_eq!(prompt(&to_answer), "<|start|>abc<|end|><|start|>");
     assert_eq!(prompt(&to_end), "<|start|>abc<|end|>");
     let long = json!({"messages": [{"role": "user", "content": "a".repeat(99)}]});
-    assert_eq!(prompt(&long).as_str().expect("a text").len(), 99 + "<|start|><|end|><|start|>".len());
+    assert_eq!(prompt(&long).as_str().expect("the value is a string").len(), 99 + "<|start|><|end|><|start|>".len());
     assert_eq!(host.post("/chat/completions/input_tokens", &long).error(400)["code"], "context_length_exceeded");
     for (body, n) in [(&to_answer, 6), (&to_end, 5)] {
         for prefix in ["/v1", ""] {

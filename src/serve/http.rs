@@ -1,0 +1,32 @@
+//! Parts of requests and responses that several handlers share.
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::header;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::error::ApiError;
+
+/// The variable part of an address. Unlike `Path`, it rejects one that is not UTF-8 with an [`ApiError`].
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(name)| Self(name)).map_err(|_| ApiError::bad_request("the address is not UTF-8"))
+    }
+}
+
+/// A response with a JSON body.
+pub(super) fn json_response(json: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
+}
+
+/// A value of our own types as JSON.
+pub(super) fn to_json(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).expect("our own types have a JSON form")
+}
