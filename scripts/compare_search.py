@@ -8,7 +8,7 @@
     scripts/compare_search.py my.txt 30 --without-optuna
 
 Both searches have the same base, tried first, the same space, the same seconds of training steps (MINUTES on the clock),
-the same threads, the same lengths of runs, and the same evaluations. Then the base and both results are trained with
+the same threads and the same lengths of runs. Then the base and both results are trained with
 several seeds for equal time, by the speed that `tinderbox plan` measures for each. Nothing else should run meanwhile.
 """
 

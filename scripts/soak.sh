@@ -33,7 +33,7 @@ run() {
     kills) tests --ignored a_run_that_is_killed_two_hundred_times ;;
     together) tests --ignored two_at_once_two_hundred_times ;;
     plans) tests --ignored any_config_is_planned_in_a_second ;;
-    sweep) tests --ignored a_sweep_that_is_killed_twenty_times ;;
+    sweep) tests --ignored sweep_killed_twenty_times ;;
     disks) tests --ignored a_disk_of_any_size ;;
     permissions) tests --ignored permissions_that_are_taken_away ;;
     power_loss) tests --ignored power_loss:: ;;

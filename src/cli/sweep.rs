@@ -27,7 +27,7 @@ Examples:
   tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
   tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
 pub(super) struct Args {
-    /// The base config, a file or a preset; its run sets the length of a whole run
+    /// The base config, a file or a preset; every setting trains for as long as its run
     config: PathBuf,
     /// A key and the values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
     #[arg(long, value_name = "KEY=VALUES", required = true)]
@@ -35,12 +35,11 @@ pub(super) struct Args {
     /// How long all training steps may take together, such as 90s, 30m or 2h
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     budget: f64,
-    /// The number of runs for each setting of the last rung, each with its own seed; their mean ranks it
+    /// The number of runs for each setting, each with its own seed; their mean ranks it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |typed: &str| within(typed, 1..=100))]
     seeds: usize,
-    /// The settings to try: grid takes every combination of lists, random draws them, and halving draws them and
-    /// repeatedly continues only the best third (asha is another name for it)
-    #[arg(long, value_enum, default_value_t = Method::Halving)]
+    /// The settings to try: random draws them, grid takes every combination of lists
+    #[arg(long, value_enum, default_value_t = Method::Random)]
     method: Method,
     /// The most parameters of a model, a whole number [default: as many as fit the memory]
     #[arg(long, value_name = "NUMBER", value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
@@ -105,7 +104,9 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     let handler = interrupter.clone();
     on_ctrl_c(move || stop_or_exit(&handler))?;
     let equal = Mutex::new(Equal::default());
-    let tell = |entry: &Entry| equal.lock().expect("no panic").lines(entry).into_iter().for_each(note);
+    let tell = |entry: &Entry| {
+        equal.lock().expect("no thread panics while it holds the lines").lines(entry).into_iter().for_each(note)
+    };
     match sweep::run(request, root, overwrite, &tell, &interrupter) {
         Ok(outcome) => {
             Outcome::write_page(root, &view::sweep_page(&outcome, &outcome.curves(root)))?;
@@ -150,10 +151,9 @@ impl Equal {
 /// A line of text that describes an event of a sweep.
 fn line(entry: &Entry) -> String {
     match entry {
-        Entry::Planned(course) => {
-            let beside = if course.jobs == 1 { "" } else { ", two runs side by side, which is faster here" };
-            let rungs: Vec<String> = (0..course.n_rungs).map(|rung| duration(course.seconds_of(rung))).collect();
-            format!("up to {} settings, compared after {}{beside}", course.n_settings, rungs.join(", "))
+        Entry::Planned(plan) => {
+            let beside = if plan.jobs == 1 { "" } else { ", two runs side by side, which is faster here" };
+            format!("up to {} settings, compared after {}{beside}", plan.n_settings, duration(plan.full_s))
         }
         Entry::Prepared { trial, parameters, step_ms, max_steps } => format!(
             "trial {trial}: {} parameters, {} a step, {} steps in all",
@@ -162,15 +162,14 @@ fn line(entry: &Entry) -> String {
             grouped(*max_steps as u64)
         ),
         Entry::LeftOut { trial, reason } => format!("trial {trial} is left out: {reason}"),
-        Entry::Reached { trial, rung, step, bits_per_byte, .. } => {
-            format!("trial {trial}: {bits_per_byte:.4} bits per byte after {step} steps, rung {rung}")
+        Entry::Reached { trial, step, bits_per_byte, .. } => {
+            format!("trial {trial}: {bits_per_byte:.4} bits per byte after {step} steps")
         }
         Entry::Alone { trial, base_ms, step_ms } => format!(
             "trial {trial}: {} a step with nothing beside it, the base config {}",
             milliseconds(*step_ms),
             milliseconds(*base_ms)
         ),
-        Entry::Caution { text } => format!("warning: {text}"),
         Entry::Failed { trial, reason, .. } => format!("trial {trial} ended: {reason}"),
     }
 }
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_settings_have_one_line() {
+    fn equal_settings_share_one_line() {
         let mut equal = Equal::default();
         let prepared = |trial, parameters| Entry::Prepared { trial, parameters, step_ms: 2.0, max_steps: 100 };
         let told = [prepared(0, 10), prepared(1, 10), prepared(2, 10), prepared(3, 20), prepared(4, 20)];
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_has_a_unit() {
+    fn budget_requires_unit() {
         for (typed, expected) in [("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0), ("30 m", 1800.0)] {
             assert!((seconds(typed).unwrap() - expected).abs() < 1e-9, "{typed}");
         }

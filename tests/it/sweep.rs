@@ -44,7 +44,7 @@ fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
 }
 
 #[test]
-fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
+fn killed_sweep_resumes_to_same_table() {
     let folder = Folder::new();
     // Killed while measuring, within runs and between them: each time a little further on.
     let mut n_killed = 0;
@@ -125,17 +125,16 @@ fn check_page(folder: &Folder, table: &serde_json::Value) {
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_sweep_that_is_killed_twenty_times_is_the_same_sweep() {
+fn sweep_killed_twenty_times_ends_the_same() {
     let folder = Folder::new();
-    // So little time for so many settings, of so many steps, that there are three rungs, on fast machines too.
+    // So little time for so many settings that each trains for a part of the base config's run.
     let twenty = |argument| if argument == "1h" { "20s" } else { argument };
     let more = ["--space", "optimizer.weight_decay=0.0,0.1,0.3", "--set", "train.max_steps=20000", "--sweep-dir"];
     let sweep = |root| [&SWEEP.map(twenty)[..], &more, &[root]].concat();
     let started = Instant::now();
     let whole = folder.succeed(&sweep("sweep-a"));
     let seconds = started.elapsed().as_secs_f64();
-    assert!(begin_as(&folder, "sweep-a", "sweep-b") > 9, "at least nine settings");
-    assert_eq!(table(&whole)["course"]["n_rungs"], 3);
+    assert!(begin_as(&folder, "sweep-a", "sweep-b") > 8, "at least eight settings");
     for i in 0..20 {
         let started = folder.start(&sweep("sweep-b"));
         // Anywhere in a tenth of the sweep; multiples of the golden ratio are evenly spread.
@@ -164,7 +163,7 @@ fn kept(folder: &Folder, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_mistake_is_told_before_anything_is_made() {
+fn mistakes_are_reported_before_files_are_written() {
     let folder = Folder::new();
     let fails = |space: &str, more: &[&str]| {
         let error = folder.fail(&[&["sweep", "tiny.toml", "--space", space, "--budget", "1m"], more].concat());
@@ -173,4 +172,7 @@ fn a_mistake_is_told_before_anything_is_made() {
     };
     assert!(fails("model.mlpp=gelu,swiglu", &[]).contains("did you mean `model.mlp`?"));
     assert!(fails("model.dropout=0..0.3", &["--method", "grid"]).contains("--method random"));
+    for method in ["halving", "asha"] {
+        assert!(fails("model.dropout=0..0.3", &["--method", method]).contains("use --method random"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::page::class;
 use super::{name, values};
-use crate::sweep::{Outcome, Row};
+use crate::sweep::{Outcome, TrialRow};
 use crate::view::escape;
 use crate::view::svg::plot::{self, Axis, Plot, Size, margin, text_width};
 use crate::view::svg::{self, Anchor};
@@ -65,16 +65,15 @@ impl Along {
     }
 }
 
-/// The losses in the first rung, in which all settings take part, against the values of each key. Seeds of a setting, as
-/// far as they differ at the end, are a line through its point.
+/// The losses against the values of each key. A line through the point of a setting covers the losses of its seeds.
 pub(super) fn scatters(outcome: &Outcome) -> String {
-    let known: Vec<(usize, &Row, f64)> =
-        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, *row.rungs.first()?))).collect();
+    let known: Vec<(usize, &TrialRow, f64)> =
+        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, row.bits_per_byte?))).collect();
     if known.len() < 2 {
         return String::new();
     }
-    let low = known.iter().map(|it| it.2).fold(f64::INFINITY, f64::min);
-    let high = known.iter().map(|it| it.2).fold(f64::NEG_INFINITY, f64::max);
+    let seeds = || known.iter().flat_map(|(_, row, loss)| row.seeds.unwrap_or([*loss; 2]));
+    let (low, high) = (seeds().fold(f64::INFINITY, f64::min), seeds().fold(f64::NEG_INFINITY, f64::max));
     let room = margin(low, high);
     let size = [340.0, 210.0];
     let figure = |key: usize| {
@@ -101,8 +100,7 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
             let (x, y) = (along.at(&row.values[key]), frame.y.at(*loss));
             let class = class(*at);
             if let Some([low, high]) = row.seeds {
-                let half = (high - low) / 2.0;
-                let [from, to] = [loss - half, loss + half].map(|end| frame.y.at(end));
+                let [from, to] = [low, high].map(|end| frame.y.at(end));
                 body += &format!("<path class=\"line {class}\" d=\"M{x:.1} {from:.1}V{to:.1}\"/>\n");
             }
             body += &format!(
@@ -119,18 +117,17 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
     };
     let figures: String = (0..outcome.keys.len()).map(figure).collect();
     format!(
-        "<p>Bits per byte in the first comparison, after {}, against the values of each key. The best settings have the \
-         colours of their curves; a line through a point is as long as the seeds of its setting differ.</p>\n\
+        "<p>Bits per byte after {}, against the values of each key. The best settings have the colours of their curves; a \
+         line through a point covers the seeds of its setting.</p>\n\
          <div class=\"scatters\">\n{figures}</div>\n",
-        crate::format::duration(outcome.rungs_s[0])
+        crate::format::duration(outcome.plan.full_s)
     )
 }
 
-/// Parallel coordinates: a line for each setting, through its value of every key and its loss in the first rung, the
-/// lowest at the top.
+/// Parallel coordinates: a line for each setting, through its value of every key and its loss, the lowest at the top.
 pub(super) fn parallel(outcome: &Outcome) -> String {
-    let known: Vec<(usize, &Row, f64)> =
-        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, *row.rungs.first()?))).collect();
+    let known: Vec<(usize, &TrialRow, f64)> =
+        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, row.bits_per_byte?))).collect();
     if known.len() < 2 || outcome.keys.len() < 2 {
         return String::new();
     }
@@ -184,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_of_settings_have_numbers_that_one_would_write() {
+    fn axes_have_round_ticks() {
         let labels = |texts: &[&str]| -> Vec<String> {
             Along::new(texts, [100.0, 0.0]).ticks(4.0).into_iter().map(|(_, label)| label).collect()
         };

@@ -8,28 +8,26 @@ pub use page::sweep_page;
 use std::iter;
 
 use crate::format::{compact, counted, duration, grouped};
-use crate::sweep::{Edge, Outcome, Row};
-use crate::view;
+use crate::sweep::{Edge, Outcome, TrialRow};
 use crate::view::terminal::table::table;
 
 /// The table of a sweep: a line per setting, best first, and the importance of each key below.
 #[must_use]
 pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
     let keys = outcome.keys.iter().map(|key| format!(" | >{}", name(key))).collect::<String>();
-    let headings = format!("TRIAL{keys} | >PARAMS | >MS/STEP | >STEPS | >AFTER | >BITS/BYTE");
-    let row = |row: &Row| {
+    let headings = format!("TRIAL{keys} | >PARAMS | >MS/STEP | >STEPS | >BITS/BYTE");
+    let row = |row: &TrialRow| {
         let trial = if row.trial == 0 { "0, base".to_owned() } else { row.trial.to_string() };
         let numbers = [
             row.parameters.map(compact).unwrap_or_default(),
             row.step_ms.map(|ms| format!("{ms:.1}")).unwrap_or_default(),
             row.step.map(|step| grouped(step as u64)).unwrap_or_default(),
-            after(outcome, row),
-            loss(outcome, row),
+            loss(row),
         ];
         iter::once(trial).chain(row.values.iter().cloned()).chain(numbers).collect::<Vec<_>>()
     };
     let mut text = table(&headings, &outcome.trials.iter().map(row).collect::<Vec<_>>(), n_columns);
-    let reason = |row: &Row| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
+    let reason = |row: &TrialRow| Some(format!("trial {}: {}\n", row.trial, row.reason.as_ref()?));
     let reasons: String = outcome.trials.iter().filter_map(reason).collect();
     if !reasons.is_empty() {
         text += &format!("\n{reasons}");
@@ -37,7 +35,7 @@ pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
     let known = outcome.importance.iter().filter(|importance| importance.share.is_some());
     let lines: String = known.map(|it| format!("{:>7}  {}\n", it.percent(), it.key)).collect();
     if !lines.is_empty() {
-        text += &format!("\nIMPORTANCE, by the ranks after {}\n{lines}", duration(outcome.rungs_s[0]));
+        text += &format!("\nIMPORTANCE, by the ranks after {}\n{lines}", duration(outcome.plan.full_s));
     }
     let remarks = remarks(outcome);
     if !remarks.is_empty() {
@@ -46,25 +44,21 @@ pub fn sweep_table(outcome: &Outcome, n_columns: usize) -> String {
     text
 }
 
-/// What a reader of the results has to know: how the best setting and the base config compare at one time, how much is
-/// chance, and where to search next.
+/// How the best setting and the base config compare, how much is chance, and where to search next.
 fn remarks(outcome: &Outcome) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some(best) = outcome.best() else { return remarks };
-    if let Some((base_row, rung, base)) = outcome.base().and_then(|row| Some((row, row.rung?, *row.rungs.last()?)))
-        && let Some(at_that_time) = best.rungs.get(rung).filter(|_| best.trial != 0)
-    {
-        let after = duration(outcome.rungs_s[rung]);
-        // At the end both numbers of steps are known; fewer are of a base config that broke off.
-        let [of_best, of_base] = [best, base_row].map(|row| match row.step.filter(|_| best.rung == Some(rung)) {
-            Some(step) => format!(", in {}", counted(step as u64, "step")),
-            None => String::new(),
-        });
+    if let Some(base) = outcome.base().filter(|base| base.trial != best.trial && base.bits_per_byte.is_some()) {
+        let result =
+            |row: &TrialRow| format!("{}, in {}", loss(row), counted(row.step.unwrap_or_default() as u64, "step"));
+        let after = duration(outcome.plan.full_s);
         remarks.push(format!(
-            "After {after} the best setting had {at_that_time:.4}{of_best}, and the base config {base:.4}{of_base}."
+            "After {after} the best setting had {}, and the base config {}.",
+            result(best),
+            result(base)
         ));
     }
-    let spread = |row: &Row| row.seeds.map(|[low, high]| high - low);
+    let spread = |row: &TrialRow| row.seeds.map(|[low, high]| high - low);
     match outcome.trials.iter().filter_map(spread).reduce(f64::max) {
         Some(most) => remarks.push(format!("Seeds of one setting differ by up to {most:.4}.")),
         None => remarks.push("One seed each: --seeds 3 shows which differences are chance.".to_owned()),
@@ -90,20 +84,15 @@ fn name(key: &str) -> &str {
 }
 
 /// The values of a setting, such as `mlp=swiglu learning_rate=0.003`; the base config is marked.
-fn values(outcome: &Outcome, row: &Row) -> String {
+fn values(outcome: &Outcome, row: &TrialRow) -> String {
     let pairs = outcome.keys.iter().zip(&row.values).map(|(key, value)| format!("{}={value}", name(key)));
     let base = (row.trial == 0).then(|| "base:".to_owned());
     base.into_iter().chain(pairs).collect::<Vec<_>>().join(" ")
 }
 
-fn after(outcome: &Outcome, row: &Row) -> String {
-    row.rung.map(|rung| duration(outcome.rungs_s[rung])).unwrap_or_default()
-}
-
-/// The bits per byte; those of an early rung are an estimate.
-fn loss(outcome: &Outcome, row: &Row) -> String {
-    let is_estimate = row.rung.is_some_and(|rung| rung + 1 < outcome.course.n_rungs);
-    row.bits_per_byte.map(|loss| view::loss(loss, is_estimate)).unwrap_or_default()
+/// The bits per byte; empty without a result.
+fn loss(row: &TrialRow) -> String {
+    row.bits_per_byte.map(|loss| format!("{loss:.4}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -111,34 +100,28 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::sweep::{Course, Group, Importance, NextRange};
+    use crate::sweep::{Group, Importance, NextRange, SweepPlan};
 
     fn outcome() -> Outcome {
-        let row = |trial: usize, mlp: &str, rung: Option<usize>, loss: Option<f64>, reason: Option<&str>| Row {
+        let row = |trial: usize, mlp: &str, loss: Option<f64>, reason: Option<&str>| TrialRow {
             trial,
             values: vec![mlp.to_owned(), "0.001".to_owned()],
             run: format!("runs/trial-{trial:03}").into(),
             parameters: Some(804_096),
             step_ms: Some(31.25),
-            rung,
-            step: rung.map(|rung| [100, 300][rung]),
+            step: loss.map(|_| 300),
             bits_per_byte: loss,
-            rungs: match (rung, loss) {
-                (Some(rung), Some(loss)) => [&[1.625, 1.5][..rung], &[loss]].concat(),
-                _ => Vec::new(),
-            },
             seeds: None,
             reason: reason.map(str::to_owned),
         };
         Outcome {
             sweep_dir: "sweeps/<my>".into(),
             keys: vec!["model.mlp".to_owned(), "optimizer.learning_rate".to_owned()],
-            course: Course { base_s: 120.0, full_s: 120.0, n_settings: 3, n_rungs: 2, n_seeds: 1, jobs: 1 },
-            rungs_s: vec![40.0, 120.0],
+            plan: SweepPlan { base_s: 120.0, full_s: 120.0, n_settings: 3, n_seeds: 1, jobs: 1 },
             trials: vec![
-                row(2, "swiglu", Some(1), Some(1.5), None),
-                row(0, "gelu", Some(1), Some(1.75), None),
-                row(1, "<b>", None, None, Some("the loss of step 7 is NaN")),
+                row(2, "swiglu", Some(1.5), None),
+                row(0, "gelu", Some(1.75), None),
+                row(1, "<b>", None, Some("the loss of step 7 is NaN")),
             ],
             importance: vec![Importance {
                 key: "model.mlp".to_owned(),
@@ -156,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn the_table_ranks_settings_and_keys() {
+    fn table_ranks_settings_and_keys() {
         assert_snapshot!(sweep_table(&outcome(), 100), @r#"
-        TRIAL       mlp  learning_rate  PARAMS  MS/STEP  STEPS      AFTER  BITS/BYTE
-        2        swiglu          0.001    804K     31.2    300  2 min 0 s     1.5000
-        0, base    gelu          0.001    804K     31.2    300  2 min 0 s     1.7500
+        TRIAL       mlp  learning_rate  PARAMS  MS/STEP  STEPS  BITS/BYTE
+        2        swiglu          0.001    804K     31.2    300     1.5000
+        0, base    gelu          0.001    804K     31.2    300     1.7500
         1           <b>          0.001    804K     31.2
 
         trial 1: the loss of step 7 is NaN
 
-        IMPORTANCE, by the ranks after 40.0 s
+        IMPORTANCE, by the ranks after 2 min 0 s
          62.5 %  model.mlp
 
         After 2 min 0 s the best setting had 1.5000, in 300 steps, and the base config 1.7500, in 300 steps.
@@ -175,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_curves_and_no_markup_from_elsewhere() {
+    fn page_shows_curves_and_escapes_values() {
         let curves = [vec![(40.0, 1.9), (120.0, 1.5)], vec![(40.0, 1.75)], Vec::new()];
         let html = sweep_page(&outcome(), &curves);
         assert!(!html.contains("<b>") && !html.contains("NaN\""), "{html}");

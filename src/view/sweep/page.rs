@@ -1,7 +1,7 @@
 //! The page of a sweep.
 
-use super::{after, figures, loss, remarks, values};
-use crate::format::{grouped, milliseconds, percent, whole};
+use super::{figures, loss, remarks, values};
+use crate::format::{duration, grouped, milliseconds, percent, whole};
 use crate::sweep::{Importance, Outcome};
 use crate::view::svg::plot::{self, N_SERIES};
 use crate::view::{self, Chart, Fragment, PLAIN, SECONDS, Series, escape, page};
@@ -11,7 +11,7 @@ const SCRIPT: &str = include_str!("../assets/sweep.js");
 
 /// The page of a sweep. `curves` has those of the trials, in order: seconds of training, and bits per byte.
 pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
-    let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(outcome, best)));
+    let best = outcome.best().map(|best| format!("{}: {} bits per byte", values(outcome, best), loss(best)));
     let lead = format!(
         "{} settings of {}. {}",
         outcome.trials.len(),
@@ -77,21 +77,20 @@ fn settings(outcome: &Outcome) -> String {
         let seeds = row.seeds.map(|[low, high]| format!("<small>{low:.4} to {high:.4}</small>")).unwrap_or_default();
         let reason = row.reason.as_ref().map(|why| format!("<small>{}</small>", escape(why))).unwrap_or_default();
         format!(
-            "<tr><th>{}</th>{values}<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{seeds}{reason}</td></tr>\n",
+            "<tr><th>{}</th>{values}<td>{}</td><td>{}</td><td>{}</td><td>{}{seeds}{reason}</td></tr>\n",
             if row.trial == 0 { "0, base".to_owned() } else { row.trial.to_string() },
             row.parameters.map(grouped).unwrap_or_default(),
             row.step_ms.map(milliseconds).unwrap_or_default(),
             row.step.map(|step| grouped(step as u64)).unwrap_or_default(),
-            after(outcome, row),
-            loss(outcome, row),
+            loss(row),
         )
     });
     format!(
-        "<p>Ranked by validation loss in bits per byte after the same time of training steps; those that were trained \
-         for longer come first. ~ marks an estimate, as during every run.</p>\n\
+        "<p>Ranked by validation loss in bits per byte after {} of training steps.</p>\n\
          <div class=\"wide-table\" role=\"region\" aria-label=\"The settings\" tabindex=\"0\"><table>\n\
-         <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>after</th><th>bits per byte</th>\
-         </tr>\n{}</table></div>\n",
+         <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>bits per byte</th></tr>\n\
+         {}</table></div>\n",
+        duration(outcome.plan.full_s),
         rows.collect::<String>()
     )
 }
@@ -111,9 +110,9 @@ fn importance(keys: &[Importance]) -> String {
         )
     });
     format!(
-        "<p>The share of the variance of the ranks in the first rung that the values of a key explain, beyond what \
+        "<p>The share of the variance of the ranks that the values of a key explain, beyond what \
          chance would (the effect size of Kruskal and Wallis's test). Settings that failed rank last. To the right, the \
-         mean bits per byte of each group of values there, and the number of its settings.</p>\n\
+         mean bits per byte of each group of values, and the number of its settings.</p>\n\
          <div class=\"wide-table\" role=\"region\" aria-label=\"The importance of keys\" tabindex=\"0\"><table>\n\
          <tr><th>key</th><th>share</th><th class=\"scale\"><span>0</span><span>50</span><span>100 %</span></th>\
          <th>values</th></tr>\n{}</table></div>\n",

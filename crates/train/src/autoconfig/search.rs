@@ -6,9 +6,8 @@ use crate::config::{Config, TokenizerKind};
 /// it was requested.
 ///
 /// The model family stays, so that other programs can read the result; sizes vary within the available time, in which a
-/// larger model makes fewer steps. Settings that matter only late in a run do not vary: the first rungs would choose
-/// the final learning rate by chance, and would always choose less dropout, with which runs start better even where
-/// they end worse.
+/// larger model makes fewer steps. Settings that matter only late in a run do not vary: short runs would choose the final
+/// learning rate by chance, and would always choose less dropout, with which runs start better even where they end worse.
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;
@@ -48,7 +47,7 @@ mod tests {
     use crate::sweep::Dimension;
 
     #[test]
-    fn every_dimension_can_be_read() {
+    fn search_space_parses_for_shipped_configs() {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         let load = |path: &Path| Config::load(path, &[]).unwrap();
         for file in std::fs::read_dir(&configs).unwrap() {

@@ -3,7 +3,7 @@
 
 use toml::Value;
 
-use super::pace::{steps_within, whole_steps};
+use super::equal_time::{steps_within, whole_steps};
 use super::{Dimension, IsolatedStepTimes, Outcome, Request, overrides};
 use crate::autoconfig;
 use crate::config::Config;
@@ -47,20 +47,14 @@ pub(super) fn toml(
 
 /// The results of the best setting in a sentence.
 fn results(outcome: &Outcome) -> String {
-    let Some((best, rung)) = outcome.best().and_then(|best| Some((best, best.rung?))) else { return String::new() };
-    let number = |loss: Option<f64>| loss.map_or_else(|| "none".to_owned(), |loss| format!("{loss:.4}"));
-    let mut text = format!(
-        "After {} of training steps its validation loss is {} bits per byte",
-        duration(outcome.rungs_s[rung]),
-        number(best.bits_per_byte)
-    );
-    match outcome.base().and_then(|base| Some((base, base.rung?))) {
-        Some((base, _)) if base.trial == best.trial => text += "; it is the base config itself.",
-        Some((base, rung)) => {
-            let after = duration(outcome.rungs_s[rung]);
-            let loss = number(base.bits_per_byte);
-            text.extend(["; the base config's is ", &loss, " after ", &after, "."]);
-        }
+    let Some((best, loss)) = outcome.best().and_then(|best| Some((best, best.bits_per_byte?))) else {
+        return String::new();
+    };
+    let after = duration(outcome.plan.full_s);
+    let mut text = format!("After {after} of training steps its validation loss is {loss:.4} bits per byte");
+    match outcome.base().and_then(|base| Some((base.trial, base.bits_per_byte?))) {
+        Some((base, _)) if base == best.trial => text += "; it is the base config itself.",
+        Some((_, loss)) => text += &format!("; the base config's is {loss:.4}."),
         None => text.push('.'),
     }
     text
@@ -83,7 +77,7 @@ fn changes(
         let why = importance.map_or_else(String::new, |importance| {
             let groups: Vec<String> = importance.groups.iter().map(super::Group::label).collect();
             format!(
-                "Chosen by the sweep. Importance {}; bits per byte in the first rung, and how many runs: {}.",
+                "Chosen by the sweep. Importance {}; bits per byte, and how many settings: {}.",
                 importance.percent(),
                 groups.join(", ")
             )

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Course, Request, SweepError};
+use super::{Request, SweepError, SweepPlan};
 use crate::run::log::{LogFile, cut_torn_line, read_lines};
 use crate::run::{Lock, RunDir};
 use tinderbox_model::disk::write_atomically;
@@ -14,23 +14,21 @@ use tinderbox_model::disk::write_atomically;
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";
 
-/// An event in the log of a sweep. Trials count from 0, the base config; seeds and rungs from 0.
+/// An event in the log of a sweep. Trials count from 0, the base config; seeds from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Entry {
     /// The base config was measured, and the dimensions of the sweep were fixed.
-    Planned(Course),
-    /// A setting was checked and its steps were measured; its run through all rungs has `max_steps`.
+    Planned(SweepPlan),
+    /// A setting was checked and its steps were measured; its runs have `max_steps`.
     Prepared { trial: usize, parameters: u64, step_ms: f64, max_steps: usize },
     /// A setting cannot be trained, or not within the limits.
     LeftOut { trial: usize, reason: String },
-    /// A run reached a rung. Before the last rung its loss is an estimate.
-    Reached { trial: usize, seed: usize, rung: usize, step: usize, bits_per_byte: f64 },
-    /// A run ended before it reached a rung.
-    Failed { trial: usize, seed: usize, rung: usize, reason: String },
-    /// A warning about the sweep.
-    Caution { text: String },
+    /// A run ended with this loss over the whole validation split.
+    Reached { trial: usize, seed: usize, step: usize, bits_per_byte: f64 },
+    /// A run ended without a result.
+    Failed { trial: usize, seed: usize, reason: String },
     /// The steps of the base config and of the best setting were measured with nothing else training.
     Alone { trial: usize, base_ms: f64, step_ms: f64 },
 }
@@ -73,7 +71,7 @@ impl Folder {
             }
             None => {}
         }
-        let json = serde_json::to_vec_pretty(request).expect("plain data");
+        let json = serde_json::to_vec_pretty(request).expect("plain data serializes");
         write_atomically(&path, &json).map_err(|error| SweepError::File(path, error))?;
         let path = root.join(LOG);
         cut_torn_line(&path)?; // or the next entry would be appended to it
@@ -111,7 +109,7 @@ fn has_entries(root: &Path) -> bool {
 fn remove_runs(root: &Path) -> Result<(), SweepError> {
     let entries = read_lines::<Entry>(&root.join(LOG))?.lines;
     let n_seeds = entries.iter().find_map(|entry| match entry {
-        Entry::Planned(course) => Some(course.n_seeds),
+        Entry::Planned(plan) => Some(plan.n_seeds),
         _ => None,
     });
     let trials = entries.iter().filter_map(|entry| match entry {
@@ -139,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_is_forgotten_and_another_sweep_is_refused() {
+    fn torn_log_line_is_dropped_and_other_sweep_refused() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("a");
         let request = Request { space: vec!["model.bias=true,false".to_owned()], ..Request::default() };
@@ -173,10 +171,10 @@ mod tests {
         let other = Request { n_seeds: 3, ..request.clone() };
         let error = Folder::open(&root, &other, false).unwrap_err().to_string();
         assert!(error.contains("--seeds"), "{error}");
-        let course = Course { base_s: 1.0, full_s: 1.0, n_settings: 2, n_rungs: 1, n_seeds: 2, jobs: 1 };
+        let plan = SweepPlan { base_s: 1.0, full_s: 1.0, n_settings: 2, n_seeds: 2, jobs: 1 };
         let prepared = Entry::Prepared { trial: 1, parameters: 1, step_ms: 1.0, max_steps: 1 };
         let mut folder = Folder::open(&root, &request, false).unwrap().0;
-        folder.append(&Entry::Planned(course)).unwrap();
+        folder.append(&Entry::Planned(plan)).unwrap();
         folder.append(&prepared).unwrap();
         drop(folder);
         let names = ["trial-001", "trial-001-seed-1", "trial-000", "trial-001-seed-2", "trial-notes", "mine"];

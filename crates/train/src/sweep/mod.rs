@@ -1,46 +1,44 @@
-//! Sweeps: finds the settings that suit a text by training many short runs and continuing the best.
+//! Sweeps: finds the settings that suit a text by training many short runs for equal time.
 //!
 //! Runs train inside this process, which has read the text and opened the device once. A panic ends only its run.
 //! Running out of memory would end the process, so `plan` checks first that each run fits; resuming afterwards is the
 //! same as after any other kill: everything that a decision depends on is logged before it is used.
 
 mod best;
-mod course;
+mod equal_time;
 mod log;
 mod outcome;
-mod pace;
 mod results;
 mod space;
+mod sweep_plan;
 mod trial;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-pub use course::{Course, Method};
 pub use log::Entry;
-pub use outcome::{Group, Importance, Outcome, Row};
+pub use outcome::{Group, Importance, Outcome, TrialRow};
 pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
+pub use sweep_plan::{Method, SweepPlan};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
+use crate::format::{duration, first_line, grouped, size};
+use crate::measure::Machine;
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
-use course::CourseInputs;
+use equal_time::{steps_within, whole_steps};
 use log::Folder;
-use pace::{step_of_rung, steps_within, whole_steps};
 use results::{IsolatedStepTimes, Prepared, Results, mean};
+use sweep_plan::PlanInputs;
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
-use tinderbox_model::disk::remove_left_over;
-use tinderbox_model::format::{counted, duration, first_line, grouped, size};
-use tinderbox_model::measure::Machine;
-use trial::Reached;
 
 /// The page, in the folder of the sweep.
 pub const PAGE: &str = "sweep.html";
@@ -49,11 +47,8 @@ pub const BEST: &str = "best.toml";
 /// The run directories, in the same folder.
 const RUNS: &str = "runs";
 
-/// The number of evaluations of a run that is compared only at its end.
+/// The number of evaluations of a run.
 const EVALUATIONS: usize = 8;
-
-/// Fewer steps than this before the first comparison are worth a warning.
-const FEW_STEPS: usize = 20;
 
 /// The speedup that two parallel runs need over one run after the other; a smaller one is noise.
 const GAIN: f64 = 1.05;
@@ -73,7 +68,7 @@ pub struct Request {
     pub method: Method,
     /// The time limit for all training steps together, in seconds.
     pub budget_s: f64,
-    /// The number of seeds per setting in the last rung, at least 1.
+    /// The number of seeds per setting, at least 1.
     pub n_seeds: usize,
     /// The most parameters of a model; `None` if only memory limits them.
     pub max_parameters: Option<u64>,
@@ -123,12 +118,17 @@ pub enum SweepError {
     Train(#[from] TrainError),
     #[error("the base config cannot be trained: {0}\n  hint: `tinderbox plan` says more")]
     Base(String),
+    #[error(
+        "--method halving and asha are gone: they found nothing better than other searches\n  hint: use --method random, \
+         which trains every setting for the same time"
+    )]
+    Halving,
     #[error("a grid takes lists only\n  hint: list the values of every key, or use --method random")]
     GridOfRanges,
     #[error("none of the settings can be trained: {0}\n  hint: try one of them with `tinderbox plan`")]
     NothingLeft(String),
     #[error(
-        "`{0}` holds another sweep, which differs in: {1}\n  hint: repeat its command to go on with it, choose another \
+        "`{0}` holds another sweep, which differs in: {1}\n  hint: repeat its command to resume it, choose another \
          folder with --sweep-dir, or replace it with --overwrite"
     )]
     Other(PathBuf, String),
@@ -155,6 +155,9 @@ pub fn run(
     observer: &(dyn Fn(&Entry) + Sync),
     interrupter: &Interrupter,
 ) -> Result<Outcome, SweepError> {
+    if request.method == Method::Halving {
+        return Err(SweepError::Halving);
+    }
     let space = request.space.iter().map(|text| Dimension::parse(text)).collect::<Result<Vec<_>, _>>()?;
     if request.method == Method::Grid && space::n_settings(&space).is_none() {
         return Err(SweepError::GridOfRanges);
@@ -162,30 +165,27 @@ pub fn run(
     let base = load(request, &[], &[])?;
     let device = device::open(&base.train.device.parse()?)?;
     let (folder, entries) = Folder::open(root, request, overwrite)?;
-    let state = State { folder, results: Results::default() };
-    let sweep =
-        Sweep { request, root, space: &space, base: &base, device, observer, interrupter, state: Mutex::new(state) };
+    let logged = Mutex::new(Logged { folder, results: Results::default() });
+    let sweep = Sweep { request, root, space: &space, base: &base, device, observer, interrupter, logged };
     for entry in entries {
-        sweep.state().results.add(entry);
+        sweep.logged().results.add(entry);
     }
-    let (course, settings) = sweep.course()?;
-    sweep.prepare_all(&course, &settings)?;
-    for rung in 0..course.n_rungs {
-        sweep.train_rung(&course, &settings, rung)?;
-    }
-    let mut outcome = Outcome::new(root, &space, &settings, &course, &sweep.state().results);
+    let (plan, settings) = sweep.plan()?;
+    sweep.prepare_all(&plan, &settings)?;
+    sweep.train_all(&plan, &settings)?;
+    let mut outcome = Outcome::new(root, &space, &settings, &plan, &sweep.logged().results);
     outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
     outcome.write(root)?;
-    // What was half written when the process was killed, also in runs that did not go on.
+    // Files that were half written when the process was killed.
     remove_left_over(root);
-    let runs = (0..settings.len()).flat_map(|trial| (0..course.n_seeds).map(move |seed| run_name(trial, seed)));
+    let runs = (0..settings.len()).flat_map(|trial| (0..plan.n_seeds).map(move |seed| run_name(trial, seed)));
     for run in runs {
         remove_left_over(&root.join(run));
     }
     Ok(outcome)
 }
 
-/// The request in the folder of a sweep; `None` if there is none that can be read.
+/// The request in the folder of a sweep; `None` if it is missing or unreadable.
 #[must_use]
 pub fn earlier(root: &Path) -> Option<Request> {
     log::request(root)
@@ -208,7 +208,7 @@ fn run_name(trial: usize, seed: usize) -> PathBuf {
     Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
 }
 
-/// What a run of a config takes.
+/// The cost of a run.
 struct Cost {
     parameters: u64,
     /// The peak memory in bytes; of a fine-tuning 0 until it is measured.
@@ -217,7 +217,7 @@ struct Cost {
     /// `None` if it was not measured.
     step_ms: Option<f64>,
     has_text: bool,
-    /// The first warning or note, which says what is wrong if it cannot be trained.
+    /// The first warning or note: the reason, if the run cannot be trained.
     warning: Option<String>,
 }
 
@@ -246,7 +246,7 @@ impl Cost {
     }
 }
 
-struct State {
+struct Logged {
     folder: Folder,
     results: Results,
 }
@@ -259,44 +259,41 @@ struct Sweep<'a> {
     device: OpenDevice,
     observer: &'a (dyn Fn(&Entry) + Sync),
     interrupter: &'a Interrupter,
-    state: Mutex<State>,
+    logged: Mutex<Logged>,
 }
 
 impl Sweep<'_> {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while it holds the log")
+    fn logged(&self) -> MutexGuard<'_, Logged> {
+        self.logged.lock().expect("no thread panics while it holds the log")
     }
 
     /// Logs an entry before anything acts on it.
     fn note(&self, entry: Entry) -> Result<(), SweepError> {
-        let mut state = self.state();
-        state.folder.append(&entry)?;
+        let mut logged = self.logged();
+        logged.folder.append(&entry)?;
         (self.observer)(&entry);
-        state.results.add(entry);
+        logged.results.add(entry);
         Ok(())
     }
 
-    /// The course of the sweep and its settings, the base config's first.
-    fn course(&self) -> Result<(Course, Vec<Setting>), SweepError> {
-        let known = self.state().results.course;
-        let table = Table::try_from(self.base).expect("a config can be written as TOML");
+    /// The plan of the sweep and its settings, the base config's first.
+    fn plan(&self) -> Result<(SweepPlan, Vec<Setting>), SweepError> {
+        let table = Table::try_from(self.base).expect("configs serialize to TOML");
         let value = |dimension: &Dimension| {
-            let (section, key) = dimension.key.path.split_once('.').expect("a known key");
+            let (section, key) = dimension.key.path.split_once('.').expect("keys are written section.key");
             table[section].get(key).cloned().unwrap_or_else(|| Value::String("none".to_owned()))
         };
         let base: Setting = self.space.iter().map(value).collect();
         let draw = |n| space::draw(self.space, base.clone(), n, self.base.train.seed);
         let n_settings = space::n_settings(self.space).map(|n| n.saturating_add(1));
-        let n_possible = n_settings.map(|n| if n <= course::MOST_SETTINGS { draw(n).len() } else { n });
-        if known.is_none() {
-            self.plan_course(n_possible)?;
-        }
-        let course = self.state().results.course.expect("it was planned");
-        Ok((course, draw(course.n_settings)))
+        let n_possible = n_settings.map(|n| if n <= sweep_plan::MOST_SETTINGS { draw(n).len() } else { n });
+        let known = self.logged().results.plan;
+        let plan = known.map_or_else(|| self.new_plan(n_possible), Ok)?;
+        Ok((plan, draw(plan.n_settings)))
     }
 
     /// Measures the base config, alone and with a second run in parallel, and plans with the faster option.
-    fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
+    fn new_plan(&self, n_possible: Option<usize>) -> Result<SweepPlan, SweepError> {
         let base = self.measured(self.base, 1)?;
         let Cost { step_ms: Some(alone_ms), has_text: true, .. } = base else {
             return Err(SweepError::Base(base.warning.unwrap_or_default()));
@@ -309,17 +306,16 @@ impl Sweep<'_> {
                 (jobs, step_ms) = (2, beside_ms);
             }
         }
-        let base_steps = self.base.train.max_steps;
-        let course = Course::plan(CourseInputs {
+        let plan = SweepPlan::new(PlanInputs {
             method: self.request.method,
             budget_s: self.request.budget_s,
-            base_s: whole_steps(self.base, base_steps) * step_ms / 1e3,
-            base_steps,
+            base_s: whole_steps(self.base, self.base.train.max_steps) * step_ms / 1e3,
             n_possible,
             n_seeds: self.request.n_seeds.max(1),
             jobs,
         });
-        self.note(Entry::Planned(course))
+        self.note(Entry::Planned(plan))?;
+        Ok(plan)
     }
 
     /// The cost of a config, with the mean step time of `jobs` parallel runs.
@@ -328,64 +324,42 @@ impl Sweep<'_> {
         let costs = side_by_side(jobs, || Cost::of(&config, &self.device, true));
         let costs = costs.into_iter().collect::<Result<Vec<_>, _>>()?;
         let step_ms: Option<Vec<f64>> = costs.iter().map(|cost| cost.step_ms).collect();
-        let first = costs.into_iter().next().expect("at least one");
+        let first = costs.into_iter().next().expect("at least one job ran");
         Ok(Cost { step_ms: step_ms.map(|step_ms| mean(&step_ms)), ..first })
     }
 
     /// Checks every setting, and measures those that differ in keys that affect the step time.
-    fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
+    fn prepare_all(&self, plan: &SweepPlan, settings: &[Setting]) -> Result<(), SweepError> {
         let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
-        speeds.insert(speed_key(self.base), course.base_s * 1e3 / whole_steps(self.base, self.base.train.max_steps));
+        speeds.insert(speed_key(self.base), plan.base_s * 1e3 / whole_steps(self.base, self.base.train.max_steps));
         let mut runs: BTreeMap<String, usize> = BTreeMap::new();
         for (trial, setting) in settings.iter().enumerate() {
             if self.interrupter.should_stop() {
                 return Err(SweepError::Interrupted);
             }
             let config = self.config_of(trial, setting).and_then(|config| {
-                let first = *runs.entry(pace::effective(&config).to_toml()).or_insert(trial);
+                let first = *runs.entry(equal_time::effective(&config).to_toml()).or_insert(trial);
                 match first == trial {
                     true => Ok(config),
                     false => Err(format!("it makes the same run as trial {first}")),
                 }
             });
-            if !self.state().results.trials.contains_key(&trial) {
+            if !self.logged().results.trials.contains_key(&trial) {
                 let entry = match &config {
                     Err(reason) => Err(reason.clone()),
-                    Ok(config) => self.prepare(course, trial, config, &speeds)?,
+                    Ok(config) => self.prepare(plan, trial, config, &speeds)?,
                 };
                 self.note(entry.unwrap_or_else(|reason| Entry::LeftOut { trial, reason }))?;
             }
-            if let (Ok(config), Ok(prepared)) = (&config, &self.state().results.trials[&trial]) {
+            if let (Ok(config), Ok(prepared)) = (&config, &self.logged().results.trials[&trial]) {
                 speeds.insert(speed_key(config), prepared.step_ms);
             }
         }
-        if self.state().results.in_rung(0).is_empty() {
-            let base = self.state().results.trials[&0].clone();
+        if self.logged().results.trainable().is_empty() {
+            let base = self.logged().results.trials[&0].clone();
             return Err(SweepError::NothingLeft(base.err().unwrap_or_default()));
         }
-        self.warn_of_few_steps(course, settings)
-    }
-
-    /// Warns if the first comparison comes after so few steps that it says little about the end.
-    fn warn_of_few_steps(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
-        let steps = |trial: usize| {
-            let max_steps = self.state().results.trials[&trial].as_ref().ok()?.max_steps;
-            let mut config = self.config_of(trial, &settings[trial]).ok()?;
-            config.train.max_steps = max_steps;
-            Some(step_of_rung(course, &config, 0))
-        };
-        let trials = self.state().results.in_rung(0);
-        let fewest = trials.iter().filter_map(|trial| steps(*trial)).min().unwrap_or(usize::MAX);
-        if course.n_rungs == 1 || fewest >= FEW_STEPS || self.state().results.is_cautioned {
-            return Ok(());
-        }
-        self.note(Entry::Caution {
-            text: format!(
-                "the first rung compares settings after {}, which says little about the end of a run\n  hint: a \
-                 larger --budget, fewer keys in --space, or --method random",
-                counted(fewest as u64, "step")
-            ),
-        })
+        Ok(())
     }
 
     fn config_of(&self, trial: usize, setting: &[Value]) -> Result<Config, String> {
@@ -399,7 +373,7 @@ impl Sweep<'_> {
     /// Checks a setting against the limits; the inner result is its log entry, or the reason why it is left out.
     fn prepare(
         &self,
-        course: &Course,
+        plan: &SweepPlan,
         trial: usize,
         config: &Config,
         speeds: &BTreeMap<String, f64>,
@@ -414,51 +388,40 @@ impl Sweep<'_> {
         if let Some(most) = self.request.max_parameters.filter(|most| parameters > *most) {
             return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
         }
-        let needed = cost.peak * course.jobs as u64;
+        let needed = cost.peak * plan.jobs as u64;
         if let Some(machine) = cost.machine.filter(|machine| needed > machine.available) {
             let available = size(machine.available);
             return Ok(Err(format!("it needs {} of memory, and {available} are available", size(needed))));
         }
         let step_ms = match known_ms {
             Some(step_ms) => Some(step_ms),
-            None => self.measured(config, course.jobs)?.step_ms,
+            None => self.measured(config, plan.jobs)?.step_ms,
         };
         let Some(step_ms) = step_ms else {
             return Ok(Err(cost.warning.unwrap_or_default()));
         };
-        let max_steps = steps_within(config, course.full_s, step_ms);
-        let mut whole = config.clone();
-        whole.train.max_steps = max_steps;
-        if step_of_rung(course, &whole, 0) == 0 {
-            let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
+        let max_steps = steps_within(config, plan.full_s, step_ms);
+        if max_steps == 0 {
+            let (step, all) = (duration(step_ms / 1e3), duration(plan.full_s));
             return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));
         }
         Ok(Ok(Entry::Prepared { trial, parameters, step_ms, max_steps }))
     }
 
-    /// Trains all runs of a rung up to its end, and removes the checkpoints of those that ended in the previous one.
-    fn train_rung(&self, course: &Course, settings: &[Setting], rung: usize) -> Result<(), SweepError> {
-        let (trials, out) = {
-            let results = &self.state().results;
-            let trials = results.in_rung(rung);
-            let before = if rung == 0 { Vec::new() } else { results.in_rung(rung - 1) };
-            let out: Vec<usize> = before.into_iter().filter(|trial| !trials.contains(trial)).collect();
-            (trials, out)
+    /// Trains all runs without a result.
+    fn train_all(&self, plan: &SweepPlan, settings: &[Setting]) -> Result<(), SweepError> {
+        let runs: Vec<(usize, usize)> = {
+            let results = &self.logged().results;
+            let runs =
+                results.trainable().into_iter().flat_map(|trial| (0..plan.n_seeds).map(move |seed| (trial, seed)));
+            runs.filter(|run| !results.reached.contains_key(run)).collect()
         };
-        for trial in out {
-            trial::forget(&self.root.join(run_name(trial, 0)))?;
-        }
-        let n_seeds = if rung + 1 == course.n_rungs { course.n_seeds } else { 1 };
-        let pairs = trials.iter().flat_map(|trial| (0..n_seeds).map(|seed| (*trial, seed)));
-        let is_new =
-            |(trial, seed): &(usize, usize)| !self.state().results.reached.contains_key(&(*trial, rung, *seed));
-        let pairs: Vec<(usize, usize)> = pairs.filter(is_new).collect();
         let next = AtomicUsize::new(0);
-        let results = side_by_side(course.jobs, || -> Result<(), SweepError> {
-            while let Some((trial, seed)) = pairs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let entry = self.train_run(course, settings, rung, *trial, *seed);
+        let results = side_by_side(plan.jobs, || -> Result<(), SweepError> {
+            while let Some((trial, seed)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let entry = self.train_run(&settings[*trial], *trial, *seed);
                 if entry.is_err() {
-                    next.store(pairs.len(), Ordering::Relaxed); // parallel runs finish their rung
+                    next.store(runs.len(), Ordering::Relaxed); // the parallel run is the last
                 }
                 self.note(entry?)?;
             }
@@ -473,51 +436,37 @@ impl Sweep<'_> {
         let Some(trial) = outcome.best_trial else { return Ok(None) };
         let setting = if trial == 0 { &[] } else { &settings[trial][..] };
         let config = self.config_of(trial, setting).expect("it was trained");
-        if speed_key(&config) != speed_key(self.base) && !self.state().results.alone.contains_key(&trial) {
+        if speed_key(&config) != speed_key(self.base) && !self.logged().results.alone.contains_key(&trial) {
             let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.step_ms.unwrap_or_default());
             self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
         }
-        let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
+        let prepared = self.logged().results.trials[&trial].clone().expect("it was trained");
         let same = IsolatedStepTimes { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
-        let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
+        let alone = self.logged().results.alone.get(&trial).copied().unwrap_or(same);
         Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
     }
 
-    fn train_run(
-        &self,
-        course: &Course,
-        settings: &[Setting],
-        rung: usize,
-        trial: usize,
-        seed: usize,
-    ) -> Result<Entry, SweepError> {
-        let Some(Ok(Prepared { max_steps, .. })) = self.state().results.trials.get(&trial).cloned() else {
-            unreachable!("only what was prepared takes part in a rung");
+    fn train_run(&self, setting: &[Value], trial: usize, seed: usize) -> Result<Entry, SweepError> {
+        let Some(Ok(Prepared { max_steps, .. })) = self.logged().results.trials.get(&trial).cloned() else {
+            unreachable!("only prepared trials are trained");
         };
-        let config = self.config_of(trial, &settings[trial]).expect("it was checked when it was prepared");
-        let config = compared(config, self.base, course, max_steps, seed);
-        let step = step_of_rung(course, &config, rung);
+        let config = self.config_of(trial, setting).expect("it was checked when it was prepared");
+        let config = compared(config, self.base, max_steps, seed);
         let root = self.root.join(run_name(trial, seed));
-        Ok(match trial::train_to(step, &root, config, &self.device, self.interrupter)? {
-            Reached::Rung { bits_per_byte } => Entry::Reached { trial, seed, rung, step, bits_per_byte },
-            Reached::End(reason) => Entry::Failed { trial, seed, rung, reason },
+        Ok(match trial::train(&root, config, &self.device, self.interrupter)? {
+            Ok(bits_per_byte) => Entry::Reached { trial, seed, step: max_steps, bits_per_byte },
+            Err(reason) => Entry::Failed { trial, seed, reason },
         })
     }
 }
 
-/// The config of a run for comparison: as long as its time allows, and evaluated on as many tokens as the base config
-/// at every rung.
-fn compared(mut config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
+/// The config of a run for comparison: as long as its time allows, and evaluated on as many tokens as the base config.
+fn compared(config: Config, base: &Config, max_steps: usize, seed: usize) -> Config {
     let tokens = |config: &Config| config.train.batch_size * config.model.context_length;
-    config.train.max_steps = max_steps;
-    let eval_interval = match course.n_rungs {
-        1 => (max_steps / EVALUATIONS).max(1),
-        _ => pace::evaluation_interval(course, &config),
-    };
     let train = TrainConfig {
         seed: base.train.seed + seed as u64,
         max_steps,
-        eval_interval,
+        eval_interval: (max_steps / EVALUATIONS).max(1),
         eval_batches: (base.train.eval_batches * tokens(base)).div_ceil(tokens(&config)),
         checkpoint_interval: 0,
         keep_checkpoints: KeptCheckpoints::Latest(1),

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use toml::Value;
 
-use super::pace::whole_steps;
+use super::equal_time::whole_steps;
 use super::space::number;
-use super::{BEST, Course, Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
-use crate::run::{Curves, RunDir};
-use tinderbox_model::disk::write_atomically;
-use tinderbox_model::format::short;
+use super::{BEST, Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, SweepPlan, mean, run_name};
+use crate::format::short;
+use crate::run::{Curves, RunDir, write_atomically};
 
 /// The number of equal-sized groups that the values of a range are put into.
 const N_GROUPS: usize = 3;
@@ -27,16 +26,15 @@ pub struct Outcome {
     /// The keys that varied.
     pub keys: Vec<String>,
     /// The dimensions of the sweep.
-    pub course: Course,
-    /// Seconds of training steps at each comparison of runs.
-    pub rungs_s: Vec<f64>,
+    #[serde(rename = "course")]
+    pub plan: SweepPlan,
     /// Every setting, best first.
-    pub trials: Vec<Row>,
+    pub trials: Vec<TrialRow>,
     /// Every key, most important first; empty if there are too few results.
     pub importance: Vec<Importance>,
     /// Where to search next, by key; only for keys that take numbers.
     pub next: Vec<NextRange>,
-    /// The setting with the best result; `None` if no run reached a rung.
+    /// The setting with the best result; `None` if no run ended with one.
     pub best_trial: Option<usize>,
     /// The best setting as a config.
     #[serde(skip)]
@@ -45,7 +43,7 @@ pub struct Outcome {
 
 /// A setting and its results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct TrialRow {
     /// Its number; 0 is the base config.
     pub trial: usize,
     /// The values of the keys that varied.
@@ -56,23 +54,19 @@ pub struct Row {
     pub parameters: Option<u64>,
     /// The measured time of a step, in milliseconds.
     pub step_ms: Option<f64>,
-    /// The last rung reached, from 0.
-    pub rung: Option<usize>,
-    /// The number of steps at that rung.
+    /// The number of steps.
     pub step: Option<usize>,
-    /// Validation loss at that rung, bits per byte: the mean over its seeds. Before the last rung it is an estimate.
+    /// Validation loss after them, bits per byte: the mean over its seeds.
     pub bits_per_byte: Option<f64>,
-    /// The same at each rung that it reached, from the first on: there settings can be compared at equal time.
-    pub rungs: Vec<f64>,
     /// The lowest and the highest loss of its seeds.
     pub seeds: Option<[f64; 2]>,
-    /// The reason why it was left out, or ended before the next rung.
+    /// The reason why it was left out, or ended without a result.
     pub reason: Option<String>,
 }
 
 /// The share of the difference between settings that is due to one key.
 ///
-/// It is the share of the variance of the ranks in the first rung, at equal training time, that the groups of the key's
+/// It is the share of the variance of the ranks, at equal training time, that the groups of the key's
 /// values explain: `(H - k + 1) / (n - k)` with the Kruskal-Wallis H, k groups and n settings; 0 is what chance
 /// explains. Ranks, since one diverging setting would otherwise account for all of the variance; it just ranks last.
 /// Values of different keys may come together by chance, so that the same differences count for both: shares that add up
@@ -89,14 +83,14 @@ pub struct Importance {
     pub groups: Vec<Group>,
 }
 
-/// Values of a key, and their results in the first rung.
+/// Values of a key, and their results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
     /// The value, or the lowest and the highest.
     pub values: String,
     /// The number of settings with these values.
     pub n_trials: usize,
-    /// The mean over the settings that reached the first rung, bits per byte.
+    /// The mean over the settings with a result, bits per byte.
     pub bits_per_byte: Option<f64>,
 }
 
@@ -105,17 +99,15 @@ impl Outcome {
         root: &Path,
         space: &[Dimension],
         settings: &[Setting],
-        course: &Course,
+        plan: &SweepPlan,
         results: &Results,
     ) -> Self {
-        let mut trials: Vec<Row> = settings.iter().enumerate().map(|(at, it)| row(at, it, course, results)).collect();
-        // Settings trained longer come first, and untrained ones last.
-        let place = |row: &Row| row.rung.map_or(usize::MAX, |rung| course.n_rungs - rung);
-        let loss = |row: &Row| row.bits_per_byte.unwrap_or(f64::INFINITY);
-        trials.sort_by(|a, b| place(a).cmp(&place(b)).then(loss(a).total_cmp(&loss(b))).then(a.trial.cmp(&b.trial)));
-        let of_first = |trial: usize| Some(results.losses(trial, 0)?.map_or(f64::INFINITY, |runs| mean(&runs)));
+        let mut trials: Vec<TrialRow> = settings.iter().enumerate().map(|(at, it)| row(at, it, results)).collect();
+        let loss = |row: &TrialRow| row.bits_per_byte.unwrap_or(f64::INFINITY);
+        trials.sort_by(|a, b| loss(a).total_cmp(&loss(b)).then(a.trial.cmp(&b.trial)));
+        let loss = |trial: usize| Some(results.losses(trial)?.map_or(f64::INFINITY, |runs| mean(&runs)));
         let known: Vec<(&Setting, f64)> =
-            settings.iter().enumerate().filter_map(|(trial, setting)| Some((setting, of_first(trial)?))).collect();
+            settings.iter().enumerate().filter_map(|(trial, setting)| Some((setting, loss(trial)?))).collect();
         let of_key = |(at, dimension): (usize, &Dimension)| {
             let values: Vec<(&Value, f64)> = known.iter().map(|(setting, loss)| (&setting[at], *loss)).collect();
             importance(&dimension.key.path, values)
@@ -126,8 +118,7 @@ impl Outcome {
         let mut outcome = Self {
             sweep_dir: root.to_owned(),
             keys: space.iter().map(|dimension| dimension.key.path.clone()).collect(),
-            course: *course,
-            rungs_s: (0..course.n_rungs).map(|rung| course.seconds_of(rung)).collect(),
+            plan: *plan,
             best_trial: None,
             best_toml: None,
             next: Vec::new(),
@@ -142,12 +133,12 @@ impl Outcome {
     }
 
     /// The best row.
-    pub fn best(&self) -> Option<&Row> {
-        self.trials.first().filter(|row| row.rung.is_some())
+    pub fn best(&self) -> Option<&TrialRow> {
+        self.trials.first().filter(|row| row.bits_per_byte.is_some())
     }
 
     /// The row of the base config.
-    pub fn base(&self) -> Option<&Row> {
+    pub fn base(&self) -> Option<&TrialRow> {
         self.trials.iter().find(|row| row.trial == 0)
     }
 
@@ -169,7 +160,7 @@ impl Outcome {
 
     /// The validation loss of each trial over its training time in seconds.
     pub fn curves(&self, root: &Path) -> Vec<Vec<(f64, f64)>> {
-        let curve = |row: &Row| {
+        let curve = |row: &TrialRow| {
             let read = |run: RunDir| Ok((run.config()?, Curves::read(&run)?));
             let Ok((config, curves)) = RunDir::open(&root.join(&row.run)).and_then(read) else { return Vec::new() };
             let points = curves.column("val_bits_per_byte_estimate");
@@ -187,35 +178,28 @@ fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
     write_atomically(&path, text.as_bytes()).map_err(|error| SweepError::File(path, error))
 }
 
-fn row(trial: usize, setting: &Setting, course: &Course, results: &Results) -> Row {
-    let prepared = results.trials.get(&trial).cloned();
-    let values = setting.iter().map(plain).collect();
-    let mut row = Row { trial, values, run: run_name(trial, 0), ..Row::default() };
-    match prepared {
+fn row(trial: usize, setting: &Setting, results: &Results) -> TrialRow {
+    let row =
+        TrialRow { trial, values: setting.iter().map(plain).collect(), run: run_name(trial, 0), ..TrialRow::default() };
+    let Prepared { parameters, step_ms, max_steps } = match results.trials.get(&trial).cloned() {
         None => return row,
-        Some(Err(reason)) => return Row { reason: Some(reason), ..row },
-        Some(Ok(Prepared { parameters, step_ms, max_steps: _ })) => {
-            (row.parameters, row.step_ms) = (Some(parameters), Some(step_ms));
-            for rung in 0..course.n_rungs {
-                match results.losses(trial, rung) {
-                    None => break,
-                    Some(Err(reason)) => row.reason = Some(reason),
-                    Some(Ok(runs)) => {
-                        (row.rung, row.step) = (Some(rung), results.steps.get(&(trial, rung)).copied());
-                        row.bits_per_byte = Some(mean(&runs));
-                        row.rungs.push(mean(&runs));
-                        let ends = [f64::INFINITY, f64::NEG_INFINITY];
-                        let ends = runs.iter().fold(ends, |[low, high], run| [low.min(*run), high.max(*run)]);
-                        row.seeds = (runs.len() > 1).then_some(ends);
-                    }
-                }
-            }
+        Some(Err(reason)) => return TrialRow { reason: Some(reason), ..row },
+        Some(Ok(prepared)) => prepared,
+    };
+    let row = TrialRow { parameters: Some(parameters), step_ms: Some(step_ms), ..row };
+    match results.losses(trial) {
+        None => row,
+        Some(Err(reason)) => TrialRow { reason: Some(reason), ..row },
+        Some(Ok(runs)) => {
+            let ends = [f64::INFINITY, f64::NEG_INFINITY];
+            let ends = runs.iter().fold(ends, |[low, high], run| [low.min(*run), high.max(*run)]);
+            let seeds = (runs.len() > 1).then_some(ends);
+            TrialRow { step: Some(max_steps), bits_per_byte: Some(mean(&runs)), seeds, ..row }
         }
     }
-    row
 }
 
-/// A value as a reader would write it: strings without quotes, and no long rows of zeros.
+/// A value for display: strings without quotes, floats in their shortest form.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -242,13 +226,13 @@ fn groups(values: &[(&Value, f64)]) -> Vec<(String, Vec<usize>)> {
     order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b]).then(a.cmp(b)));
     let thirds = order.chunks(order.len().div_ceil(N_GROUPS));
     let named = thirds.map(|third| {
-        let end = |at: Option<&usize>| plain(values[*at.expect("a third has members")].0);
+        let end = |at: Option<&usize>| plain(values[*at.expect("chunks are never empty")].0);
         (format!("{} to {}", end(third.first()), end(third.last())), third.to_vec())
     });
     named.collect()
 }
 
-/// `values` has the value of every setting in the first rung, with its loss; infinity for a run that failed.
+/// `values` has the value of every trained setting with its loss; infinity for a run that failed.
 fn importance(key: &str, values: Vec<(&Value, f64)>) -> Importance {
     let (n, groups) = (values.len(), groups(&values));
     let losses: Vec<f64> = values.iter().map(|(_, loss)| *loss).collect();
@@ -311,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_that_decides_is_the_important_one() {
+    fn importance_ranks_deciding_key_first() {
         let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
         let rates: Vec<Value> = (1_u32..=12).map(|i| Value::Float(f64::from(i) / 100.0)).collect();
         // `b` is better by 1, at any rate; one run fails.
@@ -329,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_explain_the_same_do_not_explain_more_than_all() {
+    fn shares_of_confounded_keys_sum_to_one() {
         let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
         let of = |key| importance(key, (0..60).map(|i| (&kinds[i / 30], f64::from(i / 30 == 0))).collect());
         let mut keys = [of("one"), of("other"), importance("none", Vec::new())];
@@ -341,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn by_hand_h_is_what_kruskal_and_wallis_say() {
+    fn share_equals_kruskal_wallis_worked_by_hand() {
         // Ranks 1, 2, 3 against 4, 5, 6: H = 12 / (6 * 7) * (6^2 / 3 + 15^2 / 3) - 3 * 7 = 27 / 7.
         let kinds = ["a", "b"].map(|kind| Value::String(kind.to_owned()));
         let values: Vec<(&Value, f64)> = (0..6).map(|i| (&kinds[i / 3], i as f64)).collect();

@@ -48,21 +48,21 @@ pub enum Edge {
     Highest,
 }
 
-/// The values of a key to search next: around the best one, or beyond the end at which it lies.
+/// The values of a key to search next: around the best one, or beyond the range if it lies at an end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextRange {
     /// The key.
     pub key: String,
-    /// The end at which the best value lies; `None` if it has values on both sides.
+    /// The end of the range, if the best value lies there; `None` if it has values on both sides.
     pub edge: Option<Edge>,
     /// The argument of `--space`.
     pub space: String,
 }
 
-/// The part of a range, at each end, in which a best value says that the range may end too early.
+/// The share of a range at each end: a best value there suggests that the range ends too early.
 const NEAR_EDGE: f64 = 0.1;
 
-/// Keys that a sweep sets itself, and sections that would make runs incomparable.
+/// Keys and sections that cannot vary, with the reason.
 const TAKEN: [(&str, &str); 12] = [
     ("data.", "all runs of a sweep are compared on the same text"),
     ("generate.", "it does not change how a model is trained"),
@@ -97,7 +97,7 @@ impl Dimension {
 }
 
 impl Dimension {
-    /// The values to search after those of this dimension, of which `best` was the best; `None` without numbers.
+    /// The values to search next, given the best of this dimension; `None` without numbers.
     pub(super) fn next(&self, best: &Value) -> Option<NextRange> {
         let best = number(best)?;
         let (edge, values) = match &self.values {
@@ -112,18 +112,18 @@ impl Dimension {
     }
 }
 
-/// The value as a number; `None` if it is none.
+/// The value as a number; `None` if it is not numeric.
 pub(super) fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
 /// A number with the two digits that a range needs, or a whole one.
 fn rounded(number: f64, is_whole: bool) -> f64 {
-    if is_whole { number.round() } else { format!("{number:.1e}").parse().expect("a number") }
+    if is_whole { number.round() } else { format!("{number:.1e}").parse().expect("a formatted number parses") }
 }
 
-/// Half of a range around the best value, or a range as long around the end at which it lies. Numbers that were tried
-/// from 0 on stay so.
+/// Half of a range around the best value, or a range of the same length around an end if it lies there. A range from 0
+/// does not extend below 0.
 fn next_range([low, high]: [f64; 2], best: f64, is_log: bool, is_whole: bool) -> Option<(Option<Edge>, String)> {
     let to = |number: f64| if is_log { number.ln() } else { number };
     let from = |number: f64| if is_log { number.exp() } else { number };
@@ -142,7 +142,7 @@ fn next_range([low, high]: [f64; 2], best: f64, is_log: bool, is_whole: bool) ->
     (next_low < next_high).then_some((edge, values))
 }
 
-/// The best of a list at its end, and one value more, as far from it as its neighbour; `None` within the list.
+/// The end of a list, if it is the best, and one more value beyond it; `None` within the list.
 fn next_list(mut numbers: Vec<f64>, best: f64, is_whole: bool) -> Option<(Option<Edge>, String)> {
     numbers.sort_by(f64::total_cmp);
     let [first, last] = [*numbers.first()?, *numbers.last()?];
@@ -215,7 +215,9 @@ impl Values {
                     true if *is_log => Value::Integer(number.round() as i64),
                     true => Value::Integer(number.floor().min(*high) as i64),
                     // Rounded to a readable number of digits.
-                    false => Value::Float(format!("{number:.2e}").parse::<f64>().expect("a number").clamp(*low, *high)),
+                    false => Value::Float(
+                        format!("{number:.2e}").parse::<f64>().expect("a formatted number parses").clamp(*low, *high),
+                    ),
                 }
             }
         }
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_set_reads_values() {
+    fn list_values_parse_like_overrides() {
         for (text, values) in [
             ("model.mlp=gelu,swiglu", &["\"gelu\"", "\"swiglu\""][..]),
             ("model.d_model = 64, 128", &["64", "128"]),
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_both_ends_and_the_type_of_its_key() {
+    fn range_includes_ends_and_has_type_of_key() {
         let at = |text: &str, places: [f64; 3]| places.map(|place| dimension(text).values.at(place).to_string());
         let ends = [0.0, 0.5, 1.0 - f64::EPSILON];
         assert_eq!(at("model.dropout=0..0.3", ends), ["0.0", "0.15", "0.3"]);
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_goes_on_around_the_best_or_beyond_the_edge() {
+    fn next_range_surrounds_best_or_passes_edge() {
         let next = |text: &str, best: f64| {
             let whole = best.fract() == 0.0 && !text.contains("rate") && !text.contains("dropout");
             let best = if whole { Value::Integer(best as i64) } else { Value::Float(best) };
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_what_was_meant() {
+    fn malformed_space_is_explained() {
         for (text, reason) in [
             ("model.mlp", "there is no `=`"),
             ("model.mlpp=gelu,swiglu", "did you mean `model.mlp`?"),
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_settings() {
+    fn settings_depend_on_seed_only() {
         let space = ["optimizer.learning_rate=log(1e-4..1e-2)", "model.mlp=gelu,swiglu", "model.n_layers=1..100"];
         let one = shown(&space, 20, 7);
         assert_eq!(one.len(), 20);
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_space_is_tried_as_a_whole_without_the_base_twice() {
+    fn small_space_is_tried_completely_without_duplicates() {
         let space = ["model.mlp=gelu,swiglu", "model.bias=true,false"];
         let all = ["\"gelu\" true", "\"gelu\" false", "\"swiglu\" true", "\"swiglu\" false"];
         assert_eq!(shown(&space, 9, 1)[1..], all);

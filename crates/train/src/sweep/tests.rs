@@ -3,7 +3,6 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::train::{self, Event, Job, Observer, Start};
 
 /// A request for a tiny model on a text with something to learn.
 fn request(dir: &TempDir, space: &[&str]) -> Request {
@@ -35,66 +34,50 @@ fn sweep(request: &Request, root: &Path) -> Outcome {
 
 const RATES: &str = "optimizer.learning_rate=1e-3,1e-2,2e-2,3e-4";
 
-struct Silent;
-
-impl Observer for Silent {
-    fn observe(&mut self, _: &Event<'_>) {}
-}
-
 #[test]
-fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
+fn sweep_ranks_trials_after_equal_time() {
     let dir = tempfile::tempdir().unwrap();
     let request = Request { n_seeds: 2, ..request(&dir, &[RATES]) };
     let root = dir.path().join("sweep");
     let outcome = sweep(&request, &root);
-    assert_eq!((outcome.course.n_settings, outcome.course.n_rungs), (4, 2), "{outcome:?}");
-    let [best, others @ ..] = &outcome.trials[..] else { panic!("no rows") };
-    assert_eq!((best.rung, best.step), (Some(1), Some(36)));
-    assert!(best.seeds.is_some_and(|[low, high]| low < high), "the last rung has two seeds: {best:?}");
-    let base = outcome.base().unwrap();
-    assert_eq!((base.rung, base.step, base.rungs.len()), (Some(1), Some(36), 2), "it is compared at the end: {base:?}");
-    assert!(base.seeds.is_some() && base.bits_per_byte >= best.bits_per_byte, "with as many seeds");
-    let out: Vec<&Row> = others.iter().filter(|row| row.trial != 0).collect();
-    assert!(out.iter().all(|row| (row.rung, row.step) == (Some(0), Some(12))), "{outcome:?}");
-    let of_first = |trial: usize| {
-        let log = fs::read_to_string(root.join("log.jsonl")).unwrap();
-        let entries = log.lines().map(|line| serde_json::from_str::<Entry>(line).unwrap());
-        let mut of_trial = entries.filter_map(|entry| match entry {
-            Entry::Reached { trial: found, rung: 0, bits_per_byte, .. } if found == trial => Some(bits_per_byte),
-            _ => None,
-        });
-        of_trial.next().unwrap()
-    };
-    let log = fs::read_to_string(root.join("log.jsonl")).unwrap();
-    assert_eq!(log.matches("the first rung compares settings after 12 steps").count(), 1, "{log}");
-    assert!((0..4).all(|trial| of_first(best.trial) <= of_first(trial)), "the best of the first rung goes on");
-
-    // The same config, trained without interruption.
-    let promoted = root.join(&best.run);
-    let config = Config::load_saved(&promoted.join("config.toml")).unwrap();
-    let whole = dir.path().join("whole");
-    let device = device::open(&"flex".parse().unwrap()).unwrap();
-    let job = Job { config, run_dir: whole.clone(), start: Start::New, from: None, device };
-    train::train(job, Box::new(Silent), &Interrupter::new()).unwrap();
-    for file in ["model.safetensors", "optimizer.safetensors", "state.json"] {
-        let read = |root: &Path| fs::read(root.join("checkpoints/step-000036").join(file)).unwrap();
-        assert!(read(&promoted) == read(&whole), "{file} differs");
-    }
-    let steps = fs::read_to_string(promoted.join("metrics.jsonl")).unwrap();
-    assert_eq!(steps, fs::read_to_string(whole.join("metrics.jsonl")).unwrap(), "no step is repeated or left out");
-    assert!(!root.join(&out[0].run).join("checkpoints").exists(), "what does not go on needs no checkpoint");
+    assert_eq!(outcome.plan.n_settings, 4, "{outcome:?}");
+    let losses: Vec<f64> = outcome.trials.iter().map(|row| row.bits_per_byte.unwrap()).collect();
+    assert!(losses.is_sorted() && outcome.trials.iter().all(|row| row.step == Some(36)), "{outcome:?}");
+    assert!(outcome.trials.iter().all(|row| row.seeds.is_some_and(|[low, high]| low < high)), "{outcome:?}");
 
     // The best config is the base config with the best values.
+    let best = outcome.best().unwrap();
     let toml = fs::read_to_string(root.join(BEST)).unwrap();
     let loaded = Config::from_toml(&toml, Path::new("best.toml"), &[]).unwrap();
     assert_eq!(loaded.optimizer.learning_rate.to_string(), best.values[0]);
     assert_eq!(loaded.train.max_steps, 36);
     assert!(toml.contains("# Chosen by the sweep.") && toml.contains("0.01:"), "{toml}");
-    assert_eq!(sweep(&request, &root), outcome, "a sweep that is done is only shown again");
+    assert_eq!(sweep(&request, &root), outcome, "the same request shows the finished sweep again");
 }
 
 #[test]
-fn a_key_that_changes_nothing_makes_no_second_run() {
+fn halving_is_refused_and_random_sweeps_with_rungs_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let request = request(&dir, &["optimizer.learning_rate=1e-3,1e-2"]);
+    let root = dir.path().join("sweep");
+    let outcome = sweep(&request, &root);
+    // As earlier versions logged a random sweep, in one rung.
+    let log = fs::read_to_string(root.join("log.jsonl")).unwrap();
+    let earlier =
+        log.replace("\"n_seeds\":1", "\"n_rungs\":1,\"n_seeds\":1").replace("\"seed\":0", "\"seed\":0,\"rung\":0");
+    assert!(earlier.contains("n_rungs") && earlier.contains("\"rung\""), "{log}");
+    fs::write(root.join("log.jsonl"), earlier).unwrap();
+    assert_eq!(sweep(&request, &root), outcome);
+    let halving = Request { method: Method::Halving, ..request.clone() };
+    let error = run(&halving, &root, false, &|_| (), &Interrupter::new()).unwrap_err();
+    assert!(error.to_string().contains("--method random"), "{error}");
+    fs::write(root.join("sweep.json"), serde_json::to_vec(&halving).unwrap()).unwrap();
+    let error = run(&request, &root, false, &|_| (), &Interrupter::new()).unwrap_err();
+    assert!(error.to_string().contains("another sweep, which differs in: --method"), "{error}");
+}
+
+#[test]
+fn settings_of_the_same_run_are_trained_once() {
     let dir = tempfile::tempdir().unwrap();
     let space = ["schedule.ramp_fraction=0.3,0.6", "schedule.initial_batch_size=4,2"];
     let request = Request { method: Method::Grid, ..request(&dir, &space) };
@@ -114,7 +97,7 @@ fn a_key_that_changes_nothing_makes_no_second_run() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_a_row_with_its_reason() {
+fn untrainable_settings_are_rows_with_reasons() {
     let dir = tempfile::tempdir().unwrap();
     // At this rate even the steps that measure a setting would diverge.
     let space = ["optimizer.learning_rate=1e-3,1e30", "model.n_heads=1,3"];
@@ -132,19 +115,4 @@ fn what_cannot_be_trained_is_a_row_with_its_reason() {
     let small = Request { max_parameters: Some(100), ..request };
     let error = run(&small, &dir.path().join("small"), false, &|_| (), &Interrupter::new()).unwrap_err();
     assert!(error.to_string().contains("parameters are more than 100"), "{error}");
-}
-
-#[test]
-fn runs_without_a_result_are_not_promoted() {
-    let mut results = Results::default();
-    let prepared = |trial| Entry::Prepared { trial, parameters: 1, step_ms: 1.0, max_steps: 9 };
-    (0..9).for_each(|trial| results.add(prepared(trial)));
-    results.add(Entry::LeftOut { trial: 9, reason: String::new() });
-    assert_eq!(results.in_rung(0), (0..9).collect::<Vec<_>>());
-    for (trial, loss) in [5.0, 4.0, 4.0, 1.0, 9.0, 8.0, 7.0, 3.5].into_iter().enumerate() {
-        results.add(Entry::Reached { trial, seed: 0, rung: 0, step: 1, bits_per_byte: loss });
-    }
-    results.add(Entry::Failed { trial: 8, seed: 0, rung: 0, reason: String::new() });
-    assert_eq!(results.in_rung(1), [3, 7, 1, 0], "of equal ones the first, and the base config");
-    assert_eq!(results.in_rung(2), [0_usize; 0], "none has come so far");
 }
