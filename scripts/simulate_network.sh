@@ -5,7 +5,7 @@
 #
 #     scripts/fetch_data.sh shakespeare
 #     cargo build --release --features mpi
-#     scripts/simulate_network.sh                          # communication time of a step, and `plan`'s prediction
+#     scripts/simulate_network.sh                          # communication of a step, and the time of its bytes
 #     scripts/simulate_network.sh curve OUT.tsv            # loss over tokens and time, for `step` and `local`
 #
 # Run nothing else meanwhile. Environment variables:
@@ -120,8 +120,8 @@ PYTHON
 }
 
 communication() {
-    local rate dtype measured predicted
-    printf '%-14s %-6s %22s %22s %8s\n' network dtype "measured, ms per step" "predicted by plan, ms" ratio
+    local rate dtype measured wire
+    printf '%-14s %-6s %22s %22s %8s\n' network dtype "measured, ms per step" "bytes / bandwidth, ms" ratio
     for dtype in f32 bf16; do
         # What the ranks compute for an exchange, on cores that they share as machines would not.
         measure "$dtype"
@@ -132,11 +132,11 @@ communication() {
         for dtype in f32 bf16; do
             measure "$dtype"
             # shellcheck disable=SC2046
-            predicted=$("$tinderbox" plan "$config" --device cpu --no-measure --json --ranks "$ranks" \
-                --network "${rate}Mbit,${delay}ms" $(set_all "distributed.gradient_dtype=$dtype") |
-                "$python" -c 'import json, sys; print(json.load(sys.stdin)["distributed"]["step"]["communication_ms"])')
-            printf '%-14s %-6s %22.1f %22.1f %8.2f\n' "$rate Mbit/s" "$dtype" "$measured" "$predicted" \
-                "$(awk "BEGIN { print $measured / $predicted }")"
+            wire=$("$tinderbox" plan "$config" --device cpu --no-measure --json --ranks "$ranks" \
+                $(set_all "distributed.gradient_dtype=$dtype") | "$python" -c \
+                "import json, sys; print(json.load(sys.stdin)['distributed']['step']['bytes'] * 8 / ($rate * 1e3))")
+            printf '%-14s %-6s %22.1f %22.1f %8.2f\n' "$rate Mbit/s" "$dtype" "$measured" "$wire" \
+                "$(awk "BEGIN { print $measured / $wire }")"
         done
         close_network
     done

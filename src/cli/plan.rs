@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::device::{DeviceSpec, OpenDevice};
 use crate::format::{grouped, size, without_control};
 use crate::interop::Family;
-use crate::plan::{self, Machines, Network, Portable, Vocabulary};
+use crate::plan::{self, Portable, Vocabulary};
 use crate::run;
 use crate::view;
 
@@ -23,7 +23,7 @@ Examples:
   tinderbox plan quickstart
   tinderbox plan my.toml --set train.batch_size=16 --device cpu
   tinderbox plan my.toml --format html --output plan.html
-  tinderbox plan my.toml --ranks 8 --network 1Gbit
+  tinderbox plan my.toml --ranks 8
   tinderbox plan my.toml --no-measure --json")]
 pub(super) struct Args {
     /// Config file, or a preset such as quickstart
@@ -39,12 +39,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
     /// Plan for N processes that train together under MPI, each on a machine like this one [default: one process]
-    #[arg(long, value_name = "N", requires = "network", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
+    #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
     ranks: Option<usize>,
-    /// Network between the machines: bandwidth, such as 1Gbit or 100Mbit, and optionally latency, such as 1Gbit,0.5ms; the
-    /// latency is 0.1ms if left out [default: none]
-    #[arg(long, value_name = "NETWORK", requires = "ranks")]
-    network: Option<Network>,
+    /// Removed
+    #[arg(long, hide = true, value_parser = no_network)]
+    network: Option<String>,
     /// Only calculate, without training steps and without an estimate of time
     #[arg(long)]
     no_measure: bool,
@@ -69,9 +68,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Ok(family) => Portable { family: Some(family.name()), unsupported_keys: Vec::new() },
         Err(unsupported_keys) => Portable { family: None, unsupported_keys },
     });
-    if let (Some(ranks), Some(network)) = (args.ranks, args.network) {
-        let machines = Machines { ranks, network };
-        plan.distributed = Some(machines.plan(&plan, &config, &device)?);
+    if let Some(ranks) = args.ranks {
+        plan.distribute(ranks, &config, &device)?;
     }
     if args.json {
         print_json(&plan)?;
@@ -89,7 +87,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// Plans a fine-tuning, in numbers only.
 fn finetune(args: &Args, config: &Config, device: &OpenDevice) -> anyhow::Result<()> {
     if args.ranks.is_some() {
-        bail!("a fine-tuning can only be planned for one machine\n  hint: leave out --ranks and --network");
+        bail!("a fine-tuning can only be planned for one machine\n  hint: leave out --ranks");
     }
     if args.output.is_picture() {
         bail!("a plan of a fine-tuning has no pictures\n  hint: leave out --format, or use --json");
@@ -118,4 +116,9 @@ fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
         size: run.tokenizer()?.vocab_size(),
         source: format!("the tokenizer of `{}`", run.root().display()),
     })
+}
+
+/// Refuses the removed `--network`.
+fn no_network(_: &str) -> Result<String, &'static str> {
+    Err("--network is gone: --ranks alone shows the bytes that each machine exchanges; divide them by your bandwidth")
 }

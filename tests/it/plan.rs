@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn parameters_are_those_of_the_real_model(config in any_model(), vocab_size in 2_usize..50) {
+    fn parameters_match_built_model(config in any_model(), vocab_size in 2_usize..50) {
         let real = Gpt::zeros(&config, vocab_size, &Device::flex());
         let shapes = parameters::shapes(&real);
         let table: Vec<Parameter> = Parameter::all(&config, vocab_size).collect();
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
+fn plan_matches_run_and_writes_nothing() {
     let folder = folder();
     let before = files(&folder.path(""));
     let plan = json(&folder, &["plan", "small.toml"]);
@@ -107,7 +107,7 @@ fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn checkpoints_are_planned_to_the_byte() {
+fn planned_checkpoint_sizes_are_exact() {
     let folder = folder();
     for (kind, option) in [("adamw", "ema_decay=0"), ("muon", "normuon_beta2=0.9"), ("muon", "ema_decay=0.9")] {
         let (set, option) = (format!("optimizer.kind={kind}"), format!("optimizer.{option}"));
@@ -124,7 +124,7 @@ fn checkpoints_are_planned_to_the_byte() {
 
 /// A config for `train --from` is planned as it would be trained: with the run's model and tokenizer.
 #[test]
-fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
+fn plan_from_run_uses_its_model_and_tokenizer() {
     let folder = folder();
     let char = ["--set", "tokenizer.kind=char", "--set", "train.max_steps=2"];
     let base = json(&folder, &[&["train", "small.toml", "--run-dir", "base"], &char[..]].concat());
@@ -149,7 +149,7 @@ fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
 /// The process's peak, as measured by the system: kept activations, gradients, temporaries and the allocator.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_memory_of_a_run_is_what_was_planned() {
+fn planned_memory_is_within_15_percent_of_run() {
     let modern = ["model.mlp=swiglu", "model.position=rope", "model.dropout=0.1"];
     let modern = [&["model.context_length=128", "train.batch_size=16"], &modern[..]].concat();
     let folder = folder();
@@ -184,7 +184,7 @@ fn the_memory_of_a_run_is_what_was_planned() {
 }
 
 #[test]
-fn every_shipped_config_can_be_planned() {
+fn shipped_configs_can_be_planned() {
     let (folder, root) = (folder(), Path::new(env!("CARGO_MANIFEST_DIR")));
     let mut n_configs = 0;
     for entry in fs::read_dir(root.join("configs")).expect("the configs") {
@@ -204,7 +204,7 @@ fn every_shipped_config_can_be_planned() {
 }
 
 #[test]
-fn without_the_text_what_is_assumed_is_said() {
+fn plan_states_assumptions_without_text() {
     let folder = folder();
     let args = ["plan", "small.toml", "--no-measure", "--set", "data.path=gone.txt"];
     let plan = json(&folder, &args);
@@ -218,7 +218,7 @@ fn without_the_text_what_is_assumed_is_said() {
 }
 
 #[test]
-fn what_will_not_do_is_said_with_what_to_change() {
+fn plan_warns_with_keys_to_change() {
     let folder = folder();
     let plan = |settings: &[&str]| json(&folder, &[&["plan", "small.toml"], &*set(settings)].concat());
     let large = plan(&["train.batch_size=16384", "model.context_length=4096", "train.grad_accumulation_steps=1"]);
@@ -233,7 +233,7 @@ fn what_will_not_do_is_said_with_what_to_change() {
 }
 
 #[test]
-fn mistakes_are_errors_with_a_hint() {
+fn mistakes_are_errors_with_hints() {
     let folder = folder();
     folder.misuse(&["plan"]);
     let said = folder.fail(&["plan", "small.toml", "--set", "model.d_model=4194304", "--set", "model.n_layers=60000"]);
@@ -241,42 +241,31 @@ fn mistakes_are_errors_with_a_hint() {
 }
 
 #[test]
-fn several_machines_share_the_steps_and_wait_for_the_network() {
+fn ranks_share_rows_and_exchange_gradients() {
     let folder = folder();
-    let plan = |network: &str, more: &[&str]| {
-        json(&folder, &[&["plan", "small.toml", "--ranks", "4", "--network", network], more].concat())
-    };
-    let quiet = plan("100Mbit,1ms", &["--no-measure"]);
-    let Value::Object(distributed) = &quiet["distributed"] else { panic!("{quiet}") };
-    let bytes = quiet["parameters"]["total"].as_u64().expect("a number") * 4;
-    assert_eq!(distributed["step"]["bytes"].as_u64(), Some(bytes * 3 / 2), "2 (N - 1) / N");
-    assert_eq!((&distributed["pays"], &distributed["step"]["step_ms"]), (&Value::Null, &Value::Null));
-    let step_ms = number(&distributed["step"]["communication_ms"]);
-    let on_the_wire_ms = (bytes * 3 / 2) as f64 * 8.0 / 100e6 * 1e3;
-    assert!((on_the_wire_ms..on_the_wire_ms * 1.1 + 15.0).contains(&step_ms), "{step_ms}, {on_the_wire_ms}");
-    let half = plan("100Mbit,1ms", &["--no-measure", "--set", "distributed.gradient_dtype=bf16"]);
-    assert_eq!(half["distributed"]["step"]["bytes"].as_u64(), Some(bytes * 3 / 4));
-    assert!(number(&distributed["local"]["communication_ms"]) < step_ms / 49.0, "once in 50 steps");
+    let plan = |more: &[&str]| json(&folder, &[&["plan", "small.toml", "--ranks", "4"], more].concat());
+    let f32 = plan(&["--no-measure"]);
+    let bytes = f32["parameters"]["total"].as_u64().expect("a number") * 4;
+    let exchanges = |bytes: u64, steps| serde_json::json!({ "bytes": bytes, "steps": steps });
+    let distributed = &f32["distributed"];
+    assert_eq!(distributed["step"], exchanges(bytes * 3 / 2, 1), "2 (N - 1) / N");
+    assert_eq!(distributed["local"], exchanges(bytes * 3 / 2, 50));
+    assert_eq!((&distributed["rows"], &distributed["compute_ms"]), (&Value::from(1), &Value::Null));
+    let half = plan(&["--no-measure", "--set", "distributed.gradient_dtype=bf16"]);
+    assert_eq!(half["distributed"]["step"], exchanges(bytes * 3 / 4, 1));
+    assert!(number(&plan(&[])["distributed"]["compute_ms"]) > 0.0);
 
-    let slow = plan("0.1Mbit", &[]);
-    let part = |name: &str| number(&slow["distributed"]["step"][name]);
-    let sum_ms = number(&slow["distributed"]["compute_ms"]) + part("communication_ms");
-    assert!((part("step_ms") - sum_ms).abs() < 1e-6);
-    assert!(part("communication_share") > 0.5 && part("times_one_process") < 1.0, "{slow}");
-    assert_ne!(slow["distributed"]["pays"], "step", "{slow}");
-
-    let words = folder.succeed(&["plan", "small.toml", "--no-measure", "--ranks", "4", "--network", "1Gbit,1ms"]);
+    let words = folder.succeed(&["plan", "small.toml", "--no-measure", "--ranks", "4"]);
     let (_, words) = words.split_once("\ndistributed: ").expect("a part on machines");
     insta::assert_snapshot!(words, @r#"
-    4 ranks over 1.00 Gbit/s with 1.00 ms of latency
-      sync = "step"                    9.77 ms  0.2 MiB each way, every step
-      sync = "local"                   5.77 ms  0.2 MiB each way, every 50 steps
+    4 ranks
+      sync = "step"                    0.2 MiB  each way and rank, every step
+      sync = "local"                   0.2 MiB  each way and rank, every 50 steps
     "#);
     assert!(!folder.succeed(&["plan", "small.toml", "--no-measure"]).contains("distributed"));
     for (args, said) in [
-        (&["--ranks", "4"][..], "--network <NETWORK>"),
-        (&["--ranks", "1", "--network", "1Gbit"], "it must be at least 2"),
-        (&["--ranks", "4", "--network", "fast"], "expected such as `1Gbit`"),
+        (&["--ranks", "1"][..], "it must be at least 2"),
+        (&["--ranks", "4", "--network", "1Gbit"], "--network is gone: --ranks alone shows the bytes"),
     ] {
         let found = folder.misuse(&[&["plan", "small.toml"], args].concat());
         assert!(found.contains(said), "{args:?}: {found}");
@@ -284,7 +273,7 @@ fn several_machines_share_the_steps_and_wait_for_the_network() {
 }
 
 #[test]
-fn a_plan_in_words() {
+fn plan_prints_tables() {
     let folder = folder();
     let text = folder.succeed(&["plan", "small.toml", "--no-measure"]);
     let (model, rest) = text.split_once("\n\nrun: ").expect("a part on the run");
@@ -381,7 +370,7 @@ fn slowest_plan(n: u64) -> (f64, Vec<String>) {
         let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
         let mut args = vec!["plan", "tiny.toml", "--no-measure"];
         if below(4) == 0 {
-            args.extend(["--ranks", "1000000", "--network", "1Gbit"]);
+            args.extend(["--ranks", "1000000"]);
         }
         args.extend(set(&settings));
         let began = Instant::now();
@@ -401,7 +390,7 @@ fn slowest_plan(n: u64) -> (f64, Vec<String>) {
 }
 
 #[test]
-fn a_config_of_extremes_is_planned_soon() {
+fn extreme_configs_are_planned_in_seconds() {
     let (s, args) = slowest_plan(40);
     assert!(s < 5.0, "on a loaded machine, too: {s} s for {args:?}");
     let folder = Folder::new();
@@ -418,7 +407,7 @@ fn a_config_of_extremes_is_planned_soon() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn any_config_is_planned_in_a_second() {
+fn two_thousand_random_configs_are_planned_in_a_second_each() {
     let (s, args) = slowest_plan(2000);
     assert!(s < 1.0, "{s} s for {args:?}");
 }

@@ -3,7 +3,7 @@
 use crate::config::{Config, precision_remark};
 use crate::data::Records;
 use crate::format::{duration, fixed, grouped, milliseconds, percent, size, whole};
-use crate::plan::{Distributed, FinetunePlan, Memory, Plan, Synchronized, Time, Vocabulary};
+use crate::plan::{Distributed, Exchanges, FinetunePlan, Memory, Plan, Time, Vocabulary};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 #[must_use]
@@ -222,33 +222,15 @@ fn time(text: &mut String, time: &Time, plan: &Plan) {
 }
 
 fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
-    let Distributed { ranks, network, rows, compute_ms, step, local, pays } = planned;
-    let summary = format!(
-        "{ranks} ranks over {}bit/s with {} of latency",
-        si(network.bits_per_s),
-        milliseconds(network.latency_ms)
-    );
-    heading(text, "distributed", &summary);
+    let Distributed { ranks, rows, compute_ms, step, local } = planned;
+    heading(text, "distributed", &format!("{ranks} ranks"));
     if let Some(compute_ms) = compute_ms {
         let its_rows = format!("{rows} of {} rows, on a machine like this one", config.train.batch_size);
         row(text, "computing of a rank", &milliseconds(*compute_ms), &its_rows);
     }
-    for (name, sync) in [("sync = \"step\"", step), ("sync = \"local\"", local)] {
-        let Synchronized { bytes, steps, communication_ms, .. } = sync;
+    for (name, Exchanges { bytes, steps }) in [("sync = \"step\"", step), ("sync = \"local\"", local)] {
         let every = if *steps == 1 { "every step".to_owned() } else { format!("every {steps} steps") };
-        let exchange_ms = communication_ms * *steps as f64;
-        row(text, name, &milliseconds(exchange_ms), &format!("{} each way, {every}", size(*bytes)));
-        let measured = sync.step_ms.zip(sync.communication_share).zip(sync.tokens_per_s.zip(sync.times_one_process));
-        let Some(((step_ms, fraction), (tokens_per_s, times))) = measured else { continue };
-        let speed = format!(
-            "{:.0} % communication: {} tokens/s, {times:.2} times one process",
-            100.0 * fraction,
-            whole(tokens_per_s)
-        );
-        row(text, "  a step", &milliseconds(step_ms), &speed);
-    }
-    if let Some(pays) = pays {
-        row(text, "what pays", pays, "");
+        row(text, name, &size(*bytes), &format!("each way and rank, {every}"));
     }
 }
 

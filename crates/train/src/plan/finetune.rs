@@ -8,7 +8,7 @@ use super::PlanError;
 use crate::config::{Config, FinetuneMethod};
 use crate::data::{Batch, BatchSource, DataError, Draw, Records};
 use crate::optimizer::BatchSchedule;
-use crate::train::{Trainer, draw, rehearse};
+use crate::train::{Trainer, draw, dry_run};
 use tinderbox_model::Parameter;
 use tinderbox_model::device::OpenDevice;
 use tinderbox_model::measure::{Machine, Trial, peak_rss_mib};
@@ -27,9 +27,9 @@ const PASSES: usize = 3;
 pub struct FinetunePlan {
     /// The device's name.
     pub device: String,
-    /// What is trained.
+    /// The trained parameters.
     pub method: FinetuneMethod,
-    /// What was read.
+    /// The records.
     pub records: Records,
     /// The records of each pass, and those that are held out.
     pub train_records: usize,
@@ -55,7 +55,7 @@ pub struct FinetunePlan {
     pub machine: Option<Machine>,
 }
 
-/// What a few real steps took.
+/// The measured cost of a few real steps.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FinetuneCost {
     /// The peak memory of the process, in bytes; `None` if the system does not report it.
@@ -77,14 +77,14 @@ pub struct FinetuneCost {
 /// # Errors
 /// As at the start of the training itself, or if the device fails.
 pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Result<FinetunePlan, PlanError> {
-    let (config, corpus, model) = rehearse(config.clone(), device).map_err(Box::new)?;
+    let (config, corpus, model) = dry_run(config.clone(), device).map_err(Box::new)?;
     let records = corpus.records.as_ref().expect("a fine-tuning has records");
     let source = corpus.train_batches();
     let batches = Batches { config: &config, source: &*source };
     // Later passes have the same records in another order.
     let of_some_passes = PASSES * records.train.n_rows() / config.train.batch_size;
     let sizes: Vec<usize> = (0..batches.n().min(of_some_passes)).map(|idx| batches.get(idx).inputs.len()).collect();
-    let largest = (0..sizes.len()).max_by_key(|idx| sizes[*idx]).expect("a step");
+    let largest = (0..sizes.len()).max_by_key(|idx| sizes[*idx]).expect("a run has at least one step");
     let all = sizes.iter().sum::<usize>() as f64 * batches.n() as f64 / sizes.len() as f64;
     let table: Vec<Parameter> = model.parameters().collect();
     let learned: Vec<Parameter> = table.iter().filter(|row| row.is_trained).cloned().collect();

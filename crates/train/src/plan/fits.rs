@@ -91,7 +91,7 @@ mod tests {
     use tinderbox_model::device;
 
     #[test]
-    fn a_run_that_fits_no_machine_is_refused_before_anything_is_allocated() {
+    fn oversized_run_is_refused_before_allocation() {
         let device = device::open(&"flex".parse().unwrap()).unwrap();
         let check = |settings: &[&str]| {
             let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_writing_says_what_to_lower() {
+    fn generation_memory_names_key_to_lower() {
         let model = ModelConfig { position: PositionKind::Rope, ..ModelConfig::default() }.with_derived();
         let writing = Writing { model: &model, weights: 1 << 20, n_texts: 1, n_tokens: 10 };
         // 4 layers of 4 heads, 32 wide: keys and values of 10 tokens; 16 angles for each of 128 positions.

@@ -24,9 +24,9 @@ pub use finetune::{FinetuneCost, FinetunePlan, plan_finetune};
 pub use fits::{Writing, check_training};
 pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
-pub use pass::{Held, PassMemory, pass_memory};
+pub use pass::{MemoryBreakdown, PassMemory, pass_memory};
 pub use portable::Portable;
-pub use ranks::{Distributed, Machines, Network, Synchronized};
+pub use ranks::{Distributed, Exchanges};
 pub use run_counts::RunCounts;
 pub use text::Vocabulary;
 pub use time::{Measured, Time};
@@ -95,7 +95,7 @@ pub struct Plan {
     pub disk: Disk,
     /// The duration of the run; `None` if nothing was measured.
     pub time: Option<Time>,
-    /// The run on several [`Machines`], if requested.
+    /// The run on several machines, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<Distributed>,
     /// The assumptions made.

@@ -16,7 +16,7 @@ const F32: f64 = 4.0;
 
 /// Bytes that a training pass holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Held {
+pub struct MemoryBreakdown {
     /// Saved for the backward pass, without the logits.
     pub activations: f64,
     /// Attention weights of one block of queries, in composed attention's backward pass.
@@ -25,11 +25,11 @@ pub struct Held {
     pub logits: f64,
     /// The gradients of the weights computed so far.
     pub gradients: f64,
-    /// Held by an operation while it computes.
+    /// MemoryBreakdown by an operation while it computes.
     pub temporaries: f64,
 }
 
-impl Held {
+impl MemoryBreakdown {
     /// The sum of all parts.
     #[must_use]
     pub fn total(&self) -> f64 {
@@ -41,9 +41,9 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PassMemory {
     /// Between the forward and the backward pass.
-    pub saved: Held,
+    pub saved: MemoryBreakdown,
     /// At the peak.
-    pub peak: Held,
+    pub peak: MemoryBreakdown,
     /// The operation at the peak.
     pub peak_during: &'static str,
 }
@@ -55,10 +55,10 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
     let parameters = parameters(config, vocab_size).block;
     let BlockMemory { projection, attention, attention_weights, mlp } = costs.block;
     let block = projection.saved + attention.saved + mlp.saved;
-    let mut now = Held {
+    let mut now = MemoryBreakdown {
         activations: costs.mask + config.n_layers as f64 * block + costs.last_norm,
         logits: costs.logits,
-        ..Held::default()
+        ..MemoryBreakdown::default()
     };
     if operations == Operations::Fused {
         now.gradients = costs.output_matrix; // the fused loss computes its gradient in the forward pass
@@ -75,7 +75,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
         memory.visit("the backward pass of an MLP", now, mlp.temporary);
         now.activations -= mlp.saved;
         now.gradients += F32 * parameters.mlp as f64;
-        memory.visit("the backward pass of attention", Held { attention_weights, ..now }, attention.temporary);
+        memory.visit("the backward pass of attention", MemoryBreakdown { attention_weights, ..now }, attention.temporary);
         now.activations -= attention.saved;
         memory.visit("the backward pass of a projection", now, projection.temporary);
         now.activations -= projection.saved;
@@ -87,8 +87,8 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
 
 impl PassMemory {
     /// Records the moment if it is the peak so far. `temporaries` are held besides `now`.
-    fn visit(&mut self, during: &'static str, now: Held, temporaries: f64) {
-        let held = Held { temporaries, ..now };
+    fn visit(&mut self, during: &'static str, now: MemoryBreakdown, temporaries: f64) {
+        let held = MemoryBreakdown { temporaries, ..now };
         if held.total() > self.peak.total() {
             (self.peak, self.peak_during) = (held, during);
         }

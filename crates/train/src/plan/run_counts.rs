@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saves_are_counted_as_a_run_makes_them() {
+    fn counted_saves_match_run() {
         for steps in 1..60 {
             for (evaluations, checkpoints) in [(0, 0), (0, 7), (5, 0), (4, 6), (6, 4), (5, 5), (70, 3)] {
                 let closes = |step: u64, interval| interval > 0 && step.is_multiple_of(interval);

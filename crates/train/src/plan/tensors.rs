@@ -44,7 +44,7 @@ mod tests {
     use crate::config::MlpKind;
 
     #[test]
-    fn the_sums_are_those_of_all_parameters() {
+    fn sums_cover_all_parameters() {
         for n_layers in [1, 2, 7] {
             let config = ModelConfig { n_layers, mlp: MlpKind::Swiglu, ..ModelConfig::default() }.with_derived();
             let tensors = Tensors::new(&config, 65);

@@ -67,7 +67,7 @@ pub(super) fn find(
                 source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
             },
             (TokenizerKind::File, _) => {
-                let path = config.tokenizer.path.as_ref().expect("a rule of the config");
+                let path = config.tokenizer.path.as_ref().expect("the rules require a path for kind file");
                 Vocabulary {
                     size: Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?.vocab_size(),
                     source: format!("`{}`", path.display()),

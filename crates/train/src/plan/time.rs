@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_update_comes_once_however_many_passes_a_step_has() {
+    fn update_counts_once_per_step() {
         let (update_ms, pass_ms) = (100.0, 5.0);
         let of_passes = |n: f64| update_ms + n * pass_ms;
         let step_ms = extended(of_passes(1.0), of_passes(2.0), 40);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_share_what_is_around_them() {
+    fn layers_share_fixed_cost() {
         let measured = |n_layers: f64| Measured {
             step_ms: 10.0 + 3.0 * n_layers,
             evaluation_batch_ms: 5.0 + n_layers,
