@@ -209,7 +209,7 @@ fn a_link_that_leads_nowhere_and_a_file_that_may_not_be_read() {
     symlink("gone.txt", folder.path("texts/b.txt")).expect("linked");
     assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
     error: `texts/b.txt` is a link to `gone.txt`, which is not there
-      hint: remove the link, or put back what it leads to
+      hint: remove the link, or restore its target
     ");
     fs::remove_file(folder.path("texts/b.txt")).expect("removed");
     let path = folder.path("texts/a.txt");

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use tinderbox::config::{Config, SourceConfig, TextFormat};
+use tinderbox::config::{Config, DataConfig, TextFormat};
 use tinderbox::data::Preview;
 use tinderbox::run::{Checkpoint, Curves, RunDir, RunInfo, TrainState, processes, samples};
 use tinderbox::tokenizer::Tokenizer;
@@ -180,9 +180,9 @@ const MULTIPLE_OF_RECORD: usize = 3;
 #[test]
 fn records() {
     let read = |path: &Path| {
-        let (path, format) = (path.to_owned(), Some(TextFormat::Jsonl));
-        let record_limit_mib = Some(LONG as f64 / f64::from(1 << 20));
-        let source = SourceConfig { path, format, record_limit_mib, ..SourceConfig::default() };
+        let (path, format) = (path.to_owned(), TextFormat::Jsonl);
+        let record_limit_mib = LONG as f64 / f64::from(1 << 20);
+        let source = DataConfig { path, format, record_limit_mib, ..DataConfig::default() };
         Preview::read(&source, 1, true).map_err(|error| error.to_string().len()).map(drop)
     };
     let cases = vec![

@@ -39,8 +39,9 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         None => {}
     }
     if model.config.data.has_text() {
-        for source in model.config.data.all_sources() {
-            line(&format!("- `{}`, drawn with weight {}", source.path.display(), source.weight));
+        let data = &model.config.data;
+        for (source, weight) in data.all_sources().iter().zip(data.weights()) {
+            line(&format!("- `{}`, drawn with weight {weight}", source.path.display()));
         }
         let fraction = model.config.data.val_fraction;
         line(&match model.config.data.val_split {

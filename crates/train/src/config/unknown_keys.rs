@@ -1,8 +1,8 @@
-//! Finds unknown keys and sections, and suggests the ones that were probably meant.
+//! Finds unknown keys and sections, and suggests the nearest known ones.
 
 use toml::{Table, Value};
 
-/// Removes everything that is not a known key of a known section from the table and adds a message to `problems`.
+/// Removes everything except known keys of known sections from the table, and adds a message for each to `problems`.
 pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>) {
     let mut kept = Table::new();
     for (name, value) in std::mem::take(table) {
@@ -22,10 +22,24 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
             (None, value) => problems.push(without_section(&name, &value, known)),
         }
     }
+    take_moved(&mut kept, problems);
     *table = kept;
 }
 
-/// The value of a known key, `section.key`; for any other key an error that suggests the one that was probably meant.
+/// Keys that moved from `[[data.sources]]` to `[data]`.
+const MOVED: [&str; 5] = ["format", "record_limit_mib", "document_separator", "include", "exclude"];
+
+fn take_moved(table: &mut Table, problems: &mut Vec<String>) {
+    let sources = table.get_mut("data").and_then(|data| data.get_mut("sources")?.as_array_mut());
+    for (idx, source) in sources.into_iter().flatten().enumerate() {
+        let Some(source) = source.as_table_mut() else { continue };
+        for key in MOVED.into_iter().filter(|key| source.remove(*key).is_some()) {
+            problems.push(format!("data.sources[{idx}].{key} is gone; set data.{key}, which holds for all sources"));
+        }
+    }
+}
+
+/// The value of a known key, `section.key`; for any other key an error that suggests the nearest one.
 pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value, String> {
     let Some((section, key)) = path.split_once('.') else {
         return Err(format!("the key `{path}` has no section; {}", advice_without_section(path, known)));
@@ -36,7 +50,7 @@ pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value,
     })
 }
 
-/// The value of a known key; for any other key the reason why there is none, with the one that was probably meant.
+/// The value of a known key; for any other key an error that suggests the nearest one.
 pub(super) fn value_of<'a>(section: &str, key: &str, known: &'a Table) -> Result<&'a Value, String> {
     let Some(keys) = known.get(section).and_then(Value::as_table) else { return Err(no_section(section, known)) };
     keys.get(key).ok_or_else(|| no_key(section, keys, key, known))
@@ -96,7 +110,8 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let known = "[model]\nd_model = 1\nd_ff = 1\nn_heads = 1\n[train]\nseed = 1\n[generate]\nseed = 1";
+        let known =
+            "[model]\nd_model = 1\nd_ff = 1\nn_heads = 1\n[train]\nseed = 1\n[generate]\nseed = 1\n[data]\nsources = 1";
         let mut problems = Vec::new();
         let mut table = toml::from_str(text).unwrap();
         take(&mut table, &toml::from_str(known).unwrap(), &mut problems);
@@ -104,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_or_section_that_was_meant_is_named() {
+    fn unknown_keys_suggest_nearest_key_or_section() {
         for (text, advice) in [
             ("[model]\nd_modell = 1", "did you mean `model.d_model`?"),
             ("[model]\ndff = 1", "did you mean `model.d_ff`?"),
@@ -120,5 +135,7 @@ mod tests {
             assert!(found.len() == 1 && found[0].ends_with(advice), "{text}: {found:?}");
         }
         assert!(problems("[model]\nd_ff = 1\n[train]").is_empty());
+        let moved = problems("[[data.sources]]\npath = \"a\"\ninclude = [\"*.txt\"]");
+        assert_eq!(moved, ["data.sources[0].include is gone; set data.include, which holds for all sources"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Batches: rows of input tokens and, for each token, the one that follows it.
 //!
 //! A [`BatchSource`] draws training batches and covers everything once to evaluate; windows of a text are its first
-//! implementation. All is stateless.
+//! implementation. All are stateless.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Batch, DataError, Split, Tokens};
 
-/// Where the batches of a run come from.
+/// Draws the batches of a run.
 pub trait BatchSource: Debug + Send + Sync {
-    /// Rows of a training step: a pure function of `draw`, whatever was drawn before.
+    /// Rows of a training step: a pure function of `draw`.
     ///
     /// # Panics
     /// If there are no rows, or too few tokens for a row.
     fn draw(&self, draw: Draw) -> Batch;
 
-    /// The number of targets that [count](Batch::n_targets) among rows of a training step, by which every rank divides
-    /// its losses without asking the others. At least one in every step.
+    /// The number of targets that [count](Batch::n_targets) in rows of a training step; every rank divides its losses
+    /// by it. At least one in every step.
     fn n_targets(&self, draw: Draw) -> usize {
         self.draw(draw).n_targets()
     }
@@ -173,7 +173,7 @@ fn shuffled(split: &Split, rows: Range<u64>, context_length: usize, seed: u64) -
     gather(windows.into_iter(), context_length)
 }
 
-/// The number of positions in a text at which a window of `context_length` tokens, and the token after it, fits.
+/// The number of positions in a text where a window of `context_length` tokens and the token after it fit.
 fn n_starts(tokens: &Tokens, context_length: usize) -> usize {
     assert!(tokens.len() > context_length, "{} tokens are less than a window", tokens.len());
     tokens.len() - context_length
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawn_batch_stays_what_it_was() {
+    fn drawn_batches_are_unchanged() {
         // Recorded values: a change here breaks the reproducibility of all earlier runs.
         let batch = sample(&count_to(1_003_854), 0..4, 1, 1337, 0);
         assert_eq!(batch.inputs, [237_486, 416_080, 74_298, 304_494]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn every_start_is_as_likely() {
+    fn window_starts_are_uniform() {
         let tokens = count_to(14); // windows of 4 begin at 0 to 9
         let mut counts = [0_u32; 10];
         for start in (0..1000).flat_map(|step| starts(&sample(&tokens, 0..10, 4, 7, step))) {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_drawn_by_their_weights_whatever_their_length() {
+    fn texts_are_drawn_by_weight_not_length() {
         let split = Split::new(vec![(text(0..1000), 1.0), (text(5000..5010), 3.0)]);
         let mut n_second = 0;
         for step in 0..1000 {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permutation_has_every_number_once_and_no_favourites() {
+    fn permutations_are_complete_and_unbiased() {
         let permutation = |n: u64, keys| -> Vec<u64> { (0..n).map(|place| permuted(place, n, keys)).collect() };
         for n in (1..70).chain([255, 256, 257, 5_000]) {
             let numbers = permutation(n, [n; 8]);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_shares_out_its_windows_by_the_weights() {
+    fn epoch_divides_windows_by_weight() {
         let split = Split::new(vec![(text(0..1_004), 1.0), (text(5_000..5_204), 3.0)]);
         // 1000 and 200 starts, 300 windows of 4: 75 of the first text, every 13.3 tokens, and 225 of the second.
         for epoch in 0..4 {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_windows_of_several_texts_are_those_of_each() {
+    fn windows_of_several_texts_do_not_mix() {
         let split = Split::new(vec![(text(0..10), 1.0), (text(20..22), 9.0), (text(30..47), 1.0)]);
         let batches: Vec<Batch> = split.windows(4, 3).collect();
         let all: Vec<Vec<i32>> = batches.iter().map(starts).collect();
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "less than a window")]
-    fn a_split_that_is_too_short_is_a_bug() {
+    fn too_short_split_panics() {
         let _ = sample(&count_to(4), 0..1, 4, 1, 1);
     }
 
@@ -410,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn an_epoch_reads_no_token_twice_and_few_not_at_all(
+        fn epoch_reads_nearly_all_tokens_once(
             (context_length, n_more) in (1_usize..40, 1_u32..2_000),
             seed in any::<u64>(),
             epoch in 0_u64..1_000_000,
@@ -447,7 +447,7 @@ mod tests {
         }
 
         #[test]
-        fn spread_windows_are_some_of_them_in_order(
+        fn spread_windows_are_an_ordered_subset(
             n in 0_u32..600, context_length in 1_usize..20, batch_size in 1_usize..9, n_batches in 0_usize..9,
         ) {
             let tokens = count_to(n);

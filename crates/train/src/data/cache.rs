@@ -1,7 +1,7 @@
 //! The folder of token files and trained tokenizers, each named by a hash of everything it is derived from. Above a
 //! size limit the least recently used files are removed, except those in use. Texts from standard input are kept there,
-//! too: they cannot be read again, so they stay until someone deletes them. Beside each file lies a note that says what
-//! it was made for.
+//! too: they cannot be read again, so they stay until someone deletes them. A note with the purpose of each file lies
+//! next to it.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::DataError;
-use super::source::Source;
+use super::source::TextSource;
 use crate::config::DataConfig;
 use tinderbox_model::disk::{self, Temporary, remove_unused};
 use tinderbox_model::format::first_line;
@@ -51,7 +51,7 @@ pub struct CachedFile {
     pub bytes: u64,
     /// The time of its last use, in seconds since 1970.
     pub used_unix_s: u64,
-    /// What it was made for; `None` if an older version made it.
+    /// Its purpose; `None` if an older version made it.
     pub made_for: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub enum CachedKind {
     Tokens,
     /// A trained tokenizer.
     Tokenizer,
-    /// A text of standard input, without which its runs cannot be resumed.
+    /// A text of standard input. Its runs cannot be resumed without it.
     Text,
     /// A file that a process is writing, or that a killed one left.
     Temporary,
@@ -76,7 +76,7 @@ pub struct Cleared {
     pub removed: Vec<CachedFile>,
     /// Files in use.
     pub in_use: Vec<CachedFile>,
-    /// Texts of standard input that were to stay.
+    /// Texts of standard input, if they were not to be removed.
     pub texts: Vec<CachedFile>,
 }
 
@@ -95,7 +95,7 @@ impl Cache {
         Ok(Self { folder, limit_bytes, caution })
     }
 
-    /// Notes what a file is made for, which only people read: an error is ignored.
+    /// Notes the purpose of a file for human readers; errors are ignored.
     pub(super) fn note(&self, path: &Path, made_for: &str) {
         let note = note_of(path);
         let written = temporary(&self.folder).and_then(|mut temporary| {
@@ -106,7 +106,7 @@ impl Cache {
     }
 
     /// Rejects a folder that is part of a text: the next run would read its files.
-    pub(super) fn check_apart(&self, source: &Source) -> Result<(), DataError> {
+    pub(super) fn check_apart(&self, source: &TextSource) -> Result<(), DataError> {
         if !source.path.is_dir() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Cache {
 /// The cache of a config with this `data.cache_dir`, and its files, the most recently used first. Nothing is created.
 ///
 /// # Errors
-/// If the folder is there and cannot be read.
+/// If the folder exists and cannot be read.
 pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>), DataError> {
     let folder = match cache_dir {
         Some(folder) => folder.to_owned(),
@@ -201,7 +201,7 @@ pub fn list_cache(cache_dir: Option<&Path>) -> Result<(PathBuf, Vec<CachedFile>)
 /// made again.
 ///
 /// # Errors
-/// If the folder is there and cannot be read, or a file cannot be removed.
+/// If the folder exists and cannot be read, or a file cannot be removed.
 pub fn clear_cache(cache_dir: Option<&Path>, texts: bool) -> Result<(PathBuf, Cleared), DataError> {
     let (folder, files) = list_cache(cache_dir)?;
     let mut cleared = Cleared::default();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn files_unused_for_longest_go_first() {
+    fn cache_removes_least_recently_used_first() {
         let [a, b, d] = ["a", "b", "d"].map(|digit| digit.repeat(DIGITS) + ".tokens");
         let c = "c".repeat(DIGITS) + ".tokenizer.json";
         let (_folder, cache) = cache(&[&b, &a, &d, &c], 250);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn files_in_use_or_of_others_stay() {
+    fn cache_keeps_files_in_use_and_of_other_programs() {
         let [used, unused] = ["a", "b"].map(|digit| digit.repeat(DIGITS) + ".tokens");
         let text = "c".repeat(64) + ".text";
         let (folder, cache) = cache(&[&used, &unused, &text, "notes.txt", "\u{e9}.tokens"], 0);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_listed_and_removed_with_their_notes() {
+    fn files_are_listed_and_removed_with_notes() {
         let [used, unused] = ["a", "b"].map(|digit| digit.repeat(DIGITS) + ".tokens");
         let text = "c".repeat(DIGITS_OF_TEXT) + ".text";
         let (folder, cache) = cache(&[&used, &unused, &text, "notes.txt"], 0);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_files_have_different_names_and_go_when_old_and_not_locked() {
+    fn old_unlocked_temporary_files_are_removed() {
         let left_over = "a".repeat(DIGITS) + ".1-0.tmp";
         let (folder, cache) = cache(&[&left_over], u64::MAX);
         let files: Vec<Temporary> = (0..9).map(|_| temporary(folder.path()).unwrap()).collect();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_process_cleans_up_at_a_time() {
+    fn one_process_cleans_cache_at_a_time() {
         let file = "a".repeat(DIGITS) + ".tokens";
         let (folder, cache) = cache(&[&file], 0);
         let lock = File::create(folder.path().join(LOCK)).unwrap();
@@ -429,7 +429,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_lock_may_be_no_link() {
+    fn cache_refuses_symlinked_lock() {
         let file = "a".repeat(DIGITS) + ".tokens";
         let (folder, cache) = cache(&[&file], 0);
         let thesis = folder.path().join("thesis.txt");
@@ -441,7 +441,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_default_folder_is_its_users_alone() {
+    fn default_cache_folder_is_private() {
         use std::os::unix::fs::PermissionsExt;
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
         let shared = tempfile::tempdir().unwrap();

@@ -9,9 +9,6 @@ use tinderbox_model::section::Problems;
 /// finite.
 const MAX_WEIGHT: f64 = 1e15;
 
-/// Ten times the Bible.
-const DEFAULT_RECORD_LIMIT_MIB: f64 = 64.0;
-
 tinderbox_model::sections! {
     /// `[data]`: the training text.
     pub struct DataConfig {
@@ -24,9 +21,9 @@ tinderbox_model::sections! {
         pub format: TextFormat = TextFormat::default(),
         /// The field that holds the text of a JSON Lines record.
         pub text_field: String = "text".to_owned(),
-        /// The most that a line of a JSON Lines file may hold, unpacked, in MiB: a small packed file can hold a line
-        /// that fits in no memory. Reading a line takes up to three times its size. Above 0.
-        pub record_limit_mib: f64 = DEFAULT_RECORD_LIMIT_MIB,
+        /// The longest line of a JSON Lines file, unpacked, in MiB: a small packed file can hold a line that exceeds
+        /// the memory. Reading a line takes up to three times its size. Above 0.
+        pub record_limit_mib: f64 = 64.0,
         /// The text at the end of each document in a text file; it is part of the document. Not empty; default none: a
         /// text file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,17 +37,17 @@ tinderbox_model::sections! {
         pub exclude: Vec<String> = Vec::new(),
         /// The fraction of each source that is kept for validation. In (0, 1).
         pub val_fraction: f64 = 0.1,
-        /// Which part of a source is kept for validation: `documents` (of several files, whole documents drawn with
-        /// `train.seed`; of a single file its end) or `end` (always the end). Default `documents`; a run from before
-        /// this key keeps the end.
+        /// The part of a source kept for validation: `documents` (of several files, whole documents drawn with
+        /// `train.seed`; of a single file its end) or `end` (always the end). Default `documents`; runs from before
+        /// this key keep the end.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub val_split: Option<ValSplit> = None,
         /// The folder of encoded token files, so that a second start is quick. Default: `tinderbox/tokens` in the
         /// user's cache directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub cache_dir: Option<PathBuf> = None,
-        /// The most space that token files may take, in GiB; the least recently used are deleted first, but never one
-        /// in use. Above 0.
+        /// The most disk space for token files, in GiB; the least recently used are deleted first, but none in use.
+        /// Above 0.
         pub cache_limit_gib: f64 = 20.0,
         /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -61,36 +58,12 @@ tinderbox_model::sections! {
     pub struct SourceConfig {
         /// A text file or a folder of text files; relative to the working directory. Required.
         pub path: PathBuf = PathBuf::new(),
-        /// How often training windows are drawn from this text relative to the others, whatever its length. Above 0, at
-        /// most 1e15.
+        /// How often training windows are drawn from this text relative to the others, regardless of its length. Above
+        /// 0, at most 1e15.
         pub weight: f64 = 1.0,
-        /// How its files are read. Default `data.format`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub format: Option<TextFormat> = None,
         /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub text_field: Option<String> = None,
-        /// The most that a line of a JSON Lines file may hold, in MiB. Default `data.record_limit_mib`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub record_limit_mib: Option<f64> = None,
-        /// The text at which a document of its text files ends. Default `data.document_separator`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub document_separator: Option<String> = None,
-        /// Patterns of its files that are read. Default `data.include`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub include: Option<Vec<String>> = None,
-        /// Patterns of its files that are left out. Default `data.exclude`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pub exclude: Option<Vec<String>> = None,
-    }
-}
-
-impl SourceConfig {
-    /// The longest line that may hold a record.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
-    pub(super) fn max_record_bytes(&self) -> usize {
-        let mib = self.record_limit_mib.unwrap_or(DEFAULT_RECORD_LIMIT_MIB);
-        ((mib * f64::from(1 << 20)) as usize).min(usize::MAX / 4) // there is more to add to it
     }
 }
 
@@ -101,9 +74,9 @@ pub enum TextFormat {
     /// Chosen by file name: `.jsonl` and `.ndjson` are JSON Lines, everything else is plain text.
     #[default]
     Auto,
-    /// Plain text, whatever the file name.
+    /// Plain text, regardless of the file name.
     Text,
-    /// JSON Lines, whatever the file name: one object per line.
+    /// JSON Lines, regardless of the file name: one object per line.
     Jsonl,
 }
 
@@ -123,23 +96,28 @@ impl DataConfig {
         !is_empty(&self.path) || !self.sources.is_empty()
     }
 
-    /// The training texts, with all their settings filled in: the `sources`, or the one at `path`.
-    pub fn all_sources(&self) -> Vec<SourceConfig> {
-        let filled = |source: SourceConfig| SourceConfig {
-            format: source.format.or(Some(self.format)),
-            text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
-            record_limit_mib: source.record_limit_mib.or(Some(self.record_limit_mib)),
-            document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
-            include: source.include.or_else(|| Some(self.include.clone())),
-            exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
-            ..source
+    /// The settings of each training text: this config with one path, and without `sources`.
+    pub fn all_sources(&self) -> Vec<Self> {
+        let of = |source: &SourceConfig| Self {
+            path: source.path.clone(),
+            text_field: source.text_field.clone().unwrap_or_else(|| self.text_field.clone()),
+            sources: Vec::new(),
+            ..self.clone()
         };
-        let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
-        if self.sources.is_empty() { vec![filled(only)] } else { self.sources.iter().cloned().map(filled).collect() }
+        if self.sources.is_empty() { vec![self.clone()] } else { self.sources.iter().map(of).collect() }
     }
-}
 
-impl DataConfig {
+    /// The weight of each training text.
+    pub fn weights(&self) -> Vec<f64> {
+        if self.sources.is_empty() { vec![1.0] } else { self.sources.iter().map(|source| source.weight).collect() }
+    }
+
+    /// The longest line that may hold a record.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
+    pub(super) fn max_record_bytes(&self) -> usize {
+        ((self.record_limit_mib * f64::from(1 << 20)) as usize).min(usize::MAX / 4) // there is more to add to it
+    }
+
     pub(crate) fn check_into(&self, needs_text: bool, problems: &mut Problems) {
         let Self {
             path,
@@ -170,9 +148,12 @@ impl DataConfig {
         }
         check_text_field(problems, "data.text_field", text_field);
         problems.above_zero("data.record_limit_mib", *record_limit_mib);
-        check_document_separator(problems, "data.document_separator", document_separator.as_deref());
-        check_patterns(problems, "data.include", include);
-        check_patterns(problems, "data.exclude", exclude);
+        let rule = "hold a text; leave it out for files of one document each";
+        problems.must(document_separator.as_deref() != Some(""), "data.document_separator", "\"\"", rule);
+        let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
+        for (key, patterns) in [("data.include", include), ("data.exclude", exclude)] {
+            problems.must(patterns.iter().all(|it| !it.is_empty()), key, format!("{patterns:?}"), rule);
+        }
         let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
         problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
         let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
@@ -195,7 +176,7 @@ impl DataConfig {
 impl SourceConfig {
     /// Checks one source, which messages call `key`.
     fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field, record_limit_mib, document_separator, include, exclude } = self;
+        let Self { path, weight, text_field } = self;
         if path.as_os_str().is_empty() {
             problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
@@ -209,12 +190,6 @@ impl SourceConfig {
         if let Some(text_field) = text_field {
             check_text_field(problems, &format!("{key}.text_field"), text_field);
         }
-        if let Some(record_limit_mib) = record_limit_mib {
-            problems.above_zero(&format!("{key}.record_limit_mib"), *record_limit_mib);
-        }
-        check_document_separator(problems, &format!("{key}.document_separator"), document_separator.as_deref());
-        check_patterns(problems, &format!("{key}.include"), include.as_deref().unwrap_or_default());
-        check_patterns(problems, &format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
     }
 }
 
@@ -225,13 +200,4 @@ fn is_empty(path: &Path) -> bool {
 fn check_text_field(problems: &mut Problems, key: &str, value: &str) {
     let rule = "name the field of a JSON Lines record that holds its text";
     problems.must(!value.is_empty(), key, "\"\"", rule);
-}
-
-fn check_document_separator(problems: &mut Problems, key: &str, value: Option<&str>) {
-    problems.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
-}
-
-fn check_patterns(problems: &mut Problems, key: &str, patterns: &[String]) {
-    let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
-    problems.must(patterns.iter().all(|pattern| !pattern.is_empty()), key, format!("{patterns:?}"), rule);
 }

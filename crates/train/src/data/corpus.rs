@@ -1,25 +1,20 @@
 //! Opens texts on disk as training and validation tokens. A text is read twice: for its hash, length and alphabet, and
 //! to encode it into a token file, unless an earlier run with the same text, tokenizer and split left one.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
-use super::cache::{Cache, temporary};
-use super::encode::encode;
+use super::cache::Cache;
+use super::chunk::Needs;
 use super::randomness::seems_random;
-use super::reader::{Half, Needs, OnProgress, Purpose, Reader, Reading, ignore, report};
-use super::scan::Scan;
-use super::source::{Source, is_standard_input};
+use super::reader::{OnProgress, ignore};
+use super::scan::check_lengths;
+use super::source::is_standard_input;
 use super::split::{Division, SplitPoint};
-use super::stdin;
-use super::tokens::{self, Tokens, Width, Writer};
+use super::texts::{Opening, ScannedText, StandardInput, hexadecimal, text_sha256};
 use super::train_tokenizer::train_bpe;
 use super::{BatchSource, DataError, Examples, Records, Split, conversations};
-use crate::config::{Config, DataConfig, SourceConfig, TextFormat, ValSplit};
-use tinderbox_model::disk::Temporary;
+use crate::config::{Config, DataConfig, TextFormat, ValSplit};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// Both splits of all texts, and the tokenizer that encoded them.
@@ -53,7 +48,7 @@ pub struct SplitRecords {
     pub train: Examples,
     /// Those that are kept for validation.
     pub val: Examples,
-    /// What was read.
+    /// A summary of the records.
     pub summary: Records,
 }
 
@@ -62,7 +57,7 @@ pub struct SplitRecords {
 pub struct SourceSummary {
     /// The path in the config; `-` is standard input.
     pub path: PathBuf,
-    /// The path at which the text of standard input is kept, so that its run can be resumed.
+    /// The path of the saved text of standard input, which resuming needs.
     pub kept: Option<PathBuf>,
     /// Tokens of the training split.
     pub train_tokens: usize,
@@ -210,7 +205,7 @@ impl Corpus {
         Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
     }
 
-    /// What training draws batches from.
+    /// The source of training batches.
     #[must_use]
     pub fn train_batches(&self) -> Arc<dyn BatchSource> {
         match &self.records {
@@ -219,7 +214,7 @@ impl Corpus {
         }
     }
 
-    /// What the validation loss is measured on.
+    /// The source of validation batches.
     #[must_use]
     pub fn val_batches(&self) -> Arc<dyn BatchSource> {
         match &self.records {
@@ -234,7 +229,7 @@ impl Corpus {
         self.records.as_ref().map(|records| records.train.tokens_per_row())
     }
 
-    /// The tokens of the validation split that count, for each byte that they stand for.
+    /// The number of counted tokens of the validation split per byte of their text.
     #[must_use]
     pub fn val_tokens_per_byte(&self) -> f64 {
         let [tokens, bytes] = match &self.records {
@@ -270,192 +265,10 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
     Ok(tokens.into())
 }
 
-/// A scanned text.
-#[derive(Debug)]
-pub(super) struct ScannedText {
-    pub source: Source,
-    pub scan: Scan,
-    pub division: Division,
-    /// The frequency with which windows are drawn from it, relative to the others.
-    weight: f64,
-    /// The path at which it is kept, if it came from standard input.
-    kept: Option<PathBuf>,
-    /// Standard input that is not kept: dropping this removes the file.
-    _received: Option<Temporary>,
-}
-
-/// The way in which the text of standard input is obtained.
-#[derive(Debug, Clone, Copy)]
-enum StandardInput<'a> {
-    /// Read now, and kept.
-    Keep,
-    /// Read now, and not needed again.
-    Once,
-    /// Read by an earlier run, which kept it under this hash.
-    Kept(&'a str),
-}
-
-/// The context in which texts are opened.
-pub(super) struct Opening<'a> {
-    data: &'a DataConfig,
-    rule: ValSplit,
-    seed: u64,
-    pub cache: Cache,
-    pub on_progress: OnProgress<'a>,
-}
-
-impl Opening<'_> {
-    /// Finds and scans all texts of the config, in order.
-    fn texts(&self, needs: Needs, standard_input: StandardInput<'_>) -> Result<Vec<ScannedText>, DataError> {
-        let scanned = |source: Source, config: &SourceConfig| {
-            let scan = Scan::read(&source, needs, self.on_progress)?;
-            let division = scan.division(self.rule, self.data.val_fraction, self.seed, needs.kind);
-            let weight = config.weight;
-            Ok(ScannedText { source, scan, division, weight, kept: None, _received: None })
-        };
-        let configs = self.data.all_sources();
-        let config = &configs[0];
-        if configs.len() > 1 || !is_standard_input(&config.path) {
-            let sources = Source::find_all(&configs)?;
-            sources.iter().try_for_each(|source| self.cache.check_apart(source))?;
-            return sources.into_iter().zip(&configs).map(|(s, config)| scanned(s, config)).collect();
-        }
-        if let StandardInput::Kept(text_sha256) = standard_input {
-            let path = self.cache.kept_text(text_sha256);
-            if !path.is_file() {
-                return Err(DataError::NotKept { path });
-            }
-            let text = scanned(Source::of_standard_input(config, &path), config)?;
-            return Ok(vec![ScannedText { kept: Some(path), ..text }]);
-        }
-        let received = stdin::receive(config, &self.cache, self.on_progress)?;
-        let mut text = scanned(Source::of_standard_input(config, received.path()), config)?;
-        let StandardInput::Keep = standard_input else {
-            return Ok(vec![ScannedText { _received: Some(received), ..text }]);
-        };
-        let kept = self.cache.kept_text(&text_sha256(std::slice::from_ref(&text)));
-        received.rename(&kept).map_err(|source| DataError::cache(&kept, source))?;
-        text.source.files[0].path.clone_from(&kept);
-        Ok(vec![ScannedText { kept: Some(kept), ..text }])
-    }
-
-    /// Opens the token file of a text, or writes it first if it is missing, with `first` before all other ids.
-    fn tokens(
-        &self,
-        text: &ScannedText,
-        tokenizer: &Tokenizer,
-        first: Option<u32>,
-    ) -> Result<(Tokens, Tokens), DataError> {
-        let mut key = Sha256::new(); // of everything that determines the ids and their split
-        key.update(Sha256::digest(RULES));
-        key.update(text.scan.hash);
-        key.update(Sha256::digest(tokenizer.to_json()));
-        key.update(self.data.val_fraction.to_le_bytes());
-        for id in [tokenizer.end_of_text(), first] {
-            key.update(id.unwrap_or(u32::MAX).to_le_bytes());
-        }
-        if let Division::Documents(held_out) = &text.division {
-            key.update(held_out.hash());
-        }
-        let key = key.finalize().into();
-        let width = Width::of_vocabulary(tokenizer.vocab_size());
-        let path = self.cache.path(&key, "tokens");
-        let checking = |bytes| {
-            report(self.on_progress, &Reading { path: &text.source.path, purpose: Purpose::Scan, bytes, of: None })
-        };
-        if let Some(halves) = tokens::open(&path, &key, width, &checking)? {
-            return Ok(halves);
-        }
-        let fail = |source| DataError::cache(&path, source);
-        let mut writer =
-            temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
-        let first: Vec<u32> = first.into_iter().collect();
-        writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
-        let reader = || {
-            let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer));
-            reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes))
-        };
-        let readers = match &text.division {
-            Division::At(split_point) => vec![reader().split_at(*split_point)],
-            // The training split comes first in the file, so the text is read once for each.
-            Division::Documents(held_out) => {
-                [Half::Train, Half::Val].map(|half| reader().of_half(held_out, half)).into()
-            }
-        };
-        for reader in readers {
-            if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
-                return Err(DataError::Changed { path: text.source.path.clone() });
-            }
-        }
-        writer.finish(&key).map_err(fail)?;
-        self.cache.note(&path, &format!("{} tokens of `{}`", shown_kind(tokenizer.kind()), shown(&text.source.path)));
-        tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
-            let reason = "the file that was written just now is not as it was written";
-            DataError::cache(&path, std::io::Error::other(reason))
-        })
-    }
-}
-
-/// The name of a kind of tokens, for people.
-fn shown_kind(kind: TokenizerKind) -> &'static str {
-    match kind {
-        TokenizerKind::Char => "character",
-        TokenizerKind::Byte => "byte",
-        TokenizerKind::Bpe => "bpe",
-        TokenizerKind::File => "other",
-    }
-}
-
-/// The path of a text from the root of the file system; `-` is standard input.
-pub(super) fn shown(path: &Path) -> String {
-    let whole = if is_standard_input(path) { None } else { std::path::absolute(path).ok() };
-    whole.as_deref().unwrap_or(path).display().to_string()
-}
-
-/// The hexadecimal hash of a text, or of the hashes of several texts.
-fn text_sha256(texts: &[ScannedText]) -> String {
-    let hash = match texts {
-        [text] => text.scan.hash,
-        texts => {
-            let mut hash = Sha256::new();
-            for text in texts {
-                hash.update(text.scan.hash);
-            }
-            hash.finalize().into()
-        }
-    };
-    hexadecimal(&hash)
-}
-
-pub(crate) fn hexadecimal(hash: &[u8; 32]) -> String {
-    let mut digits = String::with_capacity(2 * hash.len());
-    for byte in hash {
-        write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
-    }
-    digits
-}
-
-/// The version of splitting and encoding: token files of other versions are not used.
-const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
-
 /// Names all characters that the tokenizer lacks, not only those of the first piece.
 fn check_characters(text: &ScannedText, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let encoded = tokenizer.encode(&text.scan.alphabet);
     encoded.map(drop).map_err(|source| DataError::Encode { path: text.source.path.clone(), source })
-}
-
-/// Checks that the training split exceeds one window and that the validation split has something to predict.
-pub(super) fn check_lengths(path: &Path, n_train: u64, n_val: u64, config: &Config) -> Result<(), DataError> {
-    let (path, n_tokens) = (path.to_owned(), n_train + n_val);
-    let context_length = config.model.context_length;
-    if n_train <= context_length as u64 {
-        return Err(DataError::TrainTooShort { path, n_tokens, n_train, context_length });
-    }
-    if n_val < 2 {
-        let val_fraction = config.data.val_fraction;
-        return Err(DataError::ValTooShort { path, n_tokens, n_val, val_fraction });
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -464,7 +277,10 @@ mod tests {
     use std::ops::ControlFlow;
 
     use super::super::fixtures;
+    use super::super::reader::Purpose;
+    use super::super::tokens::Tokens;
     use super::*;
+    use crate::config::SourceConfig;
 
     /// A text, and a folder for its token files.
     struct Fixture {
@@ -523,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_start_reads_the_token_file() {
+    fn second_start_reads_token_file() {
         let fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char).unwrap();
         let [path] = &fixture.kept("tokens")[..] else { panic!("one token file") };
@@ -561,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_at_the_same_time_do_not_disturb_each_other() {
+    fn concurrent_starts_do_not_interfere() {
         let content = "to be or n\u{f6}t to be ".repeat(40_000); // several chunks
         let fixture = Fixture::new(&content);
         std::thread::scope(|scope| {
@@ -576,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_changed_since_an_earlier_run_is_refused() {
+    fn corpus_refuses_text_changed_since_earlier_run() {
         let fixture = Fixture::new("abcabcabcabcabc");
         let Corpus { tokenizer, text_sha256, .. } = fixture.open(TokenizerKind::Char).unwrap();
         let again = || Corpus::open(&fixture.config, OpenOptions::earlier(&tokenizer, &text_sha256));
@@ -587,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_cannot_be_written_or_lies_in_the_text_is_refused() {
+    fn corpus_refuses_unwritable_cache_or_cache_in_text() {
         let mut fixture = Fixture::new("hello, hello, hello");
         let folder = fixture.folder.path().to_owned();
         fixture.config.data.cache_dir = Some(folder.join("text.txt/cache"));
@@ -603,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_the_numbers() {
+    fn length_errors_state_numbers() {
         let open = |text: &[u8], context_length| {
             let mut fixture = Fixture::new(text);
             fixture.config.model.context_length = context_length;
@@ -622,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_are_learned_from_the_training_split_alone() {
+    fn merges_are_learned_from_training_split_only() {
         let learned = |last_line: &str| {
             let fixture = Fixture::new("once upon a time\n".repeat(90) + &last_line.repeat(10));
             fixture.open(TokenizerKind::Bpe).unwrap()
@@ -636,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trained_tokenizer_is_cached() {
+    fn trained_tokenizer_is_cached() {
         let fixture = Fixture::new("once upon a time\n".repeat(90));
         let first = fixture.open(TokenizerKind::Bpe).unwrap().tokenizer;
         let [path] = &fixture.kept("json")[..] else { panic!("one tokenizer") };
@@ -683,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_splits_is_encoded_whole() {
+    fn text_without_splits_is_encoded_whole() {
         let fixture = Fixture::new("abcabc");
         let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
         let open = || open_text(&fixture.config.data.path, &fixture.config.data, &tokenizer);
@@ -696,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_changes_while_it_is_read_is_refused() {
+    fn corpus_refuses_text_that_changes_while_read() {
         let fixture = Fixture::new("hello, hello, hello");
         let on_progress: OnProgress<'_> = &|reading| {
             if reading.purpose == Purpose::Encode {

@@ -5,7 +5,8 @@ use std::mem;
 use rayon::prelude::*;
 
 use super::DataError;
-use super::reader::{Chunk, Half, Reader, as_utf8};
+use super::chunk::{Chunk, Half};
+use super::reader::{Reader, as_utf8};
 use super::tokens::{Width, Writer};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerError, TokenizerKind};
 
@@ -17,8 +18,8 @@ const MAX_WAITING_BYTES: usize = 1 << 22;
 /// Pieces in memory for each thread: some take longer than others.
 const PIECES_PER_THREAD: usize = 2;
 
-/// Encodes a text, or one half of it, with an end-of-text token after each document, and returns the hash of all that
-/// was read.
+/// Encodes a text or one half of it, with an end-of-text token after each document, and returns the hash of the text
+/// read.
 pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
     let path = &reader.source.path;
     let mut pieces = Pieces::new(reader.hashing(), tokenizer);
@@ -34,7 +35,7 @@ pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Wri
             written.map_err(|source| DataError::cache(&writer.path, source))
         },
     )?;
-    Ok(pieces.reader.hash().expect("it was wanted"))
+    Ok(pieces.reader.hash().expect("the reader hashes"))
 }
 
 /// The numbers of training and validation tokens that [`encode`] would write.
@@ -101,7 +102,7 @@ impl<'a> Pieces<'a> {
         Ok(Some(mem::take(&mut self.waiting)).filter(|rest| !rest.is_empty()))
     }
 
-    /// The position up to which the tokens of the text held back do not depend on what follows.
+    /// Up to this position, the tokens of the text held back do not depend on later text.
     fn end_of_piece(&self) -> usize {
         let start = self.waiting.ends.last().copied().unwrap_or(0);
         let open_document = &self.waiting.text[start..];
@@ -160,8 +161,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::cache::temporary;
+    use super::super::chunk::Needs;
     use super::super::fixtures::{folder, ids, reader, record, source};
-    use super::super::reader::Needs;
     use super::super::split::SplitPoint;
     use super::super::{Tokens, tokens};
     use super::*;
@@ -213,7 +214,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))] // each trains a tokenizer
 
         #[test]
-        fn a_text_in_chunks_is_split_and_encoded_as_the_whole(
+        fn chunked_text_is_split_and_encoded_like_whole(
             text in "[a-c \n\u{e9}]{1,200}|(?s:.{1,80})|( ?[a-z]{1,5}|<\\|endoftext\\|>| {1,9}){1,40}",
             chunk_bytes in 4_usize..60,
             n_threads in 1_usize..6,
@@ -238,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn documents_are_encoded_each_on_its_own(
+        fn documents_are_encoded_separately(
             documents in prop::collection::vec("( ?[a-z]{1,5}|\n| {1,9}){1,9}", 1..20),
             chunk_bytes in 4_usize..60,
             n_threads in 1_usize..6,
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_for_words_is_split_at_the_end_of_a_line() {
+    fn bpe_text_is_split_at_line_end() {
         let bpe = Tokenizer::train_bpe(260, "");
         let lines = "a line of twenty b.\n".repeat(100); // 2000 bytes
         for (text, val_fraction, expected) in [
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_ends_at_the_split_ends_before_it() {
+    fn document_that_ends_at_split_is_in_first_half() {
         let bpe = Tokenizer::train_bpe(260, "");
         let file = ("a.jsonl", &*record("ten bytes.").repeat(10));
         for chunk_bytes in 4..30 {
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_to_cut_a_text_is_cut_at_the_end_of_a_line_or_between_characters() {
+    fn fallback_cuts_are_at_line_ends_or_between_characters() {
         let pieces = |text: &str, max_waiting_bytes| -> Vec<String> {
             let folder = folder([("a.txt", text.as_bytes())]);
             let source = source(&folder.path().join("a.txt"));
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn results_come_in_order_up_to_the_first_error() {
+    fn results_arrive_in_order_up_to_first_error() {
         let error = |name: String| DataError::Empty { path: name.into() };
         for (n_threads, n_good) in [(1, 40), (2, 60), (7, 50)] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();

@@ -22,9 +22,7 @@ pub enum DataError {
          from here it is `{beside}`"
     )]
     BesideConfig { path: PathBuf, beside: PathBuf },
-    #[error(
-        "`{path}` is a link to `{target}`, which is not there\n  hint: remove the link, or put back what it leads to"
-    )]
+    #[error("`{path}` is a link to `{target}`, which is not there\n  hint: remove the link, or restore its target")]
     DanglingLink { path: PathBuf, target: PathBuf },
     #[error("cannot read the text `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
@@ -38,6 +36,8 @@ pub enum DataError {
          those whose names begin with a dot, and what data.include and data.exclude leave out"
     )]
     NoFiles { path: PathBuf },
+    #[error("cannot use the pattern `{pattern}` of files: {reason}")]
+    Pattern { pattern: String, reason: String },
     #[error(
         "`{file}` is in two sources, `{first}` and `{second}`: what one keeps for validation, the other would train \
          on\n  hint: name each file in one of them; a weight says how often it is drawn"
@@ -143,7 +143,7 @@ pub enum DataError {
     )]
     CacheInsideText { cache_dir: PathBuf, path: PathBuf },
     #[error(
-        "the folder for encoded texts, `{path}`, is somebody else's, who could exchange what is kept there\n  hint: name \
+        "the folder for encoded texts, `{path}`, belongs to another user, who could replace its files\n  hint: name \
          a folder of your own with the environment variable XDG_CACHE_HOME, or as data.cache_dir"
     )]
     CacheOfOthers { path: PathBuf },
@@ -218,7 +218,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn a_missing_text_has_the_hint_that_fits_it() {
+    fn missing_text_gets_fitting_hint() {
         let nearest = Some(Path::new("data/stories.txt"));
         for (path, nearest, expected) in [
             ("data/tinyshakespeare.txt", None, "`scripts/fetch_data.sh shakespeare` in"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_of_all_shipped_configs_can_be_fetched() {
+    fn texts_of_shipped_configs_can_be_fetched() {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         for file in std::fs::read_dir(configs).unwrap() {
             let config = Config::load(&file.unwrap().path(), &[]).unwrap();

@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
-use super::record::{find_text, take_text};
+use super::record::{BYTE_ORDER_MARK, find_text, take_text};
 
 /// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
-
-/// The UTF-8 byte order mark, which is not part of the text.
-pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Enough bytes to recognize a file type.
 const HEAD_BYTES: usize = 16;
@@ -22,7 +19,7 @@ const HEAD_BYTES: usize = 16;
 /// Bytes read from the disk at once.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
-/// The length up to which the memory for a line grows with it.
+/// Up to this length, the memory for a line grows with it.
 const SHORT_LINE_BYTES: usize = 1 << 21;
 
 /// Magic numbers of files that are often mistaken for text, with the name of the file type and advice.
@@ -71,7 +68,7 @@ pub(super) struct OpenFile {
 /// The part of a text that [`OpenFile::read_record`] has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecordPart {
-    /// The record goes on.
+    /// The record continues.
     Beginning,
     /// The rest of the record, or all of it.
     End,
@@ -80,7 +77,7 @@ pub(super) enum RecordPart {
 }
 
 impl OpenFile {
-    /// Opens a file, unpacking gzip whatever the file name. With `utf8`, known binary formats are rejected.
+    /// Opens a file, unpacking gzip regardless of its name. With `utf8`, known binary formats are rejected.
     pub(super) fn open(path: &Path, shown: &Path, utf8: bool) -> Result<Self, DataError> {
         let fail = |source| DataError::read(shown, source);
         let file = File::open(path).map_err(fail)?;
@@ -275,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_unpacked_whatever_its_name_and_a_byte_order_mark_is_no_part_of_a_text() {
+    fn gzip_is_unpacked_and_byte_order_mark_removed() {
         let text = &b"some text, long enough to be more than a head"[..];
         let members = [gzip(&text[..1]), gzip(&text[1..])].concat();
         let marked = &b"\xef\xbb\xbfabc"[..];
@@ -300,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_than_text_are_named_with_advice() {
+    fn file_types_other_than_text_are_named_with_advice() {
         for (name, content, what, advice) in [
             ("a.docx", &b"PK\x03\x04..."[..], "Office", "plain text"),
             ("a.txt", b"PK\x03\x04...", "zip", "unzip"),

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::reader::{Needs, Reader};
-use super::source::Source;
+use super::chunk::Needs;
+use super::reader::Reader;
+use super::source::TextSource;
 use super::tokens::Tokens;
-use crate::config::SourceConfig;
+use crate::config::DataConfig;
 
 /// A folder with these files.
 pub fn folder<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> TempDir {
@@ -21,12 +22,12 @@ pub fn folder<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> TempD
     folder
 }
 
-pub fn source(path: &Path) -> Source {
-    Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() }).unwrap()
+pub fn source(path: &Path) -> TextSource {
+    TextSource::find(&DataConfig { path: path.to_owned(), ..DataConfig::default() }).unwrap()
 }
 
 /// Reads a text in chunks of about this size.
-pub fn reader(source: &Source, needs: Needs, chunk_bytes: usize) -> Reader<'_> {
+pub fn reader(source: &TextSource, needs: Needs, chunk_bytes: usize) -> Reader<'_> {
     let mut reader = Reader::new(source, needs);
     reader.chunk_bytes = chunk_bytes;
     reader

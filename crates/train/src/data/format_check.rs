@@ -2,8 +2,8 @@
 
 use super::DataError;
 use super::record::begins_with_record;
-use super::source::{Source, TextFile, is_standard_input};
-use crate::config::{Config, SourceConfig, TextFormat, TokenizerKind};
+use super::source::{TextFile, TextSource, is_standard_input};
+use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 
 /// The number of bytes examined in each file: usually enough for the first record.
 const HEAD_BYTES: usize = 1 << 18;
@@ -19,8 +19,8 @@ const MAX_FILES: usize = 16;
 pub fn check_format(config: &Config) -> Result<(), DataError> {
     let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
     for source in config.data.all_sources().iter().filter(|source| !is_standard_input(&source.path)) {
-        let is_auto = source.format.unwrap_or_default() == TextFormat::Auto;
-        let source = Source::find(source)?;
+        let is_auto = source.format == TextFormat::Auto;
+        let source = TextSource::find(source)?;
         for file in source.files.iter().filter(|file| !file.is_jsonl).take(MAX_FILES) {
             let head = head(&source, file, utf8)?;
             let path = file.path.clone();
@@ -39,13 +39,13 @@ pub fn check_format(config: &Config) -> Result<(), DataError> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn holds_records(source: &SourceConfig) -> Result<bool, DataError> {
-    let source = Source::find(source)?;
+pub fn holds_records(source: &DataConfig) -> Result<bool, DataError> {
+    let source = TextSource::find(source)?;
     let [file] = &source.files[..] else { return Ok(false) };
     Ok(!file.is_jsonl && begins_with_record(&head(&source, file, false)?, &source.text_field))
 }
 
-fn head(source: &Source, file: &TextFile, utf8: bool) -> Result<Vec<u8>, DataError> {
+fn head(source: &TextSource, file: &TextFile, utf8: bool) -> Result<Vec<u8>, DataError> {
     let mut head = Vec::new();
     source.open(file, utf8)?.read_text(HEAD_BYTES, &mut head)?;
     Ok(head)
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hardly_meant_is_refused_and_every_way_to_mean_it_is_taken() {
+    fn suspicious_formats_are_refused_unless_configured() {
         let records = b"{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
         let folder = folder([
             ("records.txt", &records[..]),

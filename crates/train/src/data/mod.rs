@@ -1,11 +1,12 @@
 //! From text on disk to batches of token ids.
 //!
 //! [`Corpus::open`] finds the files of texts (`source`), reads them in chunks (`reader`), scans them (`scan`), and
-//! encodes both splits of each (`split`, `encode`) into a token file (`tokens`, `cache`); [`batch`] cuts rows from it.
+//! encodes both splits of each (`split`, `encode`) into a token file (`texts`, `tokens`, `cache`); [`batch`] cuts rows from it.
 //! Nothing here knows about models or devices: a batch is two vectors of integers.
 
 pub mod batch;
 mod cache;
+mod chunk;
 mod config;
 pub mod conversations;
 mod corpus;
@@ -24,6 +25,7 @@ mod separator;
 mod source;
 mod split;
 mod stdin;
+mod texts;
 mod tokens;
 mod train_tokenizer;
 
@@ -31,7 +33,6 @@ pub use batch::{BatchSource, Draw};
 pub use cache::{CachedFile, CachedKind, Cleared, clear_cache, list_cache};
 pub use config::{DataConfig, SourceConfig, TextFormat, ValSplit};
 pub use conversations::{Examples, Records};
-pub(crate) use corpus::hexadecimal;
 pub use corpus::{Corpus, OpenOptions, SourceSummary, SplitRecords, open_text};
 pub use error::DataError;
 pub use error::fetch_hint;
@@ -41,5 +42,6 @@ pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
 pub use source::is_jsonl;
 pub use split::Split;
+pub(crate) use texts::hexadecimal;
 pub use tinderbox_model::Batch;
 pub use tokens::Tokens;

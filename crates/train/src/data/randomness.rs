@@ -1,4 +1,4 @@
-//! Recognizes data in which nothing can be learned but how often each byte occurs: random, encrypted or packed.
+//! Detects random, encrypted or compressed data, where only byte frequencies can be learned.
 
 use std::io::Write;
 
@@ -8,18 +8,18 @@ use flate2::write::DeflateEncoder;
 use super::Tokens;
 use tinderbox_model::tokenizer::Tokenizer;
 
-/// The places of a text that are looked at, and the tokens at each.
+/// The number of samples of a text, and the tokens in each.
 const N_PLACES: usize = 64;
 const TOKENS_AT_PLACE: usize = 1024;
 
-/// The shortest sample that is judged: in less, even a language repeats little.
+/// The shortest sample to judge: in less, even natural language repeats little.
 const MIN_BYTES: usize = 1 << 14;
 
-/// The lowest entropy that is judged, in bits per byte: below it, the codes of packing are longer than it.
+/// The lowest entropy to judge, in bits per byte: below it, compression codes are longer.
 const MIN_ENTROPY: f64 = 0.9;
 
-/// The size of a packed sample, as a share of what the frequencies of its bytes alone allow, from which it seems
-/// random. Texts in a language and programs are below 0.9, random bytes at 1 or above.
+/// From this ratio of compressed size to the entropy of its bytes, a sample seems random. Natural language and programs
+/// are below 0.9, random bytes at 1 or above.
 const RANDOM_FROM: f64 = 0.98;
 
 /// Whether a text seems random, judged by parts of it.
@@ -27,7 +27,7 @@ pub(super) fn seems_random(tokens: &Tokens, tokenizer: &Tokenizer) -> bool {
     is_random(&sample(tokens, tokenizer))
 }
 
-/// The bits per byte that are left of a sample after packing it as gzip does.
+/// The bits per byte of a sample compressed with gzip's method.
 pub(crate) fn packed_bits_per_byte(sample: &[u8]) -> f64 {
     let mut packed = DeflateEncoder::new(Vec::new(), Compression::default());
     packed.write_all(sample).expect("memory takes all that is written");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_are_told_from_texts() {
+    fn random_bytes_are_detected() {
         let of = |bytes: &[u8]| {
             let ids: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
             seems_random(&Tokens::from_ids(&ids, ids.len() as u64), &Tokenizer::byte())

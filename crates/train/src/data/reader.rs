@@ -7,12 +7,11 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
+use super::chunk::{Chunk, Half, Needs};
 use super::file::{OpenFile, RecordPart};
 use super::separator::Separator;
-use super::source::{Source, TextFile};
+use super::source::{TextFile, TextSource};
 use super::split::{DocumentLengths, HeldOut, SplitPoint};
-use crate::config::TokenizerConfig;
-use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// The progress of one reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub struct Reading<'a> {
     pub of: Option<u64>,
 }
 
-/// The purposes for which a text is read.
+/// The purpose of reading a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// To find its hash, length and alphabet.
@@ -55,107 +54,11 @@ pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Resu
     }
 }
 
-/// The requirements of a tokenizer for the reading of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Needs {
-    /// Sets the unit in which a text is measured and split: characters or bytes. With variable-length tokens it is
-    /// bytes, too, and the number of tokens is unknown.
-    pub kind: TokenizerKind,
-    /// Whether document ends are marked. Otherwise documents follow one another, each on a new line.
-    pub documents: bool,
-}
-
-impl Needs {
-    pub(super) const BYTES: Self = Self { kind: TokenizerKind::Byte, documents: false };
-    pub(super) const CHARACTERS: Self = Self { kind: TokenizerKind::Char, documents: false };
-    pub(super) const BPE: Self = Self { kind: TokenizerKind::Bpe, documents: true };
-
-    pub(super) fn of_tokenizer(tokenizer: &Tokenizer) -> Self {
-        Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
-    }
-
-    /// The needs of the tokenizer that a config asks for, which does not exist yet.
-    pub(super) fn of_config(config: &TokenizerConfig) -> Self {
-        let TokenizerConfig { kind, end_of_text, vocab_size: _, path: _ } = config;
-        match kind {
-            TokenizerKind::Char | TokenizerKind::Byte => Self { kind: *kind, documents: *end_of_text },
-            TokenizerKind::Bpe | TokenizerKind::File => Self::BPE,
-        }
-    }
-
-    /// Whether the text must be UTF-8.
-    pub(super) fn utf8(self) -> bool {
-        self.kind != TokenizerKind::Byte
-    }
-
-    /// Marks the end of a document in a hash: impossible in UTF-8, and in no other file by chance.
-    fn end_mark(self) -> &'static [u8] {
-        if self.utf8() { b"\xff" } else { b"\xff end of document \xff" }
-    }
-}
-
-/// The split that a part of a text belongs to.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
-    #[default]
-    Train,
-    Val,
-}
-
-/// A part of a text. Whole characters, if the text is UTF-8.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Chunk {
-    pub half: Half,
-    pub text: Vec<u8>,
-    /// The positions at which documents end in the text, in ascending order; 0 ends a document of the previous chunk.
-    pub ends: Vec<usize>,
-}
-
-impl Chunk {
-    pub(super) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.ends.is_empty()
-    }
-
-    /// The pieces of text between the ends, and whether a document ends after each.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (&[u8], bool)> {
-        let ends = self.ends.iter().map(|&end| (end, true)).chain([(self.text.len(), false)]);
-        let pieces = ends.scan(0, |start, (end, is_end)| Some((&self.text[mem::replace(start, end)..end], is_end)));
-        pieces.filter(|(text, is_end)| *is_end || !text.is_empty())
-    }
-
-    /// Splits off everything after `at`. A document that ends there ends in the first part.
-    pub(super) fn split_off(&mut self, at: usize) -> Self {
-        let n_ends = self.ends.partition_point(|&end| end <= at);
-        let ends = self.ends.split_off(n_ends).into_iter().map(|end| end - at);
-        Self { half: self.half, text: self.text.split_off(at), ends: ends.collect() }
-    }
-
-    pub(super) fn append(&mut self, next: Self) {
-        if self.is_empty() {
-            *self = next;
-            return;
-        }
-        let n = self.text.len();
-        self.text.extend(next.text);
-        self.ends.extend(next.ends.into_iter().map(|end| n + end));
-    }
-
-    /// Adds the text, and where its documents end, to a hash.
-    pub(super) fn hash_into(&self, hash: &mut Sha256, needs: Needs) {
-        for (text, is_end) in self.pieces() {
-            hash.update(text);
-            if is_end {
-                hash.update(needs.end_mark());
-            }
-        }
-    }
-}
-
-/// What a reader does with the documents of a text, apart from their ends.
+/// The reader's handling of documents, apart from marking their ends.
 enum Documents<'a> {
     Ignored,
     Measured(DocumentLengths),
-    /// Leaves out those of the other half.
+    /// Skips those of the other half.
     Chosen {
         held_out: &'a HeldOut,
         half: Half,
@@ -165,7 +68,7 @@ enum Documents<'a> {
 
 /// Reads a text from beginning to end.
 pub(super) struct Reader<'a> {
-    pub source: &'a Source,
+    pub source: &'a TextSource,
     needs: Needs,
     /// The approximate size of a chunk; at least 4, the longest character. Several for each core are in memory.
     pub chunk_bytes: usize,
@@ -179,13 +82,13 @@ pub(super) struct Reader<'a> {
     /// Whether any text of the current document was read.
     document_began: bool,
     documents: Documents<'a>,
-    /// Whether the next text begins a document, and the positions in the current chunk at which documents begin.
-    /// Other than `document_began`, they count those that a separator ends.
+    /// Whether the next text begins a document, and the positions of documents that begin in the current chunk. Unlike
+    /// `document_began`, these include documents that a separator ends.
     next_begins: bool,
     begins: Vec<usize>,
-    /// The hash of what was read, if that is wanted.
+    /// The hash of the text read, if requested.
     hash: Option<Sha256>,
-    /// The point at which the training split ends; `None` after it.
+    /// The end of the training split; `None` after it.
     split_point: Option<SplitPoint>,
     /// The part of the last chunk after the split point.
     rest: Option<Chunk>,
@@ -194,7 +97,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(source: &'a Source, needs: Needs) -> Self {
+    pub(super) fn new(source: &'a TextSource, needs: Needs) -> Self {
         Self {
             source,
             needs,
@@ -243,7 +146,7 @@ impl<'a> Reader<'a> {
         if let Documents::Measured(lengths) = self.documents { Some(lengths) } else { None }
     }
 
-    /// Hashes what is read, documents of the other half included.
+    /// Hashes the text read, including documents of the other half.
     pub(super) fn hashing(self) -> Self {
         Self { hash: Some(Sha256::new()), ..self }
     }
@@ -276,7 +179,7 @@ impl<'a> Reader<'a> {
         };
         match split_point.find(&chunk) {
             None => {}
-            // A document may end here, too, and only the next chunk would say so.
+            // A document may end here, too; only the next chunk would show it.
             Some(at) if at == chunk.text.len() => *split_point = SplitPoint::START,
             Some(at) => {
                 self.split_point = None;
@@ -413,7 +316,7 @@ mod tests {
         read_source(&source(folder.path()), chunk_bytes, needs)
     }
 
-    fn read_source(source: &Source, chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
+    fn read_source(source: &TextSource, chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
         let mut reader = reader(source, needs, chunk_bytes);
         let mut whole = Chunk::default();
         while let Some(chunk) = reader.next()? {
@@ -425,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_end_where_their_texts_do_or_follow_one_another_each_on_a_new_line() {
+    fn documents_end_or_start_on_new_lines() {
         let files: [(&str, &[u8]); 6] = [
             ("b.txt", b"b, without an end of line"),
             ("c.txt", b""),
@@ -447,11 +350,11 @@ mod tests {
     }
 
     #[test]
-    fn a_text_file_has_several_documents_where_separators_tell_them_apart() {
+    fn separators_divide_text_file_into_documents() {
         let records = record("x\n\ny");
         let files = [("a.txt", &b"one\n\n\ntwo\n\n"[..]), ("b.jsonl", records.as_bytes()), ("c.txt", b"three\n")];
         let folder = folder(files);
-        let source = Source { separator: Some("\n\n".to_owned()), ..source(folder.path()) };
+        let source = TextSource { separator: Some("\n\n".to_owned()), ..source(folder.path()) };
         for chunk_bytes in 4..20 {
             let whole = |needs| read_source(&source, chunk_bytes, needs).unwrap();
             let documents = ["one\n\n", "\ntwo\n\n", "x\n\ny", "three\n"];
@@ -461,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_that_is_not_utf8_is_named() {
+    fn invalid_utf8_is_reported_with_offset() {
         for (content, at) in [
             (&b"\xff"[..], 0),
             (b"0123456789\xc3(", 10),
@@ -481,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_taken_apart_where_its_documents_are() {
+    fn chunks_split_at_document_ends() {
         let chunk =
             |text: &[u8], ends: &[usize]| Chunk { text: text.to_vec(), ends: ends.to_vec(), ..Chunk::default() };
         let mut first = chunk(b"abcdef", &[0, 2, 2, 6]);
@@ -500,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_document_is_in_the_half_that_it_was_drawn_for(
+        fn documents_are_read_in_their_half(
             texts in prop::collection::vec("[a-z\n]{0,12}", 2..30),
             separator in prop::option::of(Just("x".to_owned())),
             chunk_bytes in 4_usize..40,
@@ -509,7 +412,7 @@ mod tests {
             let names: Vec<String> = (10..).zip(&texts).map(|(i, _)| format!("{i}.txt")).collect();
             let files: Vec<_> = names.iter().zip(&texts).map(|(name, text)| (&**name, text.as_bytes())).collect();
             let folder = folder(files);
-            let source = Source { separator, ..source(folder.path()) };
+            let source = TextSource { separator, ..source(folder.path()) };
             for needs in [Needs::CHARACTERS, Needs::BPE] {
                 let new = || reader(&source, needs, chunk_bytes);
                 let (all, measured) = whole(new().measuring().hashing());
@@ -551,7 +454,7 @@ mod tests {
         }
 
         #[test]
-        fn records_are_the_same_texts_as_files(
+        fn records_read_like_files(
             texts in prop::collection::vec("\\PC{0,9}|(?s:.{0,9})|[a-z\n]{0,30}", 1..20),
             chunk_bytes in 4_usize..50,
         ) {

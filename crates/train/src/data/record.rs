@@ -1,18 +1,19 @@
-//! The text in a record: a line of a JSON Lines file. It is found where it stands in the line and taken out in pieces, so
-//! that a long one needs no second copy.
+//! The text in a record: a line of a JSON Lines file. It is located in the line and taken out in pieces, so that long
+//! texts need no second copy.
 
 use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
-use super::file::BYTE_ORDER_MARK;
+/// The UTF-8 byte order mark, which is not part of the text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The names of other fields that an error lists, and the bytes of each.
 const MAX_NAMES: usize = 12;
 const MAX_NAME_BYTES: usize = 40;
 
 /// The place of the text of a field in the line of a record, as JSON writes it, without its quotes; or the reason why
-/// there is none, with a hint. [`take_text`] reads it.
+/// it is missing, with a hint. [`take_text`] reads it.
 pub(super) fn find_text(line: &[u8], field: &str) -> Result<Range<usize>, String> {
     let start = line.len() - line.trim_ascii_start().len();
     if line.get(start) != Some(&b'{') || serde_json::from_slice::<IgnoredAny>(line).is_err() {
@@ -57,8 +58,8 @@ pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
     find_text(first_line.unwrap_or_default(), field).is_ok()
 }
 
-/// The bytes of `text`, as JSON writes it, up to the first place from `max_bytes` on at which it can be cut: not within
-/// an escape, a pair of them that stands for one character, or a character.
+/// The bytes of `text`, as JSON writes it, up to the first possible cut from `max_bytes` on: not within a character, an
+/// escape, or a pair of escapes for one character.
 fn length_of_piece(text: &[u8], max_bytes: usize) -> usize {
     if text.len() <= max_bytes {
         return text.len();
@@ -240,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_the_one_that_a_parser_finds(
+        fn found_text_equals_parsed_text(
             names in prop::collection::vec("te?xt|[a\"\\\\{}\\[\\],: ]{0,4}", 0..5),
             texts in prop::collection::vec("(?s:.{0,12})|[\"\\\\{}\\[\\],: \u{1f525}\n\u{e9}]{0,12}", 5),
             kinds in prop::collection::vec(0..4_u8, 5),
@@ -269,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_found_among_other_fields() {
+    fn text_is_found_among_other_fields() {
         let line = br#" {"id": 3, "meta": {"text": "no"}, "te\u0078t": "a \u00e9\n\ud83d\udd25", "z": [1]}"#;
         assert_eq!(record_text(line, "text").unwrap(), "a \u{e9}\n\u{1f525}");
         assert_eq!(record_text(br#"{"a.b": ""}"#, "a.b").unwrap(), "");
     }
 
     #[test]
-    fn a_line_without_a_text_says_why() {
+    fn lines_without_text_are_explained() {
         for (line, expected) in [
             (r#"{"id": 3, "body": "x"}"#, r#"has no field "text", only "body", "id""#),
             ("{}", r#"has no field "text", only {}"#),

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::corpus::check_lengths;
+use super::chunk::{Half, Needs};
 use super::encode::{count, in_order};
-use super::reader::{Half, Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
-use super::source::{Source, TextFile};
+use super::reader::{OnProgress, Purpose, Reader, as_utf8, ignore};
+use super::source::{TextFile, TextSource};
 use super::split::{Division, DocumentLengths, HeldOut, SplitPoint, n_train_units};
-use crate::config::{Config, SourceConfig, ValSplit};
+use crate::config::{Config, DataConfig, ValSplit};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// The properties of a text that was read to its end.
@@ -22,7 +23,7 @@ pub(super) struct Scan {
     pub hash: [u8; 32],
     /// At least 1.
     pub bytes: u64,
-    /// The length in the unit by which the text is split.
+    /// The length in units of the split.
     pub n_units: u64,
     /// The distinct characters in code point order, if they are tokens.
     pub alphabet: String,
@@ -31,7 +32,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    pub(super) fn read(source: &Source, needs: Needs, on_progress: OnProgress<'_>) -> Result<Self, DataError> {
+    pub(super) fn read(source: &TextSource, needs: Needs, on_progress: OnProgress<'_>) -> Result<Self, DataError> {
         let mut reader = Reader::new(source, needs).with_progress(on_progress, Purpose::Scan, None);
         if source.files.len() > 1 {
             reader = reader.measuring();
@@ -101,8 +102,8 @@ impl Preview {
     ///
     /// # Errors
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
-    pub fn read(config: &SourceConfig, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
-        let source = Source::find(config)?;
+    pub fn read(config: &DataConfig, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
+        let source = TextSource::find(config)?;
         let mut reader = Reader::new(&source, if utf8 { Needs::CHARACTERS } else { Needs::BYTES });
         let mut bytes = Vec::new();
         while bytes.len() <= max_bytes
@@ -149,7 +150,7 @@ impl Estimate {
         let rule = config.data.val_split.unwrap_or(ValSplit::Documents);
         let mut estimate = Self::default();
         let mut characters = BTreeSet::new();
-        for source in &Source::find_all(&config.data.all_sources())? {
+        for source in &TextSource::find_all(&config.data.all_sources())? {
             let scan = Scan::read(source, needs, &ignore)?;
             let split = |n_tokens: u64| {
                 let train = n_train_units(val_fraction, n_tokens);
@@ -189,10 +190,22 @@ impl Estimate {
     }
 }
 
+/// Checks that the training split exceeds one window and that the validation split has something to predict.
+pub(super) fn check_lengths(path: &Path, n_train: u64, n_val: u64, config: &Config) -> Result<(), DataError> {
+    let (path, n_tokens) = (path.to_owned(), n_train + n_val);
+    let context_length = config.model.context_length;
+    if n_train <= context_length as u64 {
+        return Err(DataError::TrainTooShort { path, n_tokens, n_train, context_length });
+    }
+    if n_val < 2 {
+        let val_fraction = config.data.val_fraction;
+        return Err(DataError::ValTooShort { path, n_tokens, n_val, val_fraction });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::fixtures::{folder, source};
     use super::*;
 
@@ -202,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_counted_as_its_tokenizer_does() {
+    fn scan_counts_units_of_tokenizer() {
         let text = "abc \u{1f525}\u{e9}\ncab";
         let characters = scan(text, Needs::CHARACTERS);
         assert_eq!((characters.bytes, characters.n_units), (14, 10));
@@ -218,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_document_is_no_byte_of_its_text() {
+    fn document_ends_change_hash() {
         let hash = |files: &[(&str, &[u8])], documents| {
             let folder = folder(files.iter().copied());
             let needs = Needs { documents, ..Needs::BYTES };
@@ -230,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_is_the_beginning_of_what_training_reads() {
+    fn preview_is_beginning_of_training_text() {
         let folder = folder([("a.txt", &b"one"[..]), ("b.txt", b"two")]);
-        let of = |path: &Path| SourceConfig { path: path.to_owned(), ..SourceConfig::default() };
+        let of = |path: &Path| DataConfig { path: path.to_owned(), ..DataConfig::default() };
         for (max_bytes, expected, is_whole) in
             [(100, "one\ntwo", true), (7, "one\ntwo", true), (6, "one\ntw", false), (3, "one", false)]
         {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_end_behind_a_separator_and_at_the_end_of_a_text() {
+    fn documents_end_after_separators_and_at_text_end() {
         for (separator, text, expected) in [
             ("\n\n", "one\nmore\n\ntwo\n\n", &[10, 15][..]),
             ("\n\n", "one\n\ntwo", &[5, 8]),
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_ends_are_those_of_the_text_however_it_comes(
+        fn ends_do_not_depend_on_chunks(
             text in "[ab\n ]{0,40}",
             separator in "[ab\n]{1,4}",
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..9),

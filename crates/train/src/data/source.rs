@@ -7,9 +7,9 @@ use std::{fs, io};
 
 use super::DataError;
 use super::file::OpenFile;
-use super::pattern::fits;
-use crate::config::{SourceConfig, TextFormat};
-use tinderbox_model::disk::folder_of;
+use super::pattern::Patterns;
+use crate::config::{DataConfig, TextFormat};
+use crate::disk::folder_of;
 
 /// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
@@ -20,7 +20,7 @@ pub(super) fn is_standard_input(path: &Path) -> bool {
 
 /// The files of a text, in order.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct TextSource {
     /// The path in the config, as errors show it.
     pub path: PathBuf,
     /// At least one.
@@ -42,23 +42,23 @@ pub(super) struct TextFile {
     pub is_jsonl: bool,
 }
 
-impl Source {
+impl TextSource {
     /// Finds the file, or every file of the folder and its subfolders, in path order.
     ///
     /// Hidden files and folders are left out. Symbolic links are followed, but no folder or file is read twice:
     /// otherwise one copy could be for training, and another for validation.
-    pub(super) fn find(config: &SourceConfig) -> Result<Self, DataError> {
+    pub(super) fn find(config: &DataConfig) -> Result<Self, DataError> {
         let path = &config.path;
         let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
         let mut files = Vec::new();
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
-            let any = |patterns: &Option<Vec<String>>, file: &Path| {
+            let [include, exclude] = [&config.include, &config.exclude].map(|patterns| Patterns::new(patterns));
+            let (include, exclude) = (include?, exclude?);
+            files.retain(|file| {
                 let inside = file.strip_prefix(path).unwrap_or(file);
-                patterns.iter().flatten().any(|pattern| fits(pattern, inside))
-            };
-            let includes_all = config.include.as_ref().is_none_or(Vec::is_empty);
-            files.retain(|file| (includes_all || any(&config.include, file)) && !any(&config.exclude, file));
+                (config.include.is_empty() || include.fit(inside)) && !exclude.fit(inside)
+            });
         } else if metadata.is_file() {
             files.push(path.clone());
         } else {
@@ -67,23 +67,23 @@ impl Source {
         if files.is_empty() {
             return Err(DataError::NoFiles { path: path.clone() });
         }
-        let format = config.format.unwrap_or_default();
         let files = files.into_iter();
-        let files: Vec<TextFile> = files.map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path }).collect();
+        let files: Vec<TextFile> =
+            files.map(|path| TextFile { is_jsonl: is_jsonl(config.format, &path), path }).collect();
         Ok(Self {
             path: path.clone(),
             has_documents: metadata.is_dir()
                 || files.iter().any(|file| file.is_jsonl)
                 || config.document_separator.is_some(),
             files,
-            text_field: config.text_field.clone().unwrap_or_else(|| "text".to_owned()),
+            text_field: config.text_field.clone(),
             max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
         })
     }
 
     /// Finds several texts. No file may be in two of them: one could train on what the other holds out for validation.
-    pub(super) fn find_all(configs: &[SourceConfig]) -> Result<Vec<Self>, DataError> {
+    pub(super) fn find_all(configs: &[DataConfig]) -> Result<Vec<Self>, DataError> {
         let sources: Vec<Self> = configs.iter().map(Self::find).collect::<Result<_, _>>()?;
         if sources.len() < 2 {
             return Ok(sources);
@@ -103,13 +103,13 @@ impl Source {
     }
 
     /// The text of standard input that was saved as `file`.
-    pub(super) fn of_standard_input(config: &SourceConfig, file: &Path) -> Self {
-        let is_jsonl = config.format == Some(TextFormat::Jsonl);
+    pub(super) fn of_standard_input(config: &DataConfig, file: &Path) -> Self {
+        let is_jsonl = config.format == TextFormat::Jsonl;
         Self {
             path: config.path.clone(),
             files: vec![TextFile { path: file.to_owned(), is_jsonl }],
             has_documents: is_jsonl || config.document_separator.is_some(),
-            text_field: config.text_field.clone().unwrap_or_default(),
+            text_field: config.text_field.clone(),
             max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
         }
@@ -204,8 +204,8 @@ mod tests {
     use super::super::fixtures::folder;
     use super::*;
 
-    fn find(path: &Path) -> Result<Source, DataError> {
-        Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })
+    fn find(path: &Path) -> Result<TextSource, DataError> {
+        TextSource::find(&DataConfig { path: path.to_owned(), ..DataConfig::default() })
     }
 
     /// A folder with empty files.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_folder_are_ordered_and_known_by_name() {
+    fn folder_files_are_ordered_and_typed_by_name() {
         let folder = empty(&["b.txt", "a/z.JSONL", "a/b/c.ndjson.gz", ".hidden", ".git/x", "jsonl", "d.jsonl.txt"]);
         let source = find(folder.path()).unwrap();
         let file = |file: &TextFile| (file.path.strip_prefix(folder.path()).unwrap().to_owned(), file.is_jsonl);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_missing_text_names_one_like_it() {
+    fn missing_text_error_names_nearest_file() {
         let folder = empty(&[".hidden", "sub/stories.txt", "empty/.hidden", "store/.hidden"]);
         assert!(matches!(find(&folder.path().join("empty")), Err(DataError::NoFiles { .. })));
         let sub = folder.path().join("sub");
@@ -252,12 +252,11 @@ mod tests {
     fn files_of_a_folder_are_chosen_by_patterns() {
         let folder = empty(&["a.txt", "b.png", "old/c.txt", "old/d.md"]);
         let names = |include: &[&str], exclude: &[&str]| {
-            let list = |patterns: &[&str]| Some(patterns.iter().map(ToString::to_string).collect());
+            let list = |patterns: &[&str]| patterns.iter().map(ToString::to_string).collect();
             let path = folder.path().to_owned();
-            let config =
-                SourceConfig { path, include: list(include), exclude: list(exclude), ..SourceConfig::default() };
+            let config = DataConfig { path, include: list(include), exclude: list(exclude), ..DataConfig::default() };
             let name = |file: &TextFile| file.path.strip_prefix(folder.path()).unwrap().display().to_string();
-            Source::find(&config).map(|source| source.files.iter().map(name).collect::<Vec<_>>())
+            TextSource::find(&config).map(|source| source.files.iter().map(name).collect::<Vec<_>>())
         };
         assert_eq!(names(&[], &[]).unwrap(), ["a.txt", "b.png", "old/c.txt", "old/d.md"]);
         assert_eq!(names(&["*.txt"], &[]).unwrap(), ["a.txt", "old/c.txt"]);

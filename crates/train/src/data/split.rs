@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
 use super::Tokens;
-use super::reader::Chunk;
+use super::chunk::Chunk;
 use tinderbox_model::tokenizer::TokenizerKind;
 
 /// The most bytes between the exact split point and the end of the line there.
@@ -18,14 +18,14 @@ const MAX_BYTES_TO_LINE_END: u64 = 4096;
 /// The most groups of documents whose lengths are kept.
 const MAX_GROUPS: usize = 1 << 16;
 
-/// How a text is divided.
+/// The division of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Division {
     At(SplitPoint),
     Documents(HeldOut),
 }
 
-/// The lengths of the documents of a text, in bytes. In a text of very many, adjacent documents form groups of 2, 4, 8
+/// The lengths of the documents of a text, in bytes. If there are very many, adjacent documents form groups of 2, 4, 8
 /// and so on, so that the memory is bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DocumentLengths {
@@ -72,8 +72,8 @@ pub(super) struct HeldOut {
 }
 
 impl HeldOut {
-    /// Draws documents until they make up `val_fraction` of the text; one that would exceed it is passed over. `None`
-    /// if that gives less than half of it, because the text has a few long documents.
+    /// Draws documents until they make up `val_fraction` of the text; documents that would exceed it are skipped.
+    /// `None` if this gives less than half of it, because the text has a few long documents.
     pub(super) fn draw(lengths: &DocumentLengths, val_fraction: f64, seed: u64) -> Option<Self> {
         let n_bytes: u64 = lengths.groups.iter().sum();
         let wanted = n_bytes - n_train_units(val_fraction, n_bytes);
@@ -98,7 +98,7 @@ impl HeldOut {
         group.and_then(|group| self.groups.get(group)).is_some_and(|is_held| *is_held)
     }
 
-    /// A hash of which documents are held out.
+    /// A hash of the selection.
     pub(super) fn hash(&self) -> [u8; 32] {
         let groups: Vec<u8> = self.groups.iter().map(|is_held| u8::from(*is_held)).collect();
         Sha256::new().chain_update(self.documents_per_group.to_le_bytes()).chain_update(groups).finalize().into()
@@ -136,8 +136,8 @@ impl SplitPoint {
         }
     }
 
-    /// The position in a chunk at which the training split ends; `None`, with the chunk's length subtracted, if it goes
-    /// on.
+    /// The position in a chunk where the training split ends; if it continues, subtracts the chunk's length and returns
+    /// `None`.
     pub(super) fn find(&mut self, chunk: &Chunk) -> Option<usize> {
         let n_bytes = chunk.text.len();
         match self {
@@ -167,7 +167,7 @@ fn within(n: &mut u64, length: usize) -> Option<usize> {
     None
 }
 
-/// The number of units, out of `n`, that are for training: Python's `int((1 - val_fraction) * n)`.
+/// The number of training units out of `n`: Python's `int((1 - val_fraction) * n)`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are below 2^53")]
 pub(super) fn n_train_units(val_fraction: f64, n: u64) -> u64 {
     ((1.0 - val_fraction) * n as f64) as u64
@@ -202,7 +202,7 @@ pub struct Split {
 #[derive(Debug, Clone)]
 struct WeightedText {
     tokens: Tokens,
-    /// 64-bit draws below this bound, and not below that of the part before, select this part.
+    /// 64-bit draws below this bound, but not below the previous part's, select this part.
     until: u128,
 }
 
@@ -270,7 +270,7 @@ impl Split {
         }
     }
 
-    /// The text that 64 random bits select, and the fraction, of 2^64, at which they fall within it.
+    /// The text that 64 random bits select, and their position within its share, as a fraction of 2^64.
     pub(super) fn drawn(&self, draw: u64) -> (&Tokens, u64) {
         let draw = u128::from(draw);
         let idx = self.parts.iter().position(|part| draw < part.until);
@@ -278,7 +278,7 @@ impl Split {
         let from = if idx == 0 { 0 } else { self.parts[idx - 1].until };
         let WeightedText { tokens, until } = &self.parts[idx];
         let fraction = ((draw - from) << 64) / (until - from);
-        (tokens, u64::try_from(fraction).expect("below the whole"))
+        (tokens, u64::try_from(fraction).expect("the fraction is below 2^64"))
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_split_is_pythons() {
+    fn split_point_matches_python() {
         for (n, expected) in [(1_115_394, 1_003_854), (11, 9)] {
             assert_eq!(SplitPoint::new(0.1, TokenizerKind::Char, n), SplitPoint::Characters(expected));
             assert_eq!(SplitPoint::new(0.1, TokenizerKind::Byte, n), SplitPoint::Bytes(expected));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn held_out_documents_make_up_the_fraction_and_depend_on_the_seed() {
+    fn held_out_documents_fill_fraction_and_depend_on_seed() {
         let lengths_of = |lengths: &[usize]| {
             let mut found = DocumentLengths::default();
             for length in lengths {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_fall_as_the_weights_say() {
+    fn draws_follow_weights() {
         let text = |n: u32| Tokens::from_ids(&(0..n).collect::<Vec<_>>(), u64::from(n) * 2);
         let split = Split::new(vec![(text(10), 3.0), (text(1000), 1.0), (text(3), 4.0)]);
         assert_eq!((split.len(), split.bytes()), (1013, 2026));

@@ -9,18 +9,14 @@ use super::file::{BUFFER_BYTES, OpenFile};
 use super::reader::{OnProgress, Purpose, Reading, report};
 use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
-use crate::config::{SourceConfig, TextFormat};
-use tinderbox_model::disk::Temporary;
+use crate::config::{DataConfig, TextFormat};
+use crate::disk::Temporary;
 
-/// The number of bytes in which the end of the first line is searched for; a longer line counts as text.
+/// The end of the first line is searched within this many bytes; a longer line counts as text.
 const MAX_RECORD_BYTES: usize = 1 << 22;
 
 /// Saves all of standard input to a temporary file, which is deleted when dropped unless it was renamed.
-pub(super) fn receive(
-    config: &SourceConfig,
-    cache: &Cache,
-    on_progress: OnProgress<'_>,
-) -> Result<Temporary, DataError> {
+pub(super) fn receive(config: &DataConfig, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() {
         return Err(DataError::Terminal); // the user would not see that input is awaited
@@ -58,13 +54,13 @@ fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Res
 }
 
 /// Rejects a first line that is a record, unless the format is given: there is no file name to go by.
-fn check_format(saved: &Path, config: &SourceConfig) -> Result<(), DataError> {
-    if config.format.unwrap_or_default() != TextFormat::Auto {
+fn check_format(saved: &Path, config: &DataConfig) -> Result<(), DataError> {
+    if config.format != TextFormat::Auto {
         return Ok(());
     }
     let mut head = Vec::new();
     OpenFile::open(saved, Path::new(STANDARD_INPUT), false)?.read_text(MAX_RECORD_BYTES, &mut head)?;
-    let field = config.text_field.clone().unwrap_or_default();
+    let field = config.text_field.clone();
     match begins_with_record(&head, &field) {
         true => Err(DataError::TextOrRecords { field }),
         false => Ok(()),
@@ -114,12 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn records_are_not_taken_for_a_text_unless_the_config_says_so() {
+    fn standard_input_of_records_needs_configured_format() {
         let folder = tempfile::tempdir().unwrap();
         let check = |input: &str, format| {
             let saved = save(input.as_bytes(), &cache(&folder), &ignore).unwrap();
-            let text_field = Some("text".to_owned());
-            let config = SourceConfig { format: Some(format), text_field, ..SourceConfig::default() };
+            let config = DataConfig { format, ..DataConfig::default() };
             check_format(saved.path(), &config)
         };
         let records = "\u{feff}\n{\"id\": 1, \"text\": \"a\"}\n{\"id\": 2, \"text\": \"b\"}\n";

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use super::DataError;
-use super::reader::Half;
-use tinderbox_model::disk::{self, Temporary};
+use super::chunk::Half;
+use crate::disk::{self, Temporary};
 
 /// The ids of a split, one after another. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_come_back_from_files_and_from_memory() {
+    fn ids_round_trip_through_files_and_memory() {
         let folder = tempfile::tempdir().unwrap();
         for (width, all) in [(Width::Two, [0, 1, 65535, 7]), (Width::Four, [0, 1, 70000, 7])] {
             let path = written(folder.path(), width, all);
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "2 ids from 2 on, out of 3")]
-    fn a_split_is_not_read_beyond_its_end() {
+    fn split_is_not_read_beyond_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = written(folder.path(), Width::Two, [1, 2, 3, 4]);
         let (train, _) = open(&path, &KEY, Width::Two).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_while_it_is_read_is_an_error_and_no_end_of_the_process() {
+    fn truncated_mapped_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = written(folder.path(), Width::Two, [1, 2, 3, 4]);
         let (train, val) = open(&path, &KEY, Width::Two).unwrap();

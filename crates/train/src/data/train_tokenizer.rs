@@ -8,9 +8,10 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::cache::temporary;
-use super::corpus::{Opening, ScannedText, shown};
-use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
+use super::chunk::{Chunk, Half, Needs};
+use super::reader::{Purpose, Reader, Reading, as_utf8, report};
 use super::split::Division;
+use super::texts::{Opening, ScannedText, shown};
 use crate::config::Config;
 use tinderbox_model::disk;
 use tinderbox_model::tokenizer::{END_OF_TEXT, Tokenizer, WordCounter};
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_word_goes_across_the_end_of_a_document_or_a_gap() {
+    fn words_stop_at_document_ends_and_gaps() {
         let chunk = Chunk { text: b"aab".to_vec(), ends: vec![1], ..Chunk::default() };
         for (has_gap, expected) in [(false, &["ab", "aba"][..]), (true, &["ab"])] {
             let mut words = WordCounter::default();

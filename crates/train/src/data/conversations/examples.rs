@@ -1,5 +1,5 @@
-//! Batches of records, with targets only where tokens count: rows of similar length, padded to the longest, or rows that
-//! are filled with as many records as they hold.
+//! Batches of records, with targets only where tokens count: rows of similar length, padded to the longest, or packed
+//! rows.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -22,16 +22,16 @@ use crate::data::{Batch, BatchSource, DataError, Draw};
 pub struct Examples {
     all: Arc<[Example]>,
     /// The records of each row, if they are packed.
-    packed: Option<Arc<[Row]>>,
+    packed: Option<Arc<[PackedRow]>>,
     batch_size: usize,
-    /// The order of the pass that was asked for last, with its seed and number.
-    order: Arc<Mutex<Option<Pass>>>,
+    /// The order of the last requested pass, with its seed and number.
+    order: Arc<Mutex<Option<PassOrder>>>,
 }
 
 /// The records of a row.
-type Row = Vec<usize>;
+type PackedRow = Vec<usize>;
 
-type Pass = ((u64, u64), Arc<[Row]>);
+type PassOrder = ((u64, u64), Arc<[PackedRow]>);
 
 /// How far a record may move in the order of lengths, as a fraction of its length: batches of each pass differ.
 const JITTER: f64 = 0.2;
@@ -41,7 +41,7 @@ impl Examples {
         Self { all: examples.into(), packed: None, batch_size, order: Arc::default() }
     }
 
-    /// The same in rows that hold as many records as have so many tokens together.
+    /// The same, packed into rows of up to this many tokens.
     pub(super) fn packed(self, max_tokens: usize) -> Self {
         let rows = packed(&self.all.iter().map(|example| example.ids.len()).collect::<Vec<_>>(), max_tokens);
         Self { packed: Some(rows.into()), ..self }
@@ -52,7 +52,7 @@ impl Examples {
         self.all.iter()
     }
 
-    /// Whether they are preferences, of which a batch has the better answers and then, in as many rows, the worse ones.
+    /// Whether they are preferences; a batch then has the better answers followed by the worse ones, in as many rows.
     pub(crate) fn are_preferences(&self) -> bool {
         self.all.first().is_some_and(|first| first.rejected.is_some())
     }
@@ -80,7 +80,7 @@ impl Examples {
         self.iter().flat_map(of)
     }
 
-    /// The records, for questions that a model answers: the tokens before the last answer, and the answer's.
+    /// The tokens of each record before its last answer, and those of the answer.
     #[must_use]
     pub fn questions(&self, n: usize) -> Vec<[Vec<u32>; 2]> {
         let split = |example: &Example| {
@@ -97,7 +97,7 @@ impl Examples {
     }
 
     /// The records in each row of a pass.
-    fn order(&self, seed: u64, pass: u64) -> Arc<[Row]> {
+    fn order(&self, seed: u64, pass: u64) -> Arc<[PackedRow]> {
         let mut last = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, order)) = &*last
             && *key == (seed, pass)
@@ -109,8 +109,8 @@ impl Examples {
         let mut random = ChaCha8Rng::from_seed(key);
         random.set_stream(pass);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let rows: Vec<Row> = if let Some(rows) = &self.packed {
-            let mut rows: Vec<(f64, &Row)> = rows.iter().map(|row| (uniform(), row)).collect();
+        let rows: Vec<PackedRow> = if let Some(rows) = &self.packed {
+            let mut rows: Vec<(f64, &PackedRow)> = rows.iter().map(|row| (uniform(), row)).collect();
             rows.sort_by(|a, b| a.0.total_cmp(&b.0));
             rows.into_iter().map(|(_, row)| row.clone()).collect()
         } else {
@@ -123,7 +123,8 @@ impl Examples {
             batches.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.total_cmp(&b.0)));
             batches.iter().flat_map(|(_, batch)| batch.iter().map(|(_, idx)| vec![*idx])).collect()
         };
-        let order: Arc<[Row]> = rows.into_iter().chain(std::iter::repeat(Row::new())).take(self.n_rows()).collect();
+        let order: Arc<[PackedRow]> =
+            rows.into_iter().chain(std::iter::repeat(PackedRow::new())).take(self.n_rows()).collect();
         *last = Some(((seed, pass), order.clone()));
         order
     }
@@ -187,16 +188,16 @@ impl BatchSource for Examples {
 /// first, each in the row whose rest it fills best (best-fit decreasing).
 ///
 /// Source: Johnson et al. 1974, "Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms".
-fn packed(lengths: &[usize], capacity: usize) -> Vec<Row> {
+fn packed(lengths: &[usize], capacity: usize) -> Vec<PackedRow> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|idx| Reverse(lengths[*idx]));
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<PackedRow> = Vec::new();
     let mut by_rest: BTreeSet<(usize, usize)> = BTreeSet::new();
     for idx in order {
         let length = lengths[idx];
         let (rest, row) = by_rest.range((length, 0)..).next().copied().unwrap_or((capacity, rows.len()));
         if row == rows.len() {
-            rows.push(Row::new());
+            rows.push(PackedRow::new());
         }
         rows[row].push(idx);
         by_rest.remove(&(rest, row));
@@ -217,7 +218,7 @@ fn in_a_row(examples: &[&Example]) -> Batch {
     Batch { seq_len: inputs.len(), inputs, targets, batch_size: 1, lengths: Some(lengths) }
 }
 
-/// A batch of these rows. What follows a record is padding, which no token before it sees and no target counts.
+/// A batch of these rows, padded; padding is no target, and no token before it attends to it.
 fn batch(rows: &[Option<&Example>]) -> Batch {
     let longest = rows.iter().flatten().map(|example| example.ids.len()).max().unwrap_or(0);
     let seq_len = longest.saturating_sub(1).max(1);
@@ -248,7 +249,7 @@ mod tests {
     fn records(lengths: &[u32], batch_size: usize) -> Examples {
         let example = |(idx, length): (usize, &u32)| {
             let n = *length as usize;
-            let id = u32::try_from(idx + 1).expect("few");
+            let id = u32::try_from(idx + 1).expect("ids fit u32");
             Example { ids: vec![id; n], counts: (0..n).map(|place| place > 0).collect(), n_cut: 0, rejected: None }
         };
         Examples::new(lengths.iter().enumerate().map(example).collect(), batch_size)
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_has_each_record_once_and_batches_of_similar_lengths() {
+    fn pass_has_each_record_once_in_batches_of_similar_lengths() {
         let lengths: Vec<u32> = (0..37).map(|idx| 3 + idx * 7 % 37).collect();
         let records = records(&lengths, 4);
         let (mut n_cells, mut n_tokens, mut orders) = (0, 0, Vec::new());
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_the_same_however_they_are_divided() {
+    fn rows_do_not_depend_on_their_division() {
         let records = records(&[5, 9, 4, 8, 7, 3, 6], 4);
         let whole = records.draw(draw(1, 4));
         let parts = [0..1, 1..4].map(|rows| records.draw(Draw { rows, ..draw(1, 4) }));
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_rows_are_full_and_a_pass_has_each_record_once() {
+    fn packed_rows_are_full_and_hold_each_record_once() {
         assert_eq!(packed(&[3, 9, 2, 6, 1, 12], 10), [vec![5], vec![1, 4], vec![3, 0], vec![2]]);
         let lengths: Vec<u32> = (0..37).map(|idx| 3 + idx * 7 % 37).collect();
         let records = records(&lengths, 2).packed(64);
@@ -313,12 +314,12 @@ mod tests {
             let mut seen = BTreeMap::new();
             for step in pass * n_steps..(pass + 1) * n_steps {
                 let batch = records.draw(draw(step, 2));
-                let batch_lengths = batch.lengths.clone().expect("packed");
+                let batch_lengths = batch.lengths.clone().expect("packed batches have lengths");
                 assert_eq!((batch.batch_size, batch_lengths.iter().sum()), (1, batch.seq_len));
                 assert_eq!(batch.n_targets(), records.n_targets(draw(step, 2)));
                 let mut rest = &batch.inputs[..];
                 for length in &*batch_lengths {
-                    let inputs = rest.split_off(..*length).expect("as many");
+                    let inputs = rest.split_off(..*length).expect("the row holds all records");
                     assert!(inputs.iter().all(|id| *id == inputs[0]), "of one record");
                     assert!(seen.insert(inputs[0], *length).is_none(), "each once");
                 }
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_no_target_and_an_evaluation_has_every_record() {
+    fn padding_is_no_target_and_evaluation_has_every_record() {
         let records = records(&[5, 2, 3], 2);
         let batches: Vec<Batch> = records.windows(64, 2).collect();
         assert_eq!(batches.iter().map(Batch::n_targets).sum::<usize>(), 4 + 1 + 2);

@@ -1,6 +1,6 @@
-//! Records for fine-tuning: conversations and the like, as tokens of which some count in the loss.
+//! Records for fine-tuning, such as conversations, as tokens; only some of them count in the loss.
 //!
-//! `record` reads what a line says, `render` makes tokens of it, and `examples` draws batches.
+//! `record` parses a line, `render` makes tokens of it, and `examples` draws batches.
 
 mod examples;
 mod record;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 pub use self::examples::Examples;
 use self::record::Record;
 use self::render::Renderer;
-use super::source::Source;
+use super::source::TextSource;
 use super::{DataError, Tokens};
 use crate::config::{Config, DataConfig, FinetuneConfig, ModelConfig};
 use tinderbox_model::tokenizer::Tokenizer;
@@ -35,7 +35,7 @@ pub struct Example {
 }
 
 impl Example {
-    /// Cuts off what is behind so many tokens, of both answers of a preference.
+    /// Truncates to this many tokens, both answers of a preference.
     fn cut(&mut self, max_tokens: usize) {
         self.n_cut = self.ids.len().saturating_sub(max_tokens);
         self.ids.truncate(max_tokens);
@@ -53,14 +53,14 @@ impl Example {
 /// The largest fraction of records that may be skipped.
 const MAX_SKIPPED: f64 = 0.1;
 
-/// What was read, for people.
+/// A summary of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Records {
     /// Records that are trained on or evaluated.
     pub used: usize,
-    /// The rows that those fill that are trained on: as many, or fewer if they are packed.
+    /// The rows of the training records: as many as records, or fewer if packed.
     pub rows: usize,
-    /// Records without a token that counts: with an empty answer, or one behind the longest length.
+    /// Records without a token that counts: the answer is empty or beyond the longest length.
     pub skipped: usize,
     /// Records that were cut at the longest length.
     pub cut: usize,
@@ -70,7 +70,7 @@ pub struct Records {
     pub counted_tokens: u64,
     /// The tokens of the longest record, before it was cut.
     pub longest: usize,
-    /// Whether they are preferences, of which the tokens are those of the chosen answers.
+    /// Whether they are preferences; the token counts are then those of the chosen answers.
     pub preferences: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Conversations {
     pub path: PathBuf,
 }
 
-/// The number of `n` records that are kept for validation.
+/// The number of validation records out of `n`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a number of records")]
 pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
     ((val_fraction * n as f64).round() as usize).max(1)
@@ -96,7 +96,7 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
     let Config { data, finetune, train, model, .. } = config;
     let mut reading = ReadRecords::new(finetune, tokenizer, max_tokens(finetune.max_tokens, model))?;
     let configs = data.all_sources();
-    for source in &Source::find_all(&configs)? {
+    for source in &TextSource::find_all(&configs)? {
         reading.read(source)?;
     }
     let path = configs[0].path.clone();
@@ -105,7 +105,7 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
     if examples.len() < 2 {
         return Err(DataError::TooFewRecords { path, n: examples.len() });
     }
-    // The records that are drawn for validation stay in their order, and so do the others.
+    // Both splits keep their order.
     let mut random = ChaCha8Rng::seed_from_u64(train.seed);
     let mut order: Vec<(u64, usize)> = (0..examples.len()).map(|idx| (random.next_u64(), idx)).collect();
     order.sort_unstable();
@@ -123,7 +123,7 @@ pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversatio
     Ok(Conversations { train, val, summary, sha256, path })
 }
 
-/// The records of a file or folder, all of them, of at most `max_tokens` tokens, and of those that a context holds.
+/// All records of a file or folder, of at most `max_tokens` tokens and at most a context.
 ///
 /// # Errors
 /// If a file cannot be read, or a record cannot be used.
@@ -136,7 +136,7 @@ pub fn open_records(
     let data = DataConfig { path: path.to_owned(), sources: Vec::new(), ..config.data.clone() };
     let max_tokens = self::max_tokens(max_tokens, &config.model);
     let mut reading = ReadRecords::new(&config.finetune, tokenizer, max_tokens)?;
-    reading.read(&Source::find(&data.all_sources()[0])?)?;
+    reading.read(&TextSource::find(&data.all_sources()[0])?)?;
     let (examples, records, _) = reading.finish(path)?;
     let examples = Examples::new(examples, 1);
     let examples = if config.finetune.packing { examples.packed(max_tokens) } else { examples };
@@ -144,7 +144,7 @@ pub fn open_records(
     Ok((examples, Records { rows, ..records }))
 }
 
-/// The most tokens of a record, of which the last is only predicted.
+/// The most tokens of a record; the last is only predicted.
 fn max_tokens(max_tokens: usize, model: &ModelConfig) -> usize {
     max_tokens.min(model.context_length + 1)
 }
@@ -165,7 +165,7 @@ impl<'a> ReadRecords<'a> {
         Ok(Self { renderer, max_tokens, examples, records, hash })
     }
 
-    fn read(&mut self, source: &Source) -> Result<(), DataError> {
+    fn read(&mut self, source: &TextSource) -> Result<(), DataError> {
         for file in &source.files {
             let mut file = source.open(file, true)?;
             while let Some(line) = file.next_record(source.max_record_bytes)? {
@@ -185,7 +185,7 @@ impl<'a> ReadRecords<'a> {
         Ok(())
     }
 
-    /// Whether it is a preference and those before are not, or the other way round.
+    /// Whether it differs from earlier records in being a preference.
     fn is_other(&self, example: &Example) -> bool {
         self.examples.first().is_some_and(|first| first.rejected.is_some() != example.rejected.is_some())
     }

@@ -1,19 +1,19 @@
-//! The forms of a record: a line of JSON, told apart by its fields.
+//! The forms of a record, a line of JSON, recognized by its fields.
 
 use serde_json::{Map, Value, json};
 
 use crate::data::record::reason;
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// Messages, each with its `role` and `content`, and the tools that they may name.
     Messages { messages: Vec<Value>, tools: Option<Value> },
-    /// A question and its answer; a model without a chat template continues the one with the other.
+    /// A question and its answer; for a model without a chat template, the answer continues the question.
     Completion { prompt: String, completion: String },
     /// Text without parts.
     Text(String),
-    /// Two answers to the same question, of which the first is the better one; each as a record of its own.
+    /// Two answers to the same question, the better one first, each as a separate record.
     Preference([Box<Record>; 2]),
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_told_by_their_fields() {
+    fn record_forms_follow_from_fields() {
         let completion = |prompt: &str, completion: &str| Record::Completion {
             prompt: prompt.to_owned(),
             completion: completion.to_owned(),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_record_says_which_field() {
+    fn invalid_records_name_their_field() {
         for (line, expected) in [
             ("{", "is not JSON: EOF while parsing an object at column 1"),
             ("[1]", "is not an object"),

@@ -1,8 +1,8 @@
 //! Tokens of a record, and which of them count.
 //!
-//! An answer is what the chat template adds when the answer is added to the conversation before it, up to where the
-//! model's reply begins (prefix rendering). This needs no marks in the template, and what the template puts before every
-//! answer, such as an empty `<think>` block, does not count.
+//! The tokens of an answer are those that the chat template adds for it after the start of the model's reply (prefix
+//! rendering). This needs no marks in the template, and text before every answer, such as an empty `<think>` block,
+//! does not count.
 
 use serde_json::{Map, Value};
 
@@ -99,7 +99,7 @@ impl<'a> Renderer<'a> {
                         finetune.train_on = \"all\""
                 .to_owned());
         }
-        // Where the part of the text begins that has no tokens yet.
+        // The start of the text without tokens so far.
         let mut at = 0;
         for &answer in counted {
             let (before, after) = (render(answer, true)?, render(answer + 1, false)?);
@@ -135,7 +135,8 @@ impl<'a> Renderer<'a> {
         Ok(())
     }
 
-    /// Of an answer from `first` on, what follows the last added token does not count: the model has stopped there.
+    /// Text after the last added token of an answer, which starts at `first`, does not count: the model has stopped
+    /// there.
     fn end_at_stop(&self, example: &mut Example, first: usize) {
         let is_stop = |id: &u32| self.added.contains(id);
         if let Some(stop) = example.ids[first..].iter().rposition(is_stop) {
@@ -164,13 +165,17 @@ mod tests {
 
     fn tokenizer(template: &str) -> Tokenizer {
         let companion = json!({"chat_template": template, "eos_token": "<|endoftext|>"}).to_string();
-        Tokenizer::byte().with_end_of_text().with_config(companion, "c.json".as_ref()).expect("a companion")
+        Tokenizer::byte()
+            .with_end_of_text()
+            .with_config(companion, "c.json".as_ref())
+            .expect("the tokenizer config is valid")
     }
 
     /// The text of a record, with what counts in brackets.
     fn marked(tokenizer: &Tokenizer, train_on: TrainOn, line: &str) -> Result<String, String> {
         let record = Record::parse(line.as_bytes())?;
-        let Example { ids, counts, .. } = Renderer::new(tokenizer, train_on).expect("it parses").render(&record)?;
+        let Example { ids, counts, .. } =
+            Renderer::new(tokenizer, train_on).expect("the template parses").render(&record)?;
         assert_eq!(ids.len(), counts.len());
         let mut text = String::new();
         let mut was_counted = false;
@@ -187,7 +192,7 @@ mod tests {
         {"role": "user", "content": "so"}, {"role": "assistant", "content": "no"}]}"#;
 
     #[test]
-    fn answers_count_with_their_ends_and_nothing_that_comes_before_them() {
+    fn only_answers_and_their_ends_count() {
         let tokenizer = tokenizer(TEMPLATE);
         let line = TWO_TURNS.replace('\n', " ");
         for (train_on, expected) in [
@@ -195,30 +200,30 @@ mod tests {
             (TrainOn::Last, "u:hi\na:()\nyes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"),
             (TrainOn::All, "[u:hi\na:()\nyes<|endoftext|>\nu:so\na:()\nno<|endoftext|>\n]"),
         ] {
-            assert_eq!(marked(&tokenizer, train_on, &line).expect("it divides"), expected);
+            assert_eq!(marked(&tokenizer, train_on, &line).expect("the template can be divided"), expected);
         }
         let question = r#"{"prompt": "hi", "completion": "yes"}"#;
         let expected = "u:hi\na:()\n[yes<|endoftext|>]\n";
-        assert_eq!(marked(&tokenizer, TrainOn::Assistant, question).expect("a conversation"), expected);
+        assert_eq!(marked(&tokenizer, TrainOn::Assistant, question).expect("the line is a conversation"), expected);
         let empty = r#"{"prompt": "hi", "completion": " "}"#;
-        assert_eq!(marked(&tokenizer, TrainOn::Assistant, empty).expect("nothing counts").matches('[').count(), 0);
+        assert_eq!(marked(&tokenizer, TrainOn::Assistant, empty).expect("the line renders").matches('[').count(), 0);
     }
 
     #[test]
-    fn without_a_template_the_completion_counts_and_a_text_as_a_whole() {
+    fn completions_and_whole_texts_count_without_template() {
         let tokenizer = Tokenizer::byte().with_end_of_text();
         for (line, expected) in [
             (r#"{"prompt": "hi ", "completion": "yes"}"#, "hi [yes<|endoftext|>]"),
             (r#"{"text": "once"}"#, "[once<|endoftext|>]"),
         ] {
-            assert_eq!(marked(&tokenizer, TrainOn::Assistant, line).expect("text"), expected);
+            assert_eq!(marked(&tokenizer, TrainOn::Assistant, line).expect("the line renders"), expected);
         }
         let error = marked(&tokenizer, TrainOn::Assistant, &TWO_TURNS.replace('\n', " ")).expect_err("no template");
         assert!(error.starts_with("has messages, and the model has no chat template"), "{error}");
     }
 
     #[test]
-    fn what_cannot_be_divided_is_refused_with_the_message() {
+    fn templates_that_cannot_be_divided_are_refused() {
         let line = TWO_TURNS.replace('\n', " ");
         // A thought only in the last answer, as some templates write it.
         let only_last = TEMPLATE.replace("m.role == 'assistant' %}()", "m.role == 'assistant' and loop.last %}()");
@@ -229,7 +234,7 @@ mod tests {
             "u:hi\na:yes<|endoftext|>\nu:so\na:()\n[no<|endoftext|>]\n"
         );
         assert_eq!(
-            marked(&tokenizer(&only_last), TrainOn::All, &line).expect("nothing is divided"),
+            marked(&tokenizer(&only_last), TrainOn::All, &line).expect("the whole text renders"),
             "[u:hi\na:yes<|endoftext|>\nu:so\na:()\nno<|endoftext|>\n]"
         );
         let tool = r#"{"messages": [{"role": "tool", "content": "1"}, {"role": "assistant", "content": "2"}]}"#;
