@@ -274,7 +274,7 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     ");
     let other = set(&["model.n_heads=4", "train.seed=1", "train.with_replacement=false"]);
     assert_snapshot!(folder.fail(&[&["train", "tiny.toml", "--resume"], &*other].concat()), @r#"
-    error: `runs/tiny` cannot go on with other settings than it began with:
+    error: `runs/tiny` cannot resume with other settings than it began with:
       - model.n_heads was 2 and is now 4
       - train.seed was 1337 and is now 1
       - train.with_replacement was true and is now false
@@ -531,7 +531,7 @@ fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
     assert!(norms.contains("blocks.1 "), "{norms}");
     assert_snapshot!([before, after].join("\n"), @r#"
     so the run stopped; the checkpoint `runs/tiny/checkpoints/step-000001` is from before
-      hint: lower optimizer.learning_rate, or lengthen schedule.warmup_steps; train.skip_non_finite = true goes on without such steps
+      hint: lower optimizer.learning_rate, or lengthen schedule.warmup_steps; train.skip_non_finite = true skips such steps
     report: `runs/tiny/report.html`
     "#);
     assert!(folder.read("runs/tiny/train.log").ends_with(error));

@@ -43,7 +43,7 @@ fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
     };
     let sweep = ["sweep", "tiny.toml", "--space", "train.batch_size=2,4", "--budget", "1m"];
     assert_snapshot!(launched("PMI_SIZE", &sweep), @r"
-    error: the launcher started 4 processes, each of which would search all by itself
+    error: the launcher started 4 processes, and each would search all by itself
       hint: start it without the launcher; only `tinderbox train` shares its work out
     ");
     if cfg!(not(feature = "mpi")) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::load::Load;
 use crate::format::without_control;
 use crate::measure::peak_rss_mib;
-use crate::train::{Event, Logged, Started};
+use crate::train::{Event, Logged, Started, Thinned};
 
 /// The number of log lines to keep, more than any window shows.
 const MOST_LINES: usize = 200;
@@ -88,15 +88,17 @@ pub(crate) struct History {
     pub(crate) val: Curve,
 }
 
-/// A metric on one split: its latest value and the points (step, value) to draw.
-#[derive(Clone, Debug, Default)]
+/// A metric on one split: its latest value and the points (step, value) to draw, means of groups in a long run.
+#[derive(Clone, Debug)]
 pub(crate) struct Curve {
     pub(crate) latest: Option<f64>,
-    pub(crate) points: Vec<(f64, f64)>,
-    /// The points whose mean will be the next point.
-    gathered: Vec<(f64, f64)>,
-    /// The number of times that the curve was halved: each point is the mean of `2^halvings` values.
-    halvings: u32,
+    pub(crate) points: Thinned<(f64, f64)>,
+}
+
+impl Default for Curve {
+    fn default() -> Self {
+        Self { latest: None, points: Thinned::new(MOST_POINTS, mean) }
+    }
 }
 
 impl Default for Board {
@@ -186,15 +188,7 @@ impl Curve {
     fn push(&mut self, step: usize, value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         self.latest = Some(value);
-        self.gathered.push((step as f64, value));
-        if self.gathered.len() == 1 << self.halvings {
-            self.points.push(mean(&self.gathered));
-            self.gathered.clear();
-        }
-        if self.points.len() == MOST_POINTS {
-            self.points = self.points.chunks(2).map(mean).collect();
-            self.halvings += 1;
-        }
+        self.points.push((step as f64, value));
     }
 }
 
@@ -222,8 +216,8 @@ mod tests {
         }
         at(20, Event::Evaluated(&Evaluation { val_loss: 3.5, ..Evaluation::default() }), &mut board);
         let loss = &board.metrics[LOSS];
-        assert_eq!(loss.train.points, [(10.0, 4.0), (20.0, 3.0)]);
-        assert_eq!(loss.val.points, [(20.0, 3.5)]);
+        assert_eq!(*loss.train.points, [(10.0, 4.0), (20.0, 3.0)]);
+        assert_eq!(*loss.val.points, [(20.0, 3.5)]);
         assert_eq!((loss.train.latest, loss.val.latest), (Some(3.0), Some(3.5)));
     }
 

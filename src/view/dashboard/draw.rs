@@ -201,7 +201,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     };
     let name = Span::raw(format!(" {} ", title(metric)));
     let block = Block::bordered().title(if index == board.selected { name.bold() } else { name });
-    let points = || metric.train.points.iter().chain(&metric.val.points);
+    let points = || metric.train.points.iter().chain(metric.val.points.iter());
     let y = || points().map(|point| point.1);
     let (Some(y_min), Some(y_max)) = (y().reduce(f64::min), y().reduce(f64::max)) else {
         let nothing = Paragraph::new("no measurements yet").alignment(Alignment::Center).dim();

@@ -1,5 +1,5 @@
-//! A hidden directory in which the files of another one are written before they get their names: two processes that
-//! write the same directory at the same time, and files of others, never mix.
+//! A hidden directory that is filled and then renamed: two processes that write the same directory at the same time
+//! never mix their files, nor files of other programs.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -48,8 +48,8 @@ impl PartialDir {
         &self.path
     }
 
-    /// Renames the directory to its target. What is there is replaced if `may_replace` finds nothing wrong with it, while
-    /// other processes that would replace it wait. `cannot_write` makes an error of the system's.
+    /// Renames the directory to its target. An existing directory is replaced if `may_replace` allows it, while other
+    /// processes that would replace it wait. `cannot_write` converts the system's error.
     ///
     /// # Errors
     /// That of `may_replace`, or if the directory cannot be renamed; then the old one stays.
@@ -88,8 +88,8 @@ impl Drop for PartialDir {
     }
 }
 
-/// Waits until no other process that calls this is between its check of a file in `folder` and its change. `None` on
-/// systems that cannot lock a directory.
+/// Locks `folder` between the check of a file in it and its change; waits for other processes that do the same. `None`
+/// on systems that cannot lock a directory.
 pub fn lock_folder(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.lock().ok()?;
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_of_others_stay() {
+    fn directories_of_other_processes_stay() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("hf");
         let names =

@@ -43,7 +43,7 @@ const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
 /// The fewest steps of any run.
 const MIN_STEPS: usize = 10;
 
-/// The number of steps from which on longer runs get larger batches instead.
+/// Runs longer than this many steps get larger batches instead.
 const STEPS_BEFORE_LARGER_BATCHES: f64 = 6000.0;
 
 /// The fewest and the most tokens of a batch. The minimum is the quick start's.
@@ -386,7 +386,7 @@ mod tests {
     const LARGE_GPU: f64 = 5e12;
 
     #[test]
-    fn the_faster_precision_is_chosen() {
+    fn choice_takes_faster_precision() {
         let chosen = |bf16| choose_with(5_000_000, 10.0, TWO_CORES, false, bf16).0;
         let (faster, slower, none) = (chosen(Some(0.5)), chosen(Some(1.5)), chosen(None));
         let precision = |choice: &Choice| choice.config.train.matmul_precision;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_limits_the_model_where_there_is_text() {
+    fn time_limits_model_size() {
         let widths = |minutes| choose(5_000_000, minutes, TWO_CORES, false).0.config.model.d_model;
         assert_eq!([1.0, 10.0, 100.0, 1000.0].map(widths), [64, 128, 192, 256]);
         let (choice, _) = choose(5_000_000, 10.0, TWO_CORES, false);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_limits_the_model_where_there_is_time() {
+    fn short_texts_limit_model_size() {
         let (choice, n_measured) = choose(1_115_394, 600.0, LARGE_GPU, true);
         assert_eq!(choice.config.model.d_model, 384, "nanoGPT's for this text on a GPU");
         assert!(choice.text_limits_model && choice.text_ends_first);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_that_of_the_model_with_its_dropout() {
+    fn measured_time_includes_dropout() {
         let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
         let (model, train) = (&choice.config.model, &choice.config.train);
         assert!(model.dropout > 0.0 && !choice.text_ends_first);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn few_models_are_measured_and_the_last_one_is_chosen() {
+    fn choice_measures_few_models() {
         for weights_per_s in [1e6, 1e8, 1e10, 1e12, 1e14] {
             for is_gpu in [false, true] {
                 let (choice, n_measured) = choose(1 << 30, 10.0, weights_per_s, is_gpu);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_long_enough_and_not_longer() {
+    fn val_fraction_follows_text_length() {
         let shares = [(500, 0.2), (100_000, 0.1), (1_115_394, 0.1), (5_000_000, 0.05), (1_000_000_000, 0.0002)];
         for (n_tokens, expected) in shares {
             let (choice, _) = choose(n_tokens, 10.0, TWO_CORES, false);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_read_often_is_harder_to_learn_by_heart() {
+    fn repeated_texts_get_more_dropout() {
         for (epochs, per_token, expected) in [(1.0, 9.0, 0.0), (20.0, 0.1, 0.0), (20.0, 1.0, 0.1), (40.0, 1.0, 0.2)] {
             assert!((dropout(epochs, per_token) - expected).abs() < 1e-9);
         }

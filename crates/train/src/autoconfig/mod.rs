@@ -38,7 +38,7 @@ const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 /// The length, in characters or bytes, below which a model learns little more than the text itself.
 const SHORT_TEXT: u64 = 100_000;
 
-/// The share of repeated lines from which the validation split is hardly new.
+/// From this share of repeated lines the validation split is hardly new.
 const MUCH_REPEATED: f64 = 0.5;
 
 /// The text that a config is made for, and the requirements.
@@ -75,7 +75,7 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// Whether `config` was made for such a request, whatever its minutes, which a config does not have.
+    /// Whether `config` was made for such a request; a config does not store the minutes.
     ///
     /// # Errors
     /// If the text cannot be read.
@@ -117,7 +117,7 @@ pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
     Err(AutoconfigError::Minutes) // NaN too
 }
 
-/// Makes a config for a text and a device, on which it times training steps for a few seconds.
+/// Makes a config for a text and a device, after timing training steps for a few seconds.
 ///
 /// # Errors
 /// If the text cannot be learned from, or the device fails.
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_tokens_enough_to_measure_a_step_with() {
+    fn encoded_sample_exceeds_longest_context() {
         let profile = profile(&"ab".repeat(1000));
         let token_choice = TokenChoice::choose(&profile, Some(TokenizerKind::Bpe));
         let encoded = encode(&profile, &token_choice);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_takes_some_time_and_comes_to_an_end() {
+    fn time_limits_must_be_positive_and_finite() {
         for minutes in [0.01, 10.0, MAX_MINUTES] {
             check_minutes(minutes).unwrap();
         }

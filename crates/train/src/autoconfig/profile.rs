@@ -184,7 +184,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn characters_are_counted_whatever_the_language() {
+    fn profile_counts_characters_of_any_language() {
         let profile = profile(&"aab\u{4e00}\u{1f525}\n".repeat(50));
         let characters = profile.characters.unwrap();
         assert_eq!(characters.n, 300);
@@ -197,7 +197,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn common_characters_make_up_99_of_100() {
+    fn common_characters_cover_99_percent() {
         let text = "a".repeat(60) + &"b".repeat(39) + "c";
         assert_eq!(Characters::of(&text).n_common(), 2);
         let text = "a".repeat(60) + &"b".repeat(38) + "cc";
@@ -206,7 +206,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_long_text_is_measured_by_its_beginning() {
+    fn profile_samples_beginning_of_long_texts() {
         let text = "ab\u{e9}\u{4e00}".repeat(100);
         let cut = &text.as_bytes()[..text.len() - 1]; // within its last character
         let profile = profiled(cut, false, false).unwrap();
@@ -216,7 +216,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_learned_is_an_error() {
+    fn profile_rejects_unusable_texts() {
         let fails = |bytes: &[u8], as_bytes| profiled(bytes, true, as_bytes).unwrap_err();
         let text = "a text with a zero ".repeat(20);
         let zero = [text.as_bytes(), b"\0"].concat();

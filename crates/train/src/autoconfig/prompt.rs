@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_begins_a_line_and_ends_a_word() {
+    fn prompt_starts_line_and_ends_word() {
         let text = "What is this line?\n\n\tThe quick brown fox jumps over it.\nAnd a last line.";
         assert_eq!(from_text(text, 100), "And a last line.");
         assert_eq!(from_text(text, 12), "And a last");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_names_has_a_name_for_a_prompt() {
+    fn prompt_of_name_list_is_a_name() {
         let line = |i: u32| format!("name{i}\n");
         let names: String = (0..100).map(line).collect();
         for cut in 0..20 {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emoji_stays_in_one_piece() {
+    fn prompt_keeps_emoji_whole() {
         let family = "\u{1f469}\u{200d}\u{1f680}";
         let text = format!("ab{family}{family}");
         for (max_characters, expected) in [(3, "ab"), (4, "ab"), (5, &*format!("ab{family}"))] {
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prompt_is_a_part_of_the_text(text in any::<String>(), max_characters in 0_usize..30) {
+        fn prompt_occurs_in_text(text in any::<String>(), max_characters in 0_usize..30) {
             let prompt = from_text(&text, max_characters);
             prop_assert!(!prompt.is_empty() && prompt.chars().count() <= MAX_CHARACTERS);
             prop_assert!(prompt == "\n" || text.contains(&prompt));

@@ -196,7 +196,7 @@ mod tests {
     use crate::autoconfig::TITLE;
 
     #[test]
-    fn the_template_begins_with_its_title() {
+    fn template_begins_with_title() {
         assert!(include_str!("template.toml").starts_with(TITLE));
     }
 

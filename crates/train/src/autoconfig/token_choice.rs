@@ -7,8 +7,8 @@ use tinderbox_model::format::grouped;
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;
 
-/// The length in characters from which BPE is better: a run of minutes reads more of the text and does not yet memorize
-/// it (docs/experiments.md, "Pieces instead of characters").
+/// From this length in characters BPE is better: a run of minutes reads more of the text and does not yet memorize it
+/// (docs/experiments.md, "Pieces instead of characters").
 const LONG_TEXT: u64 = 1_000_000;
 
 /// The number of occurrences below which a token is hardly learned.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_decides_what_a_token_is() {
+    fn text_decides_tokenizer_kind() {
         assert_eq!(chosen(500, 40), (TokenizerKind::Char, 40));
         assert_eq!(chosen(900_000, 65), (TokenizerKind::Char, 65));
         assert_eq!(chosen(1_000_000, 65), (TokenizerKind::Bpe, 1024));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_kind_is_chosen() {
+    fn requested_tokenizer_kind_is_chosen() {
         let profile = profile(&text(1_000_000, 65));
         for (kind, size) in [(TokenizerKind::Byte, 256), (TokenizerKind::Char, 65), (TokenizerKind::Bpe, 1024)] {
             let token_choice = TokenChoice::choose(&profile, Some(kind));

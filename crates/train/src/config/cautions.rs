@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeping_most_of_the_text_for_validation_is_said() {
+    fn large_val_fraction_is_warned_about() {
         let cautions = |val_fraction| {
             let mut config = Config::default();
             config.data.val_fraction = val_fraction;

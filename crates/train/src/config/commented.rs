@@ -98,7 +98,7 @@ pub fn with_overrides(text: &str, overrides: &[String], config: &Config) -> Stri
 pub(crate) fn edited(text: &str, changes: &[Change], is_generated: bool) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for Change { path, value, why } in changes {
-        let (section, key) = path.split_once('.').expect("a known key");
+        let (section, key) = path.split_once('.').expect("keys are written section.key");
         let range = section_lines(&lines, section).unwrap_or_else(|| {
             lines.extend([String::new(), format!("[{section}]")]);
             lines.len()..lines.len()
@@ -127,7 +127,7 @@ mod tests {
     use crate::autoconfig::TITLE;
 
     #[test]
-    fn a_text_keeps_its_comments_and_gets_reasons() {
+    fn edited_config_keeps_comments_and_gains_reasons() {
         let change = |path: &str, value: Value| Change { path: path.to_owned(), value, why: "Why.".to_owned() };
         let text = "[data]\npath = \"a.txt\"\n\n[model]\n# The width.\nd_model = 64 # wide\n# mlp = \"gelu\"\n\n[train]\nseed = 1\n";
         let changes = [

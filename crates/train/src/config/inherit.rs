@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_keys_of_the_model_are_inherited_and_no_others() {
+    fn only_missing_model_keys_are_inherited() {
         let base = base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
         for how in [Base::Weights(&base), Base::Resumed(&base)] {
             let config = read("model = { dropout = 0.0 }", Some(how)).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_tokenizer_inherits_nothing() {
+    fn other_tokenizer_kind_inherits_nothing() {
         let with = |tokenizer: &str| format!("tokenizer = {{ {tokenizer} }}");
         let bpe = read(&with("kind = \"bpe\", vocab_size = 270"), None).unwrap();
         let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_the_wrong_type_is_reported_once() {
+    fn mistyped_inherited_key_is_reported_once() {
         let base = base("d_model = 96, n_heads = 6");
         let problems = read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:#?}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_context_may_be_shorter_and_longer_only_with_rotations() {
+    fn only_rope_allows_longer_context() {
         let learned = base("context_length = 64");
         let rope = base("context_length = 64, position = \"rope\"");
         let read = |length: usize, base| read(&format!("model.context_length = {length}"), Some(Base::Weights(base)));

@@ -322,7 +322,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_path_is_all_that_a_config_needs() {
+    fn path_is_only_required_key() {
         let config = with(&[]);
         assert_eq!(config.data.path, Path::new("a.txt"));
         assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
@@ -347,7 +347,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_down_loads_back_equal() {
+    fn saved_config_loads_back_equal() {
         let settings = [
             "model.mlp=swiglu",
             "model.position=rope",
@@ -401,7 +401,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_problems_are_reported_at_once() {
         let text = "[data]\npath = 3\n[modle]\nx = 1\n[model]\nd_modle = 64\nd_model = 130\nbias = 1\n\
                     learning_rate = 1\n[train]\nmax_steps = -1\nbatch_size = 0\n";
         let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1", "train.keep_checkpoints=most"]);
@@ -423,14 +423,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_derived_default_is_not_blamed_beside_its_source() {
+    fn derived_default_is_not_blamed_beside_its_source() {
         let problems = problems(SMALLEST, &["model.d_model=0", "optimizer.learning_rate=-1"]);
         assert_eq!(problems.len(), 2, "{problems:?}");
     }
 
     /// Otherwise the run would be created and then its saved config refused.
     #[test]
-    fn a_derived_default_must_keep_the_rules() {
+    fn derived_defaults_obey_rules() {
         let wide = ["model.d_model=16777216", "model.n_heads=1"];
         let expected = "model.d_ff = 67108864 must be at least 1 and at most 16777216; left out, it follows \
                         from model.d_model";
@@ -440,7 +440,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_shipped_config_loads_and_sets_nothing_that_is_so_without_it() {
+    fn shipped_configs_set_no_defaults() {
         let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs")).unwrap();
         let paths: Vec<PathBuf> = folder.map(|file| file.unwrap().path()).collect();
         assert!(paths.len() >= 3);

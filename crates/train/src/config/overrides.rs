@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_toml_is_a_text() {
+    fn values_that_are_not_toml_become_strings() {
         let values = [("\"a\\tb\"", "a\tb"), ("my file.txt", "my file.txt"), ("a=b", "a=b"), ("2024", "2024")];
         for (value, text) in values.into_iter().chain([("", ""), ("\n", "\n")]) {
             assert_eq!(set(&format!("data.path={value}"), "data", "path"), Value::String(text.into()));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_override_wins() {
+    fn last_override_wins() {
         let mut table = Table::new();
         let settings = ["train.seed=1".to_owned(), "train.seed=2".to_owned()];
         assert!(apply(&mut table, &settings, &known()).is_empty());
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_overrides_are_told_the_form() {
+    fn malformed_overrides_name_expected_form() {
         for text in ["", "seed", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1"] {
             let problems = apply(&mut Table::new(), &[text.to_owned()], &known());
             assert_eq!(problems.len(), 1, "{text}");

@@ -16,7 +16,7 @@ use super::{
 /// A section of the config file, with the paragraphs about each of its keys.
 struct Documented {
     name: &'static str,
-    /// What the section is about, without its name.
+    /// The subject of the section, without its name.
     about: String,
     keys: Vec<(&'static str, Vec<String>)>,
 }
@@ -50,8 +50,8 @@ impl Defaults {
         let derived = config.derive_defaults(&Table::new());
         let mut table = table_of(&config);
         for (key, _) in derived {
-            let (section, key) = key.split_once('.').expect("a section and a key");
-            table.get_mut(section).and_then(Value::as_table_mut).expect("a section").remove(key);
+            let (section, key) = key.split_once('.').expect("keys are written section.key");
+            table.get_mut(section).and_then(Value::as_table_mut).expect("every section is a table").remove(key);
         }
         Self(table)
     }
@@ -123,7 +123,7 @@ pub fn with_every_key(text: &str, origin: &Path) -> Result<String, ConfigError> 
                 page += &lines;
             } else {
                 let value = [&config, &examples].into_iter().find_map(|table| table.get(section.name)?.get(key));
-                let _ = writeln!(page, "# {key} = {}", inline(value.expect("a known key")));
+                let _ = writeln!(page, "# {key} = {}", inline(value.expect("the table holds every key")));
             }
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_all_keys_is_current() {
+    fn reference_page_of_keys_is_current() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
         let page = to_markdown();
         if std::env::var_os("TINDERBOX_WRITE_DOCS").is_some() {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn with_every_key_a_shipped_config_stays_itself() {
+    fn reference_comments_do_not_change_shipped_configs() {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         for file in fs::read_dir(configs).unwrap() {
             let path = file.unwrap().path();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_stand_instead_of_a_path() {
+    fn sources_replace_path() {
         let found = |sources: &str| problems(&["data.path=", &format!("data.sources={sources}")]);
         let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
         assert_eq!(found(good), Vec::<String>::new());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_of_each_range_are_allowed() {
+    fn range_limits_are_allowed() {
         let allowed = "train.eval_interval=0 train.checkpoint_interval=0 train.log_interval=1000000 \
                        schedule.warmup_steps=0 schedule.decay_fraction=1 schedule.min_learning_rate=0.001 \
                        schedule.ramp_fraction=1 schedule.initial_batch_size=1 \
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_averaged_in_one_way() {
+    fn ema_excludes_local_steps() {
         let averaged = "optimizer.ema_decay=0.9";
         assert_eq!(problems(&[averaged, "distributed.sync=step"]), Vec::<String>::new());
         let found = problems(&[averaged, "distributed.sync=local"]);
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_their_own_width_need_not_divide_the_model() {
+    fn explicit_head_dim_need_not_divide_d_model() {
         assert!(problems(&["model.d_model=130", "model.head_dim=64"]).is_empty());
     }
 
     #[test]
-    fn a_scaling_of_rope_names_what_is_wrong_with_it() {
+    fn invalid_rope_scaling_names_its_fault() {
         let found = |scaling: &str| problems(&["model.position=rope", &format!("model.rope_scaling={scaling}")]);
         let llama3 = |rest: &str| format!("{{kind=\"llama3\", factor=8, original_context_length=8192, {rest}}}");
         assert_eq!(found(&llama3("low_freq_factor=1, high_freq_factor=4")), Vec::<String>::new());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_toml_cannot_hold_is_refused() {
+    fn seed_beyond_toml_range_is_refused() {
         let mut config = Config::default();
         config.data.path = "a.txt".into();
         config.train.seed = u64::MAX;

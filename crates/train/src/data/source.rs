@@ -9,7 +9,7 @@ use super::DataError;
 use super::file::OpenFile;
 use super::pattern::Patterns;
 use crate::config::{DataConfig, TextFormat};
-use crate::disk::folder_of;
+use tinderbox_model::disk::folder_of;
 
 /// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";

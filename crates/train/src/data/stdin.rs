@@ -10,7 +10,7 @@ use super::reader::{OnProgress, Purpose, Reading, report};
 use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
 use crate::config::{DataConfig, TextFormat};
-use crate::disk::Temporary;
+use tinderbox_model::disk::Temporary;
 
 /// The end of the first line is searched within this many bytes; a longer line counts as text.
 const MAX_RECORD_BYTES: usize = 1 << 22;

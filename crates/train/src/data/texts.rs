@@ -16,7 +16,7 @@ use super::split::Division;
 use super::stdin;
 use super::tokens::{self, Tokens, Width, Writer};
 use crate::config::{DataConfig, ValSplit};
-use crate::disk::Temporary;
+use tinderbox_model::disk::Temporary;
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
 /// A scanned text.

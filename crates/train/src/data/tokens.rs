@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use super::DataError;
 use super::chunk::Half;
-use crate::disk::{self, Temporary};
+use tinderbox_model::disk::{self, Temporary};
 
 /// The ids of a split, one after another. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Decisions of rank 0, for which the other ranks wait.
+//! Decisions of rank 0 that the other ranks wait for.
 
 use std::sync::PoisonError;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -32,17 +32,17 @@ impl Ranks {
     ///
     /// # Errors
     /// For the reason of [`Ranks::agree`].
-    pub fn go_on(&self) -> Result<(), DistributedError> {
+    pub fn check_peers_alive(&self) -> Result<(), DistributedError> {
         self.agree(true).map(drop)
     }
 
-    /// Called by rank 0 when it fails: ends the wait of the other ranks, all of which [agree](Ranks::agree) next.
+    /// Called by rank 0 when it fails: ends the wait of the other ranks, which [agree](Ranks::agree) next.
     pub fn end(&self) {
         self.broadcast(&mut [END]);
     }
 
-    /// Runs `work` on rank 0, while the others wait to [agree](Ranks::agree). A heartbeat, several times within the
-    /// limit of [`Ranks::limit_waiting`], tells them a busy rank 0 from one that hangs.
+    /// Runs `work` on rank 0, while the others wait to [agree](Ranks::agree). Heartbeats, several within the limit of
+    /// [`Ranks::limit_waiting`], distinguish a busy rank 0 from one that hangs.
     pub fn keep_waiting<T>(&self, work: impl FnOnce() -> T) -> T {
         let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(limit) = limit.filter(|_| !self.is_alone()) else { return work() };
@@ -70,7 +70,7 @@ mod tests {
     use crate::distributed::threads::tests::on_ranks;
 
     #[test]
-    fn ranks_agree_with_the_first_which_may_be_busy_or_end_the_run() {
+    fn ranks_follow_first_rank() {
         let found = on_ranks(3, |rank| {
             let ranks = Ranks::with(Arc::new(rank), [].into(), |_| ());
             let is_first = ranks.is_first();
@@ -82,7 +82,7 @@ mod tests {
             if is_first {
                 ranks.end();
             }
-            (agreed, is_first || matches!(ranks.go_on(), Err(DistributedError::Ended)))
+            (agreed, is_first || matches!(ranks.check_peers_alive(), Err(DistributedError::Ended)))
         });
         let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
         assert_eq!(found, [([Some(true), Some(false)], true); 3]);

@@ -17,15 +17,15 @@ tinderbox_model::sections! {
         /// With `local`, the number of steps that each process trains alone; an evaluation or a checkpoint ends them
         /// early. At least 1.
         pub local_steps: usize = 50,
-        /// With `local`, the fraction of the way from the weights at which all processes started to the average of the
-        /// weights at which they arrived that the weights move. Above 0.
+        /// With `local`, the outer learning rate: how far the weights move from their common start to the average of
+        /// all processes, as a fraction. Above 0.
         ///
         /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
         pub outer_learning_rate: f64 = 0.7,
-        /// With `local`, the fraction of the previous such move that is repeated. In [0, 1).
+        /// With `local`, the outer momentum: the fraction of the previous move that is repeated. In [0, 1).
         pub outer_momentum: f64 = 0.9,
-        /// With `step`, the format in which gradients are sent: `f32` or `bf16` (rounded to 8 significant bits, and so
-        /// is their sum: half the bytes). `local` takes `f32` alone.
+        /// With `step`, the format of gradients in messages: `f32`, or `bf16` (gradients and sums rounded to 8
+        /// significant bits: half the bytes). `local` only takes `f32`.
         pub gradient_dtype: ExchangeDtype = ExchangeDtype::default(),
         /// The seconds that a process waits for another before the run ends; 0 waits forever.
         pub timeout_s: usize = 300,

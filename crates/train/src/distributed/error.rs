@@ -12,7 +12,7 @@ pub enum DistributedError {
     )]
     NotCompiled(usize),
     #[error(
-        "the launcher started {n_processes} processes, each of which would {work}\n  hint: start it without the launcher; \
+        "the launcher started {n_processes} processes, and each would {work}\n  hint: start it without the launcher; \
          only `tinderbox train` shares its work out"
     )]
     NotShared { n_processes: usize, work: &'static str },

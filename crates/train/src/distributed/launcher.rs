@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_launcher_says_how_many_processes_it_started() {
+    fn launchers_state_process_count() {
         let with = |pairs: &[(&str, &str)]| {
             let pairs: Vec<(String, String)> = pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
             n_processes_in(|name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone()))

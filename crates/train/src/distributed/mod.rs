@@ -247,7 +247,7 @@ impl Ranks {
         let length = usize::try_from(u64::from_le_bytes(length)).expect("the length of a text in memory");
         let mut bytes = if self.rank() == rank { text.as_bytes().to_vec() } else { vec![0; length] };
         self.collective.broadcast(rank, &mut bytes);
-        String::from_utf8(bytes).expect("it was a text")
+        String::from_utf8(bytes).expect("rank 0 sends UTF-8")
     }
 
     /// Checks that `found` is the same for all ranks.
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_others_keeps_its_numbers() {
+    fn single_process_keeps_its_values() {
         let ranks = Ranks::alone();
         assert!(ranks.is_alone() && ranks.is_first());
         let mut values = [1.5, -2.0];

@@ -29,7 +29,7 @@ const HERE: i32 = 2;
 /// The longest time that a reply may take.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The interval at which a waiting process checks for queries whether it is alive.
+/// The interval of a waiting process between checks for queries whether it is alive.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The time after which a waiting process sleeps for [`NAP`] between two checks for messages.
@@ -54,7 +54,7 @@ impl fmt::Debug for Mpi {
 impl Mpi {
     /// Connects to the other processes of the job. The launcher started `launched` processes in all.
     pub(super) fn connect(launched: usize) -> Result<Self, DistributedError> {
-        let (universe, threading) = initialize_with_threading(Threading::Serialized).expect("called once");
+        let (universe, threading) = initialize_with_threading(Threading::Serialized).expect("MPI is initialized once");
         let world = world();
         let [rank, size] = [world.rank(), world.size()].map(number);
         let connected = Self { rank, size, universe: Mutex::new(Some(universe)), limit: Mutex::new(None) };
@@ -170,11 +170,11 @@ fn world() -> SimpleCommunicator {
 }
 
 fn number(n: i32) -> usize {
-    usize::try_from(n).expect("not negative")
+    usize::try_from(n).expect("MPI counts are not negative")
 }
 
 fn index(rank: usize) -> i32 {
-    i32::try_from(rank).expect("a rank")
+    i32::try_from(rank).expect("ranks fit i32")
 }
 
 impl Collective for Mpi {

@@ -10,7 +10,7 @@ use super::Collective;
 /// The most numbers in one exchange (16 MiB in f32), which limits the memory for the two copies of them.
 pub const MOST_NUMBERS: usize = 1 << 22;
 
-/// The type in which numbers are sent. Sums are computed in f32.
+/// The type of values in messages. Sums are computed in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExchangeDtype {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_gets_the_sum_in_the_order_of_the_ranks() {
+    fn ranks_get_sums_in_rank_order() {
         for (n_ranks, length) in [(1, 5), (2, 5), (3, 2), (4, 9), (5, 100)] {
             let rows = rows(n_ranks, length);
             let expected: Vec<u32> =
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bf16_is_as_far_off_as_its_bound_allows_and_not_further() {
+    fn bf16_sum_error_is_within_bound() {
         let u = 1.0 / 256.0;
         for n_ranks in [2, 3, 4] {
             let rows = rows(n_ranks, 1000);

@@ -20,12 +20,12 @@ pub struct OtherFailed;
 struct Shared {
     /// The bytes that each rank makes available to all ranks.
     buffers: Vec<Mutex<Vec<u8>>>,
-    meeting: Mutex<Meeting>,
+    rendezvous: Mutex<Rendezvous>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Meeting {
+struct Rendezvous {
     n_here: usize,
     n_held: usize,
     is_broken: bool,
@@ -35,12 +35,12 @@ impl Thread {
     /// The `size` ranks, in order.
     pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
         let buffers = (0..size).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared { buffers, meeting: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { buffers, rendezvous: Mutex::default(), changed: Condvar::new() });
         (0..size).map(move |rank| Self { rank, shared: Arc::clone(&shared) })
     }
 
-    fn meeting(&self) -> MutexGuard<'_, Meeting> {
-        self.shared.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rendezvous(&self) -> MutexGuard<'_, Rendezvous> {
+        self.shared.rendezvous.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn buffer(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
@@ -70,19 +70,19 @@ impl Collective for Thread {
     }
 
     fn barrier(&self) {
-        let mut meeting = self.meeting();
-        let held = meeting.n_held;
-        meeting.n_here += 1;
-        if meeting.n_here == self.size() {
-            (meeting.n_here, meeting.n_held) = (0, held + 1);
+        let mut rendezvous = self.rendezvous();
+        let held = rendezvous.n_held;
+        rendezvous.n_here += 1;
+        if rendezvous.n_here == self.size() {
+            (rendezvous.n_here, rendezvous.n_held) = (0, held + 1);
             self.shared.changed.notify_all();
         }
-        while meeting.n_held == held {
-            if meeting.is_broken {
-                drop(meeting);
+        while rendezvous.n_held == held {
+            if rendezvous.is_broken {
+                drop(rendezvous);
                 panic::resume_unwind(Box::new(OtherFailed));
             }
-            meeting = self.shared.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
+            rendezvous = self.shared.changed.wait(rendezvous).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -113,7 +113,7 @@ impl Collective for Thread {
 
     /// Unwinds this thread, and all others as soon as they wait for it, with [`OtherFailed`].
     fn abort(&self, _: u8) -> ! {
-        self.meeting().is_broken = true;
+        self.rendezvous().is_broken = true;
         self.shared.changed.notify_all();
         panic::resume_unwind(Box::new(OtherFailed))
     }
@@ -135,7 +135,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_rank_that_fails_ends_those_that_wait_for_it() {
+    fn failed_rank_ends_waiting_ranks() {
         let ends = on_ranks(3, |rank| {
             rank.barrier();
             if rank.rank() == 1 {
@@ -147,7 +147,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn bytes_come_from_the_root_and_parts_from_each() {
+    fn collectives_pass_bytes() {
         let found = on_ranks(2, |rank| {
             let own = 10 * rank.rank() as u8;
             let (mut of_root, mut parts, mut all) = ([own; 3], [0; 4], [0; 4]);

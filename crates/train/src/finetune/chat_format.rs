@@ -1,4 +1,4 @@
-//! Chat templates for models without one: their roles become tokens, whose vectors are new to the model.
+//! Chat templates for models without one. Their roles become new tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::run::{Checkpoint, Located, RunDir, RunError, TrainState, layout};
 use tinderbox_model::LazyTensor;
 use tinderbox_model::tokenizer::Tokenizer;
 
-/// A chat template that a base model can be given.
+/// A chat template for a base model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ChatFormat {
@@ -69,11 +69,11 @@ impl ChatFormat {
     }
 
     /// Writes the model of a checkpoint as the run `root`, with this chat template. Tokens that its tokenizer lacks are
-    /// added, and their vectors are at first the mean of all. The end of an answer is then the end of a text; what ended
-    /// a text before still does.
+    /// added, and their vectors are at first the mean of all. The end of an answer then ends a text, too; the previous
+    /// end-of-text tokens still do.
     ///
     /// # Errors
-    /// If the checkpoint cannot be read or the run cannot be written, or there is one.
+    /// If the checkpoint cannot be read, or the run exists or cannot be written.
     pub fn give(self, of: &Located, root: &Path) -> Result<RunDir, RunError> {
         RunDir::check_new(root, false)?; // before the weights are read
         let mut config = of.run.config()?;
@@ -147,12 +147,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_tokens_have_the_mean_of_the_others() {
+    fn new_tokens_get_mean_embedding() {
         let tensor = |shape: &[usize], values: &[f32]| {
             let values = values.to_vec();
             LazyTensor::computed(shape.to_vec(), move |sink| sink(&values))
         };
-        let read = |tensor: LazyTensor| (tensor.shape().to_vec(), tensor.read().expect("in memory").values);
+        let read = |tensor: LazyTensor| {
+            (tensor.shape().to_vec(), tensor.read().expect("a tensor in memory can be read").values)
+        };
         let rows = extended(tensor(&[2, 2], &[1.0, 2.0, 3.0, 6.0]), false, 2..3, 3);
         assert_eq!(read(rows), (vec![3, 2], vec![1.0, 2.0, 3.0, 6.0, 2.0, 4.0]));
         let columns = extended(tensor(&[2, 2], &[1.0, 3.0, 2.0, 6.0]), true, 2..3, 4);

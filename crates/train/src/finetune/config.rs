@@ -10,20 +10,20 @@ use tinderbox_model::{Lora, Target};
 tinderbox_model::sections! {
     /// `[finetune]`: how a trained model is adapted to records such as conversations; only with a `base`.
     pub struct FinetuneConfig {
-        /// The run whose model is adapted, or one of its checkpoints. The training data are records then: JSON Lines with
-        /// `messages`, `prompt` and `completion`, `instruction` and `output`, or `text`. Each pass over them has every
-        /// record once, whatever `train.with_replacement` says. Default none: the run is not a fine-tuning.
+        /// The run whose model is adapted, or one of its checkpoints. The training data are records then: JSON Lines
+        /// with `messages`, `prompt` and `completion`, `instruction` and `output`, or `text`. Each pass has every
+        /// record once, regardless of `train.with_replacement`. Default none: no fine-tuning.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub base: Option<PathBuf> = None,
-        /// What is trained: `lora` (two narrow matrices beside each of the `targets`, a hundredth of the parameters),
-        /// `dora` (these and the length of each column of the weight) or `full` (all parameters, in about three times
-        /// the memory).
+        /// The trained parameters: `lora` (two narrow matrices for each of the `targets`, a hundredth of the
+        /// parameters), `dora` (these and the length of each column of the weight) or `full` (all parameters, in about
+        /// three times the memory).
         pub method: FinetuneMethod = FinetuneMethod::default(),
         /// The inner width of an adapter. At least 1.
         pub rank: usize = 16,
-        /// An adapter's change of a weight is multiplied by alpha / rank. Above 0.
+        /// Multiplies the change by an adapter: alpha / rank. Above 0.
         pub alpha: f64 = 32.0,
-        /// Whether an adapter's change is multiplied by alpha / sqrt(rank) instead, which suits ranks above 64.
+        /// Multiplies the change by alpha / sqrt(rank) instead, which suits ranks above 64.
         ///
         /// Source: Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA".
         pub use_rslora: bool = false,
@@ -33,33 +33,32 @@ tinderbox_model::sections! {
         /// The number of blocks with adapters, counted from the last. At least 1; default all.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub last_blocks: Option<usize> = None,
-        /// The probability with which an element of an adapter's input is dropped in training. In [0, 1); 0 with `dora`.
+        /// The probability of dropping an element of an adapter's input in training. In [0, 1); 0 with `dora`.
         pub dropout: f64 = 0.0,
-        /// How the weights of the base's linear layers are kept while adapters are trained beside them: `f32`, `bf16` (half
-        /// the bytes) or `int8` (a quarter). The adapters learn beside the rounded weights, and are merged with the exact
-        /// ones. Only for flex.
+        /// The format of the base's linear weights while adapters train: `f32`, `bf16` (half the bytes) or `int8` (a
+        /// quarter). Adapters train with the rounded weights and are merged with the exact ones. Only for flex.
         pub base_weights: BaseWeights = BaseWeights::default(),
-        /// The ids of tokens whose vectors are trained beside adapters, such as the roles of a chat template that is new to
-        /// the model. Default none.
+        /// The ids of tokens whose vectors are trained in addition to adapters, such as the roles of a new chat
+        /// template. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub trained_tokens: Vec<u32> = Vec::new(),
         /// The tokens that count in the loss: `assistant` (every answer), `last` (the last answer) or `all`. The end of
-        /// an answer counts with it; the tokens with which every answer begins do not.
+        /// an answer counts, too; the tokens that start every answer do not.
         pub train_on: TrainOn = TrainOn::default(),
         /// The loss of preferences, which are records with `chosen` and `rejected`: `dpo` (how much better the chosen answer
         /// is than with the base) or `orpo` (the loss of the chosen answer, and how much likelier than the other it is).
         pub preference: PreferenceLoss = PreferenceLoss::default(),
-        /// The weight of a preference: `dpo` stays the nearer to the base the larger it is. Above 0.
+        /// The weight of a preference: the larger, the closer `dpo` stays to the base. Above 0.
         pub beta: f64 = 0.1,
-        /// The most tokens of a record; what is beyond is cut off. At least 2; at most `model.context_length` is used.
+        /// The most tokens of a record; the rest is cut off. At least 2; limited to `model.context_length`.
         pub max_tokens: usize = 1024,
-        /// Whether a row of a batch holds as many records as have `max_tokens` tokens together, one after another, and
-        /// no padding. Each record attends to itself alone, and its positions begin at 0. Not for preferences.
+        /// Packs records into rows of up to `max_tokens` tokens instead of padding each to a row. Each record attends
+        /// only to itself, and its positions start at 0. Not for preferences.
         pub packing: bool = false,
     }
 }
 
-/// What a fine-tuning trains.
+/// The parameters that a fine-tuning trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -67,13 +66,13 @@ pub enum FinetuneMethod {
     /// Low-rank adapters of linear layers.
     #[default]
     Lora,
-    /// Low-rank adapters, and the lengths of the columns of the weights beside them.
+    /// Low-rank adapters and the column lengths of the weights.
     Dora,
     /// All parameters.
     Full,
 }
 
-/// How the weights of the base are kept.
+/// The format of the base's weights.
 ///
 /// Source: Dettmers et al. 2023, "`QLoRA`: Efficient Finetuning of Quantized LLMs", section 3, with blocks of 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -89,7 +88,7 @@ pub enum BaseWeights {
 }
 
 impl BaseWeights {
-    /// The precision to which they are rounded; `None` for none.
+    /// The precision of the rounding; `None` without rounding.
     #[must_use]
     pub fn precision(self) -> Option<Precision> {
         match self {

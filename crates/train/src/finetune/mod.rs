@@ -1,8 +1,7 @@
-//! Fine-tuning: training that starts from the weights of another run, on records of which some tokens count.
+//! Fine-tuning: training that starts from the weights of another run, on records in which only some tokens count.
 //!
-//! A config with `finetune.base` is trained by the same loop as any other. What differs stands where it belongs: the
-//! records in `data::conversations`, the adapters in the model, and the checkpoints that hold only these in
-//! `run::adapter`.
+//! A config with `finetune.base` is trained by the same loop as any other. The differences are elsewhere: the records
+//! in `data::conversations`, the adapters in the model, and the checkpoints that hold only these in `run::adapter`.
 
 mod chat_format;
 mod config;

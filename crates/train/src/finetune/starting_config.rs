@@ -1,4 +1,4 @@
-//! The config with which a fine-tuning starts: only what differs from the defaults, each with its reason.
+//! The config of a new fine-tuning: only keys that differ from the defaults, each with its reason.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ const BATCH_SIZE: usize = 8;
 /// The rows of a step if each is filled with records.
 const PACKED_BATCH_SIZE: usize = 1;
 
-/// The fraction of the steps in which the learning rate rises.
+/// The warm-up as a fraction of the steps.
 const WARMUP: f64 = 0.05;
 
 /// The text of a config that adapts the run at `base` to the records in the file or folder `data`, in `epochs` passes.
-/// The vectors of the tokens `trained` are trained beside adapters. A step has `rows_per_step` rows if that was decided
-/// elsewhere.
+/// The vectors of the tokens `trained` are trained in addition to adapters. `rows_per_step` replaces the default number
+/// of rows of a step.
 ///
 /// # Panics
 /// If a path is not UTF-8.
@@ -32,7 +32,7 @@ pub fn starting_config(
     trained: &[u32],
     rows_per_step: Option<usize>,
 ) -> String {
-    let quoted = |path: &Path| toml::Value::from(path.to_str().expect("UTF-8")).to_string();
+    let quoted = |path: &Path| toml::Value::from(path.to_str().expect("the caller passes UTF-8 paths")).to_string();
     let n_val = n_held_out(records.used, DataConfig::default().val_fraction);
     let n_train = records.used.saturating_sub(n_val);
     let batch_size = if records.rows < records.used { PACKED_BATCH_SIZE } else { BATCH_SIZE };

@@ -43,7 +43,7 @@ macro_rules! optimizers {
                 pub adamw: AdamwConfig,
                 /// The decoupled weight decay of matrices. At least 0.
                 pub weight_decay: f64 = 0.1,
-                /// The global norm to which larger gradients are scaled down; 0: off. At least 0.
+                /// Scales larger gradients down to this global norm; 0: off. At least 0.
                 pub grad_clip_norm: f64 = 1.0,
                 $(
                     /// The keys of this optimizer.
@@ -77,14 +77,14 @@ macro_rules! optimizers {
                 }
             }
 
-            /// Whether a run cannot change this key of `[optimizer]` while it goes on, since its state depends on it.
+            /// Whether a resumed run must keep this key of `[optimizer]`, because its state depends on it.
             pub(crate) fn is_fixed(key: &str) -> bool {
                 let Self { adamw, $($name,)* .. } = Self::default();
                 let rules: &[&dyn UpdateRule] = &[&adamw, $(&$name),*];
                 ["kind", "ema_decay"].contains(&key) || rules.iter().any(|rule| rule.fixed_keys().contains(&key))
             }
 
-            /// The config with all keys at their defaults on which the time of a step does not depend.
+            /// The config with every key that does not affect step time at its default.
             pub(crate) fn for_timing(&self) -> Self {
                 Self {
                     kind: self.kind,

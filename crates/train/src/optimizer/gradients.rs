@@ -17,15 +17,15 @@ pub(super) type Gradient = (Tensor<1>, Option<Tensor<1>>);
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {
     by_name: BTreeMap<String, Tensor<1>>,
-    /// The factor from clipping, `[1]`, by which the update rules multiply each gradient; `None` means 1.
+    /// The clipping factor, `[1]`; the update rules multiply each gradient by it. `None` means 1.
     factor: Option<Tensor<1>>,
 }
 
 impl Gradients {
     /// Takes the gradients of `module`'s parameters from a backward pass.
     pub fn take<M: Module>(module: &M, backward: Backward) -> Self {
-        struct Taker(Vec<String>, Backward, BTreeMap<String, Tensor<1>>);
-        impl ModuleVisitor for Taker {
+        struct GradientVisitor(Vec<String>, Backward, BTreeMap<String, Tensor<1>>);
+        impl ModuleVisitor for GradientVisitor {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if let Some(gradient) = param.val().grad_remove(&mut self.1) {
                     self.2.insert(self.0.join("."), flatten(gradient));
@@ -33,9 +33,9 @@ impl Gradients {
             }
             follow_path!(0);
         }
-        let mut taker = Taker(Vec::new(), backward, BTreeMap::new());
-        module.visit(&mut taker);
-        Self::from_named(taker.2)
+        let mut visitor = GradientVisitor(Vec::new(), backward, BTreeMap::new());
+        module.visit(&mut visitor);
+        Self::from_named(visitor.2)
     }
 
     /// Creates gradients from flattened tensors by parameter name.
@@ -70,8 +70,8 @@ impl Gradients {
 
     /// Clips by global norm: scales all gradients so that their common `norm` is at most `max_norm`.
     ///
-    /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section 3.2. The small
-    /// number added to the norm prevents a division by zero, as in PyTorch's `clip_grad_norm_`.
+    /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section 3.2. The
+    /// constant added to the norm prevents a division by zero, as in PyTorch's `clip_grad_norm_`.
     #[must_use]
     pub fn clip(mut self, norm: Tensor<1>, max_norm: f64) -> Self {
         self.factor = Some(((norm + 1e-6).recip() * max_norm).clamp_max(1.0));
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn norms_are_those_of_all_and_of_each_layer_in_the_order_of_the_model() {
+    fn norms_cover_all_gradients_and_each_layer_in_order() {
         let named = |(name, values): (&str, Vec<f32>)| {
             let shape = Shape::from([values.len()]);
             (name.to_owned(), Tensor::from_data(TensorData::new(values, shape), &Device::flex()))

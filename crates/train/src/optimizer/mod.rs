@@ -40,7 +40,7 @@ impl OptimizerKind {
 }
 
 impl OptimizerConfig {
-    /// The optimizer of a parameter: the chosen one or, if that does not take it, AdamW.
+    /// The optimizer that updates a parameter: the chosen one, or AdamW if that does not take it.
     fn rule_of(&self, parameter: &Parameter) -> &dyn UpdateRule {
         let chosen = self.chosen();
         if chosen.takes(parameter) { chosen } else { &self.adamw }

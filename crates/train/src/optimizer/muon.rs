@@ -17,13 +17,13 @@ tinderbox_model::sections! {
         /// The decay rate of the running mean of these matrices' gradients. `adamw` ignores this key and the one before
         /// it. In [0, 1).
         pub muon_momentum: f64 = 0.95,
-        /// The polynomials that make Muon's steps orthogonal: `jordan` (one, again and again) or `polar_express`
-        /// (different ones, which come closer).
+        /// The polynomials that make Muon's steps orthogonal: `jordan` (one, repeated) or `polar_express` (different
+        /// ones, which converge further).
         pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
         /// The number of polynomials applied in a step; `polar_express` needs fewer. From 1 to 10.
         pub newton_schulz_steps: usize = 5,
-        /// The decay rate of the running mean square of Muon's steps, one number per output. The step of each output is
-        /// divided by the root of its number, so that all outputs move equally far. 0: off. In [0, 1).
+        /// The decay rate of the running mean square of Muon's steps, one number per output. Dividing each output's
+        /// step by the root of its mean square moves all outputs equally far. 0: off. In [0, 1).
         ///
         /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
         pub normuon_beta2: f64 = 0.0,
@@ -46,8 +46,8 @@ pub enum NewtonSchulz {
     PolarExpress,
 }
 
-/// The polynomials of the iterations, for singular values of at most 1, and the factor by which the norm is enlarged
-/// before the matrix is divided by it.
+/// The polynomials of the iterations, for singular values of at most 1, and the factor that enlarges the norm before
+/// the matrix is divided by it.
 fn polynomials(kind: NewtonSchulz, n_iterations: usize) -> (Vec<[f64; 3]>, f64) {
     match kind {
         NewtonSchulz::Jordan => (vec![JORDAN; n_iterations], 1.0),
@@ -175,7 +175,7 @@ fn widths(parameter: &Parameter) -> Vec<usize> {
 }
 
 fn shape(parameter: &Parameter) -> [usize; 2] {
-    parameter.shape[..].try_into().expect("a matrix")
+    parameter.shape[..].try_into().expect("Muon takes matrices only")
 }
 
 impl MuonConfig {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn host(x: Tensor<2>) -> Vec<f32> {
-        x.into_data().try_to_vec().expect("f32")
+        x.into_data().try_to_vec().expect("the tensor is f32")
     }
 
     /// An orthogonal matrix: the reflection across the plane orthogonal to `(0, 1, .., n - 1) + shift`.
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn singular_values_follow_the_polynomial_into_its_band_and_vectors_stay() {
+    fn singular_values_follow_polynomial_and_vectors_stay() {
         let kinds = [(NewtonSchulz::Jordan, 0.68..1.21), (NewtonSchulz::PolarExpress, 0.87..1.13)];
         for (n, (kind, band)) in [5, 6, 9].into_iter().flat_map(|n| kinds.clone().map(|kind| (n, kind))) {
             let s = [3.0, 1.0, 0.3, 0.05, 0.02];
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn size_does_not_matter_and_a_direction_of_zero_stays() {
+    fn scale_does_not_matter_and_zero_direction_stays() {
         let s = [2.0, 0.7, 0.0];
         let orthogonalize = |matrix| orthogonalize(matrix, NewtonSchulz::Jordan);
         let one = host(orthogonalize(with_singular_values(&s, 4)));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn more_iterations_of_polar_express_converge_to_one() {
+    fn polar_express_converges_to_one() {
         for (n_iterations, most) in [(3, 0.9), (5, 0.13), (6, 0.02), (7, 1e-3), (10, 1e-9)] {
             let (coefficients, safety) = polynomials(NewtonSchulz::PolarExpress, n_iterations);
             assert_eq!(coefficients.len(), n_iterations);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_zeros_stays_one() {
+    fn zero_matrix_stays_zero() {
         for kind in [NewtonSchulz::Jordan, NewtonSchulz::PolarExpress] {
             let zeros = orthogonalize(Tensor::zeros([3, 5], &Device::flex()), kind);
             assert_eq!(host(zeros), vec![0.0; 15]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn flops_counted_by_hand() {
+    fn flops_match_count_by_hand() {
         let flops = |shape: [usize; 2], role, newton_schulz_steps| {
             let shape = shape.to_vec();
             let parameter =

@@ -10,18 +10,18 @@ use tinderbox_model::section::Problems;
 use super::OptimizerConfig;
 use super::gradients::Gradient;
 
-/// An optimizer: its keys in `[optimizer]`, implemented by the struct of these keys, and what it does with each parameter
-/// of the [table](Parameter).
+/// An optimizer, implemented by the struct of its keys in `[optimizer]`: it updates parameters of the
+/// [table](Parameter).
 pub(super) trait UpdateRule: Debug {
     /// Checks the rules of its keys.
     fn check_into(&self, problems: &mut Problems);
 
-    /// Those of its keys that a run cannot change while it goes on, since its state depends on them.
+    /// The keys that a resumed run must keep, because its state depends on them.
     fn fixed_keys(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Its keys with those at their defaults on which the time of a step does not depend.
+    /// Its keys, with those that do not affect step time at their defaults.
     fn for_timing(&self) -> Self
     where
         Self: Sized + Default,
@@ -72,7 +72,7 @@ pub(super) trait UpdateRule: Debug {
     ) -> (Tensor<1>, Vec<Tensor<1>>);
 }
 
-/// A step, as far as all parameters have it in common.
+/// The values of a step that all parameters share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'a> {
     pub(super) config: &'a OptimizerConfig,

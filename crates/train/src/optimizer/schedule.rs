@@ -1,5 +1,5 @@
-//! The section `[schedule]`, and what follows from it: the learning rate and the batch size as pure functions of the
-//! step, so that a resumed run needs no saved schedule state.
+//! The section `[schedule]`. Learning rate and batch size are pure functions of the step, so a resumed run needs no
+//! saved schedule state.
 
 use serde::{Deserialize, Serialize};
 use tinderbox_model::section::Problems;
@@ -11,27 +11,27 @@ tinderbox_model::sections! {
     pub struct ScheduleConfig {
         /// The curve after the warm-up: `constant`, `linear`, `cosine` or `wsd` (stays, then falls).
         pub kind: ScheduleKind = ScheduleKind::default(),
-        /// The number of steps over which the learning rate rises from 0; may exceed the run.
+        /// Steps of the warm-up, in which the learning rate rises from 0; may exceed the run.
         pub warmup_steps: usize = 100,
         /// The final learning rate of the curve. From 0 to `optimizer.learning_rate`; default a tenth of it.
         pub min_learning_rate: f64 = 1e-4,
-        /// The fraction of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1].
+        /// The last fraction of the run, in which `wsd` falls; other kinds ignore it. In (0, 1].
         pub decay_fraction: f64 = 0.2,
-        /// The number of tokens in each row of the first step, from which rows grow to `model.context_length`. From 1
-        /// to that; default that: all rows have the same length.
+        /// Tokens per row in the first step; rows grow to `model.context_length`. From 1 to `model.context_length`, the
+        /// default: all rows have the same length.
         ///
         /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training
         /// GPT Models", section 4.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_context_length: Option<usize> = None,
-        /// The number of rows in each micro-batch of the first step, from which batches grow to `train.batch_size`.
-        /// From 1 to that; default that: all batches have the same size.
+        /// Rows per micro-batch in the first step; batches grow to `train.batch_size`. From 1 to `train.batch_size`,
+        /// the default: all batches have the same size.
         ///
         /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; GPT-3's batches grew in
         /// the same way.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_batch_size: Option<usize> = None,
-        /// The fraction of the run, at its beginning, in which rows and batches grow. In (0, 1].
+        /// The first fraction of the run, in which rows and batches grow. In (0, 1].
         pub ramp_fraction: f64 = 0.3,
     }
 }
@@ -42,12 +42,12 @@ tinderbox_model::sections! {
 pub enum ScheduleKind {
     /// Stays at the highest learning rate.
     Constant,
-    /// Falls to the minimum on a straight line.
+    /// Falls linearly to the minimum.
     Linear,
     /// Falls to the minimum on half a cosine.
     #[default]
     Cosine,
-    /// Warm-up, stable, decay: stays constant, then falls on a straight line in the last `decay_fraction` of the run.
+    /// Warm-up, stable, decay: stays constant, then falls linearly in the last `decay_fraction` of the run.
     Wsd,
 }
 
@@ -118,7 +118,7 @@ pub struct BatchSchedule {
     tokens_per_row: Option<f64>,
 }
 
-/// The most sizes of batches whose tokens are added up one by one.
+/// The most batch sizes whose tokens are summed one by one.
 const MAX_SIZES: usize = 1 << 16;
 
 /// The length of rows grows by this many tokens at a time, since lengths in between are no faster to compute.
@@ -142,7 +142,7 @@ impl BatchSchedule {
         }
     }
 
-    /// The same batches with rows of records, which have so many tokens in the mean.
+    /// The same batches with rows of records, which have this many tokens on average.
     #[must_use]
     pub fn of_records(self, tokens_per_row: Option<f64>) -> Self {
         Self { tokens_per_row, ..self }
@@ -216,7 +216,7 @@ impl BatchSchedule {
 
 /// Computes `a b / c`, rounded down, for a quotient of at most the larger of `a` and `b`.
 fn multiplied((a, b): (usize, usize), c: usize) -> usize {
-    usize::try_from(a as u128 * b as u128 / c as u128).expect("at most one of them")
+    usize::try_from(a as u128 * b as u128 / c as u128).expect("the quotient is at most a or b")
 }
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[derive(serde::Deserialize)]
-    struct Case {
+    struct ScheduleCase {
         max_steps: usize,
         warmup_steps: usize,
         learning_rate: f64,
@@ -237,15 +237,17 @@ mod tests {
 
     /// Compares with `scripts/fixtures/schedule.py`, whose cosine is that of the PyTorch reference.
     #[test]
-    fn every_kind_follows_the_reference() {
+    fn schedules_match_reference() {
         let text = include_str!("../../../../tests/fixtures/schedule.json");
-        let mut fixture: serde_json::Value = serde_json::from_str(text).expect("JSON");
-        let cases: Vec<Case> = serde_json::from_value(fixture["cases"].take()).expect("cases");
+        let mut fixture: serde_json::Value = serde_json::from_str(text).expect("the fixture is JSON");
+        let cases: Vec<ScheduleCase> = serde_json::from_value(fixture["cases"].take()).expect("the fixture has cases");
         let mut compared = 0;
         for case in cases {
-            let Case { warmup_steps, min_learning_rate, decay_fraction, learning_rate: peak, max_steps, .. } = case;
+            let ScheduleCase {
+                warmup_steps, min_learning_rate, decay_fraction, learning_rate: peak, max_steps, ..
+            } = case;
             for (name, expected) in case.learning_rates {
-                let kind = serde_json::from_value(name.as_str().into()).expect("a kind");
+                let kind = serde_json::from_value(name.as_str().into()).expect("the fixture names known kinds");
                 let schedule = ScheduleConfig {
                     kind,
                     warmup_steps,
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_batches_grow_on_a_straight_line_and_stay() {
+    fn rows_and_batches_grow_linearly_then_stay() {
         let both = batches(20, [Some(2), Some(30)]);
         let sizes = [0, 1, 5, 9, 10, 19, 1000].map(|step| both.at(step));
         assert_eq!(sizes, [[2, 30], [3, 32], [7, 64], [11, 88], [12, 100], [12, 100], [12, 100]]);
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_those_of_all_steps_before() {
+    fn tokens_before_sums_earlier_steps() {
         for ends in [[None, None], [Some(2), None], [None, Some(1)], [Some(1), Some(99)], [Some(12), Some(100)]] {
             for max_steps in [1, 7, 150] {
                 let batches = batches(max_steps, ends);

@@ -20,30 +20,30 @@ pub(super) fn update<M: Module>(
     learning_rate: f64,
     index: usize,
 ) -> M {
-    let mut walk = Taker { optimizer, gradients, taken: Vec::new(), path: Vec::new() };
+    let mut walk = TakeParameters { optimizer, gradients, taken: Vec::new(), path: Vec::new() };
     let module = module.map(&mut walk);
     let taken = walk.taken;
     let on_cpu = taken.first().is_some_and(|(parameter, _)| device::is_cpu(&parameter.weights.device()));
     let step = Step { config: &optimizer.config, learning_rate, index, precision: optimizer.precision };
-    let step = |(parameter, gradient): (Taken, Gradient)| parameter.step(gradient, optimizer, step);
+    let step = |(parameter, gradient): (TakenParameter, Gradient)| parameter.step(gradient, optimizer, step);
     let updated: Vec<_> = match on_cpu {
         // Tasks of one parameter each, so that idle cores can take over further parameters.
         true => taken.into_par_iter().with_max_len(1).map(step).collect(),
         false => taken.into_iter().map(step).collect(),
     };
     let mut weights = BTreeMap::new();
-    for Taken { name, weights: new, state, average } in updated {
+    for TakenParameter { name, weights: new, state, average } in updated {
         optimizer.state.insert(name.clone(), state);
         if let Some(of_all) = &mut optimizer.average {
             of_all.means.extend(average.map(|average| (name.clone(), average)));
         }
         weights.insert(name, new);
     }
-    module.map(&mut Giver { weights, parameters: &optimizer.parameters, path: Vec::new() })
+    module.map(&mut PutParameters { weights, parameters: &optimizer.parameters, path: Vec::new() })
 }
 
 /// A parameter during a step, flattened. There is no other reference to the weights, so they are changed in place.
-struct Taken {
+struct TakenParameter {
     name: String,
     weights: Tensor<1>,
     /// Empty before the first step.
@@ -52,7 +52,7 @@ struct Taken {
     average: Option<Tensor<1>>,
 }
 
-impl Taken {
+impl TakenParameter {
     fn step(self, gradient: Gradient, optimizer: &Optimizer, step: Step<'_>) -> Self {
         let Self { name, weights, state, average } = self;
         let parameter = &optimizer.parameters[&name];
@@ -64,14 +64,14 @@ impl Taken {
 }
 
 /// Takes the parameters that have gradients out of a module, with their optimizer state.
-struct Taker<'a> {
+struct TakeParameters<'a> {
     optimizer: &'a mut Optimizer,
     gradients: Gradients,
-    taken: Vec<(Taken, Gradient)>,
+    taken: Vec<(TakenParameter, Gradient)>,
     path: Vec<String>,
 }
 
-impl ModuleMapper for Taker<'_> {
+impl ModuleMapper for TakeParameters<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         let Some(gradient) = self.gradients.remove(&name) else { return param };
@@ -80,7 +80,7 @@ impl ModuleMapper for Taker<'_> {
         let average = average.as_mut().and_then(|average| average.means.remove(&name));
         param.map(|old| {
             let nothing = Tensor::empty([1; D], &old.device());
-            self.taken.push((Taken { name, weights: flatten(old.inner()), state, average }, gradient));
+            self.taken.push((TakenParameter { name, weights: flatten(old.inner()), state, average }, gradient));
             nothing
         })
     }
@@ -89,13 +89,13 @@ impl ModuleMapper for Taker<'_> {
 }
 
 /// Puts parameters back into the module.
-struct Giver<'a> {
+struct PutParameters<'a> {
     weights: BTreeMap<String, Tensor<1>>,
     parameters: &'a BTreeMap<String, Parameter>,
     path: Vec<String>,
 }
 
-impl ModuleMapper for Giver<'_> {
+impl ModuleMapper for PutParameters<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         let Some(weights) = self.weights.remove(&name) else { return param };

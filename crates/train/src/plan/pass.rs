@@ -25,7 +25,7 @@ pub struct MemoryBreakdown {
     pub logits: f64,
     /// The gradients of the weights computed so far.
     pub gradients: f64,
-    /// MemoryBreakdown by an operation while it computes.
+    /// Held by an operation while it computes.
     pub temporaries: f64,
 }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::MODEL;
-use super::{Checkpoint, Located, RunDir, RunError, TrainState, cannot_read, locate, tensors};
+use super::layout::{MODEL, locate};
+use super::{RunError, cannot_read};
 use crate::data::hexadecimal;
 use tinderbox_model::generate::engine::Engine;
 use tinderbox_model::{AdapterRows, LazyTensor, Lora, Parameter, Role, TOKEN_ROWS};
@@ -29,7 +29,7 @@ pub struct AdapterTensors {
     pub magnitude: Option<LazyTensor>,
 }
 
-/// What the adapters of a checkpoint belong to.
+/// The base of a checkpoint's adapters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdapterOf {
     /// The checkpoint that they were trained on: relative to the run's directory if both runs are in one folder, so that
@@ -51,18 +51,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Those of a fine-tuned run or one of its checkpoints, for use with the checkpoint `base`.
-    ///
-    /// # Errors
-    /// If the run has no adapters, or they were trained on other weights than those of `base`.
-    pub fn of_run(run: &Path, base: &Path) -> Result<Self, RunError> {
-        let dir = locate(run)?.checkpoint;
-        let adapter = Checkpoint::read_state(&dir)?.adapter.ok_or_else(|| RunError::NoAdapter(run.to_owned()))?;
-        adapter.check(&dir, base)?;
-        Ok(Self { lora: adapter.lora, tensors: Checkpoint::own_weights(&dir)? })
-    }
-
-    /// Puts the adapters beside the weights of `engine`, which are those of the checkpoint `base`, and returns their
+    /// Adds the adapters to `engine`, whose weights are those of the checkpoint `base`, and returns their
     /// [index](Engine::add_adapters).
     ///
     /// # Errors
@@ -129,39 +118,6 @@ impl Adapters {
     }
 }
 
-/// Writes the model of a checkpoint as the run `root`, with its own adapters or `adapters` merged with its weights,
-/// replacing an old run if `overwrite`. Like an imported model, the new run has no text and no steps.
-///
-/// # Errors
-/// If there are no adapters, or the run cannot be written.
-pub fn merge(of: &Located, adapters: Option<Adapters>, root: &Path, overwrite: bool) -> Result<RunDir, RunError> {
-    RunDir::check_new(root, overwrite)?; // before the weights are read
-    let config = of.run.config()?;
-    let tokenizer = of.run.tokenizer()?;
-    let Checkpoint { mut model, state, .. } = Checkpoint::read(&of.checkpoint)?;
-    match adapters {
-        None if state.adapter.is_none() => return Err(RunError::NoAdapter(of.run.root().to_owned())),
-        None => {}
-        Some(adapters) => {
-            let vocab_size = of.run.tokenizer_of_model(&config)?.vocab_size();
-            let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
-            model = adapters.merged_into(model, &table, &of.checkpoint)?;
-        }
-    }
-    let state = TrainState {
-        started_from: Some(of.checkpoint.display().to_string()),
-        tokenizer_crc32c: state.tokenizer_crc32c,
-        ..TrainState::default()
-    };
-    RunDir::create_with(
-        root,
-        overwrite,
-        &config.of_model(),
-        &tokenizer,
-        &Checkpoint { model, optimizer: BTreeMap::new(), state },
-    )
-}
-
 /// Whether a tensor is one of an adapter, or the changes of some tokens' vectors.
 pub(super) fn is_adapter(name: &str) -> bool {
     name.contains(".adapters.") || name.ends_with(TOKEN_ROWS)
@@ -192,7 +148,7 @@ impl AdapterOf {
     }
 
     /// Compares the weights of the checkpoint `base` with those that the adapters in the checkpoint `dir` belong to.
-    fn check(&self, dir: &Path, base: &Path) -> Result<(), RunError> {
+    pub(super) fn check(&self, dir: &Path, base: &Path) -> Result<(), RunError> {
         let found = sha256_of(&base.join(MODEL))?;
         if found == self.base_sha256 {
             return Ok(());
@@ -201,31 +157,8 @@ impl AdapterOf {
         Err(RunError::OtherBase { adapter: dir.to_owned(), base: base.to_owned(), expected, found })
     }
 
-    /// The weights of the base, for adapters in the checkpoint `dir`.
-    pub(super) fn open_base(&self, dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let base = self.base_of(dir)?;
-        self.check(dir, &base)?;
-        Checkpoint::whole_weights(&base)
-    }
-
-    /// The adapters in the checkpoint `dir`: where they belong, the matrices `[in, R]` and `[R, out]`, and the lengths
-    /// `[out]` if they are trained.
-    ///
-    /// # Errors
-    /// If the base is not there, or a matrix is missing.
-    pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
-        let mut adapters = tensors::open(&dir.join(MODEL))?;
-        let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
-        let take = |rows: AdapterRows| {
-            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
-            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut adapters, row, dir)).transpose()?;
-            Ok(AdapterTensors { rows, a: a?, b: b?, magnitude })
-        };
-        self.lora.adapters(&self.table(dir, &base)?).into_iter().map(take).collect()
-    }
-
-    /// The table of the base's parameters, of which these are the `weights`.
-    fn table(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<Parameter>, RunError> {
+    /// The table of the base's parameters, given its `weights`.
+    pub(super) fn table(&self, dir: &Path, weights: &BTreeMap<String, LazyTensor>) -> Result<Vec<Parameter>, RunError> {
         let config = locate(&self.base_of(dir)?)?.run.config()?;
         let vocab_size = weights.get("token_embedding.weight").map_or(0, |tensor| tensor.shape()[0]);
         Ok(Parameter::all(&config.model, vocab_size).collect())
@@ -244,7 +177,11 @@ impl AdapterOf {
 }
 
 /// Takes a matrix of an adapter, of the checkpoint `dir`.
-fn take(adapters: &mut BTreeMap<String, LazyTensor>, row: &Parameter, dir: &Path) -> Result<LazyTensor, RunError> {
+pub(super) fn take(
+    adapters: &mut BTreeMap<String, LazyTensor>,
+    row: &Parameter,
+    dir: &Path,
+) -> Result<LazyTensor, RunError> {
     let tensor = adapters.remove(&row.path).filter(|tensor| tensor.shape() == row.shape);
     tensor.ok_or_else(|| {
         let reason = format!("it has no `{}` of the shape {:?}", row.path, row.shape);

@@ -1,4 +1,4 @@
-//! What a fine-tuning changed: losses and answers of the base and of the new model, kept in the run directory.
+//! The effect of a fine-tuning: losses and answers of the base and of the new model, stored in the run directory.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct BeforeAndAfter {
     pub answers: Vec<Answers>,
 }
 
-/// What both models answer to a prompt.
+/// The answers of both models to a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answers {
     /// The prompt, with the texts of the chat template.
@@ -36,7 +36,8 @@ pub struct Answers {
 impl BeforeAndAfter {
     /// Writes it into the directory of the run.
     pub fn write(&self, run: &RunDir) -> Result<(), RunError> {
-        let (path, json) = (run.join(BEFORE_AND_AFTER), serde_json::to_string_pretty(self).expect("plain data"));
+        let (path, json) =
+            (run.join(BEFORE_AND_AFTER), serde_json::to_string_pretty(self).expect("plain data serializes"));
         write_atomically(&path, json.as_bytes()).map_err(cannot_write(&path))
     }
 

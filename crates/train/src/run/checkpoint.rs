@@ -7,19 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::adapter::{AdapterOf, Adapters, is_adapter};
-use super::layout::{step_of, steps_in};
+use super::adapter::{AdapterOf, AdapterTensors, Adapters, is_adapter, take};
+use super::layout::{MODEL, OPTIMIZER, STATE, locate, step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
 use tinderbox_model::disk::{self, write_atomically, write_dir, write_synced};
 use tinderbox_model::parameters::AssignError;
-use tinderbox_model::{Gpt, LazyTensor, Parameter, Role, parameters};
-
-pub(super) const MODEL: &str = "model.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const STATE: &str = "state.json";
-/// Every file of a checkpoint.
-pub(super) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
+use tinderbox_model::{AdapterRows, Gpt, LazyTensor, Parameter, Role, parameters};
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;
@@ -45,7 +39,7 @@ pub struct TrainState {
     /// `None` if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
-    /// What the weights in the checkpoint change, if they are those of adapters.
+    /// The base and size of the adapters, if the checkpoint has only their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterOf>,
     /// The best evaluation so far.
@@ -62,7 +56,7 @@ pub struct TrainState {
     /// The work at this step that an interrupt left pending; done first on resume.
     #[serde(rename = "left_undone", default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Pending>,
-    /// The losses by which spikes are detected, nats per token; empty unless the config asks for it.
+    /// The recent losses that spikes are detected from, nats per token; empty unless the config asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent_losses: Vec<f32>,
     /// Consecutive steps up to this one that were skipped because their loss or gradient was not finite.
@@ -106,7 +100,7 @@ struct StateFile {
 impl StateFile {
     /// The text of the file, with its own checksum, which is still empty.
     fn to_text(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("plain data");
+        let mut text = serde_json::to_string_pretty(self).expect("plain data serializes");
         let at = text.rfind("\"\"").expect("its own checksum comes last") + 1;
         text.insert_str(at, &hexadecimal(crc32c::crc32c(&text.as_bytes()[..at])));
         text + "\n"
@@ -262,7 +256,8 @@ impl Checkpoint {
         }
     }
 
-    /// What the file of weights in `dir` has, after verifying its checksum: of a run with adapters only these.
+    /// The contents of the file of weights in `dir`, after verifying its checksum; only the adapters of a run that has
+    /// them.
     pub(super) fn own_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path)?;
@@ -290,6 +285,44 @@ impl Checkpoint {
     /// Loads the weights, which were read from `dir`, into `model`.
     pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         load(dir, self.model, model, usize::MAX)
+    }
+}
+
+impl Adapters {
+    /// Those of a fine-tuned run or one of its checkpoints, for use with the checkpoint `base`.
+    ///
+    /// # Errors
+    /// If the run has no adapters, or they were trained on other weights than those of `base`.
+    pub fn of_run(run: &Path, base: &Path) -> Result<Self, RunError> {
+        let dir = locate(run)?.checkpoint;
+        let adapter = Checkpoint::read_state(&dir)?.adapter.ok_or_else(|| RunError::NoAdapter(run.to_owned()))?;
+        adapter.check(&dir, base)?;
+        Ok(Self { lora: adapter.lora, tensors: Checkpoint::own_weights(&dir)? })
+    }
+}
+
+impl AdapterOf {
+    /// The weights of the base, for adapters in the checkpoint `dir`.
+    fn open_base(&self, dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let base = self.base_of(dir)?;
+        self.check(dir, &base)?;
+        Checkpoint::whole_weights(&base)
+    }
+
+    /// The adapters in the checkpoint `dir`: where they belong, the matrices `[in, R]` and `[R, out]`, and the lengths
+    /// `[out]` if they are trained.
+    ///
+    /// # Errors
+    /// If the base is not there, or a matrix is missing.
+    pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
+        let mut adapters = tensors::open(&dir.join(MODEL))?;
+        let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
+        let take = |rows: AdapterRows| {
+            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
+            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut adapters, row, dir)).transpose()?;
+            Ok(AdapterTensors { rows, a: a?, b: b?, magnitude })
+        };
+        self.lora.adapters(&self.table(dir, &base)?).into_iter().map(take).collect()
     }
 }
 
@@ -326,7 +359,7 @@ fn load(
     }
 }
 
-/// What the weights in `dir` change, if they are those of adapters.
+/// The base and size of the adapters in `dir`, if there are any.
 fn adapter(dir: &Path) -> Option<AdapterOf> {
     read_state_file(dir).ok()?.0.adapter
 }
@@ -346,7 +379,7 @@ fn read_state_file(dir: &Path) -> Result<(TrainState, Option<Checksums>), RunErr
         version: u64,
     }
     #[derive(Deserialize)]
-    struct Sums {
+    struct FileSums {
         #[serde(default)]
         crc32c: Option<Checksums>,
     }
@@ -359,7 +392,7 @@ fn read_state_file(dir: &Path) -> Result<(TrainState, Option<Checksums>), RunErr
     if found > u64::from(VERSION) {
         return Err(RunError::Newer { path, found, known: VERSION });
     }
-    let Sums { crc32c } = serde_json::from_str(&text).map_err(malformed)?;
+    let FileSums { crc32c } = serde_json::from_str(&text).map_err(malformed)?;
     match &crc32c {
         Some(sums) => {
             let sum = text.rfind(&format!("\"{}\"", sums.state)).map(|at| crc32c::crc32c(&text.as_bytes()[..=at]));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_step_are_one_row() {
+    fn log_lines_of_one_step_form_one_row() {
         let curves = read(
             "{\"step\":5,\"train_loss\":3.0}\n{\"step\":10,\"train_loss\":2.5}\n\
              {\"step\":10,\"val_loss_estimate\":2.75,\"novel\":1}\n{\"step\":15,\"tr",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_thinned_around_its_evaluations() {
+    fn thinning_keeps_evaluations() {
         let line = |step: u64| match step % 70 {
             0 => format!("{{\"step\":{step},\"val_loss_estimate\":1.0}}\n"),
             _ => format!("{{\"step\":{step},\"train_loss\":1.0}}\n"),

@@ -53,7 +53,7 @@ pub struct RunInfo {
     pub best_step: Option<u64>,
     /// The device of the last process.
     pub device: Option<String>,
-    /// The time at which the run began, in seconds since 1970.
+    /// The start time of the run, in seconds since 1970.
     pub began_unix_s: Option<f64>,
     /// The checkpoint of another run that the initial weights came from.
     pub started_from: Option<String>,

@@ -74,7 +74,7 @@ pub struct Difference {
     pub values: Vec<Option<Value>>,
 }
 
-/// The keys in which the configs of `runs` differ, with their values in the order of the runs.
+/// The keys that differ between the configs of `runs`, with their values in the order of the runs.
 pub fn differences(runs: &[RunDir]) -> Result<Vec<Difference>, RunError> {
     let tables = runs.iter().map(config_table).collect::<Result<Vec<_>, _>>()?;
     Ok(differences_of(&tables))
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_keys_that_differ_are_differences() {
+    fn differences_list_only_differing_keys() {
         let table = |text: &str| toml::from_str::<Table>(text).unwrap();
         let tables = [
             table("[train]\nseed = 1\nmax_steps = 5\n[model]\nbias = true"),

@@ -14,7 +14,7 @@ use tinderbox_model::disk::create_dir_all;
 const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A run directory in which no other process trains while this value lives.
+/// A locked run directory: no other process trains in it while this value lives.
 #[derive(Debug)]
 pub struct Lock {
     root: PathBuf,

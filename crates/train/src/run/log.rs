@@ -4,18 +4,15 @@
 //! byte by byte; everything that depends on the clock or the machine is in `timings.jsonl`.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::read_or_empty;
-use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
-use super::{RunDir, RunError, cannot_read, cannot_write, samples, tensorboard};
+use super::layout::{HEAD_METRICS, METRICS, RunDir, SAMPLES, TIMINGS, TRAIN_LOG};
+pub(crate) use super::log_file::{LogFile, read_lines};
+use super::{RunError, cannot_write, samples, tensorboard};
 use tinderbox_model::disk::write_atomically;
 use tinderbox_model::format::grouped;
 
@@ -117,7 +114,7 @@ pub struct Process {
     /// Its peak memory. `None` while it runs, and after a crash.
     #[serde(skip)]
     pub peak_rss_mib: Option<f64>,
-    /// The time at which it started, in seconds since 1970.
+    /// Its start time, in seconds since 1970.
     pub began_unix_s: Option<f64>,
     /// The device.
     pub device: Option<String>,
@@ -175,43 +172,6 @@ pub fn head_metrics<T>(run: &RunDir, parse: impl Fn(&Value) -> Option<T>) -> Res
     Ok(lines.into_iter().filter_map(|line| Some((line.step, parse(&line.heads)?))).collect())
 }
 
-/// The readable lines of a log.
-#[derive(Debug)]
-pub(crate) struct Lines<T> {
-    pub lines: Vec<T>,
-    /// Lines that could not be read, except for the last: a crash or a running process may leave it torn.
-    pub broken: usize,
-}
-
-/// The longest line that is read: head metrics of some 2,500 heads.
-const LONGEST_LINE: u64 = 1 << 20;
-
-/// Reads a log of one JSON object per line; a missing file has no lines.
-pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, RunError> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lines { lines: Vec::new(), broken: 0 }),
-        opened => BufReader::new(opened.map_err(cannot_read(path))?),
-    };
-    let (mut lines, mut broken, mut is_last_broken, mut line) = (Vec::new(), 0, false, Vec::new());
-    loop {
-        line.clear();
-        if (&mut file).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(cannot_read(path))? == 0 {
-            return Ok(Lines { lines, broken });
-        }
-        if line == b"\n" {
-            continue;
-        }
-        if line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n") {
-            file.skip_until(b'\n').map_err(cannot_read(path))?;
-            line.clear(); // not JSON
-        }
-        broken += usize::from(is_last_broken);
-        let parsed = serde_json::from_slice(&line);
-        is_last_broken = parsed.is_err();
-        lines.extend(parsed);
-    }
-}
-
 /// Whether a run logged its end, after `step` updates.
 pub(crate) fn has_ended(run: &RunDir, step: usize) -> bool {
     read_lines::<MetricsLine>(&run.join(METRICS))
@@ -224,49 +184,11 @@ pub(super) fn last_step(run: &RunDir) -> Option<u64> {
     Some(metrics.lines.iter().map(|line| line.step).max().unwrap_or(0))
 }
 
-/// `train_s` and `wall_s` of the last line of `timings.jsonl` that has both; 0 if there is none.
+/// `train_s` and `wall_s` of the last line of `timings.jsonl` with both; 0 without such a line.
 pub(crate) fn elapsed_s(run: &RunDir) -> Result<[f64; 2], RunError> {
     let timings = read_lines::<TimingsLine>(&run.join(TIMINGS))?.lines;
     let last = timings.iter().rev().find_map(|line| Some([line.train_s?, line.wall_s?]));
     Ok(last.unwrap_or_default())
-}
-
-#[derive(Debug)]
-pub(crate) struct LogFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl LogFile {
-    pub(crate) fn open(path: PathBuf) -> Result<Self, RunError> {
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        Ok(Self { file: file.map_err(cannot_write(&path))?, path })
-    }
-
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), RunError> {
-        self.file.write_all(bytes).map_err(cannot_write(&self.path))
-    }
-
-    /// Writes a line of JSON with its keys in alphabetical order, leaving out keys that are `None`.
-    pub(crate) fn line(&mut self, line: &impl Serialize) -> Result<(), RunError> {
-        self.write(json_line(line).as_bytes())
-    }
-
-    pub(crate) fn sync(&self) -> Result<(), RunError> {
-        self.file.sync_data().map_err(cannot_write(&self.path))
-    }
-
-    pub(super) fn is_empty(&self) -> Result<bool, RunError> {
-        Ok(self.file.metadata().map_err(cannot_write(&self.path))?.len() == 0)
-    }
-}
-
-fn json_line(line: &impl Serialize) -> String {
-    let mut line = serde_json::to_value(line).expect("plain data");
-    if let Value::Object(keys) = &mut line {
-        keys.retain(|_, value| !value.is_null());
-    }
-    format!("{line}\n")
 }
 
 /// Truncates the logs of a run to `step`, for a process that resumes there, and removes torn lines.
@@ -377,25 +299,21 @@ fn last_error_of(log: &str) -> Option<String> {
     last.strip_prefix(ERROR).map(str::to_owned)
 }
 
-/// The current time, in seconds since 1970.
-pub fn unix_s() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
+    use serde::de::DeserializeOwned;
+
     use super::*;
 
     fn rewritten<T: Serialize + DeserializeOwned>(line: &str) -> String {
-        json_line(&serde_json::from_str::<T>(line).unwrap())
+        super::super::log_file::json_line(&serde_json::from_str::<T>(line).unwrap())
     }
 
     #[test]
-    fn lines_are_read_back_as_they_were_written() {
+    fn log_lines_round_trip() {
         let metrics = "{\"gradient_norm\":1.0595381259918213,\"learning_rate\":0.00009900990099009902,\"step\":10,\
                        \"tokens\":5120,\"train_loss\":2.8664432764053345}\n";
         assert_eq!(rewritten::<MetricsLine>(metrics), metrics);
@@ -422,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_ignored_and_torn_lines_counted_but_for_the_last() {
+    fn unknown_fields_are_ignored_and_broken_lines_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let counts = |text: &[u8]| {
@@ -438,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_ends_once_it_has_started() {
+    fn process_end_belongs_to_last_start() {
         let read = |text: &str| {
             processes_of(&text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<_>>())
         };
@@ -457,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_cut_back_to_a_step() {
+    fn cut_back_removes_later_steps() {
         for (step, step_of, kept, cut) in [
             (2, json_step as StepOf, "{\"step\":1}\n{\"step\":2}\n", "{\"step\":3}\n"),
             (9, json_step, "{\"step\":1}\n", "{\"st"),
@@ -469,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_takes_no_others_along() {
+    fn broken_line_does_not_lose_others() {
         let line = |step: usize| format!("{{\"step\":{step}}}\n");
         let whole: String = (1..=9).map(line).collect();
         let kept: String = (1..=5).map(line).collect();
@@ -487,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_label_is_read_back() {
+    fn step_label_round_trips() {
         assert_eq!(step_label(50, 2000), "step    50/2,000");
         assert_eq!(label_step("step 1300/1300  loss 1"), Some(1300), "of an older version");
         for (step, max_steps) in [(0, 1), (50, 2000), (2000, 2000)] {
@@ -497,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_failed_if_its_log_ends_with_an_error() {
+    fn log_ending_with_error_marks_failed_run() {
         let log = format!("step 1/5  loss 3\n{ERROR}the loss is NaN\n  hint: lower it\n");
         assert_eq!(last_error_of(&log).as_deref(), Some("the loss is NaN"));
         for aside in [REPORT, NO_REPORT] {

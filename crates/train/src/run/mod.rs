@@ -8,6 +8,7 @@
 mod adapter;
 mod before_and_after;
 mod checkpoint;
+mod create;
 mod curves;
 mod files;
 mod info;
@@ -15,6 +16,8 @@ pub mod layout;
 mod listing;
 mod lock;
 pub mod log;
+mod log_file;
+mod merge;
 mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
@@ -25,7 +28,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-pub use adapter::{AdapterOf, AdapterTensors, Adapters, merge};
+pub use adapter::{AdapterOf, AdapterTensors, Adapters};
 pub use before_and_after::{Answers, BeforeAndAfter};
 pub use checkpoint::{Best, Checkpoint, Pending, TrainState};
 pub use curves::{Curves, LogRow};
@@ -34,7 +37,9 @@ pub use layout::{Located, RunDir, locate, open_or_locate};
 pub(crate) use listing::differences_of;
 pub use listing::{Difference, Listing, Order, differences, list, sort};
 pub use lock::Lock;
-pub use log::{Process, head_metrics, processes, step_label, unix_s};
+pub use log::{Process, head_metrics, processes, step_label};
+pub use log_file::unix_s;
+pub use merge::merge;
 pub(crate) use resume::Resumable;
 pub use samples::{Sample, samples};
 pub use trained::{OpenError, Trained};
@@ -142,8 +147,8 @@ pub enum RunError {
     )]
     OtherTokenizer { path: PathBuf },
     #[error(
-        "`{path}` was written by a newer version of the program, in version {found} of its format, of which this program \
-         knows {known}\n  hint: use the newer version of the program"
+        "`{path}` was written by a newer version of the program, in version {found} of its format; this program knows \
+         {known}\n  hint: use the newer version of the program"
     )]
     Newer { path: PathBuf, found: u64, known: u32 },
     #[error(

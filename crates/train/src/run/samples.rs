@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_read_back_as_they_were_written() {
+    fn samples_round_trip() {
         let headings = "===== step 4 =====\n===== step 12 =====\n  ===== step 99 =====\r\n =====";
         let texts = [(5, "\nThe cat\n\n===== step 4 =====\nsat\n"), (10, "<b>"), (15, ""), (20, headings)];
         let file: String = texts.iter().map(|(step, text)| entry(*step, text)).collect();

@@ -1,7 +1,7 @@
 //! The event file of `TensorBoard`.
 //!
 //! A file is a sequence of records: the length of the data (8 bytes), its checksum, the data, and its checksum, all
-//! little-endian. The data is a protocol buffer, an `Event`, of which only the fields in use are declared here.
+//! little-endian. The data is a protocol buffer, an `Event`; only the fields in use are declared here.
 //!
 //! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s `core/lib/io/record_writer.h`.
 
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-use super::layout::TENSORBOARD;
-use super::log::{LogFile, unix_s};
-use super::{RunDir, RunError, cannot_write};
+use super::layout::{RunDir, TENSORBOARD};
+use super::log_file::{LogFile, unix_s};
+use super::{RunError, cannot_write};
 use tinderbox_model::disk::{create_dir_all, sync_names_beside};
 
 /// The name of the file. `TensorBoard` reads every file with `tfevents` in its name.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_those_that_python_writes() {
+    fn records_match_python_writer() {
         assert_eq!(hexadecimal(&opening(1_700_000_000.5)), OPENING);
         assert_eq!(hexadecimal(&scalars_at(300)), SCALARS);
         let sample = text(1_700_000_002.0, 300, "sample", "The cat\nsat.");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_kept_up_to_where_it_is_broken() {
+    fn broken_event_file_is_kept_up_to_damage() {
         let whole = [opening(1.0), scalars_at(1)].concat();
         let file = [whole.clone(), scalars_at(2)].concat();
         for at in whole.len()..file.len() {

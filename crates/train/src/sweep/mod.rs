@@ -29,8 +29,8 @@ pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 pub use sweep_plan::{Method, SweepPlan};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use crate::format::{duration, first_line, grouped, size};
-use crate::measure::Machine;
+use tinderbox_model::format::{duration, first_line, grouped, size};
+use tinderbox_model::measure::Machine;
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};

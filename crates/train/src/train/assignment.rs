@@ -1,4 +1,4 @@
-//! The ranks other than 0, which make the steps of rank 0 and write no files.
+//! The ranks other than 0: they make the same steps as rank 0 and write no files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,8 +58,8 @@ impl Assignment {
         let tensors = [shapes(&model), shapes(&optimizer)];
         let (config, tokenizer) = (config.to_toml(), corpus.tokenizer.to_json());
         let head = Head { config, tokenizer, state, resumed: *resumed, tensors };
-        ranks.go_on()?;
-        ranks.broadcast_text(&serde_json::to_string(&head).expect("plain data"));
+        ranks.check_peers_alive()?;
+        ranks.broadcast_text(&serde_json::to_string(&head).expect("plain data serializes"));
         for (key, tensor) in model.into_iter().chain(optimizer) {
             let unreadable = |error: std::io::Error| {
                 let source = StateError::Unreadable { key, reason: error.to_string() };
@@ -78,7 +78,7 @@ impl Assignment {
     /// # Errors
     /// If the ranks run different versions of the program.
     pub fn receive(ranks: &Ranks) -> Result<Option<Self>, TrainError> {
-        if ranks.go_on().is_err() {
+        if ranks.check_peers_alive().is_err() {
             return Ok(None);
         }
         let head = ranks.broadcast_text("");

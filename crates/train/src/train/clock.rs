@@ -3,24 +3,32 @@
 use std::time::{Duration, Instant};
 
 use super::observer::Exchange;
+use super::thinned::Thinned;
 use crate::distributed::{Exchanged, Ranks};
 use tinderbox_model::measure::median;
 
-/// The number of first steps that the median of a run leaves out, since kernels are tuned and caches warmed in them.
+/// The number of first steps that the median of a run skips, since they tune kernels and warm caches.
 const WARM_UP_STEPS: usize = 5;
 
-/// A [`StepTimes`] keeps fewer times than this; they take at most 32 KiB.
+/// Fewer times than this are kept; they take at most 32 KiB.
 const MAX_TIMES: usize = 1 << 12;
 
 /// Measures the time of steps. The training loop synchronizes with a GPU only now and then; the time between two
 /// synchronizations is divided evenly among the steps.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StepClock {
     since: Option<Instant>,
     steps: usize,
-    interval: StepTimes,
-    all: StepTimes,
+    interval: Thinned<f64>,
+    all: Thinned<f64>,
     total: Duration,
+}
+
+impl Default for StepClock {
+    fn default() -> Self {
+        let [interval, all] = [times(), times()];
+        Self { since: None, steps: 0, interval, all, total: Duration::ZERO }
+    }
 }
 
 impl StepClock {
@@ -51,12 +59,12 @@ impl StepClock {
 
     /// Median time of the steps since the last call, in milliseconds.
     pub(super) fn interval_median_ms(&mut self) -> f64 {
-        std::mem::take(&mut self.interval).median(0)
+        median_after(0, &std::mem::replace(&mut self.interval, times()))
     }
 
     /// Median time of all steps after the first five, in milliseconds.
     pub(super) fn median_ms(&self) -> f64 {
-        self.all.median(WARM_UP_STEPS)
+        median_after(WARM_UP_STEPS, &self.all)
     }
 
     pub(super) fn total(&self) -> Duration {
@@ -91,77 +99,57 @@ impl ExchangeClock {
     }
 }
 
-/// An evenly spaced sample of step times: all times of a short run, and every second, fourth, and so on of a long one.
-#[derive(Debug, Default)]
-struct StepTimes {
-    times: Vec<f64>,
-    seen: usize,
-    /// Every `2^n_halvings`-th time is kept.
-    n_halvings: u32,
+/// No step times yet; of a long run, the first of each group is kept.
+fn times() -> Thinned<f64> {
+    Thinned::new(MAX_TIMES, |group| group[0])
 }
 
-impl StepTimes {
-    fn push(&mut self, time: f64) {
-        if self.seen.is_multiple_of(1 << self.n_halvings) {
-            self.times.push(time);
-        }
-        self.seen += 1;
-        if self.times.len() == MAX_TIMES {
-            self.times = self.times.iter().copied().step_by(2).collect();
-            self.n_halvings += 1;
-        }
-    }
-
-    /// The median without the first `skipped` times, or without the first half if there are fewer than twice as many.
-    fn median(&self, skipped: usize) -> f64 {
-        median(&self.times[skipped.div_ceil(1 << self.n_halvings).min(self.times.len() / 2)..])
-    }
+/// The median without the first `skipped` times, or without the first half if there are fewer than twice as many.
+fn median_after(skipped: usize, times: &Thinned<f64>) -> f64 {
+    median(&times[skipped.div_ceil(times.group()).min(times.len() / 2)..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sample(times: impl IntoIterator<Item = f64>) -> StepTimes {
-        let mut sample = StepTimes::default();
-        times.into_iter().for_each(|time| sample.push(time));
+    fn sample(each: impl IntoIterator<Item = f64>) -> Thinned<f64> {
+        let mut sample = times();
+        each.into_iter().for_each(|time| sample.push(time));
         sample
     }
 
     #[test]
-    fn steps_between_two_waits_share_the_time() {
+    fn steps_between_waits_share_time() {
         let mut clock = StepClock::default();
         for _ in 0..4 {
             clock.begin();
         }
         std::thread::sleep(Duration::from_millis(8));
         clock.done();
-        assert_eq!(clock.all.times.len(), 4);
-        let sum: f64 = clock.all.times.iter().sum();
+        assert_eq!(clock.all.len(), 4);
+        let sum: f64 = clock.all.iter().sum();
         assert!((sum - clock.total().as_secs_f64() * 1e3).abs() < 1e-6);
         assert!(clock.interval_median_ms() >= 2.0);
         assert!(clock.interval_median_ms().abs() < f64::EPSILON, "a new interval has no steps yet");
     }
 
     #[test]
-    fn the_first_steps_do_not_count() {
+    fn median_skips_first_steps() {
         let times = [100.0; WARM_UP_STEPS].into_iter().chain([2.0, 1.0, 3.0, 1.0, 2.0, 2.0]);
-        assert!((sample(times).median(WARM_UP_STEPS) - 2.0).abs() < f64::EPSILON);
-        assert!((sample([9.0, 9.0, 1.0, 1.0]).median(WARM_UP_STEPS) - 1.0).abs() < f64::EPSILON);
+        assert!((median_after(WARM_UP_STEPS, &sample(times)) - 2.0).abs() < f64::EPSILON);
+        assert!((median_after(WARM_UP_STEPS, &sample([9.0, 9.0, 1.0, 1.0])) - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn a_long_run_keeps_an_even_sample_of_bounded_size() {
+    fn median_of_long_runs_is_within_a_group_of_exact() {
         let exact = sample((0..4_001).map(f64::from));
-        assert!((exact.median(0) - 2_000.0).abs() < f64::EPSILON);
+        assert!((median_after(0, &exact) - 2_000.0).abs() < f64::EPSILON);
         let million = sample((0..1_000_000).map(f64::from));
-        assert!((MAX_TIMES / 4..MAX_TIMES).contains(&million.times.len()));
-        let distance = |pair: &[f64]| pair[1] - pair[0] - f64::from(1 << million.n_halvings);
-        assert!(million.times.windows(2).all(|pair| distance(pair).abs() < f64::EPSILON));
+        assert!((MAX_TIMES / 4..MAX_TIMES).contains(&million.len()));
         let warm_up = sample((0..1_000_000).map(|i| if i < 5 { 1e9 } else { f64::from(i) }));
-        let apart = f64::from(1 << million.n_halvings);
         for sample in [million, warm_up] {
-            assert!((sample.median(WARM_UP_STEPS) - 500_000.0).abs() < apart);
+            assert!((median_after(WARM_UP_STEPS, &sample) - 500_000.0).abs() < sample.group() as f64);
         }
     }
 }

@@ -24,8 +24,8 @@ tinderbox_model::sections! {
         pub batch_size: usize = 12,
         /// The number of batches whose gradients are accumulated for one update. At least 1.
         pub grad_accumulation_steps: usize = 1,
-        /// Whether windows of the text are sampled with replacement. Without replacement, an epoch reads each window
-        /// once in random order, and each epoch cuts the text at different places.
+        /// Samples windows of the text with replacement. Without, an epoch reads each window once in random order, and
+        /// each epoch cuts the text at different places.
         pub with_replacement: bool = true,
         /// Steps between two lines of the log. At least 1.
         pub log_interval: usize = 10,
@@ -41,16 +41,16 @@ tinderbox_model::sections! {
         pub sample_prompt: String = "\n".to_owned(),
         /// The length, in tokens, of the sample text at each evaluation; 0: off.
         pub sample_tokens: usize = 200,
-        /// Whether a step whose loss or gradient is not finite is skipped instead of ending the run.
+        /// Skips a step whose loss or gradient is not finite instead of ending the run.
         pub skip_non_finite: bool = false,
         /// Skips a step if its loss is more than this many standard deviations above the mean of the last 128 losses;
         /// 0: never. At least 0.
         pub skip_loss_spikes: f64 = 0.0,
-        /// Stops the run after this many evaluations in a row without a better validation loss; 0: never.
+        /// Stops the run after this many consecutive evaluations without a better validation loss; 0: never.
         pub early_stopping_patience: usize = 0,
-        /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run directory.
+        /// Also writes curves and samples for `TensorBoard`, to `tensorboard/` in the run directory.
         pub tensorboard: bool = false,
-        /// Whether evaluations also measure every attention head, to `head_metrics.jsonl` in the run directory; see
+        /// Also measures every attention head in evaluations, to `head_metrics.jsonl` in the run directory; see
         /// docs/heads.md.
         pub head_metrics: bool = false,
     }

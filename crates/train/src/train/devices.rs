@@ -73,6 +73,6 @@ fn or_end_others<T>(
 /// Runs `f` in a separate thread pool with a share of the cores, since two ranks in the same pool could deadlock.
 fn in_own_pool<T: Send>(n_devices: usize, f: impl FnOnce() -> T + Send) -> T {
     let n_threads = (rayon::current_num_threads() / n_devices).max(1);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("threads");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("the system can start threads");
     pool.install(f)
 }

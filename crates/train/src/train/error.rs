@@ -33,7 +33,7 @@ pub enum TrainError {
     )]
     StartsFromItself(PathBuf),
     #[error(
-        "the model of `{0}` was imported, so there is no training to go on with\n  hint: start a run from its weights \
+        "the model of `{0}` was imported, so there is no training to resume\n  hint: start a run from its weights \
          with `tinderbox train CONFIG --from {0}` and another --run-dir"
     )]
     Imported(PathBuf),
@@ -46,7 +46,7 @@ pub enum TrainError {
     #[error("cannot write a sample: {0}")]
     Sample(#[from] GenerateError),
     #[error(
-        "`{run}` cannot go on with other settings than it began with:\n  - {}\n  hint: use those that \
+        "`{run}` cannot resume with other settings than it began with:\n  - {}\n  hint: use those that \
          it began with, or start a new run with --run-dir",
         differences.join("\n  - ")
     )]
@@ -72,7 +72,7 @@ pub enum TrainError {
     /// `step` counts from 1, as in the log.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}{norms}\n  hint: lower \
-         {learning_rates}, or lengthen schedule.warmup_steps; train.skip_non_finite = true goes on without such steps"
+         {learning_rates}, or lengthen schedule.warmup_steps; train.skip_non_finite = true skips such steps"
     )]
     NotFinite {
         step: usize,
@@ -90,14 +90,14 @@ pub enum TrainError {
     /// A stop was requested while the text was being read.
     #[error("interrupted before the first step: no run was made or changed")]
     InterruptedEarly,
-    #[error("cannot measure what the heads do at step {step}; {kept}")]
+    #[error("cannot measure the heads at step {step}; {kept}")]
     Heads { step: usize, source: Box<InspectError>, kept: String },
     #[error("the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}", state_hint(source))]
     OptimizerState { path: PathBuf, source: StateError },
 }
 
 impl TrainError {
-    /// The error of a run in which the quantity named `what` is not finite; `kept` says which checkpoint remains.
+    /// The error that the quantity named `what` is not finite; `kept` says which checkpoint remains.
     pub(super) fn not_finite(
         config: &Config,
         step: usize,

@@ -92,12 +92,12 @@ fn mean(
     batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
-    Ok(mean_unless(model, batches, precision, &Ranks::alone(), || false)?.expect("not stopped"))
+    Ok(mean_unless(model, batches, precision, &Ranks::alone(), || false)?.expect("nothing stops this evaluation"))
 }
 
-/// The mean loss over all batches, which are divided among the ranks, all of which call this function with the same
-/// weights; `None` if `is_stopped` returned true on any rank. The losses are added in batch order, no matter which rank
-/// computed them, so that ranks whose CPUs round alike get the same result as a single process.
+/// The mean loss over all batches, divided among the ranks. All of them call this function with the same weights;
+/// `None` if `is_stopped` returned true on any rank. The losses are added in batch order, no matter which rank computed
+/// them, so that ranks whose CPUs round alike get the same result as a single process.
 pub(super) fn mean_unless(
     model: &Gpt,
     mut batches: impl Iterator<Item = Batch>,
@@ -122,7 +122,7 @@ pub(super) fn mean_unless(
     Ok(Some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
 }
 
-/// The losses of `batches`, of which each rank computes a share; `None` if a rank was stopped.
+/// The losses of `batches`, computed by all ranks together; `None` if a rank was stopped.
 fn losses_of(
     model: &Gpt,
     batches: Vec<Batch>,
@@ -148,6 +148,6 @@ fn losses_of(
     losses[n] = f32::from(u8::from(is_stopped()));
     ranks.all_reduce(&mut losses, ExchangeDtype::F32); // exact: each sum is of one loss and zeros
     read?; // only after the all-reduce, so that the other ranks do not wait for a failed device
-    let n_stopped = losses.pop().expect("it was put there");
+    let n_stopped = losses.pop().expect("the last value is the number of stops");
     Ok((n_stopped < 0.5).then_some(losses))
 }

@@ -33,8 +33,8 @@ impl Files {
         Ok(Checkpoint::replace_state(&self.run.checkpoint(state.step), state)?)
     }
 
-    /// Saves a checkpoint and returns its path; also an error, if the run directory was moved, even while the checkpoint
-    /// was written, and the checkpoint went along.
+    /// Saves a checkpoint and returns its path, and an error if the run directory was moved meanwhile and the
+    /// checkpoint moved with it.
     pub(super) fn save(
         &mut self,
         checkpoint: &Checkpoint,
@@ -52,7 +52,7 @@ impl Files {
         Ok((saved?, moved))
     }
 
-    /// Goes on in the directory's new place if it was moved, which is the error that is returned.
+    /// Continues in the directory's new place if it was moved, and returns that as the error.
     fn follow(&mut self) -> Result<Option<RunError>, TrainError> {
         match self.lock.check() {
             Err(RunError::Moved { root, to }) => {
@@ -75,7 +75,7 @@ mod tests {
     use tinderbox_model::tokenizer::Tokenizer;
 
     #[test]
-    fn a_checkpoint_goes_along_when_its_run_is_moved_while_it_is_written() {
+    fn checkpoint_follows_run_moved_during_write() {
         let folder = tempfile::tempdir().unwrap();
         let [root, moved] = ["run", "moved"].map(|name| folder.path().join(name));
         let (config, state) = (Config::default(), TrainState { step: 1, ..TrainState::default() });

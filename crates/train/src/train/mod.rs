@@ -9,6 +9,7 @@ mod config;
 mod devices;
 mod error;
 pub mod evaluate;
+mod exchange;
 mod files;
 mod interrupter;
 mod logs;
@@ -19,6 +20,7 @@ pub mod precision;
 mod preference;
 mod prepare;
 mod skip;
+mod thinned;
 mod trainer;
 mod training;
 
@@ -32,8 +34,9 @@ pub use error::TrainError;
 pub use interrupter::Interrupter;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
-pub(crate) use prepare::rehearse;
+pub(crate) use prepare::dry_run;
 pub use skip::{NormsByLayer, Skipped};
+pub use thinned::Thinned;
 pub(crate) use trainer::draw;
 pub use trainer::{StepResult, Trainer};
 
@@ -42,7 +45,7 @@ use crate::distributed::{DistributedError, Ranks};
 use tinderbox_model::device::OpenDevice;
 use training::Training;
 
-/// The way in which a run starts, given the state of its directory.
+/// The start of a run, given the state of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// As a new run, in a directory without a run.
@@ -60,7 +63,7 @@ pub struct Job {
     pub config: Config,
     /// The run directory.
     pub run_dir: PathBuf,
-    /// The way in which the run starts.
+    /// The start of the run.
     pub start: Start,
     /// The run or checkpoint whose weights and tokenizer a new run starts from; with `None`, the weights are drawn from
     /// the seed.
@@ -133,7 +136,7 @@ fn to_the_end(mut run: Training<'_>) -> Result<Summary, TrainError> {
                 run.schedule_evaluation();
             }
         }
-        if run.catch_up()? && (run.is_best() || run.is_done() || run.is_due(checkpoint_interval)) {
+        if run.run_pending_evaluations()? && (run.is_best() || run.is_done() || run.is_due(checkpoint_interval)) {
             run.save()?;
         }
     }

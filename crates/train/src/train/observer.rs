@@ -35,7 +35,7 @@ pub enum Event<'a> {
     Evaluating,
     /// These losses were estimated.
     Evaluated(&'a Evaluation),
-    /// A sample was written; `text` begins with its prompt.
+    /// A sample was generated; `text` begins with its prompt.
     Sampled { step: usize, text: &'a str },
     /// A checkpoint was saved in the directory `path`.
     Saved { path: &'a Path, is_best: bool },
@@ -57,7 +57,7 @@ pub struct Started {
     pub parameters: usize,
     pub train_tokens: usize,
     pub val_tokens: usize,
-    /// The size of the validation text in bytes, of which `val_tokens` are the tokens.
+    /// The size of the validation text in bytes.
     pub val_bytes: u64,
     pub sources: Vec<SourceSummary>,
     pub vocab_size: usize,

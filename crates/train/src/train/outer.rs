@@ -1,8 +1,8 @@
-//! DiLoCo, training with little communication: each rank makes many local steps, then all weights are averaged.
+//! DiLoCo: training with little communication. Each rank makes many local steps, then all weights are averaged.
 
 use std::collections::BTreeMap;
 
-use super::parallel::{lengths, sum_each};
+use super::exchange::{lengths, sum_each};
 use crate::config::DistributedConfig;
 use crate::distributed::{ExchangeDtype, Ranks};
 use crate::optimizer::StateError;
@@ -63,7 +63,7 @@ impl Outer {
         let (size, learning_rate, momentum) = (ranks.size() as f32, self.learning_rate, self.momentum);
         ranks.barrier();
         sum_each(ranks, ExchangeDtype::F32, &own, lengths(&model), |name, sums| {
-            let (weights, running) = self.state.get_mut(&name).expect("every parameter has them");
+            let (weights, running) = self.state.get_mut(&name).expect("the state holds every parameter");
             for ((weight, running), sum) in weights.iter_mut().zip(running).zip(sums) {
                 let gradient = *weight - sum / size;
                 *running = momentum * *running + gradient;
@@ -74,7 +74,7 @@ impl Outer {
             let (weights, _) = self.state.get(name)?;
             Some(HostTensor { shape: shape.to_vec(), values: weights.clone() })
         };
-        parameters::assign(model, weights).expect("they are those of this model")
+        parameters::assign(model, weights).expect("the weights fit the model")
     }
 
     /// Adds the outer momentum to the optimizer state of a checkpoint.

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Tensor, TensorData};
 
+use super::exchange::{lengths, sum_each};
 use super::outer::Outer;
-use crate::distributed::{DistributedConfig, ExchangeDtype, MOST_NUMBERS, Ranks, SyncKind};
+use crate::distributed::{DistributedConfig, ExchangeDtype, Ranks, SyncKind};
 use crate::optimizer::Gradients;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
@@ -28,8 +29,8 @@ impl DataParallel {
         Self { ranks: Ranks::alone(), gradient_dtype: ExchangeDtype::F32, outer: None }
     }
 
-    /// The part of this rank among `ranks`, all of which start from the same `model` and `step`. `momentum` is the
-    /// outer momentum saved by an earlier process, by parameter name.
+    /// The part of this rank among `ranks`, which all start from the same `model` and `step`. `momentum` is the outer
+    /// momentum saved by an earlier process, by parameter name.
     pub(super) fn new(
         ranks: &Ranks,
         config: &DistributedConfig,
@@ -58,7 +59,7 @@ impl DataParallel {
         first..if self.outer.is_some() { end.max(first + 1) } else { end }
     }
 
-    /// The rows of a micro-batch over whose targets the loss is averaged: all of them, or this rank's if the ranks make
+    /// The rows of a micro-batch whose targets the loss is averaged over: all of them, or this rank's if the ranks make
     /// local steps.
     pub(super) fn averaged_rows(&self, batch_size: usize) -> Range<usize> {
         if self.outer.is_some() { self.rows(batch_size) } else { 0..batch_size }
@@ -90,7 +91,7 @@ impl DataParallel {
         };
         let gradients = sum(self.gradient_dtype, &gradients, &mut lengths(model));
         let mut loss = sum(ExchangeDtype::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
-        (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
+        (Gradients::from_named(gradients), loss.remove(LOSS).expect("the sums include the loss"))
     }
 
     /// Like [`DataParallel::sum`], with an all-reduce between the GPUs.
@@ -118,8 +119,7 @@ impl DataParallel {
         self.outer.as_ref().is_some_and(|outer| outer.is_due(step))
     }
 
-    /// The weights with which all ranks continue after `step`, which the outer step computes from the average of the
-    /// ranks' weights.
+    /// The weights of all ranks after `step`: the outer step applied to the average of the ranks' weights.
     pub(super) fn average(&mut self, model: Gpt, step: usize) -> Gpt {
         match &mut self.outer {
             Some(outer) => outer.average(&self.ranks, model, step),
@@ -160,68 +160,5 @@ pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
         let values = weights.remove(name)?;
         Some(HostTensor { shape: shape.to_vec(), values })
     };
-    parameters::assign(model, weights).expect("they are those of this model")
-}
-
-/// The names of the parameters and their numbers of elements.
-pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
-    let lengths: BTreeMap<_, _> = model.parameters().map(|it| (it.path, it.shape.iter().product())).collect();
-    lengths.into_iter()
-}
-
-/// Sums tensors over all ranks, and passes each sum to `sink`. Tensors listed in `lengths` that this rank does not have
-/// count as zeros.
-///
-/// Small tensors are sent together, in buckets that fill one exchange ([`MOST_NUMBERS`]).
-pub(super) fn sum_each(
-    ranks: &Ranks,
-    dtype: ExchangeDtype,
-    own: &BTreeMap<String, LazyTensor>,
-    lengths: impl Iterator<Item = (String, usize)>,
-    mut sink: impl FnMut(String, &[f32]),
-) {
-    let (mut names, mut values): (Vec<(String, usize)>, Vec<f32>) = (Vec::new(), Vec::new());
-    let mut lengths = lengths.peekable();
-    while let Some((name, length)) = lengths.next() {
-        let end = values.len() + length;
-        let read = own.get(&name).map(|tensor| {
-            tensor.stream(&mut |piece| {
-                values.extend_from_slice(piece);
-                Ok(())
-            })
-        });
-        // The other ranks must not wait for a failed device; the failure is reported when the loss is read.
-        values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
-        names.push((name, length));
-        if values.len() < MOST_NUMBERS && lengths.peek().is_some() {
-            continue;
-        }
-        ranks.all_reduce(&mut values, dtype);
-        let mut rest = &values[..];
-        for (name, length) in names.drain(..) {
-            let (sum, after) = rest.split_at(length);
-            sink(name, sum);
-            rest = after;
-        }
-        values.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_of_a_process_without_others_are_its_numbers_and_zeros() {
-        let device = burn::tensor::Device::flex();
-        let tensor = |values: &[f32]| LazyTensor::on_device(Tensor::<1>::from_floats(values, &device));
-        let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
-        let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
-        let mut sums = Vec::new();
-        sum_each(&Ranks::alone(), ExchangeDtype::Bf16, &own, lengths.into_iter(), |name, values| {
-            sums.push((name, values.to_vec()));
-        });
-        let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];
-        assert_eq!(sums, expected.map(|(name, values)| (name.to_owned(), values)));
-    }
+    parameters::assign(model, weights).expect("the weights fit the model")
 }

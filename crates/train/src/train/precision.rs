@@ -53,7 +53,7 @@ impl From<MatmulPrecision> for PrecisionChoice {
     }
 }
 
-/// The error that the config asks for what only flex can do, on a device that always computes in f32.
+/// The error that the config requests a precision that only flex has, on a device that always computes in f32.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{key} = \"{value}\" is only for `flex`, burn's CPU backend, and `{device}` computes in f32\n  \
@@ -65,7 +65,7 @@ pub struct PrecisionError {
     device: String,
 }
 
-/// The precision in which `device` trains.
+/// The training precision on `device`.
 ///
 /// # Errors
 /// If the device does not support the chosen precision.
@@ -78,7 +78,7 @@ pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPreci
     }
 }
 
-/// Checks that `device` can compute with weights of the base that are kept in this way.
+/// Checks that `device` can compute with base weights in this format.
 ///
 /// # Errors
 /// If it cannot.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_cpu_without_the_instructions_gets_a_warning() {
+    fn only_cpu_without_bf16_instructions_warns() {
         assert_eq!(warning(MatmulPrecision::F32), None, "every CPU has them");
         assert_eq!(warning_if(false), None);
         let warning = warning_if(true).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_automatic_precision_depends_on_the_machine() {
+    fn only_automatic_precision_depends_on_machine() {
         let resolved = |choice: PrecisionChoice| [false, true].map(|is_native| choice.resolve(is_native));
         let (f32, bf16) = (MatmulPrecision::F32, MatmulPrecision::Bf16);
         assert_eq!(resolved(PrecisionChoice::F32), [f32, f32]);

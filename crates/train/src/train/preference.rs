@@ -1,4 +1,4 @@
-//! The losses of preferences: pairs of answers to the same question, of which one is the better.
+//! The losses of preferences: pairs of a better and a worse answer to the same question.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +11,13 @@ use crate::data::Batch;
 use tinderbox_kernels::{DropoutKey, IGNORE_INDEX, MatmulPrecision};
 use tinderbox_model::Gpt;
 
-/// The loss of pairs, and what the base says of each.
+/// The loss of pairs, and the base's log-odds of each.
 #[derive(Debug)]
 pub(super) struct Preference {
     kind: PreferenceLoss,
     beta: f64,
-    /// By the tokens of a pair, how much likelier the base finds the better answer, in nats: computed once, of each pair by
-    /// itself, so that a resumed run has the same bits.
+    /// By the tokens of a pair, how much likelier the base finds the better answer, in nats. Computed once and for each
+    /// pair separately, so that a resumed run has the same bits.
     of_base: Mutex<HashMap<Vec<i32>, f32>>,
 }
 
@@ -40,7 +40,7 @@ impl Preference {
         let [chosen, rejected] = [0, n].map(|from| means.clone().narrow(0, from, n)); // [n] each
         let counts: Vec<f32> = batch.targets.chunks(batch.seq_len).map(n_counted).collect();
         let on_device = |numbers: &[f32]| Tensor::<1>::from_data(numbers, &device);
-        // Rows that only fill the batch.
+        // Padding rows.
         let is_pair: Vec<f32> = counts[..n].iter().map(|count| if *count > 0.0 { 1.0 } else { 0.0 }).collect();
         let losses = match self.kind {
             PreferenceLoss::Dpo => {
@@ -50,8 +50,8 @@ impl Preference {
                 -activation::log_sigmoid(margin * self.beta)
             }
             PreferenceLoss::Orpo => {
-                // The logarithm of p / (1 - p), where p is the geometric mean of the tokens' probabilities. A row that only
-                // fills the batch has p = 1, which is kept away from.
+                // The logarithm of p / (1 - p), where p is the geometric mean of the tokens' probabilities. A padding
+                // row has p = 1, which is clamped.
                 let fill = on_device(&is_pair.iter().map(|pair| 1.0 - pair).collect::<Vec<f32>>());
                 let log_odds = |mean: Tensor<1>| {
                     let log_p = -mean - fill.clone();
@@ -87,7 +87,7 @@ impl Preference {
         let (tokens, _) = alone.clone().to_device(&base.device());
         let means = base.row_losses(tokens, &alone.targets, precision, None).try_into_vec_as::<f32>();
         let counts: Vec<f32> = alone.targets.chunks(seq_len).map(n_counted).collect();
-        // A device that fails is noticed when the loss of the step is read.
+        // Reading the loss of the step reports a failed device.
         let margin = means.map_or(f32::NAN, |means| means[1] * counts[1] - means[0] * counts[0]);
         self.of_base.lock().unwrap_or_else(PoisonError::into_inner).insert(key, margin);
         margin

@@ -81,7 +81,7 @@ fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Re
 }
 
 /// Returns an error if a stop was requested; the last check before the run directory is created or changed.
-fn go_on(interrupter: &Interrupter) -> Result<(), TrainError> {
+fn check_not_interrupted(interrupter: &Interrupter) -> Result<(), TrainError> {
     if interrupter.should_stop() { Err(TrainError::InterruptedEarly) } else { Ok(()) }
 }
 
@@ -98,7 +98,7 @@ fn create(
     let lora = config.finetune.lora().zip(parent.as_ref());
     let adapter = lora.map(|(lora, parent)| AdapterOf::new(&parent.located.checkpoint, root, lora)).transpose()?;
     let trainer = Trainer::new(model, &config, corpus.train_batches());
-    go_on(interrupter)?;
+    check_not_interrupted(interrupter)?;
     let lock = RunDir::lock(root)?;
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
     let state = TrainState {
@@ -148,14 +148,14 @@ fn open_parts(
     Ok((corpus, model))
 }
 
-/// The config, the records and the model of a fine-tuning as it would begin, without a run directory.
+/// The config, the records and the model at the start of a fine-tuning, without a run directory.
 ///
 /// # Errors
-/// As when it begins.
+/// For the reasons of its start.
 ///
 /// # Panics
 /// If the config has no base.
-pub(crate) fn rehearse(mut config: Config, device: &OpenDevice) -> Result<(Config, Corpus, Gpt), TrainError> {
+pub(crate) fn dry_run(mut config: Config, device: &OpenDevice) -> Result<(Config, Corpus, Gpt), TrainError> {
     config.train.matmul_precision = precision::check(config.train.matmul_precision, device)?.into();
     precision::check_base(config.finetune.base_weights, device)?;
     let base = config.finetune.base.clone().expect("a fine-tuning has a base");
@@ -165,15 +165,14 @@ pub(crate) fn rehearse(mut config: Config, device: &OpenDevice) -> Result<(Confi
     Ok((config, corpus, model))
 }
 
-/// The base, to which DPO compares, is the model without its adapters; and an answer is compared with another in a row of
-/// its own.
+/// DPO's reference is the model without its adapters, and each answer of a pair has a separate row.
 fn check_preferences(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
     if !corpus.train_batches().are_preferences() {
         return Ok(());
     }
     let FinetuneConfig { method, preference, packing, .. } = &config.finetune;
     let problem = if *packing {
-        "finetune.packing = true must be false with preferences, of which a batch has each answer in a row of its own"
+        "finetune.packing = true must be false with preferences: each answer has a separate row"
     } else if *method == FinetuneMethod::Full && *preference == PreferenceLoss::Dpo {
         "finetune.method = \"full\" must be \"lora\" or \"dora\" with preferences: finetune.preference = \"dpo\" \
          compares with the model without its adapters; \"orpo\" takes any method"
@@ -191,7 +190,7 @@ pub(super) fn with_adapters(model: Gpt, config: &Config) -> Gpt {
     }
 }
 
-/// The base of a fine-tuning, with its weights kept as the config asks for.
+/// The base of a fine-tuning, with its weights in the configured format.
 fn with_frozen_weights(model: Gpt, config: &Config) -> Gpt {
     match config.finetune.base_weights.precision() {
         Some(precision) => model.with_frozen_weights(precision),
@@ -302,7 +301,7 @@ fn resume(
     let mut trainer = Trainer::new(model, &config, corpus.train_batches());
     trainer.restore(checkpoint, &dir)?;
     trainer.change_model(|model| with_frozen_weights(model, &config));
-    go_on(interrupter)?;
+    check_not_interrupted(interrupter)?;
     damaged.extend(run.cut_back_to(&mut state)?);
     run.write_config(&config)?;
     let dir = Some((run, lock));
@@ -315,8 +314,8 @@ pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     patience > 0 && state.evaluations_without_improvement >= patience
 }
 
-/// Describes the settings that differ: those that must not if the run is to continue, and those on which its steps from
-/// now on depend, except for their number.
+/// Describes the settings that differ: those that a resumed run must keep, and those that its coming steps depend on,
+/// except for their number.
 fn differences(old: &Config, new: &Config) -> [Vec<String>; 2] {
     // While batches grow, the number of steps determines which tokens the earlier steps have read.
     let grows = [old, new].iter().any(|config| config.schedule != config.schedule.without_ramp());
@@ -349,7 +348,7 @@ const OF_UPDATES: [(&str, &str); 4] =
 
 const DROPOUT: (&str, &str) = ("model", "dropout");
 
-/// Whether a key cannot change while a run goes on: its weights, its batches or its optimizer's state depend on it.
+/// Whether a resumed run must keep a key, because its weights, batches or optimizer state depend on it.
 fn is_fixed(key: (&str, &str)) -> bool {
     let of_section = ["tokenizer", "model", "finetune"].contains(&key.0)
         && ![DROPOUT, ("tokenizer", "path"), ("finetune", "base")].contains(&key);
@@ -367,7 +366,8 @@ fn is_fixed(key: (&str, &str)) -> bool {
 
 /// The sections, keys and descriptions of all settings that differ.
 fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, String)> {
-    let found = run::differences_of(&[old, new].map(|config| toml::Table::try_from(config).expect("plain data")));
+    let found =
+        run::differences_of(&[old, new].map(|config| toml::Table::try_from(config).expect("plain data serializes")));
     let text = |value: &Option<toml::Value>| value.as_ref().map_or("not given".to_owned(), toml::Value::to_string);
     let of_section = |section: &'static str| {
         found.iter().filter_map(move |Difference { key, values }| {
@@ -384,8 +384,7 @@ fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, Stri
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of
 /// the sources may change as long as the text does not.
 fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
-    let weights = |data: &DataConfig| -> Vec<f64> { data.all_sources().iter().map(|source| source.weight).collect() };
-    let (old, new) = (weights(old), weights(new));
+    let (old, new) = (old.weights(), new.weights());
     let is_one = old.len() == 1 && new.len() == 1; // the weight of a single source does not matter
     (old != new && !is_one).then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 
-use super::trainer::StepResult;
 use crate::config::TrainConfig;
 use crate::optimizer::{Gradients, layer_of};
 use tinderbox_model::{Gpt, parameters};
@@ -94,16 +93,16 @@ impl fmt::Display for NormsByLayer {
 
 /// Detects steps that should not change the weights, from the losses of these and earlier steps.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Skipping {
+pub(super) struct StepGuard {
     /// Whether the loss of each step is read before the update, which costs nothing on a CPU.
     pub reads: bool,
-    /// The number of standard deviations above the mean from which a loss is a spike; 0 turns detection off.
+    /// A loss this many standard deviations above the mean is a spike; 0 turns detection off.
     spikes: f64,
     /// The recent losses, oldest first. Spikes are included, so that a loss that stays high becomes the usual loss.
     pub recent: Vec<f32>,
 }
 
-impl Skipping {
+impl StepGuard {
     pub(super) fn new(config: &TrainConfig, is_cpu: bool) -> Self {
         let TrainConfig { skip_non_finite, skip_loss_spikes: spikes, .. } = *config;
         Self { reads: is_cpu || skip_non_finite || spikes > 0.0, spikes, recent: Vec::new() }
@@ -111,7 +110,7 @@ impl Skipping {
 
     /// Checks a step before the update. Returns the name of the faulty value, the value, and the usual loss if the loss
     /// is a spike.
-    pub(super) fn judge(
+    pub(super) fn check(
         &mut self,
         loss: &Tensor<1>,
         gradient_norm: &Tensor<1>,
@@ -188,37 +187,29 @@ impl Tolerance {
 pub(super) const LOSS: &str = "loss";
 pub(super) const GRADIENT_NORM: &str = "gradient's norm";
 
-impl StepResult {
-    /// The reason why the step did not change the weights; `None` if it did change them.
-    #[must_use]
-    pub fn skipped(&self) -> Option<&Skipped> {
-        self.skipped.as_deref()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_spike_is_told_by_the_losses_before_and_a_loss_that_stays_becomes_the_usual_one() {
-        let mut skipping = Skipping { reads: true, spikes: 4.0, recent: Vec::new() };
+    fn spikes_are_relative_to_recent_losses() {
+        let mut guard = StepGuard { reads: true, spikes: 4.0, recent: Vec::new() };
         let usual = |i: usize| if i.is_multiple_of(2) { 2.0 } else { 2.2 };
-        assert!((0..MIN_RECENT).all(|i| skipping.is_spike(if i == 3 { 9.0 } else { usual(i) }).is_none()), "too few");
+        assert!((0..MIN_RECENT).all(|i| guard.is_spike(if i == 3 { 9.0 } else { usual(i) }).is_none()), "too few");
         for i in 0..N_RECENT {
-            assert_eq!(skipping.is_spike(usual(i)), None);
+            assert_eq!(guard.is_spike(usual(i)), None);
         }
-        assert_eq!(skipping.recent.len(), N_RECENT, "the early one is forgotten");
-        assert!(skipping.is_spike(2.45).is_none());
-        let mean = skipping.is_spike(2.6).expect("far above");
+        assert_eq!(guard.recent.len(), N_RECENT, "the early one is forgotten");
+        assert!(guard.is_spike(2.45).is_none());
+        let mean = guard.is_spike(2.6).expect("the loss is a spike");
         assert!((mean - 2.1).abs() < 0.01, "{mean}");
-        assert!(skipping.clone().is_spike(-9.0).is_none(), "only upwards");
-        let n_skipped = (0..N_RECENT).filter(|_| skipping.is_spike(5.0).is_some()).count();
+        assert!(guard.clone().is_spike(-9.0).is_none(), "only upwards");
+        let n_skipped = (0..N_RECENT).filter(|_| guard.is_spike(5.0).is_some()).count();
         assert!((1..N_RECENT / 2).contains(&n_skipped), "{n_skipped}");
     }
 
     #[test]
-    fn a_run_goes_on_after_spikes_and_for_a_while_after_numbers_that_are_none() {
+    fn run_survives_spikes_and_some_non_finite_steps() {
         let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: NormsByLayer::default() };
         let (broken, spike) = (skipped(None), skipped(Some(1.0)));
         let ends = |tolerance: &mut Tolerance, skipped| tolerance.fault(skipped, f32::NAN, 1.0).is_some();
@@ -234,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn without_deviations_nothing_is_a_spike_and_nothing_is_kept() {
-        let mut skipping = Skipping::new(&TrainConfig::default(), true);
-        assert!((0..300).all(|i| skipping.is_spike(if i == 200 { 1e9 } else { 1.0 }).is_none()));
-        assert!(skipping.recent.is_empty());
+    fn spike_detection_off_keeps_no_losses() {
+        let mut guard = StepGuard::new(&TrainConfig::default(), true);
+        assert!((0..300).all(|i| guard.is_spike(if i == 200 { 1e9 } else { 1.0 }).is_none()));
+        assert!(guard.recent.is_empty());
     }
 }

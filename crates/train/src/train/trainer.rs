@@ -11,7 +11,7 @@ use super::TrainError;
 use super::outer::Outer;
 use super::parallel::DataParallel;
 use super::preference::Preference;
-use super::skip::{NormsByLayer, Skipped, Skipping};
+use super::skip::{NormsByLayer, Skipped, StepGuard};
 use crate::config::Config;
 use crate::data::{BatchSource, Draw};
 use crate::distributed::Ranks;
@@ -32,7 +32,7 @@ pub struct Trainer {
     /// The loss, if the data are preferences.
     preference: Option<Preference>,
     step: usize,
-    skipping: Skipping,
+    guard: StepGuard,
     parallel: DataParallel,
     /// The outer momentum saved by an earlier process, by parameter name.
     outer_momentum: BTreeMap<String, Vec<f32>>,
@@ -52,6 +52,12 @@ pub struct StepResult {
 }
 
 impl StepResult {
+    /// The reason why the step did not change the weights; `None` if it did change them.
+    #[must_use]
+    pub fn skipped(&self) -> Option<&Skipped> {
+        self.skipped.as_deref()
+    }
+
     /// Waits until the step is done.
     ///
     /// # Errors
@@ -90,7 +96,7 @@ impl Trainer {
     pub fn new(model: Gpt, config: &Config, data: impl BatchSource + 'static) -> Self {
         let precision = config.train.matmul_precision.on(&model.device().inner());
         let optimizer = Optimizer::new(&config.optimizer, model.parameters(), precision);
-        let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
+        let guard = StepGuard::new(&config.train, device::is_cpu(&model.device()));
         Self {
             model: Some(model),
             optimizer,
@@ -99,7 +105,7 @@ impl Trainer {
             preference: data.are_preferences().then(|| Preference::new(&config.finetune)),
             data: Box::new(data),
             step: 0,
-            skipping,
+            guard,
             parallel: DataParallel::alone(),
             outer_momentum: BTreeMap::new(),
         }
@@ -122,11 +128,10 @@ impl Trainer {
     /// The weights stay unchanged if the loss or the gradient is not finite and this is known before the update (on a
     /// CPU, or if the config requires it), or if the loss is a spike as defined by the config.
     pub fn step(&mut self) -> StepResult {
-        self.step_unless(|| false).expect("not stopped")
+        self.step_unless(|| false).expect("nothing stops this step")
     }
 
-    /// Like [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, in which case nothing
-    /// has changed.
+    /// Like [`Trainer::step`]; `None`, with nothing changed, if `is_stopped` returned true between two micro-batches.
     pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let device = self.trained().device();
         let result = device::compute(&device, || self.update(is_stopped))?;
@@ -150,7 +155,7 @@ impl Trainer {
         }
         if let Some(state) = self.parallel.average_state(&self.optimizer.state()) {
             let device = self.trained().device().inner();
-            self.optimizer.restore(state, &device).expect("it is of this optimizer");
+            self.optimizer.restore(state, &device).expect("the averaged state fits the optimizer");
         }
     }
 
@@ -158,7 +163,7 @@ impl Trainer {
         let (gradients, loss) = self.backward(self.trained(), is_stopped)?;
         let squares = gradients.squares();
         let gradient_norm = squares.global_norm();
-        if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
+        if let Some((what, value, usual)) = self.guard.check(&loss, &gradient_norm) {
             let norms = match usual {
                 Some(_) => NormsByLayer::default(), // all numbers of a spike are finite
                 None => NormsByLayer::new(self.trained(), Some(&gradients)),
@@ -231,12 +236,18 @@ impl Trainer {
         self.optimizer.averaged(self.trained().valid())
     }
 
-    /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
+    /// The number of steps made, including skipped ones and those of earlier processes.
+    pub fn steps(&self) -> usize {
+        self.step
+    }
+
+    /// The contents of a checkpoint, still on the device, with the step and the recent losses of this trainer in `state`.
+    /// Keeping them beyond the next step costs a copy.
     ///
     /// The checkpoint's model is the one returned by [`Trainer::evaluated`]. If its weights are averages, the trained
     /// weights are in the optimizer state.
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
-        let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
+        let state = TrainState { step: self.step, recent_losses: self.guard.recent.clone(), ..state };
         let mut optimizer = self.optimizer.state();
         optimizer.extend(self.optimizer.learning_weights(self.trained()));
         if let Some(outer) = self.parallel.outer() {
@@ -257,7 +268,7 @@ impl Trainer {
         self.outer_momentum = Outer::take(&mut state).map_err(misfit)?;
         self.step = checkpoint.state.step;
         if self.config.train.skip_loss_spikes > 0.0 {
-            self.skipping.recent.clone_from(&checkpoint.state.recent_losses);
+            self.guard.recent.clone_from(&checkpoint.state.recent_losses);
         }
         let model = checkpoint.into_model(dir, model)?;
         let model = self.optimizer.restore_average(model, &mut state, &device).map_err(misfit)?;
@@ -292,13 +303,13 @@ mod tests {
     use super::*;
     use crate::data::{Batch, DataError};
 
-    /// Rows of 8 tokens, of which the first few have a target that counts: a row's number of them is in the list.
+    /// Rows of 8 tokens; the list has the number of leading targets that count in each.
     #[derive(Debug)]
     struct Masked([usize; 4]);
 
     impl BatchSource for Masked {
         fn draw(&self, Draw { rows, .. }: Draw) -> Batch {
-            let token = |row: usize, idx: usize| i32::try_from((row * 3 + idx * idx) % 7).expect("small");
+            let token = |row: usize, idx: usize| i32::try_from((row * 3 + idx * idx) % 7).expect("the token fits i32");
             let cells = || rows.clone().flat_map(|row| (0..8).map(move |idx| (row, idx)));
             let target = |(row, idx)| if idx < self.0[row] { token(row, idx + 1) } else { IGNORE_INDEX };
             let inputs = cells().map(|(row, idx)| token(row, idx)).collect();
@@ -323,25 +334,25 @@ mod tests {
             format!("train.batch_size={batch_size}"),
             format!("train.grad_accumulation_steps={n_micro_steps}"),
         ];
-        let config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &sets).expect("valid");
-        let device = device::open(&DeviceSpec::Cpu).expect("a CPU");
+        let config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &sets).expect("the config is valid");
+        let device = device::open(&DeviceSpec::Cpu).expect("the CPU works");
         let compute = |ranks: Ranks| {
             let model = Gpt::new(&config.model, 7, 1, &Device::flex().autodiff());
             let mut trainer = Trainer::new(model, &config, Masked([3, 8, 0, 1]));
             trainer.join(&ranks);
-            let (gradients, loss) = trainer.backward(trainer.trained(), || false).expect("not stopped");
-            let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("a CPU");
+            let (gradients, loss) = trainer.backward(trainer.trained(), || false).expect("nothing stops this step");
+            let numbers = |x: &Tensor<1>| x.clone().try_into_vec_as::<f32>().expect("the CPU works");
             (numbers(&loss)[0], gradients.iter().flat_map(|(_, gradient)| numbers(gradient)).collect())
         };
         let ranks = Ranks::of_devices(&vec![device; n_ranks]);
         thread::scope(|scope| {
             let threads: Vec<_> = ranks.into_iter().map(|ranks| scope.spawn(|| compute(ranks))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("computed")).collect()
+            threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
         })
     }
 
     #[test]
-    fn micro_batches_and_ranks_with_unequal_numbers_of_targets_are_one_batch() {
+    fn unequal_micro_batches_and_ranks_equal_one_batch() {
         let (loss, gradients) = loss_and_gradients([4, 1, 1]).remove(0);
         let largest = gradients.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         // Row 2 has no targets: alone in a micro-batch, or on a rank, it adds nothing.

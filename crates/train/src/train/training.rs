@@ -112,7 +112,7 @@ impl<'a> Training<'a> {
 
     /// Averages the weights of ranks that make local steps, before the weights are evaluated or saved.
     fn average(&mut self) -> Result<(), TrainError> {
-        self.trainer.ranks().go_on()?;
+        self.trainer.ranks().check_peers_alive()?;
         self.trainer.average();
         Ok(())
     }
@@ -169,21 +169,21 @@ impl<'a> Training<'a> {
     }
 
     pub(super) fn is_last_step(&self) -> bool {
-        self.state.step >= self.config.train.max_steps
+        self.trainer.steps() >= self.config.train.max_steps
     }
 
     /// Whether an interval ends with this step. An interval of 0 never ends, and no interval ends before the first
     /// step.
     pub(super) fn is_due(&self, interval: usize) -> bool {
-        interval > 0 && self.state.step > 0 && self.state.step.is_multiple_of(interval)
+        interval > 0 && self.trainer.steps() > 0 && self.trainer.steps().is_multiple_of(interval)
     }
 
     /// Whether the evaluation at this step is the best so far.
     pub(super) fn is_best(&self) -> bool {
-        self.state.best.is_some_and(|best| best.step == self.state.step)
+        self.state.best.is_some_and(|best| best.step == self.trainer.steps())
     }
 
-    /// Makes a step; false if interrupted, in which case no step was made.
+    /// Makes a step; false, without a step, if interrupted.
     pub(super) fn step(&mut self) -> Result<bool, TrainError> {
         self.clock.begin();
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
@@ -198,11 +198,10 @@ impl<'a> Training<'a> {
             self.last_squares = std::mem::take(&mut result.squares);
         }
         self.unread.push(result);
-        self.state.step += 1;
         if self.unread.len() >= self.max_unread {
             self.read_back()?;
         }
-        let step = self.state.step;
+        let step = self.trainer.steps();
         self.observer.observe(&Event::Stepped { step, loss: self.last_loss });
         Ok(true)
     }
@@ -212,7 +211,7 @@ impl<'a> Training<'a> {
         if self.unread.is_empty() {
             return Ok(());
         }
-        let first_step = self.state.step - self.unread.len() + 1;
+        let first_step = self.trainer.steps() - self.unread.len() + 1;
         let mut skipped = Vec::with_capacity(self.unread.len());
         let tensors = |result: StepResult| {
             skipped.push(result.skipped);
@@ -258,12 +257,12 @@ impl<'a> Training<'a> {
         self.state.train_loss = Some(train_loss);
         let median_step_ms = self.clock.interval_median_ms();
         let logged = Logged {
-            step: self.state.step,
+            step: self.trainer.steps(),
             train_loss,
-            learning_rate: self.trainer.learning_rate_of(self.state.step - 1),
+            learning_rate: self.trainer.learning_rate_of(self.trainer.steps() - 1),
             gradient_norm: self.last_gradient_norm,
             median_step_ms,
-            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step - 1),
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.trainer.steps() - 1),
             exchange: self.exchange.of_interval(self.trainer.ranks(), self.clock.total()),
         };
         let (tokens, elapsed) = (self.tokens(), self.elapsed());
@@ -278,7 +277,7 @@ impl<'a> Training<'a> {
     /// is done.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
-        let (step, pending) = (self.state.step, self.state.pending);
+        let (step, pending) = (self.trainer.steps(), self.state.pending);
         if let Some((_, pending_then)) = self.saved.replace((step, pending)).filter(|(saved, _)| *saved == step) {
             let Some(files) = &self.files else { return Ok(()) };
             if pending != pending_then {
@@ -292,7 +291,7 @@ impl<'a> Training<'a> {
     }
 
     fn write_checkpoint(&mut self) -> Result<(), TrainError> {
-        if self.evaluated_step != Some(self.state.step) {
+        if self.evaluated_step != Some(self.trainer.steps()) {
             // The loss of one batch shows whether these weights give finite numbers.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
@@ -318,12 +317,12 @@ impl<'a> Training<'a> {
             run_dir: self.root(),
             device: self.device.name.clone(),
             parameters: self.trainer.evaluated().num_params(),
-            steps: self.state.step,
+            steps: self.trainer.steps(),
             tokens: self.tokens(),
             wall_s,
             train_s,
             median_step_ms,
-            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median step, as batches grow
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.trainer.steps() / 2), // the median step, as batches grow
             exchange: self.exchange.of_all(self.trainer.ranks(), self.clock.total()),
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
@@ -339,7 +338,7 @@ impl<'a> Training<'a> {
             }
             logs.ended(summary.steps, Elapsed { train_s, wall_s }, summary.peak_rss_mib)
         })?;
-        self.trainer.ranks().go_on()?;
+        self.trainer.ranks().check_peers_alive()?;
         Ok(summary)
     }
 
@@ -348,7 +347,7 @@ impl<'a> Training<'a> {
     }
 
     fn device_failed(&self, error: &TensorReadError) -> TrainError {
-        TrainError::Device { step: self.state.step, message: error.to_string(), kept: self.kept() }
+        TrainError::Device { step: self.trainer.steps(), message: error.to_string(), kept: self.kept() }
     }
 
     /// The end of an error message, which says which checkpoint remains.
@@ -356,7 +355,7 @@ impl<'a> Training<'a> {
         match self.files.as_ref().map(|files| files.run.last()) {
             Some(Ok(path)) => format!("the checkpoint `{}` is from before", path.display()),
             Some(Err(_)) => "no checkpoint was saved yet".to_owned(),
-            None => "what rank 0 saved is from before".to_owned(),
+            None => "the checkpoint of rank 0 is from before".to_owned(),
         }
     }
 
@@ -374,7 +373,7 @@ impl<'a> Training<'a> {
     }
 
     fn tokens(&self) -> u64 {
-        self.batches().tokens_before(self.state.step)
+        self.batches().tokens_before(self.trainer.steps())
     }
 
     fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {

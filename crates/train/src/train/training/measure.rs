@@ -1,5 +1,5 @@
-//! What is due after some steps: losses of both splits, the attention heads, a sample; and the whole validation split at
-//! the end.
+//! The measurements due after some steps: losses of both splits, attention heads and a sample; and the whole validation
+//! split at the end.
 
 use burn::tensor::TensorReadError;
 
@@ -17,9 +17,9 @@ use tinderbox_model::Gpt;
 use tinderbox_model::generate::Generator;
 
 impl Training<'_> {
-    /// Does the measurements and samples that are pending at this step; false if interrupted, in which case the rest
-    /// stays pending.
-    pub(in crate::train) fn catch_up(&mut self) -> Result<bool, TrainError> {
+    /// Makes the measurements and samples that are pending at this step; false if interrupted, and the rest stays
+    /// pending.
+    pub(in crate::train) fn run_pending_evaluations(&mut self) -> Result<bool, TrainError> {
         if self.has_pending() {
             self.read_back()?;
             self.average()?;
@@ -53,8 +53,8 @@ impl Training<'_> {
         Ok(true)
     }
 
-    /// Whether the latest model counts as the best: the validation loss of preferences is that of the chosen answers, by
-    /// which models are not to be ranked.
+    /// Whether the latest model counts as the best: the validation loss of preferences is that of the chosen answers,
+    /// which does not rank models.
     fn is_latest_best(&self) -> bool {
         self.corpus.train_batches().are_preferences()
     }
@@ -93,7 +93,7 @@ impl Training<'_> {
         let [Some(val_loss), Some(train_loss)] = losses else { return Ok(None) };
         let (val_loss, train_loss) = (self.finite(val_loss)?, self.finite(train_loss)?);
         let val_bits_per_byte = evaluate::bits_per_byte(val_loss, self.corpus.val_tokens_per_byte());
-        Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
+        Ok(Some(Evaluation { step: self.trainer.steps(), train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
     /// The mean loss over all batches, which are divided among the ranks; `None` if interrupted.
@@ -113,7 +113,7 @@ impl Training<'_> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
         match loss.is_finite() || !self.trainer.ranks().is_first() {
             true => Ok(loss),
-            false => Err(self.not_finite(self.state.step, "evaluated loss", loss, self.trainer.weight_norms())),
+            false => Err(self.not_finite(self.trainer.steps(), "evaluated loss", loss, self.trainer.weight_norms())),
         }
     }
 
@@ -122,7 +122,7 @@ impl Training<'_> {
             return Ok(());
         }
         self.on_first(|run| {
-            let step = run.state.step;
+            let step = run.trainer.steps();
             let model = run.trainer.evaluated();
             let windows = batch::spread_tokens(&run.corpus.val, model.config().context_length, inspect::N_WINDOWS)?;
             let heads = ScoredHeads::measure(&model, &windows).map_err(|source| TrainError::Heads {
@@ -154,7 +154,7 @@ impl Training<'_> {
                 return Ok(false);
             }
         }
-        let step = self.state.step;
+        let step = self.trainer.steps();
         self.write(|logs| logs.sampled(step, &text))?;
         self.observer.observe(&Event::Sampled { step, text: &text });
         Ok(true)
@@ -164,7 +164,7 @@ impl Training<'_> {
     fn report_early_stop(&mut self) {
         if self.is_done() && !self.is_last_step() {
             let evaluations = self.state.evaluations_without_improvement;
-            self.observer.observe(&Event::StoppedEarly { step: self.state.step, evaluations });
+            self.observer.observe(&Event::StoppedEarly { step: self.trainer.steps(), evaluations });
         }
     }
 
@@ -173,15 +173,15 @@ impl Training<'_> {
     pub(super) fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
         let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
-        let mut best = Best { step: self.state.step, val_loss };
+        let mut best = Best { step: self.trainer.steps(), val_loss };
         let is_latest_best = self.is_latest_best();
-        if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step && !is_latest_best) {
+        if let Some(earlier) = self.state.best.filter(|best| best.step != self.trainer.steps() && !is_latest_best) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let mut model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
             if let Some(files) = &self.files {
                 model = Checkpoint::load_model(&files.run.checkpoint(earlier.step), model)?;
             }
-            self.trainer.ranks().go_on()?;
+            self.trainer.ranks().check_peers_alive()?;
             let model = weights_of_first(self.trainer.ranks(), model);
             let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
             if loss <= val_loss {
@@ -196,7 +196,7 @@ impl Training<'_> {
 
     /// The loss over the whole validation split, computed together with the other ranks; `None` if interrupted.
     fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
-        self.trainer.ranks().go_on()?;
+        self.trainer.ranks().check_peers_alive()?;
         let Config { model: shape, train, .. } = &self.config;
         let batches = self.corpus.val_batches().windows(shape.context_length, train.batch_size);
         let loss = self.mean_loss(model, batches, MatmulPrecision::F32);

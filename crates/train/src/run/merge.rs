@@ -1,0 +1,40 @@
+//! Merges adapters with the weights that they change.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Adapters, Checkpoint, Located, RunDir, RunError, TrainState};
+use tinderbox_model::Parameter;
+
+/// Writes the model of a checkpoint as the run `root`, with its own adapters or `adapters` merged with its weights,
+/// replacing an old run if `overwrite`. Like an imported model, the new run has no text and no steps.
+///
+/// # Errors
+/// If there are no adapters, or the run cannot be written.
+pub fn merge(of: &Located, adapters: Option<Adapters>, root: &Path, overwrite: bool) -> Result<RunDir, RunError> {
+    RunDir::check_new(root, overwrite)?; // before the weights are read
+    let config = of.run.config()?;
+    let tokenizer = of.run.tokenizer()?;
+    let Checkpoint { mut model, state, .. } = Checkpoint::read(&of.checkpoint)?;
+    match adapters {
+        None if state.adapter.is_none() => return Err(RunError::NoAdapter(of.run.root().to_owned())),
+        None => {}
+        Some(adapters) => {
+            let vocab_size = of.run.tokenizer_of_model(&config)?.vocab_size();
+            let table: Vec<Parameter> = Parameter::all(&config.model, vocab_size).collect();
+            model = adapters.merged_into(model, &table, &of.checkpoint)?;
+        }
+    }
+    let state = TrainState {
+        started_from: Some(of.checkpoint.display().to_string()),
+        tokenizer_crc32c: state.tokenizer_crc32c,
+        ..TrainState::default()
+    };
+    RunDir::create_with(
+        root,
+        overwrite,
+        &config.of_model(),
+        &tokenizer,
+        &Checkpoint { model, optimizer: BTreeMap::new(), state },
+    )
+}

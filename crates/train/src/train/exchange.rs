@@ -1,0 +1,71 @@
+//! Sums of named tensors over all ranks.
+
+use std::collections::BTreeMap;
+
+use crate::distributed::{ExchangeDtype, MOST_NUMBERS, Ranks};
+use tinderbox_model::{Gpt, LazyTensor};
+
+/// The names of the parameters and their numbers of elements.
+pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
+    let lengths: BTreeMap<_, _> = model.parameters().map(|it| (it.path, it.shape.iter().product())).collect();
+    lengths.into_iter()
+}
+
+/// Sums tensors over all ranks, and passes each sum to `sink`. Tensors listed in `lengths` that this rank does not have
+/// count as zeros.
+///
+/// Small tensors are sent together, in buckets that fill one exchange ([`MOST_NUMBERS`]).
+pub(super) fn sum_each(
+    ranks: &Ranks,
+    dtype: ExchangeDtype,
+    own: &BTreeMap<String, LazyTensor>,
+    lengths: impl Iterator<Item = (String, usize)>,
+    mut sink: impl FnMut(String, &[f32]),
+) {
+    let (mut names, mut values): (Vec<(String, usize)>, Vec<f32>) = (Vec::new(), Vec::new());
+    let mut lengths = lengths.peekable();
+    while let Some((name, length)) = lengths.next() {
+        let end = values.len() + length;
+        let read = own.get(&name).map(|tensor| {
+            tensor.stream(&mut |piece| {
+                values.extend_from_slice(piece);
+                Ok(())
+            })
+        });
+        // The other ranks must not wait for a failed device; the failure is reported when the loss is read.
+        values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
+        names.push((name, length));
+        if values.len() < MOST_NUMBERS && lengths.peek().is_some() {
+            continue;
+        }
+        ranks.all_reduce(&mut values, dtype);
+        let mut rest = &values[..];
+        for (name, length) in names.drain(..) {
+            let (sum, after) = rest.split_at(length);
+            sink(name, sum);
+            rest = after;
+        }
+        values.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Tensor;
+
+    use super::*;
+
+    #[test]
+    fn sums_without_other_ranks_are_own_values_and_zeros() {
+        let device = burn::tensor::Device::flex();
+        let tensor = |values: &[f32]| LazyTensor::on_device(Tensor::<1>::from_floats(values, &device));
+        let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
+        let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
+        let mut sums = Vec::new();
+        sum_each(&Ranks::alone(), ExchangeDtype::Bf16, &own, lengths.into_iter(), |name, values| {
+            sums.push((name, values.to_vec()));
+        });
+        let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];
+        assert_eq!(sums, expected.map(|(name, values)| (name.to_owned(), values)));
+    }
+}
