@@ -144,7 +144,7 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
     let base = if let Some(earlier) = earlier(&root) {
         let base = Config::from_toml(&earlier.config, Path::new(&name), &[])?;
         let is_other_time = earlier.minutes.is_some_and(|minutes| minutes.total_cmp(&args.minutes).is_ne());
-        if is_other_time || earlier.method != Method::Random || !request_of(args, text).is_of(&base)? {
+        if is_other_time || !request_of(args, text).is_of(&base)? {
             bail!(
                 "`{0}` holds a search for another text, or with other arguments\n  hint: remove it, or choose another \
                  name for the config with --output",

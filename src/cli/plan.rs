@@ -41,9 +41,6 @@ pub(super) struct Args {
     /// Plan for N processes that train together under MPI, each on a machine like this one [default: one process]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
     ranks: Option<usize>,
-    /// Removed
-    #[arg(long, hide = true, value_parser = no_network)]
-    network: Option<String>,
     /// Only calculate, without training steps and without an estimate of time
     #[arg(long)]
     no_measure: bool,
@@ -116,9 +113,4 @@ fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
         size: run.tokenizer()?.vocab_size(),
         source: format!("the tokenizer of `{}`", run.root().display()),
     })
-}
-
-/// Refuses the removed `--network`.
-fn no_network(_: &str) -> Result<String, &'static str> {
-    Err("--network is gone: --ranks alone shows the bytes that each machine exchanges; divide them by your bandwidth")
 }

@@ -1,11 +1,18 @@
 //! Commands and flags of earlier versions: each is answered with the replacement.
 
 /// A command or flag as a user types it, and what to use instead.
-const REMOVED: [(&str, &str); 1] = [(
-    "inspect heads --annotations",
-    "sum the weights of your own pairs of tokens: `tinderbox inspect attention RUN --prompt TEXT --format json` prints \
-     all of them",
-)];
+const REMOVED: [(&str, &str); 4] = [
+    (
+        "inspect heads --annotations",
+        "sum the weights of your own pairs of tokens: `tinderbox inspect attention RUN --prompt TEXT --format json` \
+         prints all of them",
+    ),
+    ("sweep --method halving", SWEEP_METHODS),
+    ("sweep --method asha", SWEEP_METHODS),
+    ("plan --network", "--ranks alone shows the bytes that each machine exchanges; divide them by your bandwidth"),
+];
+
+const SWEEP_METHODS: &str = "leave it out: the default, `--method random`, trains every setting for the same time";
 
 /// The error for arguments that clap refused: what to use in place of a removed command or flag; `None` if they name
 /// none.

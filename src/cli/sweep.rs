@@ -27,30 +27,30 @@ Examples:
   tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
   tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
 pub(super) struct Args {
-    /// The base config, a file or a preset; every setting trains for as long as its run
+    /// Base config, a file or a preset; every setting trains for as long as its run
     config: PathBuf,
-    /// A key and the values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
+    /// Key and values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     space: Vec<String>,
-    /// How long all training steps may take together, such as 90s, 30m or 2h
+    /// Time for all training steps together, such as 90s, 30m or 2h
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     budget: f64,
-    /// The number of runs for each setting, each with its own seed; their mean ranks it
+    /// Runs per setting, each with another seed; their mean ranks it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |typed: &str| within(typed, 1..=100))]
     seeds: usize,
-    /// The settings to try: random draws them, grid takes every combination of lists
+    /// Choice of settings: random draws them, grid takes every combination of lists
     #[arg(long, value_enum, default_value_t = Method::Random)]
     method: Method,
-    /// The most parameters of a model, a whole number [default: as many as fit the memory]
+    /// Most parameters of a model [default: as many as fit in memory]
     #[arg(long, value_name = "NUMBER", value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
     max_parameters: Option<u64>,
-    /// Replace the value of a key of the base config for all runs; may be repeated
+    /// Override a key of the base config for all runs; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// The folder of the sweep; the same command continues a stopped one [default: sweeps/ and the config's name]
+    /// Folder of the sweep; the same command continues a stopped one [default: sweeps/ and the config's name]
     #[arg(long, value_name = "DIR")]
     sweep_dir: Option<PathBuf>,
     /// Replace another sweep in the same folder

@@ -265,7 +265,10 @@ fn ranks_share_rows_and_exchange_gradients() {
     assert!(!folder.succeed(&["plan", "small.toml", "--no-measure"]).contains("distributed"));
     for (args, said) in [
         (&["--ranks", "1"][..], "it must be at least 2"),
-        (&["--ranks", "4", "--network", "1Gbit"], "--network is gone: --ranks alone shows the bytes"),
+        (
+            &["--ranks", "4", "--network", "1Gbit"],
+            "`plan --network` no longer exists\n  hint: --ranks alone shows the bytes",
+        ),
     ] {
         let found = folder.misuse(&[&["plan", "small.toml"], args].concat());
         assert!(found.contains(said), "{args:?}: {found}");

@@ -21,9 +21,9 @@ tinderbox_model::sections! {
         pub method: FinetuneMethod = FinetuneMethod::default(),
         /// The inner width of an adapter. At least 1.
         pub rank: usize = 16,
-        /// Multiplies the change by an adapter: alpha / rank. Above 0.
+        /// Scales an adapter's change by alpha / rank. Above 0.
         pub alpha: f64 = 32.0,
-        /// Multiplies the change by alpha / sqrt(rank) instead, which suits ranks above 64.
+        /// Scales an adapter's change by alpha / sqrt(rank) instead, which suits ranks above 64.
         ///
         /// Source: Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA".
         pub use_rslora: bool = false,

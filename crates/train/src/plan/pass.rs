@@ -75,7 +75,11 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
         memory.visit("the backward pass of an MLP", now, mlp.temporary);
         now.activations -= mlp.saved;
         now.gradients += F32 * parameters.mlp as f64;
-        memory.visit("the backward pass of attention", MemoryBreakdown { attention_weights, ..now }, attention.temporary);
+        memory.visit(
+            "the backward pass of attention",
+            MemoryBreakdown { attention_weights, ..now },
+            attention.temporary,
+        );
         now.activations -= attention.saved;
         memory.visit("the backward pass of a projection", now, projection.temporary);
         now.activations -= projection.saved;

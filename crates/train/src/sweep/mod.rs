@@ -118,11 +118,6 @@ pub enum SweepError {
     Train(#[from] TrainError),
     #[error("the base config cannot be trained: {0}\n  hint: `tinderbox plan` says more")]
     Base(String),
-    #[error(
-        "--method halving and asha are gone: they found nothing better than other searches\n  hint: use --method random, \
-         which trains every setting for the same time"
-    )]
-    Halving,
     #[error("a grid takes lists only\n  hint: list the values of every key, or use --method random")]
     GridOfRanges,
     #[error("none of the settings can be trained: {0}\n  hint: try one of them with `tinderbox plan`")]
@@ -155,9 +150,6 @@ pub fn run(
     observer: &(dyn Fn(&Entry) + Sync),
     interrupter: &Interrupter,
 ) -> Result<Outcome, SweepError> {
-    if request.method == Method::Halving {
-        return Err(SweepError::Halving);
-    }
     let space = request.space.iter().map(|text| Dimension::parse(text)).collect::<Result<Vec<_>, _>>()?;
     if request.method == Method::Grid && space::n_settings(&space).is_none() {
         return Err(SweepError::GridOfRanges);

@@ -17,9 +17,6 @@ pub enum Method {
     Grid,
     #[default]
     Random,
-    /// Removed, and known only for its error message and in the folders of earlier versions.
-    #[cfg_attr(feature = "clap", value(alias = "asha", hide = true))]
-    Halving,
 }
 
 /// The dimensions of a sweep, fixed before its first run.
