@@ -29,8 +29,6 @@ pub use space::{Dimension, Edge, NextRange, Setting, SpaceError};
 pub use sweep_plan::{Method, SweepPlan};
 
 use crate::config::{Config, ConfigError, GenerateConfig, KeptCheckpoints, ScheduleConfig, TrainConfig};
-use tinderbox_model::format::{duration, first_line, grouped, size};
-use tinderbox_model::measure::Machine;
 use crate::plan::{self, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
@@ -39,6 +37,9 @@ use log::Folder;
 use results::{IsolatedStepTimes, Prepared, Results, mean};
 use sweep_plan::PlanInputs;
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
+use tinderbox_model::disk::remove_left_over;
+use tinderbox_model::format::{duration, first_line, grouped, size};
+use tinderbox_model::measure::Machine;
 
 /// The page, in the folder of the sweep.
 pub const PAGE: &str = "sweep.html";

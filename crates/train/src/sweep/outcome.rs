@@ -9,9 +9,9 @@ use toml::Value;
 use super::equal_time::whole_steps;
 use super::space::number;
 use super::{BEST, Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, SweepPlan, mean, run_name};
-use tinderbox_model::format::short;
 use crate::run::{Curves, RunDir};
 use tinderbox_model::disk::write_atomically;
+use tinderbox_model::format::short;
 
 /// The number of equal-sized groups that the values of a range are put into.
 const N_GROUPS: usize = 3;

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::SweepError;
 use crate::config::Config;
-use tinderbox_model::format::first_line;
 use crate::run::RunDir;
 use crate::run::layout::METRICS;
 use crate::run::log::{MetricsLine, read_lines};
