@@ -342,7 +342,6 @@ group_bench() {
     # Only which numbers there are, not what they are.
     local extra='s/[0-9][0-9.,]*/N/g; s/ +/ /g'
     need gpt2
-    shot bench/attention bench attention --longest 128 --rounds 3 --device cpu --json
     shot bench/train bench train configs/quickstart.toml --set model.n_layers=1 --rounds 1 --steps 2 --warm-up 1 --json
     shot bench/generate bench generate runs/gpt2 --rounds 1 --json
 }

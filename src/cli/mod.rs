@@ -118,7 +118,7 @@ enum Command {
     Data(data::Args),
     /// Encode, decode and describe text with a tokenizer
     Tokenizer(tokenizer::Args),
-    /// Measure the speed and memory of training, generation and attention on this machine
+    /// Measure the speed and memory of training and generation on this machine
     Bench(bench::Args),
     /// Show or clear the cache of encoded texts
     Cache(cache::Args),

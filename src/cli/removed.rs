@@ -1,12 +1,14 @@
 //! Commands and flags of earlier versions: each is answered with the replacement.
 
 /// A command or flag as a user types it, and what to use instead.
-const REMOVED: [(&str, &str); 4] = [
+const REMOVED: &[(&str, &str)] = &[
     (
         "inspect heads --annotations",
         "sum the weights of your own pairs of tokens: `tinderbox inspect attention RUN --prompt TEXT --format json` \
          prints all of them",
     ),
+    ("bench attention", "`cargo bench -p tinderbox-kernels -- attention_by_length` in the repository measures it"),
+    ("bench machine", "`cargo bench -p tinderbox-kernels --bench machine` in the repository measures it"),
     ("sweep --method halving", SWEEP_METHODS),
     ("sweep --method asha", SWEEP_METHODS),
     ("plan --network", "--ranks alone shows the bytes that each machine exchanges; divide them by your bandwidth"),

@@ -2,10 +2,11 @@
 //! forward and backward together. Divan reports times and allocations.
 //!
 //!     cargo bench -p tinderbox-kernels
-//!     cargo bench -p tinderbox-kernels -- causal_attention --sample-count 500
+//!     cargo bench -p tinderbox-kernels -- self_attention --sample-count 500
 //!
 //! The shapes are those of nanoGPT's CPU run (12 windows of 64 tokens, 128 wide), of its GPU run with 4 windows, and
-//! of GPT-2 small with one window of 256 tokens.
+//! of GPT-2 small with one window of 256 tokens. `attention_by_length` compares explicit and fused attention as a
+//! sequence grows: `max alloc` is the memory that the pass allocates at once in the calling thread.
 
 use std::fmt;
 
@@ -223,6 +224,33 @@ fn attention(bencher: Bencher<'_, '_>, case: &Case, window: Option<usize>, dropo
     case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
 }
 
+mod attention_by_length {
+    use super::{Bencher, Case, Pass, Shape, attention, kernels, shape};
+
+    /// One sequence with four heads of 32 numbers.
+    fn cases() -> impl Iterator<Item = Case> {
+        let lengths = [64, 128, 256, 512, 1024, 2048, 4096];
+        [Pass::Forward, Pass::Both].into_iter().flat_map(move |pass| lengths.map(|t| Case(pass, shape(1, t, 128, 4))))
+    }
+
+    /// Scores, mask, softmax and weighted sum, each materialized in memory, as a probe needs them.
+    #[divan::bench(args = cases(), sample_count = 5)]
+    fn explicit(bencher: Bencher<'_, '_>, case: &Case) {
+        let Shape { t, c, h, .. } = case.1;
+        case.of_activations(bencher, 3, |qkv| {
+            let unseen = kernels::unseen(0..t, t, None, &qkv.device());
+            let [q, k, v] = kernels::split_heads(qkv, h, h);
+            let weights = kernels::attention_weights(q, k, Some(unseen), kernels::attention_scale(c / h), None);
+            kernels::merge_heads(weights.matmul(v))
+        });
+    }
+
+    #[divan::bench(args = cases(), sample_count = 5)]
+    fn fused(bencher: Bencher<'_, '_>, case: &Case) {
+        attention(bencher, case, None, None);
+    }
+}
+
 #[divan::bench(args = cases())]
 fn embed(bencher: Bencher<'_, '_>, case: &Case) {
     let Shape { b, t, c, .. } = case.1;
@@ -245,7 +273,7 @@ fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
 /// A target token for each position.
 fn targets(case: &Case) -> Tensor<1, Int> {
     let Shape { b, t, .. } = case.1;
-    let last = i64::try_from(b * t).expect("a few hundred");
-    let size = i64::try_from(VOCAB_SIZE).expect("a few");
+    let last = i64::try_from(b * t).expect("positions fit 64 bits");
+    let size = i64::try_from(VOCAB_SIZE).expect("the vocabulary fits 64 bits");
     Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(size)
 }

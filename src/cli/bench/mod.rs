@@ -1,25 +1,20 @@
 //! `tinderbox bench`: measures how fast this machine is.
 
-mod attention;
 mod generate;
-mod machine;
 mod train;
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::Map;
 
 use super::config;
-use super::numbers::at_least_one;
 use super::print::{note, print_json};
 use crate::config::Config;
 use crate::device::DeviceSpec;
-use crate::measure::Trial;
 use crate::preset::Preset;
 
 /// The preset whose config is measured by default.
@@ -30,7 +25,6 @@ const DEFAULT_PRESET: &str = "quickstart";
 #[command(after_help = "\
 Examples:
   tinderbox bench
-  tinderbox bench attention --longest 2048
   tinderbox bench train shakespeare --json")]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -45,50 +39,22 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Benchmark {
-    /// Measure the time and memory of explicit and fused attention as a text grows
-    Attention(attention::Args),
     /// Measure how long the training steps of a config take
     Train(train::Args),
     /// Measure how fast a model reads a prompt and writes
     Generate(generate::Args),
-    /// Measure the machine's limits: matrix products, memory bandwidth
-    Machine(machine::Args),
-}
-
-/// How something is measured, on which device, and how the result is printed.
-#[derive(Debug, clap::Args)]
-struct Measuring {
-    /// The most rounds per row, which shows their median; a slow row has fewer, at least 3
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
-    rounds: usize,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
-    device: DeviceSpec,
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    json: bool,
-}
-
-impl Measuring {
-    fn trial(&self, warm_up: usize, enough: Duration) -> Trial {
-        Trial { warm_up, rounds: self.rounds.min(3)..=self.rounds, enough }
-    }
 }
 
 /// The arguments of a short run of all benchmarks.
-const SHORT: [(&str, &[&str]); 4] = [
-    ("machine", &["--rounds", "5"]),
-    ("attention", &["--longest", "1024"]),
+const SHORT: [(&str, &[&str]); 2] = [
     ("train", &["--rounds", "3", "--steps", "10"]),
     ("generate", &["--rounds", "3"]),
 ];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.benchmark {
-        Some(Benchmark::Attention(args)) => attention::run(args),
         Some(Benchmark::Train(args)) => train::run(args),
         Some(Benchmark::Generate(args)) => generate::run(args),
-        Some(Benchmark::Machine(args)) => machine::run(args),
         None => run_all(args),
     }
 }

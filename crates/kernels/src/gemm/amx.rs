@@ -31,34 +31,6 @@ impl MatrixUnit {
         matches!(SimdLevel::current(), Ok(SimdLevel::Amx)).then_some(Self(()))
     }
 
-    /// Six independent chains of `rounds` multiply-adds of tiles, enough to hide their latency. Returns the number of
-    /// floating-point operations, a multiply-add counted as two.
-    pub(crate) fn multiply_adds(self, rounds: usize) -> f64 {
-        const SUMS: usize = 6;
-        let _configured = Configured::new(self);
-        if rounds > 0 {
-            // SAFETY: the tiles are configured, which also fills them with zeros.
-            unsafe {
-                asm!(
-                    "2:",
-                    "tdpbf16ps tmm0, tmm6, tmm7",
-                    "tdpbf16ps tmm1, tmm6, tmm7",
-                    "tdpbf16ps tmm2, tmm6, tmm7",
-                    "tdpbf16ps tmm3, tmm6, tmm7",
-                    "tdpbf16ps tmm4, tmm6, tmm7",
-                    "tdpbf16ps tmm5, tmm6, tmm7",
-                    "dec {rounds}",
-                    "jnz 2b",
-                    rounds = inout(reg) rounds => _,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack, nomem),
-                );
-            }
-        }
-        (rounds * SUMS * 2 * TILE * TILE * 2 * TILE) as f64
-    }
-
     /// Multiplies in this thread, and passes each sum to the epilogue once. The left matrix has `n_rows` rows and those that
     /// [`Left::by_rows`](super::Left::by_rows) adds. The epilogue must not multiply here itself, which would release the
     /// tiles.
