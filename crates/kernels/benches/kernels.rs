@@ -227,7 +227,7 @@ fn attention(bencher: Bencher<'_, '_>, case: &Case, window: Option<usize>, dropo
 mod attention_by_length {
     use super::{Bencher, Case, Pass, Shape, attention, kernels, shape};
 
-    /// One sequence with four heads of 32 numbers.
+    /// One sequence with four heads of 32 scalars.
     fn cases() -> impl Iterator<Item = Case> {
         let lengths = [64, 128, 256, 512, 1024, 2048, 4096];
         [Pass::Forward, Pass::Both].into_iter().flat_map(move |pass| lengths.map(|t| Case(pass, shape(1, t, 128, 4))))

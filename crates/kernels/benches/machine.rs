@@ -4,8 +4,8 @@
 //!     cargo bench -p tinderbox-kernels --bench machine
 //!     cargo bench -p tinderbox-kernels --bench machine -- products
 //!
-//! An item is a floating-point operation, a multiply-add counting as two, so `Gitem/s` is GFLOP/s. `TINDERBOX_SIMD` holds
-//! all but burn's products to a SIMD level.
+//! An item is a floating-point operation, a multiply-add counting as two, so `Gitem/s` is GFLOP/s. `TINDERBOX_SIMD`
+//! holds all but burn's products to a SIMD level.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -145,7 +145,8 @@ mod bf16 {
     /// # Safety
     /// This process may use AMX.
     pub(super) unsafe fn amx(rounds: usize) {
-        let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], n_rows: [0; 16] };
+        let mut config =
+            TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], n_rows: [0; 16] };
         config.row_bytes[..8].fill(64);
         config.n_rows[..8].fill(16);
         // SAFETY: the caller's; the configuration is valid, and `rounds` is at least 1.
@@ -206,8 +207,8 @@ fn bench_product(
     multiply: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2> + Sync,
 ) {
     let pool = pool(n_threads);
-    let [a, b] = [[m, k], [k, n]]
-        .map(|shape| Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex()));
+    let [a, b] =
+        [[m, k], [k, n]].map(|shape| Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex()));
     let flops = ItemsCount::new(2 * m * k * n);
     bencher.counter(flops).bench_local(|| pool.install(|| multiply(a.clone(), b.clone())));
 }
@@ -230,13 +231,13 @@ fn products_of_burn(bencher: Bencher<'_, '_>, product: Product) {
     bench_product(bencher, product, Tensor::matmul);
 }
 
-/// The numbers in an array: 256 MiB, well above the size of caches.
+/// The scalars in an array: 256 MiB, well above the size of caches.
 const ARRAY: usize = 1 << 26;
 
 static A: LazyLock<Vec<f32>> = LazyLock::new(|| vec![1.0; ARRAY]);
 static B: LazyLock<Vec<f32>> = LazyLock::new(|| vec![2.0; ARRAY]);
 
-/// Times an access to arrays that reads or writes `n` numbers per element.
+/// Times an access to arrays that reads or writes `n` scalars per element.
 fn bench_access(bencher: Bencher<'_, '_>, n_threads: usize, n: usize, mut access: impl FnMut(usize) + Send) {
     let pool = pool(n_threads);
     let chunk = ARRAY.div_ceil(n_threads);
@@ -273,12 +274,12 @@ fn memory_triad(bencher: Bencher<'_, '_>, n_threads: usize) {
 }
 
 /// With independent partial sums, so that no addition waits for the previous one.
-fn sum(numbers: &[f32]) -> f32 {
+fn sum(scalars: &[f32]) -> f32 {
     let mut sums = [0.0; 64];
-    let (chunks, rest) = numbers.as_chunks::<64>();
+    let (chunks, rest) = scalars.as_chunks::<64>();
     for chunk in chunks {
-        for (sum, number) in sums.iter_mut().zip(chunk) {
-            *sum += number;
+        for (sum, scalar) in sums.iter_mut().zip(chunk) {
+            *sum += scalar;
         }
     }
     sums.iter().chain(rest).sum()

@@ -19,7 +19,7 @@ pub struct DropoutKey {
     pub step: u64,
     /// The micro-batch of this pass within the step, counted from 0.
     pub micro_step: u64,
-    /// The index of this pass's first row in the micro-batch: not 0 when its rows are divided among processes.
+    /// The index of this pass's first row in the micro-batch: not 0 if its rows are divided among processes.
     pub first_row: usize,
 }
 
@@ -85,8 +85,7 @@ fn is_cpu(device: &Device) -> bool {
 }
 
 impl Dropout {
-    /// The mask of a `part` of a tensor, given as one range per dimension. It equals that part of the mask of the
-    /// `whole` tensor.
+    /// The mask of a `part` of a tensor, one range per dimension: that part of the mask of the `whole` tensor.
     pub(super) fn mask<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Mask<D> {
         if is_cpu(device) {
             Mask::Factors(self.factors(whole, part, device))
@@ -136,7 +135,7 @@ impl Dropout {
                 None => terms,
             });
         }
-        let place = place.expect("a tensor has a dimension");
+        let place = place.expect("tensors have dimensions");
         hash(place, self.hash_words()).lower_elem(self.hashes_below())
     }
 
@@ -152,21 +151,21 @@ impl Dropout {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// Applies the mask to consecutive elements, of which the first has the position `start` in the tensor.
+    /// Applies the mask to consecutive elements, the first of which has the position `start` in the tensor.
     ///
     /// Each element is decided by 16 random bits, so the probability is exact to within 2^-17.
-    pub(super) fn apply(&self, numbers: &mut [f32], start: usize) {
+    pub(super) fn apply(&self, scalars: &mut [f32], start: usize) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
         let dropped_below = (self.probability * 65_536.0).round().min(65_535.0) as u16;
         let scale = in_f32(1.0 / (1.0 - self.probability));
         let mut generator = generator(self.key, self.site);
         generator.set_word_pos(start as u128 / 2); // each word of the generator decides two elements
         let skipped = start % 2;
-        let mut bits = vec![0_u8; 2 * (skipped + numbers.len())];
+        let mut bits = vec![0_u8; 2 * (skipped + scalars.len())];
         generator.fill_bytes(&mut bits);
         let bits = bits.as_chunks::<2>().0[skipped..].iter();
-        for (number, bits) in numbers.iter_mut().zip(bits) {
-            *number *= match u16::from_le_bytes(*bits) < dropped_below {
+        for (scalar, bits) in scalars.iter_mut().zip(bits) {
+            *scalar *= match u16::from_le_bytes(*bits) < dropped_below {
                 true => 0.0,
                 false => scale,
             };
@@ -187,10 +186,7 @@ fn hash<const D: usize>(x: Tensor<D, Int>, words: [u32; 2]) -> Tensor<D, Int> {
     folded(x, 16)
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "a place beyond 2^32 has the hash of another, which nobody can tell"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "places beyond 2^32 may share hashes")]
 fn low_bits(n: usize) -> u32 {
     n as u32
 }
@@ -217,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_share_it_is_asked_to_and_the_mean() {
+    fn dropout_keeps_share_and_mean() {
         let kept = kept(KEY, 7);
         let share = kept.iter().filter(|x| **x > 0.0).count() as f64 / kept.len() as f64;
         assert!((share - 0.8).abs() < 0.01, "{share}");
@@ -225,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn is_a_function_of_seed_step_micro_step_and_site() {
+    fn mask_depends_on_seed_step_micro_step_and_site() {
         assert_eq!(kept(KEY, 7), kept(KEY, 7));
         for other in [
             kept(KEY, 8),
@@ -240,7 +236,7 @@ mod tests {
     const PART: Dropout = Dropout { probability: 0.3, key: KEY, site: 9 };
 
     #[test]
-    fn a_part_is_chosen_as_in_the_whole_here_and_on_a_device() {
+    fn mask_of_part_equals_part_of_mask() {
         let device = Device::flex();
         let whole = [2, 3, 7, 11];
         let all = whole.map(|n| 0..n);
@@ -254,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_passed_alone_are_chosen_as_among_all() {
+    fn mask_of_divided_rows_equals_whole_batch() {
         let device = Device::flex();
         let (whole, rows) = ([5, 3, 7], [2, 3, 7]);
         let of_rows = Dropout { key: DropoutKey { first_row: 3, ..KEY }, ..PART };
@@ -266,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_that_of_the_source_and_drops_its_share() {
+    fn hash_matches_source_and_drops_share() {
         let device = Device::flex();
         let places: Vec<u32> = (0..30_000).collect();
         let words = PART.hash_words();
@@ -293,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_of_rows_sites_and_steps_have_nothing_to_do_with_each_other() {
+    fn masks_of_rows_sites_and_steps_are_independent() {
         let device = Device::flex();
         let dropped = |dropout: Dropout| -> Vec<bool> {
             let all = dropout.dropped([200, 200], [0..200, 0..200], &device);

@@ -38,7 +38,7 @@ pub(super) fn total<const L: usize>(lanes: [f32; L]) -> f32 {
     by_halves(lanes, |a, b| a + b)
 }
 
-/// Reduces the lanes to one number with `f`, combining the two halves until a single lane is left.
+/// Reduces the lanes to one scalar with `f`, combining two halves until a single lane is left.
 #[inline(always)]
 pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = L / 2;
@@ -90,7 +90,7 @@ pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     const SERIES: [f32; 7] = [1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0];
-    // `max` would turn NaN into a number and hide that a run has diverged.
+    // `max` would drop NaN and hide that a run has diverged.
     let x = if x < -87.0 { -87.0 } else { x };
     let shifted = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn distribution_and_density_are_within_a_few_roundings() {
+    fn phi_is_accurate() {
         for i in -1000..=1000 {
             let x = i as f32 / 100.0;
             let ((distribution, density), (want, want_density)) = (phi::<Scalar>(x), reference(f64::from(x)));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tanh_of_a_distribution_is_within_a_few_roundings() {
+    fn phi_by_tanh_is_accurate() {
         for i in -1200..=1200 {
             let x = f64::from(i) / 100.0;
             let root = std::f64::consts::FRAC_2_PI.sqrt();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sigmoid_is_within_a_few_roundings() {
+    fn sigmoid_is_accurate() {
         for i in -1000..=1000 {
             let x = i as f32 / 100.0;
             let want = 1.0 / (1.0 + (-f64::from(x)).exp());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn tanh_is_within_a_few_roundings() {
+    fn tanh_is_accurate() {
         for i in -2000..=2000 {
             let x = i as f32 / 200.0;
             let want = f64::from(x).tanh();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_is_within_two_roundings_and_keeps_nan() {
+    fn exp_is_accurate_and_keeps_nan() {
         struct Exp<'a>(&'a mut [f32]);
         impl WithSimd for Exp<'_> {
             type Output = ();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_take_every_pair_once() {
+    fn sum_takes_every_pair_once() {
         for n in [1, 15, 16, 17, 64, 100] {
             let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let want: f32 = a.iter().map(|a| a * a).sum();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn log_sum_exp_is_exact_for_large_numbers_too() {
+    fn log_sum_exp_takes_large_inputs() {
         for n in [1, 7, 16, 65] {
             let mut x: Vec<f32> = (0..n).map(|i| (i % 9) as f32 + 1000.0).collect();
             let want = x.iter().map(|x| (f64::from(*x) - 1000.0).exp()).sum::<f64>().ln() + 1000.0;

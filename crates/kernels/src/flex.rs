@@ -6,7 +6,7 @@ use burn::tensor::{Bytes, DType, Device, Int, Shape, Tensor, TensorReadError};
 
 use crate::gemm::Matrix;
 
-/// Whether the operations on slices support the tensor: f32 on flex, with or without autodiff.
+/// Whether the fused operations support the tensor: f32 on flex, with or without autodiff.
 pub(crate) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && x.device() == Device::flex()
 }
@@ -25,8 +25,8 @@ pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
     Matrix::new(values, [values.len() / n_columns, n_columns])
 }
 
-/// Calls `f` with the elements of `x` and returns its result. On burn's CPU backend the elements are not copied; from
-/// other devices they are first copied to the host.
+/// Calls `f` with the elements of `x` and returns its result. Burn's CPU backend lends them; other devices copy them to
+/// the host first.
 ///
 /// # Errors
 /// If the device fails.
@@ -42,12 +42,12 @@ pub fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> Result<R, T
 
 /// The tokens of a tensor, copied to the host.
 pub(crate) fn tokens<const D: usize>(x: Tensor<D, Int>) -> Vec<usize> {
-    x.into_data().iter::<i64>().map(|token| usize::try_from(token).expect("a token")).collect()
+    x.into_data().iter::<i64>().map(|token| usize::try_from(token).expect("tokens are not negative")).collect()
 }
 
 /// The flex tensor behind `x`, which must be on flex without autodiff.
 pub(crate) fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
-    x.try_into_primitive::<Flex>().expect("a tensor of flex, without gradients")
+    x.try_into_primitive::<Flex>().expect("the tensor is on flex, without autodiff")
 }
 
 /// A tensor of these values with the shape of `like`.
@@ -72,7 +72,7 @@ pub(crate) fn values_mut(x: &mut FlexTensor) -> &mut [f32] {
     &mut x.storage_mut::<f32>()[start..end]
 }
 
-/// The number as an f32, the precision in which the operations compute.
+/// Rounds to f32, the precision of the operations.
 #[allow(clippy::cast_possible_truncation, reason = "the operations compute in f32")]
 pub(crate) fn in_f32(x: f64) -> f32 {
     x as f32
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overwriting_leaves_shared_storage_alone() {
+    fn values_mut_keeps_shared_storage() {
         let x = FlexTensor::from_data(burn::tensor::TensorData::from([1.0_f32, 2.0, 3.0]));
         let mut view = x.narrow(0, 1, 2);
         for x in values_mut(&mut view) {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     #[allow(deprecated, reason = "ndarray is the numerical second opinion")]
-    fn numbers_are_seen_in_their_order_and_no_others() {
+    fn with_values_reads_elements_in_order() {
         let devices = [
             Device::flex(),
             #[cfg(feature = "ndarray")]
@@ -111,7 +111,7 @@ mod tests {
             ];
             for (x, want) in table {
                 let seen = with_values(&x, |values| values == want);
-                assert!(seen.expect("a device that works"), "{x}");
+                assert!(seen.expect("the CPU does not fail"), "{x}");
             }
         }
     }

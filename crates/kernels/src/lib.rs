@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     test,
-    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "scalars in tests are small")
 )]
 #![allow(
     clippy::inline_always,
@@ -27,6 +27,8 @@ mod newton_schulz;
 pub mod norm;
 mod op;
 pub mod optimizer;
+#[cfg(test)]
+mod parity;
 mod precision;
 mod simd;
 mod tasks;
@@ -35,8 +37,8 @@ mod testing;
 
 pub use activation::{Activation, activate, gelu, gelu_tanh, relu_squared};
 pub use attention::{
-    CausalAttention, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention,
-    causal_attention_in_blocks, merge_heads, repeat_kv, rotate, self_attention, split_heads, unseen,
+    CausalAttention, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention, merge_heads,
+    repeat_kv, rotate, self_attention, split_heads, unseen,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};

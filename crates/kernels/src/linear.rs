@@ -1,4 +1,4 @@
-//! The linear layer, and the sum of a matrix's columns, which is the gradient of a bias here and in the feed-forward
+//! The linear layer, and the sums of a matrix's columns, which are the gradient of a bias here and in the feed-forward
 //! layer.
 
 use std::marker::PhantomData;
@@ -9,7 +9,9 @@ use burn::tensor::{Tensor, module};
 use pulp::{Simd, WithSimd};
 
 use crate::flex::{self, from_vec, matrix, values};
-use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Source, Transposed, WIDTH, n_panels, product};
+use crate::gemm::{
+    Bf16x2, Element, PackSource, Packed, PackedRef, Role, RowMajor, Transposed, WIDTH, n_panels, product,
+};
 use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::run;
@@ -46,8 +48,8 @@ pub fn training_memory(operations: Operations, rows @ [b, t]: [usize; 2], [k, m]
     }
 }
 
-/// The number of gradients of a weight that burn's autodiff computes and then sums. Burn 0.22 multiplies the rows
-/// `[B, T]` of a batch one by one if T is a multiple of 32.
+/// The number of gradients of a weight that burn's autodiff computes and then sums. Burn 0.22 multiplies the rows `[B,
+/// T]` of a batch one by one if T is a multiple of 32.
 pub(crate) fn n_composed_gradients([b, t]: [usize; 2]) -> f64 {
     if t.is_multiple_of(32) { b as f64 } else { 1.0 }
 }
@@ -93,27 +95,26 @@ impl<E: Element> FlexOperation for Linear<E> {
 }
 
 /// `x weight + bias`; the bias may be empty.
-pub(crate) fn forward<E: Element>(x: &FlexTensor, weight: &dyn Source<E>, bias: &[f32]) -> FlexTensor {
+pub(crate) fn forward<E: Element>(x: &FlexTensor, weight: &dyn PackSource<E>, bias: &[f32]) -> FlexTensor {
     let mut shape = x.layout().shape().clone();
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[1];
     let [x] = Packed::<E>::all([(matrix(x), Role::Left)]);
-    from_vec(product(Plain(x.left()), weight, bias), shape)
+    from_vec(product(RowMajor(x.left()), weight, bias), shape)
 }
 
-/// The gradients of [`forward`] with respect to x, the weight and the bias, those that are wanted. That of the weight
-/// needs x.
+/// The wanted gradients of [`forward`] with respect to x, the weight and the bias. That of the weight needs x.
 pub(crate) fn backward<E: Element>(
     gradient: &FlexTensor,
     x: Option<&FlexTensor>,
-    weight_transposed: &dyn Source<E>,
+    weight_transposed: &dyn PackSource<E>,
     wanted: Wanted,
 ) -> Vec<Option<FlexTensor>> {
     let role = if wanted.of(WEIGHT) || wanted.of(BIAS) { Role::Both } else { Role::Left };
     let x = x.map(|x| (matrix(x), Role::Right));
     let packed = Packed::<E>::all_of(&std::iter::once((matrix(gradient), role)).chain(x).collect::<Vec<_>>());
-    let [grad_out, x @ ..] = &packed[..] else { unreachable!("one matrix, or two") };
-    let grad_x = || wanted.of(X).then(|| product(Plain(grad_out.left()), weight_transposed, &[]));
+    let [grad_out, x @ ..] = &packed[..] else { unreachable!("at least the gradient was packed") };
+    let grad_x = || wanted.of(X).then(|| product(RowMajor(grad_out.left()), weight_transposed, &[]));
     let grad_weight = || x.first().map(|x| product(Transposed(x.right()), grad_out.right(), &[]));
     let grad_bias = || wanted.of(BIAS).then(|| column_sums(grad_out.right()));
     let (grad_x, (grad_weight, grad_bias)) = rayon::join(grad_x, || rayon::join(grad_weight, grad_bias));
@@ -151,63 +152,6 @@ impl<E: Element> WithSimd for ColumnSums<'_, E> {
     fn with_simd<S: Simd>(self, _: S) {
         for row in self.x.panel(self.panel) {
             E::add_to(row, self.sums);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, output_and_gradients};
-
-    type Operation = fn(Tensor<3>, Tensor<2>, Option<Tensor<1>>) -> Tensor<3>;
-
-    const EXACT: Operation = |x, weight, bias| linear(x, weight, bias, MatmulPrecision::F32);
-    const ROUNDED: Operation = |x, weight, bias| linear(x, weight, bias, MatmulPrecision::Bf16);
-
-    fn run_with(
-        f: Operation,
-        [b, t, k, m]: [usize; 4],
-        is_biased: bool,
-        view: fn(Tensor<3>) -> Tensor<3>,
-    ) -> Vec<Vec<f32>> {
-        output_and_gradients(4, |leaves| {
-            let (x, weight) = (leaves.next([b, t, k], 1), leaves.next([k, m], 2));
-            f(view(x), weight, is_biased.then(|| leaves.next([m], 3)))
-        })
-    }
-
-    /// `[B, T, K, M]`: rows of the batch, positions, inputs, outputs.
-    const SHAPES: [[usize; 4]; 6] =
-        [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 128, 384], [3, 100, 33, 65], [1, 1, 64, 300], [2, 700, 8, 3]];
-
-    #[test]
-    fn equals_burns_own_and_its_gradients() {
-        for shape in SHAPES {
-            for is_biased in [false, true] {
-                let [got, want] = [EXACT, module::linear].map(|f| run_with(f, shape, is_biased, |x| x));
-                assert_close(&got, &want, &format!("{shape:?}, bias {is_biased}"));
-            }
-        }
-        let view = |x: Tensor<3>| x.swap_dims(0, 1);
-        let [got, want] = [EXACT, module::linear].map(|f| run_with(f, [4, 9, 6, 5], true, view));
-        assert_close(&got, &want, "a view");
-    }
-
-    #[test]
-    fn in_bfloat16_it_is_nearly_the_same() {
-        for shape in SHAPES {
-            let [got, want] = [ROUNDED, EXACT].map(|f| run_with(f, shape, true, |x| x));
-            // Rounding a factor to bfloat16 changes it by a relative error of at most 2^-9.
-            assert_within(&got, &want, 1.0 / 128.0, &format!("{shape:?}"));
-            assert_ne!(got[0], want[0], "{shape:?}");
-        }
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        for f in [EXACT, ROUNDED] {
-            assert_threads_change_nothing(|| run_with(f, [7, 91, 131, 70], true, |x| x));
         }
     }
 }

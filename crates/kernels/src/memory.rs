@@ -1,6 +1,6 @@
-//! The bytes that the operations of a model hold in training, which each states beside its kernel.
+//! The bytes that operations hold in training. Each operation states its own beside its kernel.
 
-/// The form in which operations are computed. Forms differ in what they save for the backward pass.
+/// The form of the operations. Forms differ in what they save for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
     /// The fused operations of this crate, on burn's CPU backend.
@@ -9,7 +9,7 @@ pub enum Operations {
     Composed,
 }
 
-/// The bytes that an operation holds in training, besides its inputs, which are counted by the operations that computed
+/// The bytes that an operation holds in training, besides its inputs, which count for the operations that computed
 /// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingMemory {

@@ -8,17 +8,18 @@ use crate::MatmulPrecision;
 use crate::elementary::sum;
 use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, n_waiting, store, store_symmetric,
+    Bf16x2, Element, Matrix, MatrixMut, Packed, Role, RowMajor, StoreMode, Transposed, n_waiting, store,
+    store_symmetric,
 };
 use crate::optimizer::sum_of_squares;
 use crate::simd;
 
-/// One of several matrices that lie side by side in a tensor: a block of its columns.
+/// One of several matrices side by side in a tensor: a block of its columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnBlock {
     /// The number of columns.
     pub width: usize,
-    /// The factor by which the result is multiplied.
+    /// Multiplies the result.
     pub scale: f64,
 }
 
@@ -27,11 +28,11 @@ pub struct ColumnBlock {
 pub struct Polynomials<'a> {
     /// `[a, b, c]` of each polynomial.
     pub coefficients: &'a [[f64; 3]],
-    /// The factor by which the norm is multiplied before the division, as a margin for rounding errors.
+    /// Multiplies the norm before the division, as a margin for rounding errors.
     pub safety: f64,
 }
 
-/// The smallest norm by which a matrix is divided.
+/// The smallest divisor of a matrix.
 const EPSILON: f64 = 1e-7;
 
 /// Divides each matrix by its Frobenius norm and applies the polynomials to its singular values, leaving the singular
@@ -50,7 +51,7 @@ pub fn newton_schulz(
     precision: MatmulPrecision,
 ) -> Tensor<2> {
     let [n_rows, n_columns] = x.dims();
-    assert_eq!(blocks.iter().map(|block| block.width).sum::<usize>(), n_columns, "blocks of all columns");
+    assert_eq!(blocks.iter().map(|block| block.width).sum::<usize>(), n_columns, "the blocks cover all columns");
     if !flex::is_for(&x) {
         return composed_newton_schulz(x, blocks, polynomials);
     }
@@ -59,22 +60,22 @@ pub fn newton_schulz(
         MatmulPrecision::Bf16 => fused_newton_schulz::<Bf16x2>,
     };
     let mut x = primitive(x);
-    let numbers = values_mut(&mut x);
+    let scalars = values_mut(&mut x);
     let mut first = 0;
     for block in blocks {
         let view = Strided { shape: [n_rows, block.width], row_step: n_columns };
-        fused(&mut numbers[first..], view, polynomials, in_f32(block.scale));
+        fused(&mut scalars[first..], view, polynomials, in_f32(block.scale));
         first += block.width;
     }
     Tensor::from_primitive::<Flex>(x)
 }
 
-/// The squares of a matrix's smaller side that its polynomials take on a CPU: the Gram matrix, the product of the
-/// polynomials so far, the next one, and packed copies of all three.
+/// The square matrices, as wide as a matrix's smaller side, that its polynomials take on a CPU: the Gram matrix, the
+/// product of the polynomials so far, the next one, and packed copies of all three.
 const SQUARES: usize = 6;
 
-/// The bytes that [`newton_schulz`] holds besides `x`, whose blocks have these `widths`. `is_fused` says whether it is
-/// the operation of a CPU, or composed of burn's.
+/// The bytes that [`newton_schulz`] holds besides `x`, whose blocks have these `widths`; `is_fused` on a CPU, otherwise
+/// composed of burn's operations.
 #[must_use]
 pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[usize], is_fused: bool) -> f64 {
     let of_block = |width: &usize| {
@@ -83,7 +84,8 @@ pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[
         // The deepest product is the Gram matrix.
         let waiting = if is_fused { n_waiting(smaller, n_rows.max(*width)) } else { 0 };
         let held = match is_fused {
-            // In place, from a packed copy. One that is not tall is first packed by rows, where a square comes later.
+            // In place, from a packed copy. A matrix that is not tall is first packed by rows, where a square comes
+            // later.
             true if n_rows > *width => matrix + SQUARES * square,
             true => 2 * matrix + (SQUARES - 1) * square,
             // Each iteration needs two more matrices of the same shape, and a square one of the smaller side.
@@ -96,7 +98,7 @@ pub fn newton_schulz_temporary_bytes([n_rows, n_columns]: [usize; 2], widths: &[
 }
 
 /// [`newton_schulz`] composed of burn's operations.
-fn composed_newton_schulz(x: Tensor<2>, blocks: &[ColumnBlock], polynomials: Polynomials<'_>) -> Tensor<2> {
+pub(crate) fn composed_newton_schulz(x: Tensor<2>, blocks: &[ColumnBlock], polynomials: Polynomials<'_>) -> Tensor<2> {
     let widths = blocks.iter().map(|block| block.width).collect();
     let matrices = x.split_with_sizes(widths, 1).into_iter().zip(blocks); // [m, width] each
     let matrices = matrices.map(|(x, block)| composed_block(x, polynomials) * block.scale);
@@ -117,7 +119,7 @@ fn composed_block(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomial
     if m > n { x.transpose() } else { x }
 }
 
-/// The location of a matrix in a slice; its row stride is `row_step`.
+/// The location of a matrix in a slice, with the stride `row_step` between rows.
 #[derive(Clone, Copy)]
 struct Strided {
     shape: [usize; 2],
@@ -130,7 +132,7 @@ fn fused_newton_schulz<E: Element>(x: &mut [f32], view: Strided, polynomials: Po
     // Successive polynomials of the Gram matrix G amplify rounding errors in its smallest eigenvalues. In f32, three of
     // them are as accurate as polynomials of x, and five would lose three digits. bf16 has no such digits to spare, so
     // there G is computed anew for each polynomial.
-    let at_once = if E::NUMBERS == 1 { 3 } else { 1 };
+    let at_once = if E::SCALARS == 1 { 3 } else { 1 };
     let mut rest = polynomials.coefficients.chunks(at_once).peekable();
     while let Some(coefficients) = rest.next() {
         let scale = if rest.peek().is_none() { scale } else { 1.0 };
@@ -150,26 +152,26 @@ fn apply<E: Element>(x: &mut [f32], Strided { shape, row_step }: Strided, coeffi
     let mut gram = vec![0.0; side * side];
     let columns = if m > n {
         let [columns] = Packed::<E>::all([(matrix, Role::Both)]);
-        store_symmetric(Mode::Put, &mut gram, Transposed(columns.right()), columns.right());
+        store_symmetric(StoreMode::Overwrite, &mut gram, Transposed(columns.right()), columns.right());
         columns
     } else {
         let [columns, rows] = Packed::<E>::all([(matrix, Role::Both), (matrix.transposed(), Role::Right)]);
-        store_symmetric(Mode::Put, &mut gram, Plain(columns.left()), rows.right());
+        store_symmetric(StoreMode::Overwrite, &mut gram, RowMajor(columns.left()), rows.right());
         columns
     };
     let (constant, product) = product::<E>(gram, side, coefficients);
     let out = MatrixMut::within(x, shape, row_step);
-    let mode = Mode::Blend([scale * constant, scale]);
+    let mode = StoreMode::AlphaBeta { alpha: scale, beta: scale * constant };
     let [product] = Packed::<E>::all([(Matrix::new(&product, [side; 2]), Role::Both)]);
     if m > n {
-        store(mode, out, Plain(columns.left()), product.right(), &[]);
+        store(mode, out, RowMajor(columns.left()), product.right(), &[]);
     } else {
-        store(mode, out, Plain(product.left()), columns.right(), &[]);
+        store(mode, out, RowMajor(product.left()), columns.right(), &[]);
     }
 }
 
-/// The product of the polynomials `a + b G + c G^2`, where `G` of each is the Gram matrix after the polynomials before
-/// it. Returned as a factor of the identity matrix, and a matrix to be added to that.
+/// The product of the polynomials `a + b G + c G^2`, where each `G` is the Gram matrix after the previous polynomials.
+/// Returned as a factor of the identity matrix, and a matrix to be added to that.
 fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) -> (f32, Vec<f32>) {
     let pack = |x: &[f32], role| {
         let [packed] = Packed::<E>::all([(Matrix::new(x, [n; 2]), role)]);
@@ -181,13 +183,23 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
         let is_last = i + 1 == coefficients.len();
         let old = pack(&gram, Role::Both);
         let mut polynomial = gram.clone(); // without the constant term
-        store_symmetric(Mode::Blend([b, c]), &mut polynomial, Plain(old.left()), old.right());
+        store_symmetric(StoreMode::AlphaBeta { alpha: c, beta: b }, &mut polynomial, RowMajor(old.left()), old.right());
         let left = pack(&polynomial, Role::Left);
         if !is_last {
             // x becomes p x, so `G = x x^T` is multiplied by the polynomial p from both sides.
-            store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), old.right());
+            store_symmetric(
+                StoreMode::AlphaBeta { alpha: 1.0, beta: a },
+                &mut gram,
+                RowMajor(left.left()),
+                old.right(),
+            );
             let once = pack(&gram, Role::Right);
-            store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), once.right());
+            store_symmetric(
+                StoreMode::AlphaBeta { alpha: 1.0, beta: a },
+                &mut gram,
+                RowMajor(left.left()),
+                once.right(),
+            );
         }
         if i == 0 {
             product = polynomial;
@@ -196,7 +208,7 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
             for (product, polynomial) in product.iter_mut().zip(&polynomial) {
                 *product = a * *product + constant * polynomial;
             }
-            store_symmetric(Mode::Add, &mut product, Plain(left.left()), before.right());
+            store_symmetric(StoreMode::Accumulate, &mut product, RowMajor(left.left()), before.right());
         }
         constant *= a;
     }
@@ -236,48 +248,12 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     use super::*;
-    use crate::MatmulPrecision::{Bf16, F32};
-    use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, noise, numbers};
-
-    const POLYNOMIALS: Polynomials<'_> =
-        Polynomials { coefficients: &[[3.0, -3.2, 1.2], [2.5, -2.0, 0.7], [2.0, -1.5, 0.5]], safety: 1.01 };
-
-    fn matrix(shape @ [m, n]: [usize; 2]) -> Tensor<2> {
-        Tensor::from_data(TensorData::new(noise(m * n, 1), shape), &Device::flex())
-    }
-
-    fn run(x: Tensor<2>, blocks: &[ColumnBlock], precision: MatmulPrecision) -> [Vec<f32>; 1] {
-        [numbers(newton_schulz(x, blocks, POLYNOMIALS, precision))]
-    }
-
-    #[test]
-    fn equals_the_composed_operation_and_nearly_in_bfloat16() {
-        for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
-            // The transposed matrix is not contiguous.
-            for x in [matrix(shape), matrix(shape).transpose()] {
-                let whole = [ColumnBlock { width: x.dims()[1], scale: 1.5 }];
-                let want = [numbers(composed_newton_schulz(x.clone(), &whole, POLYNOMIALS))];
-                assert_close(&run(x.clone(), &whole, F32), &want, &format!("{shape:?}"));
-                let rounded = run(x, &whole, Bf16);
-                // Up to a few hundredths of the largest element, after three steps with factors that are off by 2^-9.
-                assert_within(&rounded, &want, 1.0 / 32.0, &format!("{shape:?}, rounded"));
-                assert!(shape == [1, 1] || rounded != want, "{shape:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn matrices_side_by_side_are_each_for_themselves() {
-        let blocks = [(40, 1.0), (7, 2.0), (90, 0.5)].map(|(width, scale)| ColumnBlock { width, scale });
-        let x = matrix([40, 137]);
-        let want = [numbers(composed_newton_schulz(x.clone(), &blocks, POLYNOMIALS))];
-        assert_close(&run(x, &blocks, F32), &want, "three");
-    }
+    use crate::testing::{noise, scalars};
 
     /// Polynomials of Gram matrices lose the smallest singular values to rounding earlier than polynomials of the
     /// matrix itself.
     #[test]
-    fn directions_that_are_not_there_stay_small() {
+    fn newton_schulz_keeps_null_directions_small() {
         let polar_express = [[8.2, -22.9, 16.8], [4.06, -2.86, 0.52], [3.9, -2.8, 0.52], [3.28, -2.41, 0.48]];
         let jordan = [[3.4445, -4.7750, 2.0315]; 10];
         for coefficients in [&polar_express[..], &jordan] {
@@ -288,31 +264,23 @@ mod tests {
             });
             let x = left.matmul(right) + rest * 1e-7;
             let whole = [ColumnBlock { width: 200, scale: 1.0 }];
-            let got = numbers(newton_schulz(x, &whole, polynomials, F32));
+            let got = scalars(newton_schulz(x, &whole, polynomials, MatmulPrecision::F32));
             let squares = got.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             assert!(squares > 0.5 * 3.0 && squares < 1.5 * 150.0, "{squares} of {coefficients:?}");
         }
     }
 
     #[test]
-    fn temporaries_are_packed_copies_and_squares_of_the_smaller_side() {
+    fn temporary_bytes_count_packed_copies_and_squares() {
         let check = |shape: [usize; 2], widths: &[usize], by_hand: [u32; 2]| {
-            for (is_fused, numbers) in [true, false].into_iter().zip(by_hand) {
+            for (is_fused, scalars) in [true, false].into_iter().zip(by_hand) {
                 let found = newton_schulz_temporary_bytes(shape, widths, is_fused);
-                assert!((found - 4.0 * f64::from(numbers)).abs() < 0.5, "{shape:?}: {found} bytes, {numbers} numbers");
+                assert!((found - 4.0 * f64::from(scalars)).abs() < 0.5, "{shape:?}: {found} bytes, {scalars} scalars");
             }
         };
         check([4, 8], &[8], [2 * 32 + 5 * 16, 2 * 32 + 16]);
         check([4, 80], &[80], [2 * 320 + 5 * 16, 2 * 320 + 16]);
         check([8, 4], &[4], [32 + 6 * 16, 2 * 32 + 16]);
         check([4, 12], &[8, 4], [2 * 32 + 5 * 16, 2 * 48 + 16]);
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        for precision in [F32, Bf16] {
-            let blocks = [131, 170].map(|width| ColumnBlock { width, scale: 1.0 });
-            assert_threads_change_nothing(|| run(matrix([131, 301]), &blocks, precision).into());
-        }
     }
 }

@@ -19,7 +19,7 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
 
-/// Which inputs of an operation a gradient is wanted for: not for constants, such as frozen weights.
+/// The inputs whose gradients are wanted. Constants, such as frozen weights, need none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted([bool; MAX_INPUTS]);
 
@@ -40,14 +40,14 @@ impl Wanted {
         wanted
     }
 
-    /// The same of an operation with a constant more, at the place `input`.
+    /// The same for an operation with one more input, a constant at `input`.
     pub(crate) fn with_constant(mut self, input: usize) -> Self {
         self.0[input..].rotate_right(1);
         self.0[input] = false;
         self
     }
 
-    /// Whether there will be a backward pass, for which something is saved.
+    /// Whether there will be a backward pass, which needs saved tensors.
     pub(crate) fn any(self) -> bool {
         self != Self::NONE
     }
@@ -64,8 +64,8 @@ pub(crate) trait Operation: Debug + Send + Sync + 'static {
     /// overwrite those that are not shared.
     fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>);
 
-    /// Returns the gradient of each input, given the gradient of the output; `None` for an input that is always a
-    /// constant. Gradients that are not wanted may be left out, too.
+    /// Returns the gradient of each input, given the gradient of the output; `None` for inputs that are always
+    /// constants. Unwanted gradients may be left out too.
     fn backward(
         &self,
         saved: Vec<DispatchTensor>,
@@ -141,7 +141,7 @@ macro_rules! concrete {
 
             fn unwrap(tensor: DispatchTensor) -> FloatTensor<Self> {
                 let tensor: Result<BackendTensor<Self>, _> = DispatchTensor::try_into_backend(tensor);
-                tensor.expect("a tensor of this backend, without gradients").float()
+                tensor.expect("the tensor is on this backend, without autodiff").float()
             }
         }
     };
@@ -158,7 +158,7 @@ macro_rules! arities {
         fn route(inputs: Vec<DispatchTensor>, operation: Arc<dyn Operation>) -> DispatchTensor {
             match inputs.len() {
                 $($n => {
-                    let [$($input),+]: [DispatchTensor; $n] = inputs.try_into().expect("so many inputs");
+                    let [$($input),+]: [DispatchTensor; $n] = inputs.try_into().expect("the length was matched");
                     <Dispatch as Differentiable>::$name($($input,)+ operation)
                 })+
                 n => unreachable!("an operation of {n} inputs"),
@@ -250,7 +250,7 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{constant, numbers};
+    use crate::testing::{constant, scalars};
     use burn::tensor::Tensor;
 
     /// The sum of all inputs, where input `i` is multiplied by `i + 1`.
@@ -261,7 +261,7 @@ mod tests {
         fn forward(&self, inputs: Vec<DispatchTensor>, wanted: Wanted) -> (DispatchTensor, Vec<DispatchTensor>) {
             let terms = inputs.clone().into_iter().map(Tensor::<1>::from_dispatch);
             let sum = (1..).zip(terms).map(|(i, x)| x * i).reduce(|sum, x| sum + x);
-            (sum.expect("an input").into_dispatch(), if wanted.any() { inputs } else { Vec::new() })
+            (sum.expect("there is an input").into_dispatch(), if wanted.any() { inputs } else { Vec::new() })
         }
 
         fn backward(
@@ -277,23 +277,23 @@ mod tests {
     }
 
     #[test]
-    fn constants_have_no_gradients() {
+    fn apply_skips_constants() {
         let leaf = constant::<1>([3], 1).require_grad();
         let inputs = [constant([3], 2), leaf.clone(), constant([3], 3)].map(Tensor::into_dispatch).into();
         let sum = Tensor::<1>::from_dispatch(apply(inputs, WeightedSum));
         let gradients = sum.sum().backward();
-        assert_eq!(numbers(leaf.grad(&gradients).expect("it has one")), [2.0; 3]);
+        assert_eq!(scalars(leaf.grad(&gradients).expect("the leaf has a gradient")), [2.0; 3]);
     }
 
     #[test]
-    fn one_to_seven_inputs_have_their_gradients() {
+    fn apply_takes_one_to_seven_inputs() {
         for n in 1..=7 {
             let inputs: Vec<Tensor<1>> = (0..n).map(|i| constant([3], i).require_grad()).collect();
             let dispatched = inputs.iter().cloned().map(Tensor::into_dispatch).collect();
             let sum = Tensor::<1>::from_dispatch(apply(dispatched, WeightedSum));
             let gradients = sum.sum().backward();
             for (i, input) in inputs.into_iter().enumerate() {
-                let gradient = numbers(input.grad(&gradients).expect("it has one"));
+                let gradient = scalars(input.grad(&gradients).expect("the leaf has a gradient"));
                 assert_eq!(gradient, [(i + 1) as f32; 3], "input {i} of {n}");
             }
         }

@@ -3,9 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use crate::SimdLevel;
 
-/// The precision to which matrices are rounded before they are multiplied: in products with weights, forward and
-/// backward, and in Muon's Newton-Schulz iteration. Accumulation is always in f32, and so is everything else except the
-/// gradients of biases, which are f32 sums of rounded elements.
+/// The precision of matrix products with weights, forward and backward, and of Muon's Newton-Schulz iteration: matrices
+/// are rounded to it before they are multiplied. Accumulation is always in f32, and so is everything else, except that
+/// the gradients of biases are f32 sums of rounded elements.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum MatmulPrecision {
@@ -13,15 +13,14 @@ pub enum MatmulPrecision {
     #[default]
     F32,
     /// `bfloat16`: 8 significant bits, with the range of f32. Only on burn's CPU backend, flex; others compute in f32.
-    /// On a CPU with fast bfloat16 instructions, products take half the time or less: see
-    /// [`MatmulPrecision::is_native`].
+    /// With fast bfloat16 instructions products take at most half the time: see [`MatmulPrecision::is_native`].
     Bf16,
 }
 
 impl MatmulPrecision {
-    /// Whether this CPU, at the current [`SimdLevel`], has instructions that make products in this precision at least as
-    /// fast as in [`MatmulPrecision::F32`]: for bfloat16 AMX or, except on Intel's CPUs, AVX512-BF16. Otherwise elements
-    /// are first widened to f32, and products take longer.
+    /// Whether this CPU, at the current [`SimdLevel`], has instructions that make products in this precision at least
+    /// as fast as in [`MatmulPrecision::F32`]: for bfloat16 AMX or, except on Intel's CPUs, AVX512-BF16. Without them
+    /// elements are widened to f32 first, and products take longer.
     #[must_use]
     pub fn is_native(self) -> bool {
         match self {
@@ -38,7 +37,7 @@ impl MatmulPrecision {
     }
 }
 
-/// Whether the CPU is one of Intel's, whose `vdpbf16ps` takes as long as four multiply-adds of f32, for twice the numbers
+/// Whether Intel made the CPU. Its `vdpbf16ps` takes as long as four multiply-adds of f32, for twice the scalars
 /// (measured on an Emerald Rapids).
 #[cfg(target_arch = "x86_64")]
 fn is_of_intel() -> bool {

@@ -1,4 +1,4 @@
-//! The SIMD level: which instructions the operations of this crate use, decided here for all of them.
+//! The SIMD level: the instructions that the operations of this crate use.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
 
@@ -7,14 +7,13 @@ use std::sync::OnceLock;
 
 use pulp::{Arch, Scalar128b, WithSimd};
 
-/// The environment variable that holds this crate to a level. Burn's own operations choose their instructions
-/// themselves.
+/// The environment variable that sets the level. Burn's own operations choose their instructions themselves.
 const VARIABLE: &str = "TINDERBOX_SIMD";
 
 /// An instruction set. On a CPU with fused multiply-adds, products of f32 have the same bytes at every level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SimdLevel {
-    /// No SIMD instructions are asked for. Multiply-adds are fused if the CPU can do that.
+    /// No SIMD instructions. Multiply-adds are fused if the CPU can do that.
     Scalar,
     /// Aarch64, 128 bits.
     Neon,
@@ -109,7 +108,7 @@ impl SimdLevel {
     /// Runs an operation with the instructions of this level, which the CPU must have.
     #[cfg(test)]
     pub(crate) fn dispatch<O: WithSimd>(self, operation: O) -> O::Output {
-        self.instructions().expect("a level of this CPU").dispatch(operation)
+        self.instructions().expect("the CPU has the level").dispatch(operation)
     }
 }
 
@@ -117,7 +116,7 @@ impl SimdLevel {
 pub(crate) fn dispatch<O: WithSimd>(operation: O) -> O::Output {
     static CURRENT: OnceLock<Instructions> = OnceLock::new();
     let current = CURRENT.get_or_init(|| match SimdLevel::current() {
-        Ok(level) => level.instructions().expect("a level of this CPU"),
+        Ok(level) => level.instructions().expect("the CPU has the level"),
         Err(error) => panic!("{error}"),
     });
     current.dispatch(operation)
@@ -127,7 +126,7 @@ pub(crate) fn dispatch<O: WithSimd>(operation: O) -> O::Output {
 enum Instructions {
     /// Those of a SIMD level; or none, on a CPU without fused multiply-adds.
     Simd(Arch),
-    /// Fused multiply-adds of single numbers. Only for a CPU that has them.
+    /// Scalar fused multiply-adds. Only for a CPU that has them.
     Fused,
 }
 
@@ -185,7 +184,7 @@ fn is_permitted() -> bool {
     false
 }
 
-/// Whether the CPU has fused multiply-adds of single numbers.
+/// Whether the CPU has scalar fused multiply-adds.
 fn has_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("fma");
@@ -193,8 +192,8 @@ fn has_fma() -> bool {
     return cfg!(target_arch = "aarch64");
 }
 
-/// Compiled for CPUs with fused multiply-adds. The level is one of arrays of four numbers, because operations do not
-/// fuse on [`pulp::Scalar`].
+/// Compiled for CPUs with fused multiply-adds. The level has arrays of four scalars, because [`pulp::Scalar`] does not
+/// fuse.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "fma")]
 fn fused<O: WithSimd>(operation: O) -> O::Output {
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_found_by_its_name() {
+    fn levels_are_found_by_name() {
         for level in SimdLevel::available() {
             assert_eq!(SimdLevel::named(level.name()).unwrap(), level);
         }
@@ -220,16 +219,16 @@ mod tests {
         assert!(SimdLevel::named("").is_err());
     }
 
-    /// The tests of this crate, among them those that compare fused and composed operations, once more at each level
-    /// that this CPU has, in a process of its own.
+    /// Repeats the tests of this crate, which compare fused operations with references, at each other level of this
+    /// CPU, in a process of its own.
     #[test]
-    fn all_tests_pass_at_every_level() {
+    fn tests_pass_at_every_level() {
         if std::env::var_os(VARIABLE).is_some() {
             return;
         }
         for level in SimdLevel::available().filter(|level| *level != SimdLevel::best()) {
-            let mut this = Command::new(std::env::current_exe().expect("a path"));
-            let out = this.env(VARIABLE, level.name()).output().expect("it starts");
+            let mut this = Command::new(std::env::current_exe().expect("the system knows the test binary"));
+            let out = this.env(VARIABLE, level.name()).output().expect("the test binary starts");
             assert!(out.status.success(), "{}:\n{}", level.name(), String::from_utf8_lossy(&out.stdout));
         }
     }

@@ -12,14 +12,14 @@ use crate::simd;
 /// The elements per task: enough work to be worth waking a core.
 pub(crate) const CHUNK: usize = 8 * 1024;
 
-/// Runs every task with the instructions of the current SIMD level. The tasks run on all cores, or in this thread if they
-/// process so few `numbers` that waking the cores would take longer than the work.
+/// Runs every task with the instructions of the current SIMD level, on all cores, or in this thread if the tasks
+/// process so few `scalars` that waking the cores would take longer.
 ///
-/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler does not
-/// inline is compiled for the baseline CPU and is several times slower.
-pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
+/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that is not inlined is
+/// compiled for the baseline CPU and is several times slower.
+pub(crate) fn run<T: WithSimd<Output = ()> + Send>(scalars: usize, tasks: impl Iterator<Item = T>) {
     let run = |task| simd::dispatch(task);
-    if numbers <= CHUNK {
+    if scalars <= CHUNK {
         tasks.for_each(run);
     } else {
         tasks.collect::<Vec<_>>().into_par_iter().with_max_len(1).for_each(run);
@@ -27,8 +27,8 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl I
 }
 
 /// Calls `task` with every index below `n`, on all cores under the same condition as [`run`], without allocating.
-pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + Send) {
-    if numbers <= CHUNK {
+pub(crate) fn for_each(scalars: usize, n: usize, task: impl Fn(usize) + Sync + Send) {
+    if scalars <= CHUNK {
         (0..n).for_each(task);
     } else {
         (0..n).into_par_iter().with_max_len(1).for_each(task);
@@ -49,9 +49,9 @@ pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
 ///
 /// # Safety
 /// Every element must have been written.
-pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
-    let mut numbers = std::mem::ManuallyDrop::new(numbers);
-    let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
+pub(crate) unsafe fn assume_init(scalars: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut scalars = std::mem::ManuallyDrop::new(scalars);
+    let (start, n, capacity) = (scalars.as_mut_ptr(), scalars.len(), scalars.capacity());
     // SAFETY: this is the same allocation, which nothing else frees; `MaybeUninit<T>` has the layout of `T`.
     unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
 }

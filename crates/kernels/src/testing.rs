@@ -8,7 +8,7 @@ use crate::dropout::{Dropout, DropoutKey};
 pub(crate) const DROPOUT: Dropout =
     Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
-/// Pseudo-random numbers between -2 and 2, the same in every run.
+/// Pseudo-random scalars between -2 and 2, the same in every run.
 pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
     (0..n)
         .map(|i| {
@@ -30,24 +30,20 @@ pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D
 pub(crate) struct Leaves(Vec<Tensor<1>>);
 
 impl Leaves {
-    /// Adds a leaf filled with [`noise`].
-    pub(crate) fn next<const D: usize>(&mut self, shape: [usize; D], seed: u32) -> Tensor<D> {
-        let leaf = constant([shape.iter().product()], seed).require_grad();
+    /// Adds a leaf filled with [`noise`], whose seed is the number of leaves.
+    pub(crate) fn next<const D: usize>(&mut self, shape: [usize; D]) -> Tensor<D> {
+        let leaf = constant([shape.iter().product()], self.0.len() as u32 + 1).require_grad();
         self.0.push(leaf.clone());
         leaf.reshape(shape)
     }
 }
 
-/// The output of `f` and the gradients of its leaves, where the gradient of the output is [`noise`] with this seed.
-pub(crate) fn output_and_gradients<const D: usize>(
-    seed: u32,
-    f: impl FnOnce(&mut Leaves) -> Tensor<D>,
-) -> Vec<Vec<f32>> {
-    output_and_gradients_by(f, |out| (out.clone() * constant(out.dims(), seed)).sum())
+/// The output of `f` and the gradients of its leaves, where the gradient of the output is [`noise`].
+pub(crate) fn output_and_gradients<const D: usize>(f: impl FnOnce(&mut Leaves) -> Tensor<D>) -> Vec<Vec<f32>> {
+    output_and_gradients_by(f, |out| (out.clone() * constant(out.dims(), 9)).sum())
 }
 
-/// The output of `f`, and the gradients of a `loss` of this output with respect to the leaves. A leaf that has no
-/// gradient is left out.
+/// The output of `f`, and the gradients of a `loss` of this output with respect to the leaves that have one.
 pub(crate) fn output_and_gradients_by<const D: usize>(
     f: impl FnOnce(&mut Leaves) -> Tensor<D>,
     loss: impl FnOnce(Tensor<D>) -> Tensor<1>,
@@ -55,12 +51,12 @@ pub(crate) fn output_and_gradients_by<const D: usize>(
     let mut leaves = Leaves::default();
     let out = f(&mut leaves);
     let gradients = loss(out.clone()).backward();
-    let gradients = leaves.0.into_iter().filter_map(|leaf| leaf.grad(&gradients).map(numbers));
-    std::iter::once(numbers(out)).chain(gradients).collect()
+    let gradients = leaves.0.into_iter().filter_map(|leaf| leaf.grad(&gradients).map(scalars));
+    std::iter::once(scalars(out)).chain(gradients).collect()
 }
 
 /// The elements of a tensor.
-pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+pub(crate) fn scalars<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().try_to_vec().expect("f32")
 }
 
@@ -76,17 +72,17 @@ pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, wha
         assert_eq!(got.len(), want.len(), "{what}, part {part}");
         let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
-            assert!((got - want).abs() <= share * largest, "{what}, part {part}, number {i}: {got} is not {want}");
+            assert!((got - want).abs() <= share * largest, "{what}, part {part}, scalar {i}: {got} is not {want}");
         }
     }
 }
 
-/// Asserts that `f` returns the same bits on one thread and on two.
-pub(crate) fn assert_threads_change_nothing(f: impl Fn() -> Vec<Vec<f32>> + Sync) {
-    let [one, two] = [1, 2].map(|threads| {
+/// Asserts that `f` returns the same bits on one, two and three threads.
+pub(crate) fn assert_threads_change_nothing(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Sync) {
+    let [one, two, three] = [1, 2, 3].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let got = pool.expect("threads can be started").install(&f);
+        let got = pool.expect("the system starts threads").install(&f);
         got.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
     });
-    assert_eq!(one, two);
+    assert!(one == two && one == three, "{what}: threads change bytes");
 }

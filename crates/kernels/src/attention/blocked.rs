@@ -19,18 +19,17 @@ use crate::op::{Operation, Wanted, apply};
 /// The most bytes of scores in one block: the largest buffer that every WebGPU device can bind.
 pub(super) const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
 
-/// The number of queries in a block is a multiple of this if there are that many, because products of whole tiles are
-/// fastest.
+/// Blocks have a multiple of this many queries if possible, because products of whole tiles are fastest.
 const TILE: usize = 32;
 
 /// The most queries in a block with a sliding window, or the length of the window if that is more, since a block also
-/// reads that many keys before it.
+/// reads that many earlier keys.
 const WINDOWED: usize = 256;
 
 /// The options of causal attention.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalAttention {
-    /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
+    /// Multiplies the scores; positive, usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
     /// The cap of scores: see [`softcap`](crate::softcap).
     pub softcap: Option<f64>,
@@ -53,18 +52,14 @@ pub struct CausalAttention {
 /// `q: [B, H, T, D]`, `k, v: [B, Hkv, S, D]` with S >= T -> `[B, H, T, D]`
 ///
 /// # Panics
-/// On any other shape, which is a bug in the caller and never bad user input.
+/// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
 pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
     causal_attention_in_blocks(q, k, v, attention, MAX_SCORE_BYTES)
 }
 
-/// [`causal_attention`] with at most this many bytes of scores at a time, but at least one query's.
-///
-/// # Panics
-/// As [`causal_attention`].
-#[must_use]
-pub fn causal_attention_in_blocks(
+/// [`causal_attention`] with at most this many bytes of scores at a time, but those of at least one query.
+fn causal_attention_in_blocks(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
@@ -172,7 +167,7 @@ impl InBlocks {
 
     /// The scores of a block's queries with each key that one of them sees, capped if there is a cap: `[B, H, R, S]`.
     fn scores(&self, block: &QueryBlock, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
-        let q = block.rows(q) * self.attention.scale; // fewer numbers than the scores
+        let q = block.rows(q) * self.attention.scale; // fewer scalars than the scores
         capped(product(q, block.seen(k).swap_dims(2, 3)), self.attention.softcap)
     }
 
@@ -237,8 +232,7 @@ fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
 /// The products of each head of `x: [B, H, R, X]`, transposed, with that of `y: [B, H, R, Y]`, summed over the heads of
 /// a group -> `[B, Hkv, X, Y]`
 ///
-/// Transposes `y` and the result instead of `x`, which is by far the largest here: a transposed tensor is slow to
-/// write.
+/// Transposes `y` and the result instead of `x`, by far the largest here, since a transposed tensor is slow to write.
 fn transposed_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
     let product = grouped(y, h_kv).swap_dims(2, 3).matmul(grouped(x, h_kv)); // [B, Hkv, Y, X]
     product.swap_dims(2, 3)
@@ -283,7 +277,7 @@ fn joined(mut blocks: Vec<Tensor<4>>) -> Tensor<4> {
 
 fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
     let tensors: Vec<_> = tensors.into_iter().map(Tensor::from_dispatch).collect();
-    tensors.try_into().expect("as many as there are")
+    tensors.try_into().expect("the operation passed N tensors")
 }
 
 #[cfg(test)]
@@ -328,15 +322,15 @@ mod tests {
         [b, h, h_kv, t, s, d]: Sizes,
         size: f32,
     ) -> Vec<Vec<f32>> {
-        output_and_gradients(4, |leaves| {
-            let q = leaves.next([b, h, t, d], 1) * size;
-            let [k, v] = [2, 3].map(|seed| leaves.next([b, h_kv, s, d], seed));
+        output_and_gradients(|leaves| {
+            let q = leaves.next([b, h, t, d]) * size;
+            let [k, v] = [(); 2].map(|()| leaves.next([b, h_kv, s, d]));
             f(q, k, v)
         })
     }
 
     #[test]
-    fn equals_the_explicit_attention_and_its_gradients_in_blocks_of_any_size() {
+    fn blocked_attention_equals_explicit() {
         let attentions = WINDOWS.map(|window| {
             let [plain, dropping] = [None, Some(DROPOUT)].map(|dropout| attention(window, dropout));
             [plain, dropping, CausalAttention { softcap: Some(0.4), ..dropping }]
@@ -361,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_scores_stay_finite_and_nan_stays_nan() {
+    fn blocked_attention_keeps_huge_scores_finite_and_nan() {
         let shape = [1, 2, 1, 70, 70, 16];
         for n_queries in [20, 70] {
             let ours = |q, k, v| causal_attention_in_blocks(q, k, v, attention(None, None), bytes_of(n_queries, shape));
@@ -379,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_grows_with_the_queries_and_not_with_their_square() {
+    fn saved_size_is_linear_in_queries() {
         for shape in SHAPES {
             let [b, h, h_kv, t, s, d] = shape;
             let inputs = [constant([b, h, t, d], 1), constant([b, h_kv, s, d], 2), constant([b, h_kv, s, d], 3)];
@@ -397,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_hold_every_query_once_and_no_more_bytes_than_they_may() {
+    fn blocks_cover_queries_once_within_max_bytes() {
         let long = [[1, 12, 12, 8192, 8192, 64], [12, 12, 12, 1000, 1024, 64]];
         for shape in SHAPES.into_iter().chain(long) {
             let [b, h, _, t, s, _] = shape;
@@ -418,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_sizes_need_few_blocks() {
+    fn usual_sizes_take_few_blocks() {
         let n_blocks = |shape| blocks(shape, None, MAX_SCORE_BYTES).len();
         assert_eq!(n_blocks([64, 6, 6, 256, 256, 64]), 1); // configs/shakespeare-gpu.toml
         assert_eq!(n_blocks([4, 12, 12, 512, 512, 64]), 1);

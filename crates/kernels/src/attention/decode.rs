@@ -13,12 +13,12 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::QUERIES;
-use super::heads::{Heads, Prepared};
+use super::heads::{Heads, ProjectedHeads};
 use super::scores::{Scores, softmax};
 use crate::decode::cache::{Cache, HeadShape};
 use crate::decode::packed_rows::{PackedRows, Rows};
 use crate::decode::pages::Pages;
-use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels};
+use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Row, RowMajor, WIDTH, multiply, n_panels};
 use crate::simd;
 
 /// The samples that get new positions, and how many.
@@ -44,7 +44,7 @@ pub struct Buffers {
 
 impl Heads<'_> {
     /// The rows of panels that a task needs for the queries of `t` positions and for the scores of a block of queries,
-    /// and the numbers of a head.
+    /// and the scalars of a head.
     fn sizes(&self, t: usize, capacity: usize) -> [usize; 3] {
         let n_queries = t * self.group();
         [n_queries * n_panels(self.head_dim), n_queries.min(QUERIES) * n_panels(capacity), t * self.head_dim]
@@ -52,8 +52,8 @@ impl Heads<'_> {
 }
 
 impl Buffers {
-    /// Allocates for any of these pairs of a number of samples and a number of new positions, and a cache of this
-    /// capacity.
+    /// Allocates for a cache of this capacity and any of these pairs of a number of samples and a number of new
+    /// positions.
     #[must_use]
     pub fn new(heads: Heads<'_>, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let most = |i: usize| {
@@ -113,7 +113,7 @@ pub fn attend(
                 out.block(first_row..first_row + t, columns)
             };
             simd::dispatch(Task {
-                prepared: Prepared { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step() },
+                prepared: ProjectedHeads { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step() },
                 kv_head,
                 qkv: qkv.from(first_row),
                 start,
@@ -130,7 +130,7 @@ pub fn attend(
 
 /// The heads of one sample that share a key head.
 struct Task<'a> {
-    prepared: Prepared<'a>,
+    prepared: ProjectedHeads<'a>,
     kv_head: usize,
     /// The rows from the sample's first new position on.
     qkv: &'a [f32],
@@ -153,7 +153,7 @@ impl WithSimd for Task<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let Prepared { heads, t, .. } = self.prepared;
+        let ProjectedHeads { heads, t, .. } = self.prepared;
         let (head_dim, group) = (heads.head_dim, heads.group());
         let keys = self.prepared.read(self.qkv, heads.keys(self.kv_head), self.buffer);
         let values = self.prepared.projected(self.qkv, heads.values(self.kv_head));
@@ -181,23 +181,23 @@ impl WithSimd for Task<'_> {
             let position = |query: usize| self.start + query / group;
             let seen = heads.seen_by(position(first)..position(first + n - 1) + 1);
             let mut scores = Scores { rows: &mut self.scores[..n * n_panels(seen.len())], step: n };
-            let q = Plain(queries.rows(first..first + n));
+            let q = RowMajor(queries.rows(first..first + n));
             let keys = self.shape.keys(self.keys, seen.end).columns(seen.clone());
             multiply(Exact(simd), q, keys, &mut scores);
             for row in 0..n {
                 let visible = heads.visible(position(first + row), seen.start);
                 softmax::<S, WIDTH>(&mut scores, row, visible, 1.0, heads.cap());
             }
-            let weights = Plain(PackedRef::new(scores.rows, [n, seen.len()]));
+            let weights = RowMajor(PackedRef::new(scores.rows, [n, seen.len()]));
             let values = self.shape.values(self.values, seen.end).rows(seen);
-            let mut sums = Sums { out: &mut self.out, first, group, head_dim };
+            let mut sums = HeadSums { out: &mut self.out, first, group, head_dim };
             multiply(Exact(simd), weights, values, &mut sums);
         }
     }
 }
 
 /// Stores the weighted sum of values of each query at its position and head.
-struct Sums<'a, 'b> {
+struct HeadSums<'a, 'b> {
     out: &'a mut MatrixMut<'b>,
     /// The index of the first query.
     first: usize,
@@ -205,7 +205,7 @@ struct Sums<'a, 'b> {
     head_dim: usize,
 }
 
-impl Epilogue<f32> for Sums<'_, '_> {
+impl Epilogue<f32> for HeadSums<'_, '_> {
     #[inline(always)]
     fn apply<A: Arithmetic<Element = f32>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
         let [row, column] = at;
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::attention::heads::Angles;
     use crate::attention::{QkNorm, SelfAttention, composed_self_attention};
-    use crate::testing::{assert_close, noise, numbers};
+    use crate::testing::{assert_close, noise, scalars};
 
     /// The output at each position, `[T, H D]`, if passes have these numbers of positions.
     fn gathered(heads: Heads<'_>, qkv: &[f32], passes: &[usize]) -> Vec<f32> {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_the_composed_operation_however_the_positions_come() {
+    fn decode_attention_equals_reference_in_any_passes() {
         const T: usize = 110;
         let passes = [vec![T], vec![1; T], vec![31, 1, 1, 33, 44], vec![64, 46]];
         for [n_heads, n_kv_heads, head_dim] in [[1, 1, 8], [6, 2, 10], [3, 3, 40]] {
@@ -284,11 +284,11 @@ mod tests {
                     dropout: None,
                     lengths: None,
                 };
-                let want = numbers(composed_self_attention(tensor(&qkv).reshape([1, T, heads.row()]), attention));
+                let want = scalars(composed_self_attention(tensor(&qkv).reshape([1, T, heads.row()]), attention));
                 let [whole, others @ ..] = passes.each_ref().map(|passes| gathered(heads, &qkv, passes));
                 assert_close(std::slice::from_ref(&whole), &[want], &format!("{heads:?}"));
                 for other in others {
-                    assert!(other == whole, "the same bytes, whatever is computed beside: {heads:?}");
+                    assert!(other == whole, "passes change bytes: {heads:?}");
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::gemm::{Matrix, MatrixMut, WIDTH};
 use crate::norm::Norm;
 
 /// The heads of a layer, and the norms and rotation of their queries and keys. A row of the projection has H heads of
-/// queries, Hkv of keys and Hkv of values, with D numbers each.
+/// queries, Hkv of keys and Hkv of values, with D scalars each.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
     /// The number of query heads.
@@ -17,13 +17,13 @@ pub struct Heads<'a> {
     pub n_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// The weights of the RMS norms of queries and of keys, `head_dim` numbers each.
+    /// The weights of the RMS norms of queries and of keys, `head_dim` scalars each.
     pub norms: Option<[&'a [f32]; 2]>,
     /// The epsilon of these norms.
     pub epsilon: f32,
     /// The rotation of queries and keys.
     pub rotation: Option<Angles<'a>>,
-    /// The factor of scores, which must be positive: usually [`attention_scale`](crate::attention_scale).
+    /// Multiplies the scores; positive, usually [`attention_scale`](crate::attention_scale).
     pub scale: f64,
     /// The cap of scores: see [`softcap`](crate::softcap).
     pub softcap: Option<f64>,
@@ -96,9 +96,9 @@ impl Heads<'_> {
     }
 }
 
-/// Positions whose queries and keys are read from a projection.
+/// Reads the queries, keys and values of some positions from a projection.
 #[derive(Clone, Copy)]
-pub(super) struct Prepared<'a> {
+pub(super) struct ProjectedHeads<'a> {
     pub(super) heads: Heads<'a>,
     /// The number of positions, counted from the first of the rotation.
     pub(super) t: usize,
@@ -106,15 +106,15 @@ pub(super) struct Prepared<'a> {
     pub(super) row_step: usize,
 }
 
-impl<'a> Prepared<'a> {
-    /// Whether they are neither normalized nor rotated.
-    fn is_as_it_lies(&self) -> bool {
+impl<'a> ProjectedHeads<'a> {
+    /// Whether they need neither norm nor rotation.
+    fn is_unchanged(&self) -> bool {
         self.heads.rotation.is_none() && self.heads.norms.is_none()
     }
 
     /// Memory for the queries or keys of a head.
     pub(super) fn buffer(&self) -> Vec<f32> {
-        vec![0.0; if self.is_as_it_lies() { 0 } else { self.t * self.heads.head_dim }]
+        vec![0.0; if self.is_unchanged() { 0 } else { self.t * self.heads.head_dim }]
     }
 
     /// The queries of a head, or the keys of a [key head](Heads::keys), `[T, D]`: in place if there is nothing to
@@ -122,7 +122,7 @@ impl<'a> Prepared<'a> {
     #[inline(always)]
     pub(super) fn read<'b>(&self, qkv: &'b [f32], head: usize, buffer: &'b mut [f32]) -> Matrix<'b> {
         let x = self.projected(qkv, head);
-        if self.is_as_it_lies() {
+        if self.is_unchanged() {
             return x;
         }
         let weight = self.norm_weight(head);
@@ -139,11 +139,11 @@ impl<'a> Prepared<'a> {
         Matrix::new(buffer, [self.t, self.heads.head_dim])
     }
 
-    /// Replaces the gradient of the result of [`Prepared::read`] by that of the projection, and adds to that of the
-    /// norm's weight.
+    /// Replaces the gradient of the result of [`ProjectedHeads::read`] by that of the projection, and adds to that of
+    /// the norm's weight.
     #[inline(always)]
     pub(super) fn backward(&self, qkv: &[f32], head: usize, gradient: &mut MatrixMut<'_>, grad_weight: &mut [f32]) {
-        if self.is_as_it_lies() {
+        if self.is_unchanged() {
             return;
         }
         let (x, weight) = (self.projected(qkv, head), self.norm_weight(head));
@@ -174,7 +174,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Rotates the pairs `(i, i + R / 2)` of a vector's first R numbers.
+/// Rotates the pairs `(i, i + R / 2)` of a vector's first R scalars.
 ///
 /// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`rotate`](super::rotate).
 #[inline(always)]

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
 
 use blocked::MAX_SCORE_BYTES;
-pub use blocked::{CausalAttention, causal_attention, causal_attention_in_blocks};
+pub use blocked::{CausalAttention, causal_attention};
 
 use crate::dropout::Dropout;
 use crate::memory::bytes;
 use crate::{Operations, TrainingMemory, flex, rms_norm, softcap};
 
-/// The number of queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in
-/// vain; with more, products are larger.
+/// The queries whose scores a CPU task holds at a time. With fewer, less of the masked future is computed in vain; with
+/// more, products are larger.
 const QUERIES: usize = 32;
 
 /// The norms of each head's queries and keys.
@@ -44,10 +44,10 @@ pub struct SelfAttention {
     pub n_kv_heads: usize,
     /// RMS norm of queries and keys.
     pub norm: Option<QkNorm>,
-    /// Cosines and sines of the rotation of queries' and keys' first R dimensions, each `[1, 1, T, R / 2]`, or with
-    /// packed sequences of as many positions as the longest has.
+    /// Cosines and sines of the rotation of queries' and keys' first R dimensions, each `[1, 1, T, R / 2]`; with packed
+    /// sequences, for the positions of the longest one.
     pub rotation: Option<[Tensor<4>; 2]>,
-    /// The factor of scores, which must be positive: usually [`attention_scale`].
+    /// Multiplies the scores; positive, usually [`attention_scale`].
     pub scale: f64,
     /// The cap of scores: see [`softcap`].
     pub softcap: Option<f64>,
@@ -55,8 +55,8 @@ pub struct SelfAttention {
     pub window: Option<usize>,
     /// Dropout of the weights.
     pub dropout: Option<Dropout>,
-    /// The lengths of packed sequences, which follow each other in the only row: each attends to itself alone, and its
-    /// positions begin at 0 (`FlashAttention`'s variable lengths). `None` if each row is a sequence.
+    /// The lengths of packed sequences, which follow each other in the only row (`FlashAttention`'s variable lengths).
+    /// Each attends to itself only, and its positions begin at 0. `None` if each row is a sequence.
     pub lengths: Option<Arc<[usize]>>,
 }
 
@@ -77,7 +77,7 @@ fn sequences(lengths: &[usize]) -> impl Iterator<Item = Range<usize>> {
 /// `qkv: [B, T, (H + 2 Hkv) D]`, queries, then keys, then values -> `[B, T, H D]`
 ///
 /// # Panics
-/// On any other shape, which is a bug in the caller and never bad user input.
+/// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
 pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     if flex::is_for(&qkv) {
@@ -138,7 +138,7 @@ pub fn weights_memory(operations: Operations, shape: AttentionShape, has_dropout
 
 /// The reference for [`self_attention`]: computes all weights, and burn differentiates it.
 #[cfg(test)]
-fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+pub(crate) fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     self_attention_by(explicit_causal_attention, qkv, attention)
 }
 
@@ -156,7 +156,7 @@ fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention
     weights.matmul(v) // [B, H, T, D]
 }
 
-/// [`self_attention`] around a causal attention.
+/// [`self_attention`] with the given causal attention.
 fn self_attention_by(
     causal_attention: fn(Tensor<4>, Tensor<4>, Tensor<4>, CausalAttention) -> Tensor<4>,
     qkv: Tensor<3>,
@@ -195,7 +195,7 @@ fn self_attention_by(
 /// `x: [B, H, T, D]`, `cos, sin: [1, 1, T, R / 2]` -> `[B, H, T, D]`
 ///
 /// # Panics
-/// If T is not what the angles were made for, or D is less than R.
+/// If the angles are not for T positions, or D is less than R.
 #[must_use]
 pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     let [.., t, half] = cos.dims();
@@ -262,7 +262,7 @@ pub fn attention_weights(
     scale: f64,
     softcap: Option<f64>,
 ) -> Tensor<4> {
-    let scores = (q * scale).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer numbers than scores
+    let scores = (q * scale).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer scalars than scores
     let scores = capped(scores, softcap);
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
@@ -280,8 +280,8 @@ fn capped(scores: Tensor<4>, cap: Option<f64>) -> Tensor<4> {
     }
 }
 
-/// The causal mask: true where a query does not see a key, because that is in its future or before its window. The
-/// positions of the queries are given; those of the keys are counted from 0.
+/// The causal mask: true where a query does not see a key, because the key is in its future or before its window. The
+/// queries are at the given positions, the keys count from 0.
 ///
 /// It is computed on the device from short vectors; the whole mask would be slow to send to a GPU.
 ///
@@ -335,7 +335,7 @@ mod tests {
     use crate::testing::constant;
 
     #[test]
-    fn the_last_queries_see_their_past_and_themselves() {
+    fn queries_see_their_past_and_themselves() {
         let (o, x) = (false, true);
         for (window, want) in [
             (None, [o, o, o, x, o, o, o, o]),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
+    fn fully_masked_rows_are_zero() {
         let blocked = [[[[true, true, true], [true, false, false]]]];
         let blocked = Tensor::<4, Bool>::from_data(blocked, &Device::flex().autodiff());
         let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked), 0.5, None);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_share_keys_in_consecutive_groups() {
+    fn repeat_kv_groups_consecutive_heads() {
         let k = constant::<4>([1, 2, 3, 4], 1);
         let repeated = repeat_kv(k.clone(), 4);
         for head in 0..4 {

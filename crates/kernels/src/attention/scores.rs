@@ -20,7 +20,7 @@ impl Scores<'_> {
         &mut self.rows[panel * self.step + row]
     }
 
-    /// Fills the numbers of a row that are not `visible`, in the panels that contain visible ones.
+    /// Fills the scalars of a row that are not `visible`, in panels that hold visible ones.
     #[inline(always)]
     fn fill_beside(&mut self, row: usize, visible: &Range<usize>, value: f32) {
         let (before, end) = (visible.start % WIDTH, visible.end % WIDTH);
@@ -32,8 +32,8 @@ impl Scores<'_> {
         }
     }
 
-    /// Writes zeros before the `visible` part of a row, and after it to the end of the last panel with a visible
-    /// number.
+    /// Writes zeros before the `visible` part of a row, and after it to the end of the last panel that holds a visible
+    /// scalar.
     #[inline(always)]
     fn clear_beside(&mut self, row: usize, visible: &Range<usize>) {
         self.fill_beside(row, visible, 0.0);
@@ -52,7 +52,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Scales the first numbers of a row.
+    /// Multiplies the first scalars of a row by `factors`.
     #[inline(always)]
     pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
         for (panel, factors) in factors.chunks(WIDTH).enumerate() {
@@ -77,9 +77,9 @@ fn capped<S: Simd>(score: f32, cap: f32) -> f32 {
     cap * tanh::<S>(score / cap)
 }
 
-/// Replaces the `visible` part of a row of scores by weights, the softmax of the scores times `scale`, capped if there is
-/// a cap, and everything before and after it, in all panels, by zeros. Sums in L lanes, and returns the logarithm of the
-/// sum of exponentials.
+/// Replaces the `visible` part of a row of scores by the softmax of the scores times `scale`, capped if there is a cap,
+/// and the rest of the row, in all panels, by zeros. Sums in L lanes, and returns the logarithm of the sum of
+/// exponentials.
 #[inline(always)]
 pub(super) fn softmax<S: Simd, const L: usize>(
     scores: &mut Scores<'_>,
@@ -136,7 +136,7 @@ pub(super) struct Query<'a> {
     pub(super) lse: f32,
     /// The dot product of the output and its gradient.
     pub(super) delta: f32,
-    /// The factors by which dropout multiplied the weights.
+    /// The factors of dropout.
     pub(super) mask: Option<&'a [f32]>,
 }
 
@@ -180,7 +180,7 @@ pub(super) fn softmax_backward<S: Simd, const CAPPED: bool>(
     gradient.clear_beside(row, &visible);
 }
 
-/// What the softmax takes of a score, and the derivative of this.
+/// The scaled and capped score, and its derivative.
 #[inline(always)]
 fn scaled_and_slope<S: Simd, const CAPPED: bool>(score: f32, scale: f32, cap: f32) -> (f32, f32) {
     if !CAPPED {

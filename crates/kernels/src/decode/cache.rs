@@ -146,12 +146,12 @@ impl Cache {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp, reason = "numbers are copied here, not computed")]
+#[allow(clippy::float_cmp, reason = "values are copied, not computed")]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_has_what_the_first_has_and_forgetting_touches_no_other() {
+    fn cache_copies_and_truncates_single_samples() {
         let mut cache = Cache::new([2, 3], 40, [2, 50]);
         let shape = cache.shape();
         let key = |position: usize, layer: usize| vec![(position + 100 * layer) as f32; 50];

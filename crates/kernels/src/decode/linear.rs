@@ -11,12 +11,13 @@ use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
 use crate::activation::Activation;
 use crate::gemm::{
-    Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, Integers, MatrixMut, Mixed, Mode, PackedRef, Plain,
-    Quantized, Row, Store, WIDTH, Weight, multiply_all, n_panels, quantize, scales,
+    Arithmetic, Bf16x2, Epilogue, Int8x4, Integers, MatrixMut, Mixed, PackedRef, Quantized, Row, RowMajor,
+    SplittableEpilogue, Store, StoreMode, WIDTH, Weight, multiply_all, n_panels, quantize, scales,
 };
+use crate::mlp::epilogue::ActivationEpilogue;
 use crate::simd;
 
-/// The storage format of weights, and what rows are rounded to before they are multiplied with them.
+/// The storage format of weights, and the rounding of the rows that they are multiplied with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// As trained, 4 bytes per weight.
@@ -26,8 +27,7 @@ pub enum Precision {
     Bf16,
     /// Integers from -127 to 127 in blocks of 32 with one scale each, 1.125 bytes per weight.
     Int8,
-    /// As [`Precision::Int8`], and the rows that are multiplied with them (the activations) are rounded to such blocks
-    /// too, once per product.
+    /// [`Precision::Int8`], with activations rounded to such blocks too, once per product.
     W8A8,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Precision {
 }
 
 thread_local! {
-    /// Memory for rounded rows, so that reading on allocates nothing.
+    /// Memory for rounded rows, so that decoding allocates nothing.
     static QUANTIZED: Cell<Vec<Quantized>> = const { Cell::new(Vec::new()) };
 }
 
@@ -110,7 +110,7 @@ impl PackedLinear {
         }
     }
 
-    /// The size of the packed weights in bytes, all of which every product reads.
+    /// The size of the packed weights in bytes. Every product reads all of them.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.weights {
@@ -126,7 +126,7 @@ impl PackedLinear {
         self.shape
     }
 
-    /// All weights as rounded by the storage format, `[inputs, outputs]`, computed on all cores.
+    /// All weights as the storage format rounds them, `[inputs, outputs]`, computed on all cores.
     #[must_use]
     pub fn widened(&self) -> Vec<f32> {
         let [inputs, outputs] = self.shape;
@@ -136,7 +136,7 @@ impl PackedLinear {
         out
     }
 
-    /// Some of them, in rows. The ranges begin with multiples of [`WIDTH`].
+    /// A part of the rounded weights, in rows. The ranges begin with multiples of [`WIDTH`].
     pub(crate) fn widen(&self, inputs: Range<usize>, outputs: Range<usize>, out: &mut [f32]) {
         assert!(inputs.end <= self.shape[0] && outputs.end <= self.shape[1], "{inputs:?}, {outputs:?}");
         let n_blocks = n_panels(self.shape[0]);
@@ -147,7 +147,7 @@ impl PackedLinear {
         }
     }
 
-    /// The weight from input `input` to output `output`, as rounded by the storage format.
+    /// The weight from `input` to `output`, as the storage format rounds it.
     ///
     /// # Panics
     /// If an index is out of range.
@@ -168,19 +168,19 @@ impl PackedLinear {
     /// If the sizes do not match; so do [`Self::add`], [`Self::pack_into`] and [`Self::activate`].
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(Mode::Put, x.view(), out.whole_panels(x.n_rows()));
+        self.multiply_to(StoreMode::Overwrite, x.view(), out.whole_panels(x.n_rows()));
     }
 
     /// `out += x weights + bias`, row by row.
     pub fn add(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(Mode::Add, x.view(), out.whole_panels(x.n_rows()));
+        self.multiply_to(StoreMode::Accumulate, x.view(), out.whole_panels(x.n_rows()));
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply_to(Mode::Put, x.view(), out.resize(x.n_rows()));
+        self.multiply_to(StoreMode::Overwrite, x.view(), out.resize(x.n_rows()));
     }
 
     /// `out = activation(x weights + bias)`, packed. If the activation is gated, `gate` holds a value for each output
@@ -190,7 +190,10 @@ impl PackedLinear {
         let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
         // SAFETY: the block is empty.
         let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
-        self.multiply(x.view(), Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
+        self.multiply(
+            x.view(),
+            LinearEpilogue::Activate(ActivationEpilogue { activation, bias: &self.bias, active, derivatives }),
+        );
     }
 
     /// The bias, which is empty if there is none, and padded to whole panels.
@@ -199,18 +202,18 @@ impl PackedLinear {
     }
 
     /// Stores `x weights + bias` to `out`, which has whole panels.
-    pub(super) fn multiply_to(&self, mode: Mode, x: PackedRef<'_>, out: MatrixMut<'_>) {
-        self.multiply(x, Output::Store(Store { mode, out, bias: &self.bias }));
+    pub(super) fn multiply_to(&self, mode: StoreMode, x: PackedRef<'_>, out: MatrixMut<'_>) {
+        self.multiply(x, LinearEpilogue::Store(Store { mode, out, bias: &self.bias }));
     }
 
-    fn multiply(&self, x: PackedRef<'_>, output: Output<'_>) {
+    fn multiply(&self, x: PackedRef<'_>, output: LinearEpilogue<'_>) {
         let [inputs, outputs] = [self.shape[0], n_panels(self.shape[1]) * WIDTH];
         assert_eq!(x.n_columns(), inputs, "inputs");
         let n_blocks = n_panels(inputs);
         match &self.weights {
             Weights::F32(rows) => {
                 let right = PackedRef::within(rows, [inputs, outputs], n_blocks * f32::ROWS);
-                multiply_all(Plain(x), right, output);
+                multiply_all(RowMajor(x), right, output);
             }
             Weights::Bf16(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Bf16x2::ROWS, outputs]);
@@ -233,21 +236,21 @@ impl PackedLinear {
 
 fn pack<W: Weight>([inputs, outputs]: [usize; 2], at: impl Fn(usize, usize) -> f32 + Sync) -> Pages<W> {
     let n_blocks = n_panels(inputs);
-    let number = |input: usize, output: usize| match input < inputs && output < outputs {
+    let scalar = |input: usize, output: usize| match input < inputs && output < outputs {
         true => at(input, output),
         false => 0.0,
     };
     let mut rows = Pages::zeros(n_panels(outputs) * n_blocks * W::ROWS);
     rows.par_chunks_exact_mut(W::ROWS).enumerate().for_each(|(i, block)| {
         let (input, output) = (i % n_blocks * WIDTH, i / n_blocks * WIDTH);
-        let numbers: [Row; WIDTH] =
-            std::array::from_fn(|row| std::array::from_fn(|column| number(input + row, output + column)));
-        W::pack(&numbers, block);
+        let scalars: [Row; WIDTH] =
+            std::array::from_fn(|row| std::array::from_fn(|column| scalar(input + row, output + column)));
+        W::pack(&scalars, block);
     });
     rows
 }
 
-/// Widens some numbers.
+/// Widens a part of the weights.
 struct Widen<'a, W> {
     rows: &'a [Row<W>],
     /// The number of blocks in a panel.
@@ -268,14 +271,14 @@ impl<W: Weight> WithSimd for Widen<'_, W> {
             let blocks = rows[first / WIDTH * n_blocks * W::ROWS..].chunks_exact(W::ROWS).skip(inputs.start / WIDTH);
             for (block, out) in blocks.zip(out.chunks_mut(WIDTH * outputs.len())) {
                 for (row, out) in out.chunks_exact_mut(outputs.len()).enumerate() {
-                    let mut numbers = [0.0; WIDTH];
-                    for (i, numbers) in S::as_mut_simd_f32s(&mut numbers).0.iter_mut().enumerate() {
+                    let mut scalars = [0.0; WIDTH];
+                    for (i, scalars) in S::as_mut_simd_f32s(&mut scalars).0.iter_mut().enumerate() {
                         let column = i * S::F32_LANES;
-                        let [number] = W::widen::<S, 1>(simd, &block[row / W::NUMBERS], column, row % W::NUMBERS);
+                        let [scalar] = W::widen::<S, 1>(simd, &block[row / W::SCALARS], column, row % W::SCALARS);
                         let [scale] = scales::<S, W, 1>(simd, block, column);
-                        *numbers = simd.mul_f32s(number, scale);
+                        *scalars = simd.mul_f32s(scalar, scale);
                     }
-                    out[columns.clone()].copy_from_slice(&numbers[..columns.len()]);
+                    out[columns.clone()].copy_from_slice(&scalars[..columns.len()]);
                 }
             }
         }
@@ -287,13 +290,13 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
     W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
 }
 
-/// A single epilogue type for all kinds of output, so that the product of each precision is compiled only once.
-enum Output<'a> {
+/// One epilogue type for all kinds of output, so that the product of each precision is compiled only once.
+enum LinearEpilogue<'a> {
     Store(Store<'a>),
-    Activate(Activate<'a, f32>),
+    Activate(ActivationEpilogue<'a, f32>),
 }
 
-impl Epilogue<f32> for Output<'_> {
+impl Epilogue<f32> for LinearEpilogue<'_> {
     const WHOLE_PANELS: bool = true;
     const READS_ONCE: bool = true;
 
@@ -314,12 +317,12 @@ impl Epilogue<f32> for Output<'_> {
     }
 }
 
-impl Divisible<f32> for Output<'_> {
+impl SplittableEpilogue<f32> for LinearEpilogue<'_> {
     unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
         // SAFETY: the caller upholds the contract of `block`.
         unsafe {
             match self {
-                Self::Store(store) => Self::Store(Divisible::<f32>::block(store, rows, columns)),
+                Self::Store(store) => Self::Store(SplittableEpilogue::<f32>::block(store, rows, columns)),
                 Self::Activate(activate) => Self::Activate(activate.block(rows, columns)),
             }
         }
@@ -327,7 +330,7 @@ impl Divisible<f32> for Output<'_> {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp, reason = "the same operations on the same numbers")]
+#[allow(clippy::float_cmp, reason = "the same operations on the same scalars")]
 mod tests {
     use super::*;
     use crate::testing;
@@ -353,23 +356,23 @@ mod tests {
     const SHAPE: [usize; 2] = [40, 70];
 
     fn linear(precision: Precision, bias: Option<Vec<f32>>) -> PackedLinear {
-        let numbers = noise(40 * 70, 1);
-        PackedLinear::pack(precision, SHAPE, |input, output| numbers[input * 70 + output], bias)
+        let scalars = noise(40 * 70, 1);
+        PackedLinear::pack(precision, SHAPE, |input, output| scalars[input * 70 + output], bias)
     }
 
     #[test]
-    fn numbers_are_found_where_they_were_packed_and_the_rest_is_zero() {
+    fn packed_weights_keep_places_and_zero_padding() {
         let linear = linear(Precision::F32, None);
-        let numbers = noise(40 * 70, 1);
-        assert_eq!([linear.value(39, 69), linear.value(0, 32)], [numbers[40 * 70 - 1], numbers[32]]);
-        assert_eq!(linear.widened(), numbers);
+        let scalars = noise(40 * 70, 1);
+        assert_eq!([linear.value(39, 69), linear.value(0, 32)], [scalars[40 * 70 - 1], scalars[32]]);
+        assert_eq!(linear.widened(), scalars);
         assert_eq!(linear.bytes(), 2 * 3 * 32 * 32 * 4);
         let Weights::F32(rows) = &linear.weights else { panic!("f32") };
         assert_eq!(rows[40], [0.0; WIDTH], "below the last row");
-        assert_eq!(rows[4 * 32][6..], [0.0; WIDTH - 6], "behind the last column");
+        assert_eq!(rows[4 * 32][6..], [0.0; WIDTH - 6], "after the last column");
     }
 
-    /// Rows rounded to 255 values in each block of 32 numbers.
+    /// Rows rounded to 255 values in each block of 32 scalars.
     fn rounded(x: &[f32], n_columns: usize) -> Vec<f32> {
         let block = |block: &[f32]| {
             let scale = block.iter().fold(0.0, |m: f32, x| m.max(x.abs())) / 127.0;
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_multiplied_and_activated_after_the_bias() {
+    fn packed_linear_multiplies_and_activates_after_bias() {
         let [k, n] = SHAPE;
         for (precision, n_rows) in Precision::ALL.into_iter().flat_map(|x| [1, 3, 30].map(|n| (x, n))) {
             let linear = linear(precision, Some(noise(n, 2)));
@@ -388,8 +391,8 @@ mod tests {
             let multiplied = if precision == Precision::W8A8 { rounded(&x, k) } else { x.clone() };
             let mut out = Rows::new(n_rows, n);
             linear.store(&packed, &mut out);
-            let numbers = |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
-            let stored = numbers(&out);
+            let scalars = |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
+            let stored = scalars(&out);
             for (i, got) in stored.iter().enumerate() {
                 let (row, column) = (i / n, i % n);
                 let product = |input| f64::from(multiplied[row * k + input]) * f64::from(linear.value(input, column));
@@ -397,7 +400,7 @@ mod tests {
                 assert!((f64::from(*got) - want).abs() < 1e-5, "{precision}: {got}, not {want}");
             }
             linear.add(&packed, &mut out);
-            assert!(stored.iter().map(|x| x + x).eq(numbers(&out)), "{precision}");
+            assert!(stored.iter().map(|x| x + x).eq(scalars(&out)), "{precision}");
             let (mut gate, mut out) = (PackedRows::new(n_rows, n), PackedRows::new(n_rows, n));
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");
@@ -414,7 +417,7 @@ mod tests {
                     gate = packed_rows(&gates, n);
                 }
                 apart.activate(&plain, n_rows, kind, &mut gate);
-                assert_eq!(unpacked(&apart), unpacked(&out), "{precision}: the same bytes in two steps");
+                assert_eq!(unpacked(&apart), unpacked(&out), "{precision}: two steps change bytes");
                 for (i, got) in unpacked(&out).into_iter().enumerate() {
                     let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
                     let by_tanh = |x: f32| f64::from(x * crate::elementary::phi_by_tanh::<pulp::Scalar>(x).0);

@@ -1,12 +1,13 @@
-//! The change of a packed linear layer by low-rank adapters, for some rows of its output: those of sequences that use them.
+//! Low-rank adapters of a packed linear layer, for the rows of its output whose sequences use them.
 //!
-//! Source: Hu et al. 2021, "LoRA"; of several adapters in one batch: Chen et al. 2023, "Punica: Multi-Tenant LoRA Serving".
+//! Source: Hu et al. 2021, "LoRA"; of several adapters in one batch: Chen et al. 2023, "Punica: Multi-Tenant LoRA
+//! Serving".
 
 use std::ops::Range;
 
 use super::linear::{PackedLinear, Precision};
 use super::packed_rows::{PackedRows, Rows};
-use crate::gemm::Mode;
+use crate::gemm::StoreMode;
 
 /// An adapter of some columns of a layer's weight `[K, N]`, which becomes `weight + scale a b` there.
 #[derive(Clone, Debug)]
@@ -17,9 +18,9 @@ pub struct ColumnAdapter {
     pub a: Vec<f32>,
     /// `[R, columns]`
     pub b: Vec<f32>,
-    /// The factor of the product.
+    /// Multiplies the product.
     pub scale: f32,
-    /// The lengths that the changed columns are scaled to (`DoRA`); `None` to leave them.
+    /// The lengths to which the changed columns are scaled (`DoRA`); `None` to leave them.
     pub lengths: Option<Vec<f32>>,
 }
 
@@ -44,20 +45,20 @@ impl ColumnAdapter {
     }
 }
 
-/// The adapters of a layer side by side, in f32: `x weights + bias` becomes `(x weights + (x a) b) factors + bias`, with
-/// factors of the columns that are 1 without `DoRA`.
+/// The adapters of a layer side by side, in f32: `x weights + bias` becomes `(x weights + (x a) b) factors + bias`.
+/// Without `DoRA` the factors of the columns are 1.
 #[derive(Debug)]
 pub struct LowRank {
     /// `[K, R]`, with the ranks of all of them together.
     a: PackedLinear,
     /// `[R, N]`, times scale and factors; zero where an adapter does not change a column.
     b: PackedLinear,
-    /// With `DoRA`, the factors, and the part of the bias that they take away.
+    /// With `DoRA`, the factors, and what they take from the bias.
     factors: Option<[Vec<f32>; 2]>,
 }
 
 impl LowRank {
-    /// The adapters of `layer`, each of other columns.
+    /// The adapters of `layer`, each for different columns.
     ///
     /// # Panics
     /// If a size does not match the layer.
@@ -106,8 +107,8 @@ impl LowRank {
         self.a.shape()[1]
     }
 
-    /// Changes some rows of `out`, which are the layer's output for the same rows of `x`. A row's result does not depend
-    /// on the others. `inner` is memory for `x a`.
+    /// Changes some rows of `out`, the layer's output for the same rows of `x`. Rows do not depend on each other.
+    /// `inner` is memory for `x a`.
     ///
     /// # Panics
     /// If the sizes do not match, or `inner` is too small.
@@ -120,9 +121,9 @@ impl LowRank {
             }
         }
         let n_rows = rows.len();
-        self.a.multiply_to(Mode::Put, x.view().rows(rows.clone()), inner.reshape([n_rows, self.rank()]));
+        self.a.multiply_to(StoreMode::Overwrite, x.view().rows(rows.clone()), inner.reshape([n_rows, self.rank()]));
         let mut out = out.whole_panels(rows.end);
-        self.b.multiply_to(Mode::Add, inner.view(), out.rows(rows.start, n_rows));
+        self.b.multiply_to(StoreMode::Accumulate, inner.view(), out.rows(rows.start, n_rows));
     }
 }
 
@@ -149,7 +150,7 @@ mod tests {
         vec![adapter(3..20, 2), adapter(33..70, 5)]
     }
 
-    /// The rows as the layer with merged weights has them, in double precision.
+    /// The output of the layer with merged weights, in double precision.
     fn reference(x: &[f32], adapters: &[ColumnAdapter]) -> Vec<f64> {
         let [k, n] = SHAPE;
         let mut weights: Vec<f64> = layer().widened().into_iter().map(f64::from).collect();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_adapters_are_those_of_merged_weights_whatever_is_beside_them() {
+    fn adapted_rows_equal_merged_weights_in_any_batch() {
         let (layer, n_rows) = (layer(), 30);
         let x = noise(n_rows * 40, 6);
         let mut plain = Rows::new(n_rows, 40);

@@ -1,9 +1,9 @@
-//! Decoding on a CPU without tensors: weights are packed once, memory is allocated once, and a new token costs little
-//! more than reading the weights. Matrix products use the same kernels as training; bf16 and int8 weights are widened
-//! in registers, while activations stay f32, unless they are rounded to int8 too.
+//! Decoding on a CPU without tensors. Weights are packed once, memory is allocated once, and a new token costs little
+//! more than reading the weights. Products use the same kernels as training; weights in bf16 and int8 are widened in
+//! registers, while activations stay f32 unless they are rounded to int8 too.
 //!
-//! Each element is a single sum in a fixed order, so it is the same, byte for byte, for any number of threads and rows:
-//! a sample gets the same text alone and in a batch.
+//! Each element is one sum in a fixed order, so its bytes do not depend on the number of threads or rows: a sample gets
+//! the same completion alone and in a batch.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 

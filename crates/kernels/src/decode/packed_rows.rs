@@ -103,25 +103,25 @@ impl PackedRows {
         (0..n_rows).for_each(|row| out.put_across(row, 0, rows.row(row)));
     }
 
-    /// Packs the activation of the first `n_rows` rows of `x`, with the bytes that [`super::PackedLinear::activate`] has. If
-    /// it is gated, `gate` holds a value for each of them and is overwritten.
+    /// Packs the activation of the first `n_rows` rows of `x`, with the same bytes as
+    /// [`super::PackedLinear::activate`]. If it is gated, `gate` holds a gate for each scalar and is overwritten.
     ///
     /// # Panics
     /// If the sizes do not match.
     pub fn activate(&mut self, x: &Rows, n_rows: usize, activation: Activation, gate: &mut Self) {
         assert_eq!(x.n_columns, self.n_columns, "columns");
         self.resize(n_rows);
-        let panel_rows = n_rows.max(1); // as a chunk must have some
+        let panel_rows = n_rows.max(1); // chunks must not be empty
         let n = n_rows * n_panels(self.n_columns);
         let panels = self.rows[..n].par_chunks_mut(panel_rows).enumerate();
         if activation.is_gated() {
-            assert!(gate.n_rows == n_rows && gate.n_columns == self.n_columns, "a gate for each number");
+            assert!(gate.n_rows == n_rows && gate.n_columns == self.n_columns, "the gate has the shape of `x`");
             let gates = gate.rows[..n].par_chunks_mut(panel_rows);
             panels
                 .zip(gates)
-                .for_each(|((panel, out), gate)| simd::dispatch(Activate { activation, x, panel, gate, out }));
+                .for_each(|((panel, out), gate)| simd::dispatch(ActivatePanel { activation, x, panel, gate, out }));
         } else {
-            panels.for_each(|(panel, out)| simd::dispatch(Activate { activation, x, panel, gate: &mut [], out }));
+            panels.for_each(|(panel, out)| simd::dispatch(ActivatePanel { activation, x, panel, gate: &mut [], out }));
         }
     }
 
@@ -174,7 +174,7 @@ impl PackedRows {
 }
 
 /// Activates the columns of a panel.
-struct Activate<'a> {
+struct ActivatePanel<'a> {
     activation: Activation,
     x: &'a Rows,
     panel: usize,
@@ -182,7 +182,7 @@ struct Activate<'a> {
     out: &'a mut [Row],
 }
 
-impl WithSimd for Activate<'_> {
+impl WithSimd for ActivatePanel<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -210,7 +210,7 @@ pub struct RowNorm {
 }
 
 impl RowNorm {
-    /// A norm over rows as long as `weight`. If it is `centred`, it subtracts the mean, as layer norm does.
+    /// A norm over rows of `weight.len()` scalars. If it is `centred`, it subtracts the mean, as layer norm does.
     ///
     /// # Panics
     /// If `bias` and `weight` differ in length.
@@ -226,9 +226,9 @@ impl RowNorm {
     /// If the sizes do not match, or `out` is too small.
     pub fn apply(&self, x: &Rows, rows: Range<usize>, out: &mut PackedRows) {
         let c = self.weight.len();
-        assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
+        assert!(x.n_columns == c && out.n_columns == c, "rows have {c} scalars");
         let out = out.resize(rows.len());
-        simd::dispatch(Normalise { norm: self, x, rows, out });
+        simd::dispatch(NormalizeRows { norm: self, x, rows, out });
     }
 
     /// Adds the normalized first `n_rows` rows of `x` to those of `out`.
@@ -237,8 +237,8 @@ impl RowNorm {
     /// If the sizes do not match.
     pub fn add(&self, x: &Rows, n_rows: usize, out: &mut Rows) {
         let c = self.weight.len();
-        assert!(x.n_columns == c && out.n_columns == c, "rows of {c} numbers");
-        simd::dispatch(AddNormalised { norm: self, x, n_rows, out });
+        assert!(x.n_columns == c && out.n_columns == c, "rows have {c} scalars");
+        simd::dispatch(AddNormalizedRows { norm: self, x, n_rows, out });
     }
 }
 
@@ -251,7 +251,7 @@ pub struct ColumnNorm {
 }
 
 impl ColumnNorm {
-    /// A norm over as many columns as `weight` has numbers, from `first` on.
+    /// A norm over `weight.len()` columns from `first` on.
     #[must_use]
     pub fn new(first: usize, weight: Vec<f32>, epsilon: f64) -> Self {
         let norm = Norm { centred: false, epsilon: in_f32(epsilon) };
@@ -263,17 +263,17 @@ impl ColumnNorm {
     /// # Panics
     /// If the rows are shorter.
     pub fn apply(&self, rows: &mut Rows, n_rows: usize) {
-        simd::dispatch(NormaliseColumns { norm: self, rows, n_rows });
+        simd::dispatch(NormalizeColumns { norm: self, rows, n_rows });
     }
 }
 
-struct NormaliseColumns<'a> {
+struct NormalizeColumns<'a> {
     norm: &'a ColumnNorm,
     rows: &'a mut Rows,
     n_rows: usize,
 }
 
-impl WithSimd for NormaliseColumns<'_> {
+impl WithSimd for NormalizeColumns<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -287,14 +287,14 @@ impl WithSimd for NormaliseColumns<'_> {
     }
 }
 
-struct AddNormalised<'a> {
+struct AddNormalizedRows<'a> {
     norm: &'a RowNorm,
     x: &'a Rows,
     n_rows: usize,
     out: &'a mut Rows,
 }
 
-impl WithSimd for AddNormalised<'_> {
+impl WithSimd for AddNormalizedRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -313,14 +313,14 @@ impl WithSimd for AddNormalised<'_> {
     }
 }
 
-struct Normalise<'a> {
+struct NormalizeRows<'a> {
     norm: &'a RowNorm,
     x: &'a Rows,
     rows: Range<usize>,
     out: MatrixMut<'a>,
 }
 
-impl WithSimd for Normalise<'_> {
+impl WithSimd for NormalizeRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_far_from_zero_are_normed_like_others() {
+    fn row_norm_centres_rows_far_from_zero() {
         for columns in [1, 3, 12, 33] {
             for x in [2.3, 17.1, 1000.3] {
                 let mut out = PackedRows::new(1, columns);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn some_columns_are_normed_in_place() {
+    fn column_norm_keeps_other_columns_and_rows() {
         let x: Vec<f32> = (0..70).map(|i| ((i * 7) % 11) as f32 - 4.0).collect();
         let mut rows = rows(&[x.clone(), x.iter().rev().copied().collect(), vec![1.0; 70]]);
         ColumnNorm::new(10, vec![2.0; 40], 1e-5).apply(&mut rows, 2);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_normed_over_its_own_numbers() {
+    fn row_norm_equals_reference() {
         for (columns, centred) in [(5, true), (32, true), (40, true), (40, false), (100, true)] {
             let x = |row: usize| -> Vec<f32> { (0..columns).map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0).collect() };
             let weight: Vec<f32> = (0..columns).map(|i| 1.0 + i as f32 / 10.0).collect();
@@ -407,7 +407,7 @@ mod tests {
                     let want = want * f64::from(weight[i]) + 0.5;
                     assert!((f64::from(got[i]) - want).abs() < 1e-5, "{} {want}", got[i]);
                 }
-                assert!(got[columns..].iter().all(|x| *x == 0.0), "zeros behind");
+                assert!(got[columns..].iter().all(|x| *x == 0.0), "the padding is zero");
             }
         }
     }

@@ -23,7 +23,7 @@ impl<W: Word> Pages<W> {
     /// # Panics
     /// If the system has no memory left.
     pub(crate) fn zeros(n_rows: usize) -> Self {
-        let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("no machine has so much memory");
+        let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("the size fits an address space");
         // The system refuses an empty mapping.
         let map =
             MmapMut::map_anon(n_bytes.max(1)).unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_zero_until_they_are_written() {
+    fn new_pages_are_zero() {
         for n_rows in [0, 1, 1000] {
             let mut pages = Pages::<f32>::zeros(n_rows);
             assert_eq!(pages.len(), n_rows);

@@ -1,8 +1,8 @@
-//! AMX: products of pairs of bfloat16 by the matrix unit of a Xeon, which adds the product of 16 rows of 32 numbers and 32
-//! rows of 16 numbers to 16 by 16 sums in one instruction. It treats subnormal numbers (below 2^-126) as zero.
+//! AMX: products of pairs of bfloat16 by the matrix unit of a Xeon. One instruction adds the product of 16 rows of 32
+//! scalars and 32 rows of 16 scalars to 16 by 16 sums. It treats subnormal numbers (below 2^-126) as zero.
 //!
-//! A tile register holds 16 rows of 64 bytes. Panels need no other layout: half a row of a panel is a row of a tile, in a
-//! left matrix 16 pairs of columns, in a right one 16 columns of pairs of rows.
+//! A tile register holds 16 rows of 64 bytes. Panels need no other layout: half a row of a panel is a row of a tile, in
+//! a left matrix 16 pairs of columns, in a right one 16 columns of pairs of rows.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 
@@ -17,27 +17,26 @@ use crate::SimdLevel;
 
 /// The matrix unit. Having one proves that the CPU and the system let this process use it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MatrixUnit(());
+pub(super) struct MatrixUnit(());
 
-/// The number of rows that are multiplied with a panel at a time: two tiles of them, with two of columns.
+/// The rows multiplied with a panel at a time: two tiles of rows by two of columns.
 pub(super) const ROWS: usize = 2 * TILE;
 
 /// The rows of a tile, and the words in each.
 pub(super) const TILE: usize = 16;
 
 impl MatrixUnit {
-    /// The matrix unit, at the level that uses it.
-    pub(crate) fn current() -> Option<Self> {
-        matches!(SimdLevel::current(), Ok(SimdLevel::Amx)).then_some(Self(()))
+    /// The matrix unit if it multiplies these elements and the SIMD level uses it.
+    pub(super) fn of<E: Word>() -> Option<Self> {
+        (E::SCALARS == 2 && matches!(SimdLevel::current(), Ok(SimdLevel::Amx))).then_some(Self(()))
     }
 
-    /// Multiplies in this thread, and passes each sum to the epilogue once. The left matrix has `n_rows` rows and those that
-    /// [`Left::by_rows`](super::Left::by_rows) adds. The epilogue must not multiply here itself, which would release the
-    /// tiles.
+    /// Multiplies in this thread, and passes each sum to the epilogue once. `left` has `n_rows` rows and the padding of
+    /// [`LeftMatrix::by_rows`](super::micro_kernel::LeftMatrix::by_rows). The epilogue must not multiply by AMX itself,
+    /// which would release the tiles.
     ///
     /// # Panics
-    /// If the left matrix has fewer rows than whole tiles need, or its depth is not the right one's, rounded up to whole
-    /// tiles.
+    /// If the left matrix does not have the rows and the depth of whole tiles.
     #[inline(always)]
     pub(super) fn multiply<A: Arithmetic, W: Word, F: Epilogue<A::Element>>(
         self,
@@ -82,11 +81,11 @@ impl MatrixUnit {
     }
 }
 
-/// The configuration of a thread's tiles, which are released at the end: the system would otherwise save 8 KiB whenever it
-/// interrupts the thread.
+/// The configuration of a thread's tiles, which are released at the end: the system would otherwise save 8 KiB whenever
+/// it interrupts the thread.
 struct Configured(());
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -121,8 +120,8 @@ impl Drop for Configured {
 /// The products of [`ROWS`] rows with a panel.
 ///
 /// # Safety
-/// The tiles are configured. The left matrix has this many rows from `row` on, and as many columns as the panel has rows, a
-/// multiple of [`TILE`].
+/// The tiles are configured. The left matrix has this many rows from `row` on, and as many columns as the panel has
+/// rows, a multiple of [`TILE`].
 #[inline(always)]
 unsafe fn tiles<E: Word, W: Word>(left: PackedRef<'_, E>, row: usize, right: &[Row<W>], sums: &mut [Row]) {
     assert_eq!(sums.len(), ROWS);
@@ -176,9 +175,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unit_is_used_where_it_is_required() {
+    fn required_matrix_unit_is_used() {
         let is_required = std::env::var_os("TINDERBOX_REQUIRE_AMX").is_some();
         let is_best = std::env::var_os("TINDERBOX_SIMD").is_none();
-        assert!(!(is_required && is_best) || MatrixUnit::current().is_some(), "this process cannot use AMX");
+        assert!(
+            !(is_required && is_best) || MatrixUnit::of::<crate::gemm::Bf16x2>().is_some(),
+            "this process cannot use AMX"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Elements that can be multiplied, and the arithmetic on them with the instructions of a SIMD level.
+//! Elements that can be multiplied, and their arithmetic with the instructions of a SIMD level.
 
 use pulp::Simd;
 
@@ -10,57 +10,53 @@ use super::weight::Weight;
 
 /// Elements that both factors of a product may have.
 pub(crate) trait Element: Word {
-    /// Whether elements are single numbers, so that a packed left matrix is also a right one.
-    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
+    /// Whether an element is one scalar, so that a packed left matrix is also a right one.
+    const LEFT_IS_RIGHT: bool = Self::SCALARS == 1;
 
     /// The number of columns transposed at a time: as many elements as a square is wide, or twice as many.
     const STRIP: usize;
 
-    /// The element of the first of these numbers, padded with zeros.
-    fn first(numbers: &[f32]) -> Self;
+    /// The element of the first of these scalars, padded with zeros.
+    fn first(scalars: &[f32]) -> Self;
 
-    /// Runs an operation with the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    /// Runs an operation with the CPU's fastest instructions for these elements, at a SIMD level or above.
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
 
-    /// A packed left matrix, `n_columns` numbers wide, repacked as a right one; `None` if it is one already.
+    /// A packed left matrix, `n_columns` scalars wide, repacked as a right one; `None` if it is one already.
     fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
 
     /// Adds a row of a right matrix to the sums of the columns.
     fn add_to(row: &Row<Self>, sums: &mut Row);
 }
 
-/// Multiplies elements with sums in registers of f32, and makes elements of numbers.
+/// Multiplies elements, with sums in registers of f32, and packs scalars into elements.
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     type Simd: Simd;
     /// A register of elements.
-    type Factors: Copy;
-
-    /// Whether a CPU with these instructions may have a matrix unit for the elements.
-    #[cfg(target_arch = "x86_64")]
-    const MAY_HAVE_MATRIX_UNIT: bool = false;
+    type Register: Copy;
 
     fn simd(self) -> Self::Simd;
 
     /// Broadcasts an element to a register.
-    fn spread(self, element: Self::Element) -> Self::Factors;
+    fn spread(self, element: Self::Element) -> Self::Register;
 
     /// Loads V registers from a row, from element `column` on.
-    fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
+    fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Register; V];
 
     /// `left right + sum`
-    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>) -> Sums<Self>;
+    fn multiply_add(self, left: Self::Register, right: Self::Register, sum: SumRegister<Self>) -> SumRegister<Self>;
 
-    /// Elements of consecutive numbers of a row, at most as many as a panel has: as many as [`Element::count`] says,
-    /// the last one padded with zeros.
-    fn round(self, numbers: &[f32], out: &mut Row<Self::Element>);
+    /// Packs consecutive scalars of a row, at most a panel's: [`Element::count`] elements, the last one padded with
+    /// zeros.
+    fn round(self, scalars: &[f32], out: &mut Row<Self::Element>);
 
-    /// Elements of numbers in the same column, from as many rows as an element has numbers.
+    /// Packs the scalars of each column, from as many rows as an element has scalars.
     fn stack(self, above: &Row, below: &Row) -> Row<Self::Element>;
 }
 
 /// A register of sums.
-pub(crate) type Sums<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
+pub(crate) type SumRegister<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
 /// An operation that is generic over the arithmetic.
 pub(crate) trait WithArithmetic {
@@ -73,8 +69,8 @@ pub(crate) trait WithArithmetic {
 impl Element for f32 {
     const STRIP: usize = SIDE;
 
-    fn first(numbers: &[f32]) -> Self {
-        numbers[0]
+    fn first(scalars: &[f32]) -> Self {
+        scalars[0]
     }
 
     #[inline(always)]
@@ -94,14 +90,14 @@ impl Element for f32 {
     }
 }
 
-/// Numbers of f32.
+/// Plain f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Exact<S>(pub(crate) S);
 
 impl<S: Simd> Arithmetic for Exact<S> {
     type Element = f32;
     type Simd = S;
-    type Factors = S::f32s;
+    type Register = S::f32s;
 
     #[inline(always)]
     fn simd(self) -> S {
@@ -126,8 +122,8 @@ impl<S: Simd> Arithmetic for Exact<S> {
     }
 
     #[inline(always)]
-    fn round(self, numbers: &[f32], out: &mut Row) {
-        out[..numbers.len()].copy_from_slice(numbers);
+    fn round(self, scalars: &[f32], out: &mut Row) {
+        out[..scalars.len()].copy_from_slice(scalars);
     }
 
     #[inline(always)]
@@ -145,7 +141,7 @@ pub(super) struct Widened<S>(pub(super) S);
 impl<S: Simd> Arithmetic for Widened<S> {
     type Element = Bf16x2;
     type Simd = S;
-    type Factors = [S::f32s; 2];
+    type Register = [S::f32s; 2];
 
     #[inline(always)]
     fn simd(self) -> S {
@@ -175,8 +171,8 @@ impl<S: Simd> Arithmetic for Widened<S> {
     }
 
     #[inline(always)]
-    fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
-        let (pairs, rest) = numbers.as_chunks::<2>();
+    fn round(self, scalars: &[f32], out: &mut Row<Bf16x2>) {
+        let (pairs, rest) = scalars.as_chunks::<2>();
         for (out, [first, second]) in out.iter_mut().zip(pairs) {
             *out = Bf16x2::new(*first, *second);
         }

@@ -13,11 +13,12 @@ use super::arithmetic::{Arithmetic, WithArithmetic};
 use super::element::{Bf16x2, Row, WIDTH};
 use crate::MatmulPrecision;
 
-/// The arithmetic on a CPU with the instructions. Only [`run`] creates it.
+/// Arithmetic with AVX512-BF16. Only [`run`] creates it.
 #[derive(Clone, Copy)]
 struct Avx512Bf16(V4);
 
-/// Runs the operation if this CPU multiplies bfloat16 faster than f32 ([`MatmulPrecision::is_native`]); else returns it.
+/// Runs the operation if this CPU multiplies bfloat16 faster than f32 ([`MatmulPrecision::is_native`]), or else returns
+/// it.
 #[inline(always)]
 pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation: O) -> Option<O> {
     let simd = match S::F32_LANES {
@@ -46,7 +47,7 @@ fn compiled<O: WithArithmetic<Element = Bf16x2>>(native: Avx512Bf16, operation: 
 /// The number of f32 in a register.
 const LANES: usize = 16;
 
-/// The permutation that interleaves sixteen first and sixteen second numbers to pairs.
+/// The permutation that interleaves sixteen first and sixteen second scalars to pairs.
 const IN_PAIRS: [u16; 2 * LANES] = [
     0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, //
     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31,
@@ -55,9 +56,7 @@ const IN_PAIRS: [u16; 2 * LANES] = [
 impl Arithmetic for Avx512Bf16 {
     type Element = Bf16x2;
     type Simd = V4;
-    type Factors = __m512bh;
-
-    const MAY_HAVE_MATRIX_UNIT: bool = true;
+    type Register = __m512bh;
 
     #[inline(always)]
     fn simd(self) -> V4 {
@@ -92,11 +91,11 @@ impl Arithmetic for Avx512Bf16 {
     }
 
     #[inline(always)]
-    fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
-        let (whole, rest) = numbers.as_chunks::<WIDTH>();
+    fn round(self, scalars: &[f32], out: &mut Row<Bf16x2>) {
+        let (whole, rest) = scalars.as_chunks::<WIDTH>();
         let (halves, _) = out.as_chunks_mut::<LANES>();
-        for (half, numbers) in halves.iter_mut().zip(whole) {
-            *half = self.round_register(numbers);
+        for (half, scalars) in halves.iter_mut().zip(whole) {
+            *half = self.round_register(scalars);
         }
         if !rest.is_empty() {
             let mut padded = [0.0; WIDTH];
@@ -127,11 +126,11 @@ impl Arithmetic for Avx512Bf16 {
 }
 
 impl Avx512Bf16 {
-    /// Pairs of consecutive numbers.
+    /// Pairs of consecutive scalars.
     #[inline(always)]
     #[allow(clippy::unused_self, reason = "holding one proves that the CPU has the instructions")]
-    fn round_register(self, numbers: &Row) -> [Bf16x2; LANES] {
-        let (registers, _) = numbers.as_chunks::<LANES>();
+    fn round_register(self, scalars: &Row) -> [Bf16x2; LANES] {
+        let (registers, _) = scalars.as_chunks::<LANES>();
         let mut pairs = [Bf16x2::default(); LANES];
         // SAFETY: as above.
         unsafe {
@@ -149,9 +148,9 @@ mod tests {
     use super::super::arithmetic::Widened;
     use super::*;
 
-    /// Elements of the first `n` numbers: of consecutive ones, and of one half stacked on the other.
+    /// Elements of the first `n` scalars: of consecutive ones, and of one half stacked on the other.
     struct Round<'a> {
-        numbers: &'a [f32; 2 * WIDTH],
+        scalars: &'a [f32; 2 * WIDTH],
         n: usize,
         out: &'a mut [Row<Bf16x2>; 2],
     }
@@ -162,29 +161,29 @@ mod tests {
         #[inline(always)]
         fn with(self, arithmetic: impl Arithmetic<Element = Bf16x2>) {
             let [rounded, stacked] = self.out;
-            arithmetic.round(&self.numbers[..self.n], rounded);
-            let rows = self.numbers.as_chunks().0;
+            arithmetic.round(&self.scalars[..self.n], rounded);
+            let rows = self.scalars.as_chunks().0;
             *stacked = arithmetic.stack(&rows[0], &rows[1]);
         }
     }
 
     #[test]
-    fn it_rounds_as_what_stands_in_for_it_does() {
+    fn native_rounding_equals_widened() {
         let Some(simd) = V4::try_new().filter(|_| MatmulPrecision::Bf16.is_native()) else {
             let is_required = std::env::var_os("TINDERBOX_REQUIRE_AVX512_BF16").is_some();
             assert!(!is_required, "this CPU has no AVX512-BF16");
             eprintln!("skipped: this CPU has no AVX512-BF16");
             return;
         };
-        let mut numbers: Vec<f32> = (0..54_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
-        numbers.extend([0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY]);
-        numbers.extend([f32::NAN, -f32::NAN, 1.0 + 1.0 / 256.0, 1e-30]);
-        let numbers = numbers.first_chunk().expect("two rows");
+        let mut scalars: Vec<f32> = (0..54_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
+        scalars.extend([0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY]);
+        scalars.extend([f32::NAN, -f32::NAN, 1.0 + 1.0 / 256.0, 1e-30]);
+        let scalars = scalars.first_chunk().expect("the scalars fill two rows");
         for n in [64, 61] {
             let mut outs = [[[Bf16x2::default(); WIDTH]; 2]; 2];
             let [native, widened] = &mut outs;
-            assert!(run(simd, Round { numbers, n, out: native }).is_none());
-            Round { numbers, n, out: widened }.with(Widened(simd));
+            assert!(run(simd, Round { scalars, n, out: native }).is_none());
+            Round { scalars, n, out: widened }.with(Widened(simd));
             for (native, widened) in native.as_flattened().iter().zip(widened.as_flattened()) {
                 for (native, widened) in native.widened().into_iter().zip(widened.widened()) {
                     let both_nan = native.is_nan() && widened.is_nan();

@@ -1,4 +1,4 @@
-//! Pairs of bfloat16 as elements of products: with instructions for them if the CPU has them, and otherwise widened.
+//! Pairs of bfloat16 as elements of products: multiplied natively if the CPU can, otherwise widened.
 
 use pulp::{Simd, WithSimd};
 
@@ -14,8 +14,8 @@ use crate::tasks::run;
 impl Element for Bf16x2 {
     const STRIP: usize = 4 * SIDE;
 
-    fn first(numbers: &[f32]) -> Self {
-        Self::new(numbers[0], numbers.get(1).copied().unwrap_or_default())
+    fn first(scalars: &[f32]) -> Self {
+        Self::new(scalars[0], scalars.get(1).copied().unwrap_or_default())
     }
 
     #[inline(always)]
@@ -41,7 +41,7 @@ impl Element for Bf16x2 {
     }
 }
 
-/// Repacks a matrix with `n_columns` numbers per row from pairs of columns to pairs of rows; an odd last row is padded
+/// Repacks a matrix with `n_columns` scalars per row from pairs of columns to pairs of rows; an odd last row is padded
 /// with zeros.
 fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
     let n_pairs = columns.n_rows().div_ceil(2);
@@ -69,8 +69,8 @@ impl WithSimd for Regroup<'_> {
         let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
         let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
         for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
-            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("half a row");
-            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("half a row");
+            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("a row has two halves");
+            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("a row has two halves");
             let (out, _) = out.as_chunks_mut::<2>();
             for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
                 *out = above.crossed(*below);

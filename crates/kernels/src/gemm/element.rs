@@ -15,44 +15,44 @@ pub(crate) const fn n_panels(columns: usize) -> usize {
 /// A row of a panel, not necessarily aligned to a cache line.
 pub(crate) type Row<E = f32> = [E; WIDTH];
 
-/// One or more numbers that are adjacent along the depth of a product, in four bytes.
+/// One or more scalars, adjacent along the depth of a product, in four bytes.
 ///
 /// # Safety
 /// The type has four bytes without padding and the alignment of an f32, and every bit pattern is a valid value.
 /// [`Word::count`] keeps its default.
 pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
-    /// The number of numbers.
-    const NUMBERS: usize;
+    /// The number of scalars.
+    const SCALARS: usize;
 
-    /// The number of elements for `numbers`, the last of which may be partial.
-    fn count(numbers: usize) -> usize {
-        numbers.div_ceil(Self::NUMBERS)
+    /// The number of elements for `scalars`, the last of which may be partial.
+    fn count(scalars: usize) -> usize {
+        scalars.div_ceil(Self::SCALARS)
     }
 }
 
 // SAFETY: the size and alignment are those of an f32, and every bit pattern is valid.
 unsafe impl Word for f32 {
-    const NUMBERS: usize = 1;
+    const SCALARS: usize = 1;
 }
 
-/// Two numbers in bfloat16, the upper half of an f32, with the first in the lower 16 bits.
+/// Two scalars in bfloat16, the upper half of an f32, with the first in the lower 16 bits.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Bf16x2(u32);
 
 // SAFETY: a u32 has the size and alignment of an f32, and every bit pattern is valid.
 unsafe impl Word for Bf16x2 {
-    const NUMBERS: usize = 2;
+    const SCALARS: usize = 2;
 }
 
 impl Bf16x2 {
-    /// The numbers rounded to nearest.
+    /// The scalars rounded to nearest.
     #[inline(always)]
     pub(super) fn new(first: f32, second: f32) -> Self {
         Self(upper(first) >> 16 | upper(second) & 0xFFFF_0000)
     }
 
-    /// Regroups this pair and the one below it: the first number of each, and the second number of each.
+    /// Regroups this pair and the one below it: both first scalars, and both second ones.
     #[inline(always)]
     pub(super) fn crossed(self, below: Self) -> [Self; 2] {
         [Self(self.0 & 0xFFFF | below.0 << 16), Self(self.0 >> 16 | below.0 & 0xFFFF_0000)]
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_rounded_to_the_nearest_and_halves_to_even() {
+    fn bf16_rounds_to_nearest_even() {
         for (x, want) in [
             (1.0, 1.0),
             (-2.5, -2.5),

@@ -1,4 +1,5 @@
-//! Products of integers with the instructions of x86-64: one function for each instruction set, and what they share.
+//! Products of integers with the instructions of x86-64: one function per instruction set, and the code that they
+//! share.
 
 use std::arch::x86_64::{
     __m256i, __m512i, _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
@@ -12,9 +13,9 @@ use pulp::Simd;
 
 use super::arithmetic::Arithmetic;
 use super::element::WIDTH;
-use super::int8::{Product, Quantized, WORDS};
+use super::quantized::{Int8Product, Quantized, WORDS};
 
-/// What this CPU has beyond the instructions of the SIMD levels. Only [`Instructions::of_this_cpu`] creates it.
+/// The CPU's instructions beyond those of the SIMD levels. Only [`Instructions::of_this_cpu`] creates it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instructions {
     avx_vnni: bool,
@@ -26,7 +27,7 @@ impl Instructions {
         Self { avx_vnni: is_x86_feature_detected!("avxvnni"), avx512_vnni: is_x86_feature_detected!("avx512vnni") }
     }
 
-    /// These, and without each of them.
+    /// All of these, and all but one.
     #[cfg(test)]
     pub(super) fn subsets(self) -> [Self; 3] {
         [self, Self { avx_vnni: false, ..self }, Self { avx512_vnni: false, ..self }]
@@ -41,7 +42,7 @@ impl Instructions {
 #[inline(always)]
 pub(super) unsafe fn add<A: Arithmetic, const R: usize, const V: usize>(
     instructions: Instructions,
-    product: Product<'_>,
+    product: Int8Product<'_>,
     sums: &mut [f32],
 ) {
     let n = V * A::Simd::F32_LANES;
@@ -66,15 +67,15 @@ pub(super) unsafe fn add<A: Arithmetic, const R: usize, const V: usize>(
 /// AVX512-VNNI: four products at once.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline(never)]
-fn avx512_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
+fn avx512_vnni<const R: usize, const V: usize>(product: Int8Product<'_>, sums: &mut [f32]) {
     // SAFETY: the CPU has the instructions, and the caller has counted sums and columns.
     unsafe { add_by::<Avx512, true, R, V>(product, sums) }
 }
 
-/// AVX-512 without VNNI: two products at once, of numbers in 16 bits.
+/// AVX-512 without VNNI: two products at once, of scalars in 16 bits.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline(never)]
-fn avx512<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
+fn avx512<const R: usize, const V: usize>(product: Int8Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
     unsafe { add_by::<Avx512, false, R, V>(product, sums) }
 }
@@ -82,45 +83,45 @@ fn avx512<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]
 /// AVX-VNNI: four products at once.
 #[target_feature(enable = "avx2,fma,avxvnni")]
 #[inline(never)]
-fn avx_vnni<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
+fn avx_vnni<const R: usize, const V: usize>(product: Int8Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
     unsafe { add_by::<Avx2, true, R, V>(product, sums) }
 }
 
-/// AVX2: two products at once, of numbers in 16 bits.
+/// AVX2: two products at once, of scalars in 16 bits.
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
-fn avx2<const R: usize, const V: usize>(product: Product<'_>, sums: &mut [f32]) {
+fn avx2<const R: usize, const V: usize>(product: Int8Product<'_>, sums: &mut [f32]) {
     // SAFETY: as above.
     unsafe { add_by::<Avx2, false, R, V>(product, sums) }
 }
 
-/// Registers of 32 bits, and what an instruction set does with them.
+/// Registers of 32-bit integers, and their operations in an instruction set.
 trait Registers {
     const LANES: usize;
 
-    type Words: Copy;
+    type Register: Copy;
 
-    unsafe fn splat(value: i32) -> Self::Words;
+    unsafe fn splat(value: i32) -> Self::Register;
 
-    unsafe fn load(words: *const i32) -> Self::Words;
+    unsafe fn load(words: *const i32) -> Self::Register;
 
     /// The first and the third byte of each word, in 16 bits.
-    unsafe fn even_bytes(words: Self::Words) -> Self::Words;
+    unsafe fn even_bytes(words: Self::Register) -> Self::Register;
 
     /// The second and the fourth byte of each word, in 16 bits.
-    unsafe fn odd_bytes(words: Self::Words) -> Self::Words;
+    unsafe fn odd_bytes(words: Self::Register) -> Self::Register;
 
-    unsafe fn add(left: Self::Words, right: Self::Words) -> Self::Words;
+    unsafe fn add(left: Self::Register, right: Self::Register) -> Self::Register;
 
-    /// The sums of two products of numbers in 16 bits.
-    unsafe fn multiply_pairs(left: Self::Words, right: Self::Words) -> Self::Words;
+    /// The sums of two products of scalars in 16 bits.
+    unsafe fn multiply_pairs(left: Self::Register, right: Self::Register) -> Self::Register;
 
     /// Adds the sums of four products, of bytes without a sign and bytes with one; an instruction of VNNI.
-    unsafe fn add_products(sums: Self::Words, left: Self::Words, right: Self::Words) -> Self::Words;
+    unsafe fn add_products(sums: Self::Register, left: Self::Register, right: Self::Register) -> Self::Register;
 
     /// Adds the sums, scaled, to those in f32.
-    unsafe fn add_scaled(sums: Self::Words, scales: *const f32, scale: f32, out: *mut f32);
+    unsafe fn add_scaled(sums: Self::Register, scales: *const f32, scale: f32, out: *mut f32);
 }
 
 /// Implements [`Registers`] by the intrinsics of an instruction set.
@@ -132,11 +133,11 @@ macro_rules! registers {
     ) => {
         struct $name;
 
-        // SAFETY of each block: the caller has the instructions, and registers of what pointers point to.
+        // SAFETY of each block: the caller has the instructions, and pointers point to whole registers.
         impl Registers for $name {
             const LANES: usize = $lanes;
 
-            type Words = $words;
+            type Register = $words;
 
             #[inline(always)]
             unsafe fn splat(value: i32) -> $words {
@@ -221,11 +222,11 @@ registers!(
     _mm256_storeu_ps
 );
 
-/// Words to be multiplied: with VNNI the same twice; else their bytes in 16 bits, even and odd ones.
-type Factors<K> = [<K as Registers>::Words; 2];
+/// Words to be multiplied: with VNNI the same twice, otherwise their even and their odd bytes in 16 bits.
+type WordPair<K> = [<K as Registers>::Register; 2];
 
 #[inline(always)]
-unsafe fn weights<K: Registers, const VNNI: bool>(words: *const i32) -> Factors<K> {
+unsafe fn weights<K: Registers, const VNNI: bool>(words: *const i32) -> WordPair<K> {
     // SAFETY: the caller has the instructions and a register of words.
     unsafe {
         let words = K::load(words);
@@ -235,7 +236,7 @@ unsafe fn weights<K: Registers, const VNNI: bool>(words: *const i32) -> Factors<
 
 /// Word `i` of a row, for all columns.
 #[inline(always)]
-unsafe fn quad<K: Registers, const VNNI: bool>(row: &Quantized, i: usize) -> Factors<K> {
+unsafe fn quad<K: Registers, const VNNI: bool>(row: &Quantized, i: usize) -> WordPair<K> {
     // SAFETY: the caller has the instructions.
     unsafe {
         if VNNI {
@@ -248,7 +249,11 @@ unsafe fn quad<K: Registers, const VNNI: bool>(row: &Quantized, i: usize) -> Fac
 
 /// Adds the products of a row's word with weights.
 #[inline(always)]
-unsafe fn dot<K: Registers, const VNNI: bool>(sums: K::Words, weights: Factors<K>, quad: Factors<K>) -> K::Words {
+unsafe fn dot<K: Registers, const VNNI: bool>(
+    sums: K::Register,
+    weights: WordPair<K>,
+    quad: WordPair<K>,
+) -> K::Register {
     // SAFETY: the caller has the instructions.
     unsafe {
         if VNNI {
@@ -261,9 +266,9 @@ unsafe fn dot<K: Registers, const VNNI: bool>(sums: K::Words, weights: Factors<K
 
 /// The sums stay in registers for a block, and in memory from one block to the next.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "loops over numbers of registers are unrolled for certain")]
+#[allow(clippy::needless_range_loop, reason = "loops over scalars of registers are unrolled for certain")]
 unsafe fn add_by<K: Registers, const VNNI: bool, const R: usize, const V: usize>(
-    product: Product<'_>,
+    product: Int8Product<'_>,
     sums: &mut [f32],
 ) {
     for i in 0..product.blocks.len() {

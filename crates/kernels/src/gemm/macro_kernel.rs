@@ -11,49 +11,49 @@ use super::amx::MatrixUnit;
 use super::arithmetic::Arithmetic;
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::epilogue::Epilogue;
-use super::micro_kernel::Left;
+use super::micro_kernel::LeftMatrix;
 use super::packed::PackedRef;
-use super::right::Right;
+use super::right::RightMatrix;
 use super::scratch::Scratch;
 use crate::SimdLevel;
 
-/// The division of a product's output into tasks: one row of blocks after another.
+/// Divides a product's output into tasks, one row of blocks after another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     shape: [usize; 2],
     block: [usize; 2],
 }
 
-/// The fewest multiplications in a block: some tens of microseconds.
-const PRODUCTS: usize = 1 << 19;
+/// The fewest multiply-adds in a block: some tens of microseconds.
+const MIN_BLOCK_MACS: usize = 1 << 19;
 
-/// As [`PRODUCTS`], for a matrix unit, and the fewest panels in a block for which it copies a transposed left matrix.
-const UNIT_PRODUCTS: usize = 8 * PRODUCTS;
+/// [`MIN_BLOCK_MACS`] for a matrix unit, and the fewest panels in a block for which it copies a transposed left matrix.
+const UNIT_MIN_BLOCK_MACS: usize = 8 * MIN_BLOCK_MACS;
 const UNIT_PANELS: usize = 8;
 
-/// The number of rows that take as long to multiply as the right matrix to read from memory.
-const READING: usize = 15;
+/// Reading the right matrix from memory takes as long as multiplying this many rows.
+const READ_ROWS: usize = 15;
 
-/// The most elements of the left matrix in a block, which reads them for each of its panels: they fit the L2 cache.
-const LEFT: usize = 1 << 16;
+/// The most elements of the left matrix in a block (`m_c k_c` in BLIS), which reads them for each of its panels: they
+/// fit the L2 cache.
+const MC_ELEMENTS: usize = 1 << 16;
 
-/// The most of the depth that counts for that. In deeper products a block has more rows than the cache holds, because
-/// with few of them the right matrix, too, would be read from memory for a few tiles at a time.
-const DEPTH: usize = 320;
+/// The most of the depth that counts for [`MC_ELEMENTS`]. In deeper products a block has more rows than the cache
+/// holds, because with few of them the right matrix, too, would be read from memory for a few tiles at a time.
+const MC_DEPTH: usize = 320;
 
-/// The most rows of a block whose task packs the right matrix: with more, the left one would not fit the L2 cache beside
-/// it, and with fewer, it would be packed too often.
+/// The most rows of a block whose task packs the right matrix: with more, the left one would not fit the L2 cache
+/// beside it, and with fewer, it would be packed too often.
 const PACKING_ROWS: usize = 384;
 
-/// The most panels in such a block, which are read side by side from the rows of a matrix, and the number of blocks for
-/// which it has fewer.
+/// The most panels in such a block, which are read side by side from the rows of a matrix, and the number of blocks
+/// from which on it has fewer.
 const PACKING_PANELS: usize = 4;
 const PACKING_BLOCKS: usize = 12;
 
-/// The most steps of the depth that are multiplied at once (`k_c` in BLIS), so that as much of a panel, 16 KiB in f32,
-/// stays in the L1 cache. With AVX-512 each number read is multiplied so often that it may as well come from the L2
-/// cache; that is the limit for what a task packs itself.
-fn steps_at_once(lanes: usize, is_packed: bool) -> usize {
+/// The steps of the depth that are multiplied at once (`k_c` in BLIS): 16 KiB of a panel in f32 stay in the L1 cache.
+/// With AVX-512 each number is multiplied so often that it may come from the L2 cache, which limits what a task packs.
+fn kc_steps(lanes: usize, is_packed: bool) -> usize {
     match (lanes, is_packed) {
         (8, _) => 4,
         (_, true) => usize::MAX,
@@ -61,38 +61,31 @@ fn steps_at_once(lanes: usize, is_packed: bool) -> usize {
     }
 }
 
-/// Whether a matrix unit multiplies these elements.
-fn uses_matrix_unit<E: Word>() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return E::NUMBERS == 2 && MatrixUnit::current().is_some();
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
-}
-
 impl Blocks {
-    /// The blocks of a product, a function of its sizes alone. If the right matrix is to be `read_once`, because it
-    /// comes from memory, each block has all rows.
-    pub(super) fn new<L: Left>(left: L, right: Right<'_, L::Right>, read_once: bool) -> Self {
+    /// The blocks depend on the sizes alone. If the right matrix is to be `read_once`, because it comes from memory,
+    /// each block has all rows.
+    pub(super) fn new<L: LeftMatrix>(left: L, right: RightMatrix<'_, L::RightElement>, read_once: bool) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
-        let (unit, products) = match uses_matrix_unit::<L::Element>() {
-            true => (WIDTH, UNIT_PRODUCTS),
-            false => (L::UNIT, PRODUCTS),
-        };
+        #[cfg(target_arch = "x86_64")]
+        let has_matrix_unit = MatrixUnit::of::<L::Element>().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        let has_matrix_unit = false;
+        let (unit, min_macs) = if has_matrix_unit { (WIDTH, UNIT_MIN_BLOCK_MACS) } else { (L::UNIT, MIN_BLOCK_MACS) };
         let units = rows.div_ceil(unit).max(1);
         let most = match right.is_packed() {
             true if read_once => units,
-            true => LEFT / (depth.min(DEPTH) * unit),
+            true => MC_ELEMENTS / (depth.min(MC_DEPTH) * unit),
             false => PACKING_ROWS / unit,
         };
         // Blocks with about the same number of rows.
         let blocks = units.div_ceil(most.max(1));
         let block_rows = units.div_ceil(blocks) * unit;
-        let mut panels = products.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
+        let mut panels = min_macs.div_ceil((block_rows.min(rows) + READ_ROWS) * depth * WIDTH);
         if !right.is_packed() {
             panels = panels.max((n_panels(columns) * blocks / PACKING_BLOCKS).min(PACKING_PANELS));
         }
-        if L::IN_PANELS && uses_matrix_unit::<L::Element>() {
+        if L::IN_PANELS && has_matrix_unit {
             panels = panels.max(UNIT_PANELS);
         }
         panels = panels.next_multiple_of(2); // tiles may have columns of two
@@ -120,20 +113,21 @@ impl Blocks {
 
 /// Multiplies in this thread, and passes each sum to the epilogue once.
 #[inline(always)]
-pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
+pub(crate) fn multiply<'a, A: Arithmetic, L: LeftMatrix<Element = A::Element>>(
     arithmetic: A,
     left: L,
-    right: impl Into<Right<'a, L::Right>>,
+    right: impl Into<RightMatrix<'a, L::RightElement>>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let right = right.into();
     let (depth, n_panels) = (right.n_rows(), n_panels(right.n_columns()));
     assert_eq!(left.depth(), depth, "columns and rows");
     let (n_rows, n_steps) = (left.n_rows(), depth.div_ceil(L::STEP).max(1));
+    // A constant condition first, so that this is compiled only for instructions that a matrix unit comes with.
     #[cfg(target_arch = "x86_64")]
-    if const { A::MAY_HAVE_MATRIX_UNIT }
+    if const { A::Element::SCALARS == 2 && A::Simd::F32_LANES == 16 }
         && n_rows > 0
-        && let Some(unit) = MatrixUnit::current()
+        && let Some(unit) = MatrixUnit::of::<A::Element>()
     {
         let n_packed = if right.is_packed() { 0 } else { depth };
         let (mut rows, mut packed) = (Scratch::new(0), Scratch::new(n_panels * n_packed));
@@ -141,8 +135,8 @@ pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
         let right = right.packed_rows(0..depth, &mut packed);
         return unit.multiply(arithmetic, (left, n_rows), right, epilogue);
     }
-    // A panel that only a few tiles read is best read sequentially.
-    let most = if n_rows > READ_WHOLE { steps_at_once(A::Simd::F32_LANES, right.is_packed()) } else { n_steps };
+    // If only a few tiles read a panel, sequential reads are fastest.
+    let most = if n_rows > READ_WHOLE { kc_steps(A::Simd::F32_LANES, right.is_packed()) } else { n_steps };
     let steps = n_steps.div_ceil(n_steps.div_ceil(most));
     let mut waiting = Scratch::new(if n_steps > steps { n_panels * n_rows } else { 0 });
     let n_packed = if right.is_packed() { 0 } else { depth.min(steps * L::STEP) };
@@ -151,13 +145,13 @@ pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
         let last = n_steps.min(first + steps);
         let right = right.packed_rows(first * L::STEP..depth.min(last * L::STEP), &mut packed);
         let left = left.steps(first..last);
-        let part = Part { is_first: first == 0, is_last: last == n_steps, sums: &mut waiting, n_rows };
-        // As many rows at a time as leave registers for a row of the right matrix. The conditions are constants, so that
-        // only the functions that are called are compiled.
+        let part = DepthPart { is_first: first == 0, is_last: last == n_steps, sums: &mut waiting, n_rows };
+        // As many rows at a time as leave registers for a row of the right matrix. Constant conditions, so that only
+        // the called functions are compiled.
         if const { A::Simd::F32_LANES == 8 } {
             if const { L::FEW_ROWS && !L::IN_PANELS } {
                 panels::<A, L, _, 4, 2>(arithmetic, left, right, part, epilogue);
-            } else if const { A::Element::NUMBERS == 1 } {
+            } else if const { A::Element::SCALARS == 1 } {
                 panels::<A, L, _, 3, 4>(arithmetic, left, right, part, epilogue);
             } else {
                 panels::<A, L, _, 6, 2>(arithmetic, left, right, part, epilogue);
@@ -170,16 +164,16 @@ pub(crate) fn multiply<'a, A: Arithmetic, L: Left<Element = A::Element>>(
     }
 }
 
-/// The number of sums that a task of a product with these rows, this depth and a packed right matrix has waiting for each
-/// panel of columns, at the SIMD level of this process.
+/// The number of sums per panel of columns that wait in memory in a task of a product with these rows, this depth and a
+/// packed right matrix, at the SIMD level of this process.
 pub(crate) fn n_waiting(n_rows: usize, depth: usize) -> usize {
     let lanes = if matches!(SimdLevel::current(), Ok(SimdLevel::Avx2)) { 8 } else { 16 };
-    let has_parts = n_rows > READ_WHOLE && depth.div_ceil(WIDTH) > steps_at_once(lanes, true);
+    let has_parts = n_rows > READ_WHOLE && depth.div_ceil(WIDTH) > kc_steps(lanes, true);
     if has_parts { n_rows * WIDTH } else { 0 }
 }
 
-/// A part of the depth (of the loop over `k_c` in BLIS): the sums wait in memory for the next one.
-struct Part<'a> {
+/// A part of the depth (a pass of the loop over `k_c` in BLIS). Sums wait in memory for the next part.
+struct DepthPart<'a> {
     is_first: bool,
     is_last: bool,
     /// The sums of each row and panel; empty if there is only one part.
@@ -187,7 +181,7 @@ struct Part<'a> {
     n_rows: usize,
 }
 
-impl Part<'_> {
+impl DepthPart<'_> {
     /// The sums of a row and a panel.
     #[inline(always)]
     fn waiting(&mut self, row: usize, panel: usize) -> &mut Row {
@@ -195,20 +189,26 @@ impl Part<'_> {
     }
 }
 
-/// With this many rows of the left matrix or fewer, memory is the bottleneck rather than arithmetic.
+/// With at most this many rows of the left matrix, memory is the bottleneck, not arithmetic.
 const READ_WHOLE: usize = 16;
 
 /// Panel after panel, in tiles of R rows by V registers.
 #[inline(always)]
-fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize, const V: usize>(
+fn panels<
+    A: Arithmetic,
+    L: LeftMatrix<Element = A::Element>,
+    F: Epilogue<A::Element>,
+    const R: usize,
+    const V: usize,
+>(
     arithmetic: A,
     left: L,
-    right: PackedRef<'_, L::Right>,
-    mut part: Part<'_>,
+    right: PackedRef<'_, L::RightElement>,
+    mut part: DepthPart<'_>,
     epilogue: &mut F,
 ) {
     let mut done = 0;
-    if const { A::Simd::F32_LANES == 16 && A::Element::NUMBERS == 1 && L::IS_WIDE } && left.n_rows() >= WIDE_ROWS {
+    if const { A::Simd::F32_LANES == 16 && A::Element::SCALARS == 1 && L::IS_WIDE } && left.n_rows() >= WIDE_ROWS {
         for first in (0..right.n_columns() / WIDTH / 2).map(|pair| 2 * pair) {
             let rows = [first, first + 1].map(|panel| right.panel(panel));
             wide_tiles(arithmetic, left, first, rows, &mut part, epilogue);
@@ -217,7 +217,7 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
     }
     for panel in done..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        // Elements that are widened leave registers for one row of a whole panel, which is read sequentially.
+        // Widening leaves registers for only one row of a whole panel, which is read sequentially.
         if const { F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && V < 4 } && left.n_rows() == 1 {
             let at = PanelColumns { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
             tile::<A, L, 1, 4>(arithmetic, left, 0, at, &mut part, epilogue);
@@ -244,12 +244,12 @@ const WIDE_ROWS: usize = 6;
 
 /// All rows with the columns of two panels, from the panel `first` on.
 #[inline(always)]
-fn wide_tiles<A: Arithmetic, L: Left<Element = A::Element>>(
+fn wide_tiles<A: Arithmetic, L: LeftMatrix<Element = A::Element>>(
     arithmetic: A,
     left: L,
     first: usize,
-    rows: [&[Row<L::Right>]; 2],
-    part: &mut Part<'_>,
+    rows: [&[Row<L::RightElement>]; 2],
+    part: &mut DepthPart<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
@@ -276,13 +276,13 @@ fn wide_tiles<A: Arithmetic, L: Left<Element = A::Element>>(
 
 /// R rows with the columns of two panels.
 #[inline(always)]
-fn wide_tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
+fn wide_tile<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize>(
     arithmetic: A,
     left: L,
     row: usize,
     first: usize,
-    rows: [&[Row<L::Right>]; 2],
-    part: &mut Part<'_>,
+    rows: [&[Row<L::RightElement>]; 2],
+    part: &mut DepthPart<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let mut sums = [[arithmetic.simd().splat_f32s(0.0); 4]; R];
@@ -314,7 +314,7 @@ fn wide_tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
 /// Columns of the right matrix.
 #[derive(Clone, Copy)]
 struct PanelColumns<'a, W> {
-    /// The index of the panel.
+    /// The rows of the panel.
     rows: &'a [Row<W>],
     /// The index of the panel's first column among all columns.
     first_column: usize,
@@ -326,11 +326,11 @@ struct PanelColumns<'a, W> {
 
 /// All rows with V registers of columns.
 #[inline(always)]
-fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
+fn column_of_tiles<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
-    at: PanelColumns<'_, L::Right>,
-    part: &mut Part<'_>,
+    at: PanelColumns<'_, L::RightElement>,
+    part: &mut DepthPart<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
@@ -362,15 +362,15 @@ fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize,
 
 /// R rows with V registers of columns.
 #[inline(always)]
-fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
+fn tile<A: Arithmetic, L: LeftMatrix<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
     row: usize,
-    at: PanelColumns<'_, L::Right>,
-    part: &mut Part<'_>,
+    at: PanelColumns<'_, L::RightElement>,
+    part: &mut DepthPart<'_>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
-    // A constant where it can be one: an index into a row is then not checked in the inner loop.
+    // A constant where possible, so that the inner loop does not check the index into a row.
     let first = if const { V * A::Simd::F32_LANES == WIDTH } { 0 } else { at.column };
     let column = at.first_column + first;
     let (panel, lanes) = (at.first_column / WIDTH, first..first + V * A::Simd::F32_LANES);

@@ -1,4 +1,4 @@
-//! Views of matrices: to read, with any strides, and to write, in rows or in panels.
+//! Views of matrices: read-only with any strides, or writable in rows or panels.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -8,7 +8,7 @@ use super::arithmetic::Arithmetic;
 use super::element::{Row, WIDTH, Word, n_panels};
 use super::packed::prefetch;
 
-/// A matrix in a slice: number `(row, column)` is at `row * row_step + column * column_step`.
+/// A matrix in a slice: the scalar `(row, column)` is at `row * row_step + column * column_step`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -24,10 +24,10 @@ impl<'a> Matrix<'a> {
         Self::within(values, [rows, columns], columns)
     }
 
-    /// Rows that begin `row_step` numbers apart.
+    /// Rows that begin `row_step` scalars apart.
     pub(crate) fn within(values: &'a [f32], [rows, columns]: [usize; 2], row_step: usize) -> Self {
         let end = last(rows, columns, row_step);
-        assert!(end <= values.len(), "{end} numbers of {}", values.len());
+        assert!(end <= values.len(), "{end} scalars of {}", values.len());
         Self { values, rows, columns, row_step, column_step: 1 }
     }
 
@@ -67,8 +67,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// A matrix to write, with rows and columns counted in numbers. In panels, its elements are of adjacent columns, as in
-/// the left matrix of a product; in rows, it is a single panel as wide as the matrix.
+/// A writable matrix, with rows and columns counted in scalars. In panels, an element holds adjacent columns, as in the
+/// left matrix of a product; in rows, the matrix is a single panel as wide as itself.
 #[derive(Debug)]
 pub(crate) struct MatrixMut<'a, E = f32> {
     /// The first row of the first panel; a pointer, because the rows of different tasks are interleaved.
@@ -95,10 +95,10 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         n_rows * n_panels(E::count(n_columns)) * WIDTH
     }
 
-    /// Uninitialized panels; an empty slice is a matrix without rows.
+    /// Uninitialized panels. An empty slice is a matrix without rows.
     ///
     /// # Safety
-    /// No number may be read before it is written.
+    /// No scalar may be read before it is written.
     pub(crate) unsafe fn packed_uninit(
         out: &'a mut [MaybeUninit<f32>],
         shape @ [n_rows, n_columns]: [usize; 2],
@@ -115,7 +115,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     /// Panels of rows.
     pub(crate) fn packed(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
-        // SAFETY: all of them are initialized, and only elements, which have the size of numbers, are ever written to
+        // SAFETY: all of them are initialized, and only elements, which have the size of scalars, are ever written to
         // them.
         unsafe {
             let out = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
@@ -128,7 +128,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         self.n_rows == 0
     }
 
-    /// A block of rows and columns; the columns are those of whole elements.
+    /// A block of rows and columns, whose columns are whole elements.
     ///
     /// # Safety
     /// Nothing else accesses the elements of the block during its lifetime.
@@ -142,9 +142,9 @@ impl<'a, E: Word> MatrixMut<'a, E> {
             return MatrixMut { n_rows: 0, ..block };
         }
         assert!(rows.end <= self.n_rows && columns.end <= self.n_columns, "{rows:?}, {columns:?}");
-        let is_whole = |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
-        assert!(is_whole(columns.start) && is_whole(columns.end), "{columns:?} part an element");
-        let column = self.first + columns.start / E::NUMBERS;
+        let is_whole = |column: usize| column.is_multiple_of(E::SCALARS) || column == self.n_columns;
+        assert!(is_whole(columns.start) && is_whole(columns.end), "{columns:?} split an element");
+        let column = self.first + columns.start / E::SCALARS;
         let [row_step, panel_step] = self.steps;
         // SAFETY: within the elements, as rows and columns are.
         let elements = unsafe { self.elements.add(column / WIDTH * panel_step + rows.start * row_step) };
@@ -157,7 +157,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         prefetch(self.elements.wrapping_add(self.at(row, column)).cast());
     }
 
-    /// Writes numbers to a row as elements, from `column` on.
+    /// Writes scalars to a row as elements, from `column` on.
     #[inline(always)]
     pub(crate) fn put_elements<A: Arithmetic<Element = E>>(
         &mut self,
@@ -171,12 +171,12 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         self.write(row, column, values.len(), &out);
     }
 
-    /// Writes the first of these elements, as many as `n` numbers need.
+    /// Writes the first of these elements, as many as `n` scalars need.
     #[inline(always)]
     fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
         let elements = &elements[..E::count(n)];
         let out = self.start(row, column, n);
-        // SAFETY: `n` numbers are there, which are borrowed mutably.
+        // SAFETY: `n` scalars are there, which are borrowed mutably.
         unsafe {
             std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
         }
@@ -186,39 +186,39 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     #[inline(always)]
     fn start(&self, row: usize, column: usize, n: usize) -> *mut E {
         assert!(row < self.n_rows && column + n <= self.n_columns, "columns of row {row}");
-        debug_assert_eq!(column % E::NUMBERS, 0, "an element is written whole");
-        let in_panel = (self.first + column / E::NUMBERS) % WIDTH;
+        debug_assert_eq!(column % E::SCALARS, 0, "an element is written whole");
+        let in_panel = (self.first + column / E::SCALARS) % WIDTH;
         assert!(self.steps[1] == WIDTH || in_panel + E::count(n) <= WIDTH, "one panel");
         // In bounds, because row and columns are.
         self.elements.wrapping_add(self.at(row, column))
     }
 
-    /// The index of a number's element.
+    /// The index of a scalar's element.
     #[inline(always)]
     fn at(&self, row: usize, column: usize) -> usize {
-        let column = self.first + column / E::NUMBERS;
+        let column = self.first + column / E::SCALARS;
         column / WIDTH * self.steps[1] + row * self.steps[0] + column % WIDTH
     }
 }
 
 impl<'a> MatrixMut<'a> {
-    /// Rows that follow one another.
+    /// Contiguous rows.
     pub(crate) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
 
-    /// Rows that begin `row_step` numbers after one another.
+    /// Rows that begin `row_step` scalars apart.
     pub(crate) fn within(values: &'a mut [f32], [n_rows, n_columns]: [usize; 2], row_step: usize) -> Self {
         assert!(n_columns <= row_step || n_rows <= 1, "rows overlap");
         let end = last(n_rows, n_columns, row_step);
-        assert!(end <= values.len(), "{end} numbers of {}", values.len());
+        assert!(end <= values.len(), "{end} scalars of {}", values.len());
         Self::over(values.as_mut_ptr(), [n_rows, n_columns], [row_step, WIDTH])
     }
 
     /// Uninitialized rows.
     ///
     /// # Safety
-    /// No number is read before it was written.
+    /// No scalar is read before it is written.
     pub(crate) unsafe fn from_uninit(out: &'a mut [MaybeUninit<f32>], shape: [usize; 2]) -> Self {
         let [n_rows, n_columns] = shape;
         assert_eq!(out.len(), n_rows * n_columns, "{shape:?}");
@@ -248,7 +248,7 @@ impl<'a> MatrixMut<'a> {
     #[inline(always)]
     pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
         let start = self.start(row, column, n);
-        // SAFETY: `n` numbers stand there, which are borrowed mutably.
+        // SAFETY: `n` scalars are there, which are borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(start, n) }
     }
 
@@ -257,13 +257,13 @@ impl<'a> MatrixMut<'a> {
         self.get(row, 0, self.n_columns)
     }
 
-    /// Writes numbers to a row from `column` on, in panels all to one panel.
+    /// Writes scalars to a row from `column` on, in panels all to one panel.
     #[inline(always)]
     pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
         self.write(row, column, values.len(), values);
     }
 
-    /// Writes numbers to a row from `column` on, in panels to as many as they span.
+    /// Writes scalars to a row from `column` on, in panels to as many as they span.
     #[inline(always)]
     pub(crate) fn put_across(&mut self, row: usize, column: usize, values: &[f32]) {
         let in_first = WIDTH - (self.first + column) % WIDTH;
@@ -275,7 +275,7 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// The least length of a slice that contains the last number of a matrix.
+/// The length of the shortest slice that holds the matrix.
 fn last(rows: usize, columns: usize, row_step: usize) -> usize {
     match rows.min(columns) {
         0 => 0,

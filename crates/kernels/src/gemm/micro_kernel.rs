@@ -1,9 +1,9 @@
-//! The micro-kernels, or inner loops: as many sums as fit the registers, over the whole depth of a product.
+//! The micro-kernels (inner loops): as many sums as fit the registers, over the whole depth of a product.
 //!
-//! A tile has two registers of columns and up to twelve rows, or, of two panels, four registers and six rows, which loads
-//! less for each multiply-add. On AVX2, which has half as many registers of half the size, it has four registers of
-//! columns, a whole panel, and three rows. Each element of the left matrix is broadcast to a
-//! register and multiplied with all columns, and each register of the right matrix is used for all rows.
+//! A tile has two registers of columns and up to twelve rows, or four registers of two panels and six rows, which loads
+//! less per multiply-add. On AVX2, which has half as many registers of half the size, it has four registers of columns,
+//! a whole panel, and three rows. Each element of the left matrix is broadcast to a register and multiplied with all
+//! columns, and each register of the right matrix is used for all rows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use pulp::Simd;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::arithmetic::{Arithmetic, Element, Sums};
+use super::arithmetic::{Arithmetic, Element, SumRegister};
 use super::element::{Row, WIDTH, Word, n_panels};
-use super::packed::{PackedRef, prefetch, prefetch_line};
+use super::packed::{PackedRef, prefetch_line, prefetch_rows};
 #[cfg(target_arch = "x86_64")]
 use super::scratch::Scratch;
 #[cfg(target_arch = "x86_64")]
@@ -22,20 +22,20 @@ use super::transpose::{SIDE, transposed};
 use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
-pub(crate) trait Left: Copy + Send + Sync {
+pub(crate) trait LeftMatrix: Copy + Send + Sync {
     /// The elements of the product's arithmetic.
     type Element: Element;
 
     /// The elements of the right matrix.
-    type Right: Word;
+    type RightElement: Word;
 
-    /// Whether fewer of its rows fit the registers.
+    /// Whether fewer of its rows fit the registers than of [`RowMajor`].
     const FEW_ROWS: bool;
 
     /// Whether the rows of a tile must be in the same panel.
     const IN_PANELS: bool = false;
 
-    /// The number of rows in a unit, which is never split.
+    /// The rows of a unit, which blocks never split.
     const UNIT: usize;
 
     fn n_rows(self) -> usize;
@@ -46,7 +46,7 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// A range of rows that begins with a whole unit.
     fn part(self, rows: Range<usize>) -> Self;
 
-    /// The number of rows of the right matrix in a step of the depth, which is never split.
+    /// The rows of the right matrix in a step of the depth, which is never split.
     const STEP: usize;
 
     /// The columns that are multiplied with these steps of the depth.
@@ -57,53 +57,53 @@ pub(crate) trait Left: Copy + Send + Sync {
         self,
         arithmetic: A,
         row: usize,
-        right: &[Row<Self::Right>],
+        right: &[Row<Self::RightElement>],
         column: usize,
-        sums: [[Sums<A>; V]; R],
-    ) -> [[Sums<A>; V]; R];
+        sums: [[SumRegister<A>; V]; R],
+    ) -> [[SumRegister<A>; V]; R];
 
-    /// The matrix by rows, as [`Plain`] has it, padded for the tiles of a matrix unit: to a multiple of 32 rows, of any
-    /// content, and of 16 columns, of zeros. It is copied to `scratch` only if needed.
+    /// The matrix as [`RowMajor`], padded to whole tiles of a matrix unit: to a multiple of 32 rows with any content,
+    /// and of 16 columns with zeros. It is copied to `scratch` only if needed.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn by_rows<'b, S: Simd>(self, _simd: S, _scratch: &'b mut Scratch<Self::Element>) -> PackedRef<'b, Self::Element>
     where
         Self: 'b,
     {
-        unreachable!("only of elements that a matrix unit multiplies")
+        unreachable!("a matrix unit does not multiply these elements")
     }
 
-    /// Whether a tile may have columns of two panels: see [`Left::wide_kernel`].
+    /// Whether a tile may have columns of two panels: see [`LeftMatrix::wide_kernel`].
     const IS_WIDE: bool = false;
 
-    /// As [`Left::micro_kernel`], with four registers of 16 columns, those of two panels.
+    /// Like [`LeftMatrix::micro_kernel`], with four registers of 16 columns from two panels.
     #[inline(always)]
     fn wide_kernel<A: Arithmetic<Element = Self::Element>, const R: usize>(
         self,
         _arithmetic: A,
         _row: usize,
-        _right: [&[Row<Self::Right>]; 2],
-        _sums: [[Sums<A>; 4]; R],
-    ) -> [[Sums<A>; 4]; R] {
-        unreachable!("only of matrices that may have wide tiles")
+        _right: [&[Row<Self::RightElement>]; 2],
+        _sums: [[SumRegister<A>; 4]; R],
+    ) -> [[SumRegister<A>; 4]; R] {
+        unreachable!("the matrix has no wide tiles")
     }
 }
 
 /// A matrix that is not transposed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain<'a, E = f32>(pub(crate) PackedRef<'a, E>);
+pub(crate) struct RowMajor<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
 /// A transposed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
-/// A matrix of f32 to be multiplied with weights of other elements. The numbers behind its last column are finite.
+/// A matrix of f32, to be multiplied with weights of other elements. Its padding after the last column is finite.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixed<'a, W>(PackedRef<'a>, PhantomData<W>);
 
-impl<E: Element> Plain<'_, E> {
-    /// Prefetches what is multiplied after a panel of R rows from `row` on: their next panel, or the first one of the
-    /// rows below. The jump is one that CPUs do not foresee.
+impl<E: Element> RowMajor<'_, E> {
+    /// Prefetches the panel that follows for R rows from `row` on: their next one, or the first one of the rows below.
+    /// CPUs do not foresee this jump.
     #[inline(always)]
     fn prefetch_after<const R: usize>(self, panel: usize, row: usize) {
         let is_last = panel + 1 == n_panels(self.0.n_columns());
@@ -112,9 +112,9 @@ impl<E: Element> Plain<'_, E> {
     }
 }
 
-impl<E: Element> Left for Plain<'_, E> {
+impl<E: Element> LeftMatrix for RowMajor<'_, E> {
     type Element = E;
-    type Right = E;
+    type RightElement = E;
 
     const FEW_ROWS: bool = false;
     const UNIT: usize = 12;
@@ -134,7 +134,7 @@ impl<E: Element> Left for Plain<'_, E> {
     const STEP: usize = WIDTH;
 
     fn steps(self, steps: Range<usize>) -> Self {
-        Self(self.0.columns(numbers(steps, self.0.n_columns())))
+        Self(self.0.columns(in_scalars(steps, self.0.n_columns())))
     }
 
     #[inline(always)]
@@ -144,8 +144,8 @@ impl<E: Element> Left for Plain<'_, E> {
         row: usize,
         right: &[Row<E>],
         column: usize,
-        mut sums: [[Sums<A>; V]; R],
-    ) -> [[Sums<A>; V]; R] {
+        mut sums: [[SumRegister<A>; V]; R],
+    ) -> [[SumRegister<A>; V]; R] {
         for (panel, right) in right.chunks(WIDTH).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             self.prefetch_after::<R>(panel, row);
@@ -188,8 +188,8 @@ impl<E: Element> Left for Plain<'_, E> {
         arithmetic: A,
         row: usize,
         right: [&[Row<E>]; 2],
-        mut sums: [[Sums<A>; 4]; R],
-    ) -> [[Sums<A>; 4]; R] {
+        mut sums: [[SumRegister<A>; 4]; R],
+    ) -> [[SumRegister<A>; 4]; R] {
         let [first, second] = right.map(|right| right.chunks(WIDTH));
         for (panel, (first, second)) in first.zip(second).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
@@ -203,9 +203,9 @@ impl<E: Element> Left for Plain<'_, E> {
     }
 }
 
-impl<E: Element> Left for Transposed<'_, E> {
+impl<E: Element> LeftMatrix for Transposed<'_, E> {
     type Element = E;
-    type Right = E;
+    type RightElement = E;
 
     const FEW_ROWS: bool = true;
     const IN_PANELS: bool = true;
@@ -226,7 +226,7 @@ impl<E: Element> Left for Transposed<'_, E> {
     const STEP: usize = WIDTH;
 
     fn steps(self, steps: Range<usize>) -> Self {
-        Self(self.0.rows(numbers(steps, self.0.n_rows())))
+        Self(self.0.rows(in_scalars(steps, self.0.n_rows())))
     }
 
     #[inline(always)]
@@ -236,8 +236,8 @@ impl<E: Element> Left for Transposed<'_, E> {
         row: usize,
         right: &[Row<E>],
         column: usize,
-        mut sums: [[Sums<A>; V]; R],
-    ) -> [[Sums<A>; V]; R] {
+        mut sums: [[SumRegister<A>; V]; R],
+    ) -> [[SumRegister<A>; V]; R] {
         let first = row % WIDTH;
         for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
@@ -288,8 +288,8 @@ impl<E: Element> Left for Transposed<'_, E> {
         arithmetic: A,
         row: usize,
         right: [&[Row<E>]; 2],
-        mut sums: [[Sums<A>; 4]; R],
-    ) -> [[Sums<A>; 4]; R] {
+        mut sums: [[SumRegister<A>; 4]; R],
+    ) -> [[SumRegister<A>; 4]; R] {
         let first = row % WIDTH;
         let left = self.0.panel(row / WIDTH).iter();
         for (left, (one, other)) in left.zip(right[0].iter().zip(right[1])) {
@@ -314,9 +314,9 @@ impl<'a, W> Mixed<'a, W> {
     }
 }
 
-impl<W: Weight> Left for Mixed<'_, W> {
+impl<W: Weight> LeftMatrix for Mixed<'_, W> {
     type Element = f32;
-    type Right = W;
+    type RightElement = W;
 
     const FEW_ROWS: bool = true;
     const UNIT: usize = 8;
@@ -336,7 +336,7 @@ impl<W: Weight> Left for Mixed<'_, W> {
     const STEP: usize = W::ROWS;
 
     fn steps(self, steps: Range<usize>) -> Self {
-        Self::new(self.0.columns(numbers(steps, self.0.n_columns())))
+        Self::new(self.0.columns(in_scalars(steps, self.0.n_columns())))
     }
 
     #[inline(always)]
@@ -346,21 +346,25 @@ impl<W: Weight> Left for Mixed<'_, W> {
         row: usize,
         right: &[Row<W>],
         column: usize,
-        mut sums: [[Sums<A>; V]; R],
-    ) -> [[Sums<A>; V]; R] {
+        mut sums: [[SumRegister<A>; V]; R],
+    ) -> [[SumRegister<A>; V]; R] {
         let simd = arithmetic.simd();
         let zeros = [[simd.splat_f32s(0.0); V]; R];
         for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
             let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             if A::Simd::F32_LANES == 8 && V == 2 {
-                prefetch_rows(right, (panel + AHEAD) * W::ROWS, W::ROWS);
+                // Half a panel at a time is not a sequence that CPUs recognize.
+                let ahead = (panel + AHEAD) * W::ROWS;
+                if let Some(rows) = right.get(ahead..ahead + W::ROWS) {
+                    prefetch_rows(rows.as_ptr(), rows.len());
+                }
             }
             let mut part = if W::SCALED { zeros } else { sums };
-            for (words, right) in block[..WIDTH / W::NUMBERS].iter().enumerate() {
-                for i in 0..W::NUMBERS {
+            for (words, right) in block[..WIDTH / W::SCALARS].iter().enumerate() {
+                for i in 0..W::SCALARS {
                     let weights = W::widen::<_, V>(simd, right, column, i);
                     for (sums, left) in part.iter_mut().zip(left) {
-                        let x = simd.splat_f32s(left[W::NUMBERS * words + i]);
+                        let x = simd.splat_f32s(left[W::SCALARS * words + i]);
                         for (sum, weight) in sums.iter_mut().zip(weights) {
                             *sum = simd.mul_add_f32s(x, weight, *sum);
                         }
@@ -382,28 +386,20 @@ impl<W: Weight> Left for Mixed<'_, W> {
     }
 }
 
-/// The number of rows between the one of a transposed matrix that is multiplied and the one that is prefetched.
+/// How many rows ahead a transposed matrix is prefetched.
 const ROWS_AHEAD: usize = 16;
 
-/// The number of blocks of weights between the one that is multiplied and the one that is prefetched.
+/// How many blocks ahead weights are prefetched.
 const AHEAD: usize = 4;
 
-/// Prefetches rows, as far as there are so many. Half a panel at a time is no sequence that CPUs recognize.
-#[inline(always)]
-fn prefetch_rows<W>(rows: &[Row<W>], first: usize, n: usize) {
-    for row in rows.get(first..first + n).unwrap_or_default() {
-        prefetch(row.as_ptr().cast());
-    }
-}
-
-/// The rows and columns of a left matrix with those that complete tiles of a matrix unit.
+/// The rows and columns of a left matrix, rounded up to whole tiles of a matrix unit.
 #[cfg(target_arch = "x86_64")]
 fn whole_tiles([n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
     [n_rows.next_multiple_of(amx::ROWS), n_columns.next_multiple_of(amx::TILE)]
 }
 
-/// The numbers in these steps, each of as many as a panel has columns, of `n`.
-fn numbers(steps: Range<usize>, n: usize) -> Range<usize> {
+/// The range of these steps, each as wide as a panel, of `n` scalars.
+fn in_scalars(steps: Range<usize>, n: usize) -> Range<usize> {
     steps.start * WIDTH..n.min(steps.end * WIDTH)
 }
 
@@ -411,7 +407,7 @@ fn numbers(steps: Range<usize>, n: usize) -> Range<usize> {
 #[inline(always)]
 fn steps<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,
-    sums: &mut [[Sums<A>; V]; R],
+    sums: &mut [[SumRegister<A>; V]; R],
     left: &[Row<A::Element>; R],
     right: &[Row<A::Element>],
     column: usize,
@@ -432,12 +428,12 @@ fn steps<A: Arithmetic, const R: usize, const V: usize>(
 #[inline(always)]
 fn step<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,
-    sums: &mut [[Sums<A>; V]; R],
+    sums: &mut [[SumRegister<A>; V]; R],
     left: impl Fn(usize) -> A::Element,
     right: &Row<A::Element>,
     column: usize,
 ) {
-    // What a tile has fewer of stays in registers: on AVX2, sums take all but four.
+    // The shorter side of a tile stays in registers: on AVX2, sums take all but four.
     if const { R < V } {
         let mut lefts = [arithmetic.spread(left(0)); R];
         for (r, spread) in lefts.iter_mut().enumerate().skip(1) {
@@ -460,11 +456,11 @@ fn step<A: Arithmetic, const R: usize, const V: usize>(
     }
 }
 
-/// As [`steps`], with two panels.
+/// Like [`steps`], with two panels.
 #[inline(always)]
 fn wide_steps<A: Arithmetic, const R: usize>(
     arithmetic: A,
-    sums: &mut [[Sums<A>; 4]; R],
+    sums: &mut [[SumRegister<A>; 4]; R],
     left: &[Row<A::Element>; R],
     first: &[Row<A::Element>],
     second: &[Row<A::Element>],
@@ -480,11 +476,11 @@ fn wide_steps<A: Arithmetic, const R: usize>(
     }
 }
 
-/// As [`step`], with rows of two panels.
+/// Like [`step`], with rows of two panels.
 #[inline(always)]
 fn wide_step<A: Arithmetic, const R: usize>(
     arithmetic: A,
-    sums: &mut [[Sums<A>; 4]; R],
+    sums: &mut [[SumRegister<A>; 4]; R],
     left: impl Fn(usize) -> A::Element,
     [first, second]: [&Row<A::Element>; 2],
 ) {

@@ -1,10 +1,9 @@
-//! Matrix products (GEMM), for training and for generation. Both factors are packed, and each number is one sum in the
-//! order of the left matrix's columns (with AMX, of even and of odd ones, 32 at a time): byte for byte the same with any
-//! number of threads, and in f32 on every CPU with fused multiply-adds.
+//! Matrix products (GEMM) for training and generation. Both factors are packed. Each scalar of the output is one sum in
+//! the order of the left matrix's columns (with AMX, of even and of odd ones, 32 at a time), so its bytes do not depend
+//! on the number of threads and, in f32, are the same on every CPU with fused multiply-adds.
 //!
-//! Three cases are handled separately. Weights in bf16 and int8 have their own micro-kernel ([`Mixed`]), because
-//! generation rounds activations only if it is asked to, and then there is one of integers ([`Integers`]). In products with weights that come from memory a block has all rows, so that
-//! each weight is read once.
+//! Generation has its own micro-kernels for weights in bf16 and int8: [`Mixed`] keeps activations in f32, [`Integers`]
+//! rounds them to int8. If weights come from memory, a block has all rows, so that each weight is read once.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 
@@ -24,6 +23,7 @@ mod matrix;
 mod micro_kernel;
 mod pack;
 mod packed;
+mod quantized;
 mod right;
 mod scratch;
 mod transpose;
@@ -31,18 +31,18 @@ mod weight;
 
 use pulp::{Simd, WithSimd};
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use amx::MatrixUnit;
-pub(crate) use arithmetic::{Arithmetic, Element, Exact, WithArithmetic};
+use arithmetic::WithArithmetic;
+pub(crate) use arithmetic::{Arithmetic, Element, Exact};
 pub(crate) use element::{Bf16x2, Row, WIDTH, Word, as_elements, n_panels};
-pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
-pub(crate) use int8::{Integers, Quantized, quantize};
+pub(crate) use epilogue::{Epilogue, SplittableEpilogue, Store, StoreMode, biased, part_of};
+pub(crate) use int8::Integers;
 pub(crate) use macro_kernel::{multiply, n_waiting};
 pub(crate) use matrix::{Matrix, MatrixMut};
-pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
+pub(crate) use micro_kernel::{LeftMatrix, Mixed, RowMajor, Transposed};
 pub(crate) use pack::{Operand, Packed, Role};
 pub(crate) use packed::PackedRef;
-pub(crate) use right::{Right, Source};
+pub(crate) use quantized::{Quantized, quantize};
+pub(crate) use right::{PackSource, RightMatrix};
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight, scales};
 
@@ -52,13 +52,13 @@ use crate::simd;
 use crate::tasks::{assume_init, for_each, uninit};
 
 /// A block of a product.
-struct Block<'a, L: Left, F> {
+struct BlockProduct<'a, L: LeftMatrix, F> {
     left: L,
-    right: Right<'a, L::Right>,
+    right: RightMatrix<'a, L::RightElement>,
     epilogue: F,
 }
 
-impl<L: Left, F: Epilogue<L::Element>> WithSimd for Block<'_, L, F> {
+impl<L: LeftMatrix, F: Epilogue<L::Element>> WithSimd for BlockProduct<'_, L, F> {
     type Output = ();
 
     #[inline(always)]
@@ -67,7 +67,7 @@ impl<L: Left, F: Epilogue<L::Element>> WithSimd for Block<'_, L, F> {
     }
 }
 
-impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
+impl<L: LeftMatrix, F: Epilogue<L::Element>> WithArithmetic for BlockProduct<'_, L, F> {
     type Element = L::Element;
 
     #[inline(always)]
@@ -77,16 +77,16 @@ impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
 }
 
 /// Multiplies on all cores, in blocks.
-pub(crate) fn multiply_all<'a, L: Left, F: Divisible<L::Element>>(
+pub(crate) fn multiply_all<'a, L: LeftMatrix, F: SplittableEpilogue<L::Element>>(
     left: L,
-    right: impl Into<Right<'a, L::Right>>,
+    right: impl Into<RightMatrix<'a, L::RightElement>>,
     epilogue: F,
 ) {
     let right = right.into();
     let blocks = Blocks::new(left, right, F::READS_ONCE);
     for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
-        simd::dispatch(Block {
+        simd::dispatch(BlockProduct {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
             // SAFETY: blocks do not overlap, and nothing else accesses the epilogue's outputs until all are done.
@@ -96,37 +96,46 @@ pub(crate) fn multiply_all<'a, L: Left, F: Divisible<L::Element>>(
 }
 
 /// `left right + bias` on all cores; the bias may be empty.
-pub(crate) fn product<'a, L: Left>(left: L, right: impl Into<Right<'a, L::Right>>, bias: &[f32]) -> Vec<f32> {
+pub(crate) fn product<'a, L: LeftMatrix>(
+    left: L,
+    right: impl Into<RightMatrix<'a, L::RightElement>>,
+    bias: &[f32],
+) -> Vec<f32> {
     let right = right.into();
     let shape = [left.n_rows(), right.n_columns()];
     let mut out = uninit(shape[0] * shape[1]);
     // SAFETY: the output is not read before it is written, and all of it is written.
     unsafe {
-        store(Mode::Put, MatrixMut::from_uninit(&mut out, shape), left, right, bias);
+        store(StoreMode::Overwrite, MatrixMut::from_uninit(&mut out, shape), left, right, bias);
         assume_init(out)
     }
 }
 
-/// Stores `left right + bias` to `out` on all cores, in one of the [`Mode`]s; the bias may be empty.
-pub(crate) fn store<'a, L: Left>(
-    mode: Mode,
+/// Stores `left right + bias` to `out` on all cores, in one of the [`StoreMode`]s; the bias may be empty.
+pub(crate) fn store<'a, L: LeftMatrix>(
+    mode: StoreMode,
     out: MatrixMut<'_>,
     left: L,
-    right: impl Into<Right<'a, L::Right>>,
+    right: impl Into<RightMatrix<'a, L::RightElement>>,
     bias: &[f32],
 ) {
     let right = right.into();
-    assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
+    assert!(bias.is_empty() || bias.len() == right.n_columns(), "one bias per column");
     multiply_all(left, right, Store { mode, out, bias });
 }
 
-/// As [`store`] without a bias, for a square product that is symmetric except for rounding, as are the previous values:
-/// computes the part above the diagonal and mirrors it (as BLAS's SYRK).
-pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, right: PackedRef<'_, L::Right>) {
+/// Like [`store`] without a bias, for a square product that is symmetric except for rounding, as the previous values
+/// are: computes the part above the diagonal and mirrors it (as BLAS's SYRK).
+pub(crate) fn store_symmetric<L: LeftMatrix>(
+    mode: StoreMode,
+    values: &mut [f32],
+    left: L,
+    right: PackedRef<'_, L::RightElement>,
+) {
     let n = left.n_rows();
-    assert_eq!(right.n_columns(), n, "a square");
+    assert_eq!(right.n_columns(), n, "the product is square");
     let epilogue = Store { mode, out: MatrixMut::new(values, [n, n]), bias: &[] };
-    let right = Right::from(right);
+    let right = RightMatrix::from(right);
     let blocks = Blocks::new(left, right, false);
     for_each(n * left.depth() * n / 2, blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
@@ -134,11 +143,11 @@ pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, 
         if rows.is_empty() {
             return;
         }
-        simd::dispatch(Block {
+        simd::dispatch(BlockProduct {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
             // SAFETY: parts of blocks do not overlap, and nothing else accesses the values until all are done.
-            epilogue: unsafe { Divisible::<L::Element>::block(&epilogue, rows, columns) },
+            epilogue: unsafe { SplittableEpilogue::<L::Element>::block(&epilogue, rows, columns) },
         });
     });
     simd::dispatch(Mirror { values, n });
@@ -186,9 +195,9 @@ mod tests {
 
     use super::*;
     use crate::SimdLevel;
-    use crate::testing::{assert_threads_change_nothing, noise};
+    use crate::testing::noise;
 
-    /// Rows, depth and columns of products, some of which are multiples of tiles, registers and panels, and some not.
+    /// Rows, depth and columns of products. Some are multiples of tiles, registers and panels, others are not.
     const SHAPES: [[usize; 3]; 13] = [
         [1, 1, 1],
         [3, 5, 2],
@@ -230,9 +239,9 @@ mod tests {
         }
     }
 
-    /// The numbers rounded as in elements.
+    /// Rounds scalars as elements do.
     fn rounded<E: Element>(x: &[f32]) -> Vec<f32> {
-        let rounded = |x: &f32| match E::NUMBERS {
+        let rounded = |x: &f32| match E::SCALARS {
             1 => *x,
             _ => Bf16x2::new(*x, 0.0).widened()[0],
         };
@@ -240,9 +249,9 @@ mod tests {
     }
 
     /// Factors `[m, k]` and `[k, n]`, and both transposed.
-    struct Factors([Vec<f32>; 4]);
+    struct TestMatrices([Vec<f32>; 4]);
 
-    impl Factors {
+    impl TestMatrices {
         fn new([m, k, n]: [usize; 3]) -> Self {
             let (a, b) = (noise(m * k, 1), noise(k * n, 2));
             let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
@@ -262,22 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn matrices_in_any_order_multiply() {
+    fn product_takes_any_layout() {
         for shape in SHAPES {
-            multiplies_in_any_order::<f32>(shape);
-            multiplies_in_any_order::<Bf16x2>(shape);
+            check_layouts::<f32>(shape);
+            check_layouts::<Bf16x2>(shape);
         }
     }
 
-    fn multiplies_in_any_order<E: Element>(shape @ [m, _, n]: [usize; 3]) {
-        let factors = Factors::new(shape);
+    fn check_layouts<E: Element>(shape @ [m, _, n]: [usize; 3]) {
+        let factors = TestMatrices::new(shape);
         let want: Vec<f64> = factors.product::<E>(shape).iter().map(|x| x + 1.0).collect();
         let [a, a_transposed, b, b_transposed] = factors.matrices(shape);
         for right in [b, b_transposed] {
             let [plain, transposed, packed] =
                 Packed::<E>::all([(a, Role::Left), (a_transposed, Role::Both), (right, Role::Right)]);
-            let (left, unpacked, right) = (Plain(plain.left()), &right, packed.right());
-            let what = format!("{shape:?} of {} in one", E::NUMBERS);
+            let (left, unpacked, right) = (RowMajor(plain.left()), &right, packed.right());
+            let what = format!("{shape:?} of {} in one", E::SCALARS);
             let out = product(left, right, &vec![1.0; n]);
             assert_close(&out, &want, &what);
             assert!(product(left, unpacked, &vec![1.0; n]) == out, "{what}, packed by its tasks");
@@ -285,13 +294,13 @@ mod tests {
             for left in [transposed.right(), regrouped.right()] {
                 let mut sums = vec![1.0; m * n];
                 let out = MatrixMut::new(&mut sums, [m, n]);
-                store(Mode::Add, out, Transposed(left), right, &[]);
+                store(StoreMode::Accumulate, out, Transposed(left), right, &[]);
                 assert_close(&sums, &want, &format!("{what}, left transposed"));
             }
         }
     }
 
-    /// The result of a check at each SIMD level, the same bytes at all of them if it `is_exact`.
+    /// The result of a check at each SIMD level: the same bytes at all of them if it `is_exact`.
     fn by_every_level<C: WithSimd<Output = Vec<f32>>>(check: impl Fn() -> C, is_exact: bool) -> Vec<Vec<f32>> {
         let all: Vec<_> = SimdLevel::available().map(|level| level.dispatch(check())).collect();
         assert!(!is_exact || all.iter().all(|values| *values == all[0]), "levels differ");
@@ -311,36 +320,36 @@ mod tests {
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
             let shape @ [m, _, n] = self.shape;
-            let factors = Factors::new(shape);
+            let factors = TestMatrices::new(shape);
             let [a, a_transposed, _, b] = factors.matrices(shape);
             let [plain, transposed, right] = [(a, Role::Left), (a_transposed, Role::Right), (b, Role::Right)]
                 .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
-            let right = Right::from(right.right());
+            let right = RightMatrix::from(right.right());
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
-            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
+            let epilogue = Store { mode: StoreMode::Overwrite, out, bias: &[] };
             match self.transposed {
-                true => E::run(simd, Block { left: Transposed(transposed.right()), right, epilogue }),
-                false => E::run(simd, Block { left: Plain(plain.left()), right, epilogue }),
+                true => E::run(simd, BlockProduct { left: Transposed(transposed.right()), right, epilogue }),
+                false => E::run(simd, BlockProduct { left: RowMajor(plain.left()), right, epilogue }),
             }
             values
         }
     }
 
     #[test]
-    fn every_simd_level_multiplies() {
+    fn simd_levels_multiply_alike() {
         for (shape, transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
-            every_level_multiplies::<f32>(shape, transposed);
-            every_level_multiplies::<Bf16x2>(shape, transposed);
+            check_levels::<f32>(shape, transposed);
+            check_levels::<Bf16x2>(shape, transposed);
         }
     }
 
-    fn every_level_multiplies<E: Element>(shape: [usize; 3], transposed: bool) {
-        let want = Factors::new(shape).product::<E>(shape);
+    fn check_levels<E: Element>(shape: [usize; 3], transposed: bool) {
+        let want = TestMatrices::new(shape).product::<E>(shape);
         // In f32 each number is one sum of fused multiply-adds in the same order.
-        let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::NUMBERS == 1);
+        let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::SCALARS == 1);
         for got in got {
-            assert_close(&got, &want, &format!("{shape:?} of {} in one", E::NUMBERS));
+            assert_close(&got, &want, &format!("{shape:?} of {} in one", E::SCALARS));
         }
     }
 
@@ -356,12 +365,12 @@ mod tests {
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
             let [m, k, n] = [self.n_rows, 3 * WIDTH, 2 * WIDTH];
-            let (x, numbers) = (noise(m * k, 1), noise(k * n, 2));
+            let (x, scalars) = (noise(m * k, 1), noise(k * n, 2));
             let mut weights = vec![[W::default(); WIDTH]; 2 * 3 * W::ROWS];
             let mut rounded = vec![0.0; k * n];
             for (block, out) in weights.chunks_exact_mut(W::ROWS).enumerate() {
                 let at = |i: usize, j: usize| (block % 3 * WIDTH + i) * n + block / 3 * WIDTH + j;
-                let row = |i| std::array::from_fn(|j| numbers[at(i, j)]);
+                let row = |i| std::array::from_fn(|j| scalars[at(i, j)]);
                 W::pack(&std::array::from_fn(row), out);
                 for (i, j) in (0..WIDTH).flat_map(|i| (0..WIDTH).map(move |j| (i, j))) {
                     rounded[at(i, j)] = W::value(out, i, j);
@@ -370,17 +379,17 @@ mod tests {
             let mut values = vec![f32::NAN; m * n];
             let left = Packed::here(simd, Matrix::new(&x, [m, k]));
             let left = Mixed::<W>::new(left.view());
-            let right = Right::from(PackedRef::new(&weights, [3 * W::ROWS, n]));
+            let right = RightMatrix::from(PackedRef::new(&weights, [3 * W::ROWS, n]));
             let out = MatrixMut::new(&mut values, [m, n]);
-            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
-            f32::run(simd, Block { left, right, epilogue });
-            assert_close(&values, &reference(&x, &rounded, [m, k, n]), &format!("{m} rows of {} in one", W::NUMBERS));
+            let epilogue = Store { mode: StoreMode::Overwrite, out, bias: &[] };
+            f32::run(simd, BlockProduct { left, right, epilogue });
+            assert_close(&values, &reference(&x, &rounded, [m, k, n]), &format!("{m} rows of {} in one", W::SCALARS));
             values
         }
     }
 
     #[test]
-    fn every_simd_level_multiplies_every_kind_of_weights() {
+    fn simd_levels_multiply_weights_alike() {
         for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
             by_every_level(|| MixedCheck::<Bf16x2> { n_rows, elements: PhantomData }, true);
             by_every_level(|| MixedCheck::<Int8x4> { n_rows, elements: PhantomData }, true);
@@ -388,52 +397,52 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_stays_so() {
+    fn product_keeps_nan() {
         let (mut a, b) = (noise(20 * 3, 1), noise(3 * 4, 2)); // as many rows as a matrix unit multiplies
         a[4] = f32::NAN;
         let [left, right] =
             Packed::<Bf16x2>::all([(Matrix::new(&a, [20, 3]), Role::Left), (Matrix::new(&b, [3, 4]), Role::Right)]);
-        let out = product(Plain(left.left()), right.right(), &[]);
+        let out = product(RowMajor(left.left()), right.right(), &[]);
         for (row, out) in out.chunks(4).enumerate() {
             assert!(out.iter().all(|x| x.is_nan() == (row == 1)), "row {row}");
         }
     }
 
     #[test]
-    fn a_symmetric_product_has_the_bytes_of_the_whole() {
+    fn symmetric_product_equals_whole() {
         for [n, k] in [[1, 1], [5, 40], [32, 7], [33, 64], [70, 3], [200, 130], [301, 400]] {
-            halves_are_the_whole::<f32>([n, k]);
-            halves_are_the_whole::<Bf16x2>([n, k]);
+            check_symmetric::<f32>([n, k]);
+            check_symmetric::<Bf16x2>([n, k]);
         }
     }
 
-    fn halves_are_the_whole<E: Element>([n, k]: [usize; 2]) {
+    fn check_symmetric<E: Element>([n, k]: [usize; 2]) {
         let x = noise(n * k, 1);
         let x = Matrix::new(&x, [n, k]);
         let [left, right] = Packed::<E>::all([(x, Role::Left), (x.transposed(), Role::Right)]);
-        let (left, right) = (Plain(left.left()), right.right());
+        let (left, right) = (RowMajor(left.left()), right.right());
         let mut whole = vec![0.0; n * n];
         let mut halves = whole.clone();
-        for mode in [Mode::Put, Mode::Blend([0.5, -2.0])] {
+        for mode in [StoreMode::Overwrite, StoreMode::AlphaBeta { alpha: -2.0, beta: 0.5 }] {
             store(mode, MatrixMut::new(&mut whole, [n, n]), left, right, &[]);
             store_symmetric(mode, &mut halves, left, right);
-            assert!(whole == halves, "[{n}, {k}] of {} in one", E::NUMBERS);
+            assert!(whole == halves, "[{n}, {k}] of {} in one", E::SCALARS);
         }
     }
 
     #[test]
-    fn blocks_cover_every_number_once() {
-        cover_every_number_once::<f32>();
-        cover_every_number_once::<Bf16x2>();
+    fn blocks_cover_output_once() {
+        check_blocks::<f32>();
+        check_blocks::<Bf16x2>();
     }
 
-    fn cover_every_number_once<E: Element>() {
+    fn check_blocks<E: Element>() {
         for [m, k, n] in [[1, 1, 1], [768, 128, 384], [100, 5000, 70], [3000, 7, 33]] {
             let rows = vec![[E::default(); WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            let blocks = Blocks::new(Plain(left), right.into(), false);
+            let blocks = Blocks::new(RowMajor(left), right.into(), false);
             for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);
@@ -444,29 +453,19 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_written_and_nothing_beside_it() {
+    fn store_writes_its_block_only() {
         let (a, b) = (noise(6 * 7, 1), noise(7 * 10, 2));
         let matrices = [Matrix::new(&a, [6, 7]), Matrix::new(&b, [7, 10])];
         let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
         let mut values = vec![f32::NAN; 6 * 12];
         let mut out = MatrixMut::within(&mut values, [6, 10], 12);
-        let part = Plain(left.view().rows(2..6));
-        store(Mode::Put, out.rows(2, 4), part, right.view(), &[]);
+        let part = RowMajor(left.view().rows(2..6));
+        store(StoreMode::Overwrite, out.rows(2, 4), part, right.view(), &[]);
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
             assert_close(written, &want[row * 10..], "a row");
-            assert!(beside.iter().all(|x| x.is_nan()), "row {row} has more numbers");
+            assert!(beside.iter().all(|x| x.is_nan()), "row {row} was written beside the block");
         }
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        assert_threads_change_nothing(|| {
-            let (a, b) = (noise(300 * 200, 1), noise(200 * 150, 2));
-            let matrices = [Matrix::new(&a, [300, 200]), Matrix::new(&b, [200, 150])];
-            let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
-            vec![product(Plain(left.view()), right.view(), &[])]
-        });
     }
 }

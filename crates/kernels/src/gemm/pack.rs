@@ -11,7 +11,7 @@ use super::transpose::{self, SIDE};
 use crate::simd;
 use crate::tasks::run;
 
-/// The role of a packed copy. In f32 one copy serves for all roles.
+/// The sides of products that a packed matrix is used on. In f32 one copy serves both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     /// The left matrix of products.
@@ -21,7 +21,7 @@ pub(crate) enum Role {
     Both,
 }
 
-/// The side of a product on which a copy is used.
+/// The side of a product.
 #[derive(Clone, Copy)]
 enum Side {
     /// The left matrix: an element has adjacent columns.
@@ -33,7 +33,7 @@ enum Side {
 impl Side {
     const BOTH: [Self; 2] = [Self::Left, Self::Right];
 
-    /// The numbers of rows and columns in elements, given those in numbers.
+    /// The shape in elements, given the shape in scalars.
     fn shape<E: Word>(self, [n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Left => [n_rows, E::count(n_columns)],
@@ -42,11 +42,11 @@ impl Side {
     }
 }
 
-/// A packed matrix: copies in panels for one side of products or for both.
+/// A packed matrix: a copy in panels for each side of products that needs one.
 #[derive(Debug)]
 pub(crate) struct Packed<E = f32> {
     copies: [Option<Scratch<E>>; 2],
-    /// The size, in numbers.
+    /// The size, in scalars.
     shape: [usize; 2],
 }
 
@@ -57,7 +57,7 @@ impl Packed {
         Self::by(simd, matrix, Role::Both)
     }
 
-    /// Packs a matrix as the left or the right one of products.
+    /// The copy, which serves both sides.
     pub(crate) fn view(&self) -> PackedRef<'_> {
         self.left()
     }
@@ -97,25 +97,25 @@ impl<E: Element> Packed<E> {
     /// Packs matrices on all cores.
     pub(crate) fn all<const N: usize>(matrices: [(Matrix<'_>, Role); N]) -> [Self; N] {
         let packed = Self::all_of(&matrices);
-        packed.try_into().expect("as many as there are matrices")
+        packed.try_into().expect("each matrix was packed")
     }
 
-    /// As [`Packed::all`].
+    /// [`Packed::all`] of a slice.
     pub(crate) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
         let matrices = matrices.iter();
         let mut packed: Vec<_> = matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
         let copies = packed.iter().flat_map(|packed| packed.copies.iter().flatten());
-        let numbers = copies.map(|rows| rows.len() * WIDTH).sum();
+        let scalars = copies.map(|rows| rows.len() * WIDTH).sum();
         let tasks = matrices.zip(&mut packed);
         let tasks = tasks.flat_map(|((matrix, _), packed)| packed.tasks(*matrix));
-        run(numbers, tasks);
+        run(scalars, tasks);
         packed
     }
 
     /// The copy for the left side of products.
     ///
     /// # Panics
-    /// If the matrix was not packed for that.
+    /// If the matrix was not packed for this side.
     pub(crate) fn left(&self) -> PackedRef<'_, E> {
         self.copy(Side::Left)
     }
@@ -123,13 +123,13 @@ impl<E: Element> Packed<E> {
     /// The copy for the right side of products, or for the left, transposed.
     ///
     /// # Panics
-    /// If the matrix was not packed for that.
+    /// If the matrix was not packed for this side.
     pub(crate) fn right(&self) -> PackedRef<'_, E> {
         self.copy(if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right })
     }
 
     fn copy(&self, side: Side) -> PackedRef<'_, E> {
-        let rows = self.copies[side as usize].as_ref().expect("a copy for this side");
+        let rows = self.copies[side as usize].as_ref().expect("the matrix was packed for this side");
         PackedRef::new(rows, side.shape::<E>(self.shape))
     }
 }
@@ -145,9 +145,9 @@ impl<'a, E: Element> Pack<'a, E> {
     /// The tasks that pack a whole matrix.
     fn tasks(matrix: Matrix<'a>, out: &'a mut [Row<E>], side: Side) -> impl Iterator<Item = Self> {
         let [n_rows, _] = side.shape::<E>([matrix.n_rows(), matrix.n_columns()]).map(|n| n.max(1));
-        // The numbers in a row of a panel.
+        // The scalars in a row of a panel.
         let width = match side {
-            Side::Left => WIDTH * E::NUMBERS,
+            Side::Left => WIDTH * E::SCALARS,
             Side::Right => WIDTH,
         };
         let panels = matrix.n_columns().div_ceil(width);
@@ -177,7 +177,7 @@ impl<E: Element> WithSimd for Pack<'_, E> {
 /// The fewest elements per task.
 const ELEMENTS: usize = 1 << 15;
 
-/// The most tasks per matrix: the wider a task's part, the longer its contiguous reads.
+/// The most tasks per matrix. Wide parts have long contiguous reads.
 const TASKS: usize = 8;
 
 /// The number of rows copied side by side.
@@ -203,7 +203,7 @@ impl<E: Element> WithArithmetic for Pack<'_, E> {
 /// Packs elements of adjacent columns.
 #[inline(always)]
 fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
-    let (n_rows, width) = (matrix.n_rows(), WIDTH * A::Element::NUMBERS);
+    let (n_rows, width) = (matrix.n_rows(), WIDTH * A::Element::SCALARS);
     for first in (0..n_rows).step_by(ROWS) {
         let n = ROWS.min(n_rows - first);
         let mut rows = [&[][..]; ROWS];
@@ -214,7 +214,7 @@ fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A:
             for (row, out) in rows.iter().zip(&mut out[first..first + n]) {
                 // Whole panels are handled separately: a copy of constant length stays in registers.
                 match row.get(panel * width..(panel + 1) * width) {
-                    Some(numbers) => arithmetic.round(numbers, out),
+                    Some(scalars) => arithmetic.round(scalars, out),
                     None => arithmetic.round(&row[panel * width..], out),
                 }
             }
@@ -241,7 +241,7 @@ fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<
             for ([above, below], out) in rows.iter().zip(&mut out[first..first + n]) {
                 *out = match (above.get(columns.clone()), below.get(columns.clone())) {
                     (Some(above), Some(below)) => {
-                        let whole = "a whole panel";
+                        let whole = "the row holds a whole panel";
                         arithmetic.stack(above.try_into().expect(whole), below.try_into().expect(whole))
                     }
                     _ => arithmetic.stack(&padded(above, panel), &padded(below, panel)),
@@ -261,17 +261,17 @@ fn padded(row: &[f32], panel: usize) -> Row {
     out
 }
 
-/// Packs the transpose: elements of adjacent columns of `matrix`, one below another, with its rows side by side.
+/// Packs the transpose: an element holds adjacent columns of `matrix`, and its rows lie side by side.
 #[inline(always)]
 fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
-    let (strip, numbers) = (A::Element::STRIP, A::Element::NUMBERS);
+    let (strip, scalars) = (A::Element::STRIP, A::Element::SCALARS);
     let n_rows = A::Element::count(matrix.n_columns());
     for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
         let first = panel * WIDTH;
         let n_columns = WIDTH.min(matrix.n_rows() - first);
         let n_strips = if n_columns == WIDTH { matrix.n_columns() / strip } else { 0 };
-        let (strips, rest) = out.split_at_mut(n_strips * strip / numbers);
-        for (i, out) in strips.chunks_exact_mut(strip / numbers).enumerate() {
+        let (strips, rest) = out.split_at_mut(n_strips * strip / scalars);
+        for (i, out) in strips.chunks_exact_mut(strip / scalars).enumerate() {
             for column in (0..WIDTH).step_by(SIDE) {
                 let mut rows = [[A::Element::default(); WIDTH]; SIDE];
                 for (j, row) in rows.iter_mut().enumerate() {
@@ -289,9 +289,9 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
                 }
             }
         }
-        for (row, out) in (n_strips * strip / numbers..).zip(rest) {
+        for (row, out) in (n_strips * strip / scalars..).zip(rest) {
             for (column, out) in out[..n_columns].iter_mut().enumerate() {
-                *out = A::Element::first(&matrix.row(first + column)[row * numbers..]);
+                *out = A::Element::first(&matrix.row(first + column)[row * scalars..]);
             }
         }
     }
@@ -303,7 +303,7 @@ pub(super) fn pack_right<E: Element>(matrix: Matrix<'_>, out: &mut [Row<E>]) {
     simd::dispatch(Pack { matrix, out, side });
 }
 
-/// Repacks a matrix that was packed as the left one of products, as the right one.
+/// A matrix that was packed as the left one of products, repacked as the right one.
 pub(crate) struct Operand<'a, E> {
     left: PackedRef<'a, E>,
     right: Option<Scratch<E>>,

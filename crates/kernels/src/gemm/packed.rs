@@ -1,17 +1,17 @@
 //! Packed matrices: divided into panels of 32 columns, the form in which they are multiplied.
 //!
 //! A panel holds its columns row by row, contiguously. As the right matrix of a product it is read sequentially; as the
-//! left one, a few of its rows at a time, or transposed, a few columns of each row. So one copy of a matrix of f32
-//! serves every product that it is part of; for pairs of bfloat16 there are two kinds of copy.
+//! left one, a few of its rows at a time, or transposed, a few columns of each row. So in f32 one copy of a matrix
+//! serves every product; pairs of bfloat16 need two kinds of copies.
 
 use std::ops::Range;
 
 use super::element::{Row, WIDTH, Word, n_panels};
 
-/// A matrix in panels, with rows and columns counted in elements. Elements behind its last column have any value.
+/// A matrix in panels, with rows and columns counted in elements. Padding after its last column has any value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PackedRef<'a, E = f32> {
-    /// Row `row` of panel `panel` is number `panel * step + row`.
+    /// Row `row` of panel `panel` is at `panel * step + row`.
     rows: &'a [Row<E>],
     step: usize,
     n_rows: usize,
@@ -68,11 +68,10 @@ impl<'a, E: Word> PackedRef<'a, E> {
         prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
-    /// Prefetches rows of a panel, which may lie behind the last one.
+    /// Prefetches rows of a panel, also beyond the last one.
     #[inline(always)]
     pub(super) fn prefetch_rows(self, panel: usize, rows: Range<usize>) {
-        let first = self.rows.as_ptr().wrapping_add(panel * self.step);
-        rows.for_each(|row| prefetch(first.wrapping_add(row).cast()));
+        prefetch_rows(self.rows.as_ptr().wrapping_add(panel * self.step + rows.start), rows.len());
     }
 
     pub(crate) fn rows(self, range: Range<usize>) -> Self {
@@ -91,6 +90,14 @@ impl<'a, E: Word> PackedRef<'a, E> {
             n_columns: range.len(),
             ..self
         }
+    }
+}
+
+/// Prefetches `n` rows. Any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch_rows<E>(first: *const Row<E>, n: usize) {
+    for row in 0..n {
+        prefetch(first.wrapping_add(row).cast());
     }
 }
 

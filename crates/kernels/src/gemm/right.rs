@@ -1,8 +1,8 @@
 //! The right matrix of a product: packed before it, or by the tasks that multiply it.
 //!
-//! A weight is packed for one product alone, since the backward pass needs it transposed. Packed as a whole it would be
-//! written to memory and read again; a task that packs a part of it multiplies that part while it is in the cache
-//! (as BLIS packs its matrix B).
+//! A weight is packed for one product only, since the backward pass needs it transposed. Packed as a whole, it would be
+//! written to memory and read again; a task that packs a part multiplies it while it is in the cache (as BLIS packs its
+//! matrix B).
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ use super::pack::pack_right;
 use super::packed::PackedRef;
 
 /// A matrix that tasks pack in parts.
-pub(crate) trait Source<E>: Sync {
-    /// The size, in numbers.
+pub(crate) trait PackSource<E>: Sync {
+    /// The size, in scalars.
     fn shape(&self) -> [usize; 2];
 
     /// Packs a part, panel after panel, for the right side of products. Its rows and columns begin with whole panels.
     fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]);
 }
 
-impl<E: Element> Source<E> for Matrix<'_> {
+impl<E: Element> PackSource<E> for Matrix<'_> {
     fn shape(&self) -> [usize; 2] {
         [self.n_rows(), self.n_columns()]
     }
@@ -33,35 +33,35 @@ impl<E: Element> Source<E> for Matrix<'_> {
 
 /// The right matrix of a product.
 #[derive(Clone, Copy)]
-pub(crate) enum Right<'a, E> {
+pub(crate) enum RightMatrix<'a, E> {
     Packed(PackedRef<'a, E>),
     /// Columns of a source, from the first on.
     Unpacked {
-        source: &'a dyn Source<E>,
+        source: &'a dyn PackSource<E>,
         first: usize,
         n_columns: usize,
     },
 }
 
-impl<'a, E> From<PackedRef<'a, E>> for Right<'a, E> {
+impl<'a, E> From<PackedRef<'a, E>> for RightMatrix<'a, E> {
     fn from(packed: PackedRef<'a, E>) -> Self {
         Self::Packed(packed)
     }
 }
 
-impl<'a, E> From<&'a dyn Source<E>> for Right<'a, E> {
-    fn from(source: &'a dyn Source<E>) -> Self {
+impl<'a, E> From<&'a dyn PackSource<E>> for RightMatrix<'a, E> {
+    fn from(source: &'a dyn PackSource<E>) -> Self {
         Self::Unpacked { source, first: 0, n_columns: source.shape()[1] }
     }
 }
 
-impl<'a, E: Element> From<&'a Matrix<'a>> for Right<'a, E> {
+impl<'a, E: Element> From<&'a Matrix<'a>> for RightMatrix<'a, E> {
     fn from(matrix: &'a Matrix<'a>) -> Self {
-        Self::from(matrix as &dyn Source<E>)
+        Self::from(matrix as &dyn PackSource<E>)
     }
 }
 
-impl<'a, E: Word> Right<'a, E> {
+impl<'a, E: Word> RightMatrix<'a, E> {
     pub(super) fn is_packed(self) -> bool {
         matches!(self, Self::Packed(_))
     }
@@ -92,7 +92,7 @@ impl<'a, E: Word> Right<'a, E> {
         }
     }
 
-    /// Some rows of elements, which are packed to `scratch` if they are not yet.
+    /// Some rows of elements, packed to `scratch` if they are not yet.
     #[inline(always)]
     pub(super) fn packed_rows<'b>(self, range: Range<usize>, scratch: &'b mut [Row<E>]) -> PackedRef<'b, E>
     where
@@ -102,8 +102,8 @@ impl<'a, E: Word> Right<'a, E> {
             Self::Packed(packed) => packed.rows(range),
             Self::Unpacked { source, first, n_columns } => {
                 let out = &mut scratch[..range.len() * n_panels(n_columns)];
-                let end = source.shape()[0].min(range.end * E::NUMBERS);
-                source.pack(range.start * E::NUMBERS..end, first..first + n_columns, out);
+                let end = source.shape()[0].min(range.end * E::SCALARS);
+                source.pack(range.start * E::SCALARS..end, first..first + n_columns, out);
                 PackedRef::new(out, [range.len(), n_columns])
             }
         }

@@ -15,7 +15,7 @@ struct Aligned([f32; WIDTH]);
 /// The most buffers kept, per thread and shared.
 const KEPT: usize = 16;
 
-/// The number of rows from which a buffer is shared by all threads, 1 MiB; otherwise each thread would end up with its
+/// Buffers of at least this many rows, 1 MiB, are shared by all threads; otherwise each thread would end up with its
 /// own.
 const LARGE: usize = 1 << 13;
 
@@ -46,7 +46,7 @@ impl<E> Scratch<E> {
     }
 }
 
-/// The content of new rows: in tests a value that spoils every result that it reaches.
+/// The content of new rows. In tests it spoils every result that depends on it.
 const FRESH: f32 = if cfg!(test) { f32::NAN } else { 0.0 };
 
 /// Locks the list, also after a panic: buffers have no invariants.
@@ -65,7 +65,7 @@ fn give_back(free: &mut Vec<Vec<Aligned>>, buffer: Vec<Aligned>) {
     free.push(buffer);
     if free.len() > KEPT {
         let smallest = (0..free.len()).min_by_key(|i| free[*i].len());
-        free.swap_remove(smallest.expect("there are some"));
+        free.swap_remove(smallest.expect("the list holds more than the limit"));
     }
 }
 
@@ -75,7 +75,7 @@ impl<E> Drop for Scratch<E> {
         match buffer.len() {
             0 => {}
             LARGE.. => give_back(&mut shared(), buffer),
-            // A thread that is ending has no list any more; the buffer is freed.
+            // A thread that is ending has no list any more, and the buffer is freed.
             _ => {
                 let _ = SMALL.try_with(|free| give_back(&mut free.borrow_mut(), buffer));
             }

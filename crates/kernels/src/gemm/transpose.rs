@@ -1,4 +1,4 @@
-//! Transposes small squares of numbers in registers.
+//! Transposes small squares of scalars in registers.
 
 use pulp::Simd;
 
@@ -13,7 +13,7 @@ pub(super) fn transposed<S: Simd, E: Word>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; S
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
         // SAFETY: the token of a level proves that the CPU has its instructions, and the levels with registers of eight
-        // numbers or more are AVX2 and AVX-512, which include AVX.
+        // scalars or more are AVX2 and AVX-512, which include AVX.
         return unsafe { avx(x) };
     }
     let mut out = [[E::default(); SIDE]; SIDE];
@@ -25,8 +25,8 @@ pub(super) fn transposed<S: Simd, E: Word>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; S
     out
 }
 
-/// Written with intrinsics, because compilers do not find these instructions, and copying number by number takes ten
-/// times as long.
+/// Written with intrinsics, because compilers do not find these instructions, and copying one scalar at a time takes
+/// ten times as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_changes_its_row_and_column() {
+    fn square_is_transposed_at_every_level() {
         let square = std::array::from_fn(|row| std::array::from_fn(|i| (10 * row + i) as f32));
         for level in crate::SimdLevel::available() {
             let transposed = level.dispatch(Turn(square));

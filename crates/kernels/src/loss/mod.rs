@@ -11,20 +11,20 @@ use crate::{MatmulPrecision, Operations, TrainingMemory, flex};
 /// The maximum number of logits that the fused [`cross_entropy`] holds at once.
 const MAX_LOSS_LOGITS: usize = 1 << 22;
 
-/// The target that is ignored: its row adds nothing to the loss, nor to any gradient (`ignore_index` in PyTorch).
+/// The ignored target: its row adds nothing to the loss, nor to any gradient (`ignore_index` in PyTorch).
 pub const IGNORE_INDEX: i32 = -1;
 
-/// The token that each row is to predict, or [`IGNORE_INDEX`].
+/// The token for each row to predict, or [`IGNORE_INDEX`].
 #[derive(Clone, Debug)]
 pub struct Targets {
     /// The tokens, `[N]`.
     pub tokens: Tensor<1, Int>,
-    /// The rows that are not ignored, if it is known that others are.
+    /// The rows that count, if others are known to be ignored.
     counted: Option<Tensor<1, Int>>,
 }
 
 impl Targets {
-    /// Copies targets to a device, with a list of those that are not ignored.
+    /// Copies targets to a device, with a list of the rows that count.
     #[must_use]
     pub fn new(tokens: Vec<i32>, device: &Device) -> Self {
         let counted = (0..).zip(&tokens).filter(|(_, token)| **token != IGNORE_INDEX);
@@ -33,13 +33,13 @@ impl Targets {
         if counted.is_empty() {
             counted.push(0); // not every backend has empty tensors, and an ignored row adds nothing
         }
-        let on_device = |numbers: Vec<i32>| Tensor::from_data(&numbers[..], device);
+        let on_device = |scalars: Vec<i32>| Tensor::from_data(&scalars[..], device);
         Self { tokens: on_device(tokens), counted: has_ignored.then(|| on_device(counted)) }
     }
 }
 
 impl<const D: usize> From<Tensor<D, Int>> for Targets {
-    /// Targets of any shape, in order; which of them are ignored is found where they are.
+    /// Targets of any shape, flattened. The operations find the ignored ones.
     fn from(tokens: Tensor<D, Int>) -> Self {
         let n = tokens.shape().num_elements();
         Self { tokens: tokens.reshape([n]), counted: None }
@@ -58,8 +58,9 @@ pub enum Output {
 /// The mean cross-entropy of the targets under the logits of the hidden states, in nats per token. Gradients are
 /// computed in the given precision, logits always in f32. With a `cap`, the logits are soft-capped: see [`softcap`].
 ///
-/// The mean is over the targets that are not [`IGNORE_INDEX`], and 0 if there are none: the mean times the number of
-/// targets is always their sum. No logits are computed of rows that are known to be ignored; the fused form knows all.
+/// The mean is over the targets that are not [`IGNORE_INDEX`], and 0 if there are none, so that the mean times the
+/// number of targets is always their sum. The fused form computes no logits of ignored rows; the composed form only
+/// skips rows that `targets` lists as ignored.
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` or [`IGNORE_INDEX`] -> `[1]`
@@ -112,7 +113,12 @@ pub fn composed_output_bytes(rows @ [b, t]: [usize; 2], [c, vocab_size]: [usize;
 }
 
 /// [`cross_entropy`] composed of burn's operations.
-fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Targets, cap: Option<f64>) -> Tensor<1> {
+pub(crate) fn composed_cross_entropy(
+    hidden: Tensor<2>,
+    output: Output,
+    targets: Targets,
+    cap: Option<f64>,
+) -> Tensor<1> {
     let Targets { tokens, counted } = targets;
     let (hidden, tokens) = match counted {
         Some(rows) => (hidden.select(0, rows.clone()), tokens.select(0, rows)),
@@ -166,7 +172,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn equals_minus_the_mean_log_probability() {
+    fn cross_entropy_takes_worked_values() {
         let device = Device::flex();
         // The output weights are the identity, so the hidden states are the logits.
         let hidden = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
@@ -189,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn logits_of_rows_known_to_be_ignored_are_not_computed() {
+    fn composed_loss_skips_rows_known_to_be_ignored() {
         let device = Device::flex().autodiff();
         let hidden = Tensor::<2>::from_data([[f32::NAN, 0.0], [0.0, 2.0_f32.ln()]], &device);
         let weight = Tensor::<2>::eye(2, &device).require_grad();
         let targets = Targets::new(vec![IGNORE_INDEX, 1], &device);
         let loss = composed_cross_entropy(hidden, Output::Own(weight.clone()), targets, None);
-        let gradient = weight.grad(&loss.backward()).expect("a gradient");
+        let gradient = weight.grad(&loss.backward()).expect("the weight has a gradient");
         assert!((loss.into_scalar::<f32>() - 1.5_f32.ln()).abs() < 1e-6);
         assert!(gradient.into_data().iter::<f32>().all(f32::is_finite));
     }

@@ -11,13 +11,14 @@ use std::mem::MaybeUninit;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
+use super::epilogue::{ActivationEpilogue, SlopeEpilogue};
 use super::{Layer, Mlp};
 use crate::MatmulPrecision;
 use crate::activation::Activation;
 use crate::flex::{from_vec, matrix, tensor, values};
 use crate::gemm::{
-    Activate, Bf16x2, Element, MatrixMut, Mode, Operand, Packed, PackedRef, Plain, Role, Scratch, Slopes, Transposed,
-    WIDTH, as_elements, multiply_all, n_panels, product, store,
+    Bf16x2, Element, MatrixMut, Operand, Packed, PackedRef, Role, RowMajor, Scratch, StoreMode, Transposed, WIDTH,
+    as_elements, multiply_all, n_panels, product, store,
 };
 use crate::linear::column_sums;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
@@ -45,7 +46,8 @@ pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     })
 }
 
-/// Inputs: x; the weights of the up and the down projection, and of the gate if there is one; then their biases, if any.
+/// Inputs: x; the weights of the up and the down projection, and of the gate if there is one; then their biases, if
+/// any.
 ///
 /// `E` is the element type of the products.
 #[derive(Debug)]
@@ -61,13 +63,13 @@ impl<E: Element> FeedForward<E> {
         if self.activation.is_gated() { 3 } else { 2 }
     }
 
-    /// Whether no gradient but that of x is wanted.
+    /// Whether only the gradient of x is wanted.
     fn is_frozen(&self, wanted: Wanted) -> bool {
         let n_inputs = 1 + self.n_weights() * if self.has_bias { 2 } else { 1 };
         (1..n_inputs).all(|input| !wanted.of(input))
     }
 
-    /// The bias that belongs to a weight, given by its index; empty if there are no biases.
+    /// The bias of a weight, given by its index; empty if there are no biases.
     fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
         match self.has_bias {
             true => values(&inputs[1 + self.n_weights() + weight]),
@@ -88,7 +90,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let save = wanted.any();
         let weights: Vec<_> = inputs[1..=self.n_weights()].iter().map(matrix).collect();
         let [packed] = Packed::<E>::all([(matrix(&inputs[0]), Role::Left)]);
-        let x = Plain(packed.left());
+        let x = RowMajor(packed.left());
         let shape @ [n, f] = [matrix(&inputs[0]).n_rows(), matrix(&inputs[1]).n_columns()];
         let is_gated = self.activation.is_gated();
         let mut active = uninit(MatrixMut::<E>::n_packed(shape));
@@ -97,11 +99,11 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         if is_gated {
             // SAFETY: the gate is written before it is read.
             let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
-            store(Mode::Put, out, x, &weights[GATE], self.bias(&inputs, GATE));
+            store(StoreMode::Overwrite, out, x, &weights[GATE], self.bias(&inputs, GATE));
         }
         // SAFETY: only the gate is read, which was written above.
         let epilogue = unsafe {
-            Activate {
+            ActivationEpilogue {
                 activation: self.activation,
                 bias: self.bias(&inputs, UP),
                 active: MatrixMut::<E>::packed_uninit(&mut active, shape),
@@ -113,7 +115,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
         let out = {
             let active = PackedRef::new(as_elements::<E>(&active), [n, E::count(f)]);
-            product(Plain(active), &weights[DOWN], self.bias(&inputs, DOWN))
+            product(RowMajor(active), &weights[DOWN], self.bias(&inputs, DOWN))
         };
         drop(packed);
         let out = tensor(out, &inputs[0]);
@@ -151,15 +153,15 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
         let slopes = [Some(1), is_gated.then_some(2)]
             .map(|slope| slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape)));
-        multiply_all(Plain(grad_out.left()), &weights[DOWN], Slopes { slopes, outs });
+        multiply_all(RowMajor(grad_out.left()), &weights[DOWN], SlopeEpilogue { slopes, outs });
         let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = is_gated.then(|| Operand::new(left(&grad_gate), f));
         let grad_x = || {
-            let mut grad_x = product(Plain(grad_hidden.left()), &weights[UP], &[]);
+            let mut grad_x = product(RowMajor(grad_hidden.left()), &weights[UP], &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
-                store(Mode::Add, grad_x, Plain(grad_gate.left()), &weights[GATE], &[]);
+                store(StoreMode::Accumulate, grad_x, RowMajor(grad_gate.left()), &weights[GATE], &[]);
             }
             tensor(grad_x, &gradient)
         };
@@ -194,8 +196,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
     }
 }
 
-/// Converts panels whose columns have all been written to initialized ones: the padding after the last column is
-/// zeroed.
+/// Converts panels whose columns are all written to initialized ones, and zeroes the padding after the last column.
 fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
     let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
     let last = panels.get_mut(beyond..).unwrap_or_default(); // empty if there are no panels
@@ -206,61 +207,4 @@ fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> 
     }
     // SAFETY: the products wrote all columns of every row, and the loop wrote the padding.
     unsafe { assume_init(panels) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::composed_mlp;
-    use super::*;
-    use crate::MatmulPrecision::{Bf16, F32};
-    use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, output_and_gradients};
-
-    fn run_with(
-        f: fn(Tensor<3>, Mlp) -> Tensor<3>,
-        [b, t, c, d_ff]: [usize; 4],
-        activation: Activation,
-        is_biased: bool,
-        precision: MatmulPrecision,
-    ) -> Vec<Vec<f32>> {
-        output_and_gradients(5, |leaves| {
-            let x = leaves.next([b, t, c], 1) * 0.3;
-            let mut layer = |[k, m]: [usize; 2], seed| Layer {
-                weight: leaves.next([k, m], seed),
-                bias: is_biased.then(|| leaves.next([m], seed + 10)),
-            };
-            let (up, down) = (layer([c, d_ff], 2), layer([d_ff, c], 3));
-            let gate = activation.is_gated().then(|| layer([c, d_ff], 4));
-            f(x, Mlp { up, gate, down, activation, precision })
-        })
-    }
-
-    /// `[B, T, C, F]`: rows of the batch, positions, width, inner width.
-    const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
-
-    #[test]
-    fn equals_the_composed_operation_and_nearly_in_bfloat16() {
-        for (shape, activation) in
-            SHAPES.iter().flat_map(|shape| Activation::ALL.map(|activation| (*shape, activation)))
-        {
-            for is_biased in [false, true] {
-                let [got, want] = [mlp, composed_mlp].map(|f| run_with(f, shape, activation, is_biased, F32));
-                let what = format!("{shape:?}, {activation:?}, bias {is_biased}");
-                assert_close(&got, &want, &what);
-                if is_biased {
-                    let rounded = run_with(mlp, shape, activation, is_biased, Bf16);
-                    // Rounding a factor changes it by a relative error of at most 2^-9; a product of products has
-                    // several factors, and the sum with a bias may be smaller than its terms.
-                    assert_within(&rounded, &got, 1.0 / 32.0, &what);
-                    assert_ne!(rounded[0], got[0], "{what}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        for (activation, precision) in Activation::ALL.into_iter().flat_map(|x| [(x, F32), (x, Bf16)]) {
-            assert_threads_change_nothing(|| run_with(mlp, [7, 91, 33, 121], activation, true, precision));
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The feed-forward layer: two projections with an activation between them.
 
+pub(crate) mod epilogue;
 mod fused;
 
 use burn::tensor::{Tensor, module};
@@ -33,8 +34,7 @@ pub struct Mlp {
     pub precision: MatmulPrecision,
 }
 
-/// `down(activation(up(x)))`; with SwiGLU, `down(silu(gate(x)) * up(x))`, and with
-/// GEGLU the same with GELU.
+/// `down(activation(up(x)))`; with SwiGLU, `down(silu(gate(x)) * up(x))`, and with GEGLU the same with GELU.
 ///
 /// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
 ///
@@ -85,7 +85,7 @@ pub fn training_memory(
 }
 
 /// [`mlp`] composed of burn's operations.
-fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
+pub(crate) fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { up, gate, down, activation: kind, precision: _ } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
     let gate = gate.map(|gate| apply(gate, x.clone())); // [B, T, F]

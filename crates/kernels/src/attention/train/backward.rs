@@ -6,15 +6,16 @@ use pulp::{Simd, WithSimd};
 
 use super::HeadGroup;
 use crate::attention::QUERIES;
-use crate::attention::heads::{Heads, Prepared};
+use crate::attention::heads::{Heads, ProjectedHeads};
 use crate::attention::scores::{Query, Scores, softmax_backward};
 use crate::elementary::sum;
 use crate::gemm::{
-    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Store, Transposed, WIDTH, multiply, n_panels,
+    Exact, Matrix, MatrixMut, Packed, PackedRef, RowMajor, Scratch, Store, StoreMode, Transposed, WIDTH, multiply,
+    n_panels,
 };
 
-/// The number of queries whose weights the backward pass holds at a time: their contributions to the gradients of keys
-/// and values are summed in the registers. A multiple of a panel's width.
+/// The queries whose weights the backward pass holds at a time, while their contributions to the gradients of keys and
+/// values are summed in registers. A multiple of a panel's width.
 const BLOCK: usize = 128;
 
 // Weights of keys that a query does not see are zero only up to the end of the last panel with a visible key.
@@ -41,7 +42,7 @@ impl WithSimd for BackwardPass<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
-        let Prepared { heads, t, .. } = prepared;
+        let ProjectedHeads { heads, t, .. } = prepared;
         let (head_dim, group, scale, cap) = (heads.head_dim, heads.group(), heads.scale(), heads.cap());
         let width = heads.n_heads * head_dim;
         let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
@@ -72,7 +73,7 @@ impl WithSimd for BackwardPass<'_> {
                     // The first of these queries, aligned down to the panel of the first key that they see.
                     let first = (keys.start - seen.start) / WIDTH * block + first;
                     let left = [&q, &grad_out_packed];
-                    let left = left.map(|left| Plain(left.view().rows(queries.clone())));
+                    let left = left.map(|left| RowMajor(left.view().rows(queries.clone())));
                     let right = [&k_transposed, &v_transposed];
                     let right = right.map(|right| right.view().columns(keys.clone()));
                     let mut tiles =
@@ -103,10 +104,10 @@ impl WithSimd for BackwardPass<'_> {
                             Some(_) => softmax_backward::<S, true>(tile, grad_tile, row, query),
                         }
                     }
-                    let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys.len()], block));
+                    let grad_scores = RowMajor(PackedRef::within(&grad_scores[first..], [rows, keys.len()], block));
                     let out = grad_q.rows(queries.start, rows);
                     let k = k.view().rows(keys);
-                    multiply(Exact(simd), grad_scores, k, &mut Store { mode: Mode::Put, out, bias: &[] });
+                    multiply(Exact(simd), grad_scores, k, &mut Store { mode: StoreMode::Overwrite, out, bias: &[] });
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in
@@ -145,7 +146,7 @@ fn add_key_gradients<S: Simd>(
         let right = right.view().rows(seeing);
         let out = out.rows(keys.start, keys.len());
         let is_first = is_first_head && queries.start <= first;
-        let mode = if is_first { Mode::Put } else { Mode::Add };
+        let mode = if is_first { StoreMode::Overwrite } else { StoreMode::Accumulate };
         multiply(Exact(simd), left, right, &mut Store { mode, out, bias: &[] });
     }
 }

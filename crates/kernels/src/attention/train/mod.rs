@@ -19,13 +19,13 @@ use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use self::backward::BackwardPass;
-use super::heads::{Angles, Heads, Prepared};
+use super::heads::{Angles, Heads, ProjectedHeads};
 use super::scores::{Scores, softmax};
 use super::{QUERIES, QkNorm, SelfAttention, sequences};
 use crate::dropout::Dropout;
 use crate::elementary::{LANES, add_to};
 use crate::flex::{from_vec, in_f32, tensor, values};
-use crate::gemm::{Exact, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Store, multiply, n_panels};
+use crate::gemm::{Exact, MatrixMut, Packed, PackedRef, RowMajor, Scratch, Store, StoreMode, multiply, n_panels};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
 use crate::tasks::{assume_init, run, uninit};
 
@@ -47,7 +47,7 @@ pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
 
 /// The heads of one sequence that share a key head.
 struct HeadGroup<'a> {
-    prepared: Prepared<'a>,
+    prepared: ProjectedHeads<'a>,
     dropout: Option<Dropout>,
     /// The index of the first of these heads among the maps of weights of all sequences.
     first_map: usize,
@@ -74,10 +74,10 @@ struct Attention {
     lengths: Arc<[usize]>,
 }
 
-/// The part of a task: the heads of a sequence that share a key head.
-struct Part {
+/// The index of a task: a sequence, and a key head with the query heads that share it.
+struct Task {
     sequence: usize,
-    /// Its positions among those of all rows.
+    /// The positions of the sequence among those of all rows.
     positions: Range<usize>,
     kv_head: usize,
 }
@@ -102,25 +102,25 @@ impl Attention {
         }
     }
 
-    /// The parts of all tasks: for each sequence, one for each key head.
-    fn parts(&self) -> impl Iterator<Item = Part> {
+    /// All tasks: one for each sequence and key head.
+    fn tasks(&self) -> impl Iterator<Item = Task> {
         let heads = move |(sequence, positions): (usize, Range<usize>)| {
-            (0..self.n_kv_heads).map(move |kv_head| Part { sequence, positions: positions.clone(), kv_head })
+            (0..self.n_kv_heads).map(move |kv_head| Task { sequence, positions: positions.clone(), kv_head })
         };
         sequences(&self.lengths).enumerate().flat_map(heads)
     }
 
-    /// The number of multiplications, or nearly.
+    /// The approximate number of multiplications.
     fn work(&self, width: usize) -> usize {
         self.lengths.iter().map(|length| length * length * width).sum()
     }
 
-    fn head_group<'a>(&self, inputs: &'a [FlexTensor], part: &Part) -> HeadGroup<'a> {
+    fn head_group<'a>(&self, inputs: &'a [FlexTensor], part: &Task) -> HeadGroup<'a> {
         let heads = self.heads(inputs);
-        let Part { sequence, positions, kv_head } = part;
+        let Task { sequence, positions, kv_head } = part;
         let first_row = self.dropout.map_or(0, |dropout| dropout.key.first_row);
         HeadGroup {
-            prepared: Prepared { heads, t: positions.len(), row_step: heads.row() },
+            prepared: ProjectedHeads { heads, t: positions.len(), row_step: heads.row() },
             dropout: self.dropout,
             first_map: (first_row + sequence) * heads.n_heads + kv_head * heads.group(),
             side: self.lengths.iter().copied().max().unwrap_or(0),
@@ -142,12 +142,13 @@ impl FlexOperation for Attention {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let out = unsafe { MatrixMut::from_uninit(&mut out, [batch_size * t, width]) };
             let mut lse = &mut lse[..];
-            let tasks = self.parts().map(|part| {
-                let lse = lse.split_off_mut(..heads.group() * part.positions.len()).expect("one for each query");
+            let tasks = self.tasks().map(|part| {
+                let lse =
+                    lse.split_off_mut(..heads.group() * part.positions.len()).expect("`lse` has a scalar per query");
                 let heads = self.head_group(&inputs, &part);
                 let columns = part.kv_head * group_width..(part.kv_head + 1) * group_width;
                 // SAFETY: tasks have disjoint rows or columns.
-                Forward { heads, out: unsafe { out.block(part.positions, columns) }, lse }
+                ForwardPass { heads, out: unsafe { out.block(part.positions, columns) }, lse }
             });
             run(self.work(width), tasks);
         }
@@ -169,14 +170,14 @@ impl FlexOperation for Attention {
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
         let mut grad_qkv = uninit(batch_size * t * row);
         // The gradients of the norms' weights from each task, added in the order of the tasks.
-        let mut grad_norms = vec![0.0; self.parts().count() * 2 * head_dim];
+        let mut grad_norms = vec![0.0; self.tasks().count() * 2 * head_dim];
         {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let grad_qkv = unsafe { MatrixMut::from_uninit(&mut grad_qkv, [batch_size * t, row]) };
             let mut lse = values(&outputs[1]);
-            let tasks = self.parts().zip(grad_norms.chunks_mut(2 * head_dim)).map(|(part, grad_norms)| {
-                let Part { positions, kv_head, .. } = &part;
-                let lse = lse.split_off(..group * positions.len()).expect("one for each query");
+            let tasks = self.tasks().zip(grad_norms.chunks_mut(2 * head_dim)).map(|(part, grad_norms)| {
+                let Task { positions, kv_head, .. } = &part;
+                let lse = lse.split_off(..group * positions.len()).expect("`lse` has a scalar per query");
                 let parts = [(kv_head * group, group), (heads.keys(*kv_head), 1), (heads.values(*kv_head), 1)];
                 let grad_qkv = parts.map(|(head, n)| {
                     let columns = head * head_dim..(head + n) * head_dim;
@@ -206,7 +207,7 @@ impl FlexOperation for Attention {
 }
 
 /// The forward pass of the heads of a task.
-struct Forward<'a> {
+struct ForwardPass<'a> {
     heads: HeadGroup<'a>,
     /// `[T, G D]`, columns of a matrix with all heads.
     out: MatrixMut<'a>,
@@ -214,13 +215,13 @@ struct Forward<'a> {
     lse: &'a mut [f32],
 }
 
-impl WithSimd for Forward<'_> {
+impl WithSimd for ForwardPass<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
-        let Prepared { heads, t, .. } = prepared;
+        let ProjectedHeads { heads, t, .. } = prepared;
         let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
         let mut buffer = prepared.buffer();
         let k = prepared.read(qkv, heads.keys(kv_head), &mut buffer);
@@ -235,7 +236,7 @@ impl WithSimd for Forward<'_> {
                 let queries = first..first + rows;
                 let keys = heads.seen_by(queries.clone());
                 let mut tile = Scores { rows: &mut scores[..rows * n_panels(keys.len())], step: rows };
-                let q = Plain(q.view().rows(queries.clone()));
+                let q = RowMajor(q.view().rows(queries.clone()));
                 multiply(Exact(simd), q, k_transposed.view().columns(keys.clone()), &mut tile);
                 for (row, query) in queries.enumerate() {
                     let visible = heads.visible(query, keys.start);
@@ -247,10 +248,10 @@ impl WithSimd for Forward<'_> {
                         tile.multiply(row, mask);
                     }
                 }
-                let weights = Plain(PackedRef::within(&scores, [rows, keys.len()], rows));
+                let weights = RowMajor(PackedRef::within(&scores, [rows, keys.len()], rows));
                 let v = v.view().rows(keys);
                 let out = out.rows(first, rows);
-                multiply(Exact(simd), weights, v, &mut Store { mode: Mode::Put, out, bias: &[] });
+                multiply(Exact(simd), weights, v, &mut Store { mode: StoreMode::Overwrite, out, bias: &[] });
             }
         }
     }
@@ -259,106 +260,22 @@ impl WithSimd for Forward<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::{attention_scale, composed_self_attention};
-    use crate::testing::{
-        DROPOUT, assert_close, assert_threads_change_nothing, assert_within, constant, numbers, output_and_gradients,
-    };
-
-    /// Heads, key heads, width of a head, rows, positions.
-    const SHAPES: [[usize; 5]; 10] = [
-        [1, 1, 2, 1, 1],
-        [1, 1, 8, 2, 5],
-        [4, 4, 32, 3, 64],
-        [4, 2, 16, 2, 33],
-        [6, 1, 10, 1, 65],
-        [3, 3, 6, 2, 17],
-        [2, 2, 64, 1, 130],
-        [4, 2, 8, 1, 200],
-        [8, 4, 4, 2, 100],
-        [1, 1, 16, 1, 200],
-    ];
-
-    /// The rotated share of a head, the scale as a multiple of the usual one, and the other options.
-    #[derive(Clone, Copy, Debug)]
-    struct Parts {
-        norm: bool,
-        rotated: Option<f64>,
-        scale: f64,
-        softcap: Option<f64>,
-        window: Option<usize>,
-        dropout: bool,
-    }
-
-    /// All combinations of norm, rotation, dropout and window, each with another scale, and some with a cap.
-    fn all_parts(window: Option<usize>) -> impl Iterator<Item = Parts> {
-        let rotations = [None, Some(1.0), Some(0.25)];
-        (0..12).map(move |i| Parts {
-            norm: i & 1 > 0,
-            dropout: i & 2 > 0,
-            rotated: rotations[i / 4],
-            scale: 0.4 + i as f64 / 12.0,
-            softcap: (i % 5 == 1).then_some(0.6),
-            window,
-        })
-    }
-
-    fn run_with(
-        f: fn(Tensor<3>, SelfAttention) -> Tensor<3>,
-        [n_heads, n_kv_heads, d, b, t]: [usize; 5],
-        parts: Parts,
-    ) -> Vec<Vec<f32>> {
-        let Parts { norm, rotated, scale, softcap, window, dropout } = parts;
-        output_and_gradients(5, |leaves| {
-            let qkv = leaves.next([b, t, (n_heads + 2 * n_kv_heads) * d], 1);
-            let rotation = rotated.map(|share| {
-                let n_pairs = ((d as f64 * share / 2.0) as usize).max(1);
-                let angles = constant::<4>([1, 1, t, n_pairs], 4);
-                [angles.clone().cos(), angles.sin()]
-            });
-            let attention = SelfAttention {
-                n_heads,
-                n_kv_heads,
-                norm: norm.then(|| QkNorm { q: leaves.next([d], 2), k: leaves.next([d], 3), epsilon: 1e-6 }),
-                rotation,
-                scale: scale * attention_scale(d),
-                softcap,
-                window,
-                dropout: dropout.then_some(DROPOUT),
-                lengths: None,
-            };
-            f(qkv, attention)
-        })
-    }
+    use crate::attention::composed_self_attention;
+    use crate::testing::{assert_close, constant, output_and_gradients, scalars};
 
     #[test]
-    fn equals_the_composed_operation_and_its_gradients() {
-        // Windows of one key, up to and beyond the borders of blocks and panels, and of more than all keys.
-        let windows = [None, Some(1), Some(2), Some(31), Some(32), Some(33), Some(63), Some(100), Some(128), Some(500)];
-        let parts = windows.map(|window| all_parts(window).collect::<Vec<_>>()).concat();
-        for (shape, parts) in SHAPES.iter().flat_map(|shape| parts.iter().map(move |parts| (*shape, *parts))) {
-            let [got, want] = [self_attention, composed_self_attention].map(|f| run_with(f, shape, parts));
-            let what = format!("{shape:?}, {parts:?}");
-            match parts.window {
-                // As in the tests of blocked attention, and summed over all positions.
-                Some(1) => assert_within(&[got.concat()], &[want.concat()], 1e-5, &what),
-                _ => assert_within(&got, &want, 4e-6, &what),
-            }
-        }
-    }
-
-    #[test]
-    fn packed_sequences_see_only_themselves() {
+    fn packed_sequences_attend_to_themselves_only() {
         let lengths = [33, 1, 64, 5, 40];
         let n_positions = lengths.iter().sum::<usize>();
         for window in [None, Some(7)] {
             let run_with = |f: fn(Tensor<3>, SelfAttention) -> Tensor<3>, is_packed: bool| {
-                output_and_gradients(5, |leaves| {
-                    let qkv = leaves.next([1, n_positions, 4 * 8], 1);
+                output_and_gradients(|leaves| {
+                    let qkv = leaves.next([1, n_positions, 4 * 8]);
                     let angles = constant::<4>([1, 1, 64, 4], 4);
                     let attention = SelfAttention {
                         n_heads: 2,
                         n_kv_heads: 1,
-                        norm: Some(QkNorm { q: leaves.next([8], 2), k: leaves.next([8], 3), epsilon: 1e-6 }),
+                        norm: Some(QkNorm { q: leaves.next([8]), k: leaves.next([8]), epsilon: 1e-6 }),
                         rotation: Some([angles.clone().cos(), angles.sin()]),
                         scale: 0.3,
                         softcap: None,
@@ -380,14 +297,14 @@ mod tests {
             };
             let want = run_with(self_attention, false);
             let packed = run_with(self_attention, true);
-            assert!(packed[0] == want[0], "the same bytes");
+            assert!(packed[0] == want[0], "packing changes bytes");
             assert_close(&packed, &want, &format!("{window:?}"));
             assert_close(&run_with(composed_self_attention, true), &want, &format!("composed, {window:?}"));
         }
     }
 
     #[test]
-    fn huge_scores_stay_finite_and_nan_stays_nan() {
+    fn attention_keeps_huge_scores_finite_and_nan() {
         for window in [None, Some(40)] {
             let attention = || SelfAttention {
                 n_heads: 2,
@@ -401,19 +318,12 @@ mod tests {
                 lengths: None,
             };
             let qkv = constant([1, 70, 32], 1) * 1e3;
-            let got = numbers(self_attention(qkv.clone(), attention()));
-            let want = numbers(composed_self_attention(qkv.clone(), attention()));
+            let got = scalars(self_attention(qkv.clone(), attention()));
+            let want = scalars(composed_self_attention(qkv.clone(), attention()));
             assert!(got.iter().all(|x| x.is_finite()));
             assert_close(&[got], &[want], "1e3");
-            let nan = numbers(self_attention(qkv * f32::NAN, attention()));
+            let nan = scalars(self_attention(qkv * f32::NAN, attention()));
             assert!(nan.iter().all(|x| x.is_nan()));
-        }
-    }
-
-    #[test]
-    fn threads_do_not_change_a_byte() {
-        for parts in all_parts(None).chain(all_parts(Some(40))) {
-            assert_threads_change_nothing(|| run_with(self_attention, [4, 2, 16, 5, 70], parts));
         }
     }
 }
