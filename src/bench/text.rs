@@ -1,21 +1,21 @@
-//! Formats the measurements as text for a terminal.
+//! Formats measurements as text.
 
-use super::train::Repetitions;
-use super::{generate, train};
+use super::generate::GenerateSpeed;
+use super::train::{Repetitions, TrainSpeed};
 use crate::config::precision_remark;
 use crate::device::OpenDevice;
 use crate::format::{counted, grouped, or_dash, short};
 use crate::measure::{Times, peak_rss_mib};
 use crate::view::terminal::table::table;
 
-/// The width of tables, which are made to be kept and compared.
+/// The width of tables, fixed so that saved tables can be compared.
 const N_COLUMNS: usize = 100;
 
-/// The speed of reading and generating, one line per number of parallel texts.
-pub fn generate(n_parameters: usize, speeds: &[generate::Speed], device_name: &str) -> String {
-    let line = |speed: &generate::Speed| {
+/// The speed of reading and generating, one line per batch size.
+pub fn generate(n_parameters: usize, speeds: &[GenerateSpeed], device_name: &str) -> String {
+    let line = |speed: &GenerateSpeed| {
         [
-            speed.case.batch_size.to_string(),
+            speed.sizes.batch_size.to_string(),
             figures(speed.prompt_tokens_per_s),
             figures(speed.prompt.median_ms),
             spread(&speed.prompt),
@@ -25,24 +25,24 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], device_name: &s
             figures(speed.weight_bytes_per_s / 1e9),
         ]
     };
-    let headings = ">TEXTS | >READ tokens/s | >ms | >SPREAD | >WRITTEN tokens/s | >ms/token | >SPREAD | >GB/s";
+    let headings = ">SEQUENCES | >PROMPT tokens/s | >ms | >SPREAD | >GENERATED tokens/s | >ms/token | >SPREAD | >GB/s";
     let table = table(headings, &speeds.iter().map(line).collect::<Vec<_>>(), N_COLUMNS);
     let measured = speeds.first().map_or_else(String::new, |speed| {
         format!(
             "a prompt of {} tokens, then {} tokens one by one; medians of {} rounds\n",
-            speed.case.prompt_tokens, speed.case.new_tokens, speed.token.rounds
+            speed.sizes.prompt_tokens, speed.sizes.new_tokens, speed.token.rounds
         )
     });
     format!(
-        "writing with {} parameters on {device_name}\n{table}{measured}\
-         GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
+        "generating with {} parameters on {device_name}\n{table}{measured}\
+         GB/s: the bytes of all weights, read once per token of a sequence; peak memory {} MiB\n",
         grouped(n_parameters as u64),
         or_dash(peak_rss_mib().map(figures)),
     )
 }
 
 /// The training speed of a model.
-pub fn train(speed: &train::Speed, device_name: &str) -> String {
+pub fn train(speed: &TrainSpeed, device_name: &str) -> String {
     let Repetitions { warm_up_steps, rounds, steps } = speed.measured;
     let rounds_ms: Vec<_> = speed.rounds_ms.iter().map(|ms| figures(*ms)).collect();
     let lines = [
@@ -71,7 +71,7 @@ fn figures(x: f64) -> String {
     if x < 0.995 { format!("{x:.3}") } else { short(x) }
 }
 
-/// The interquartile range of all rounds, in percent of their median.
+/// The interquartile range of the rounds, in percent of their median.
 fn spread(times: &Times) -> String {
     format!("{:.0} %", times.spread * 100.0)
 }
@@ -88,7 +88,7 @@ pub fn device(device: &OpenDevice) -> String {
 mod tests {
     use super::*;
     #[test]
-    fn numbers_have_about_three_figures() {
+    fn figures_have_about_three_digits() {
         let shown = [0.0123, 0.999, 1.234, 9.96, 56.78, 99.6, 567.8, 12_345.6].map(figures);
         assert_eq!(shown, ["0.012", "1.00", "1.23", "9.96", "56.8", "99.6", "568", "12,346"]);
     }

@@ -20,25 +20,25 @@ use crate::train::{Trainer, precision};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenSource {
-    /// Synthetic tokens, with the vocabulary of the config's text.
+    /// Synthetic tokens, from a vocabulary as large as that of the config's text.
     MadeUp,
     /// The config's text.
     Own,
 }
 
-/// The numbers of steps and rounds that are timed.
+/// The numbers of timed steps and rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Repetitions {
-    /// The number of steps before timing starts.
+    /// The steps before timing starts.
     pub warm_up_steps: usize,
     pub rounds: usize,
-    /// The number of steps per round, of which the median counts.
+    /// The steps per round. Their median counts.
     pub steps: usize,
 }
 
 /// The training speed of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Speed {
+pub struct TrainSpeed {
     pub device: String,
     pub matmul_precision: MatmulPrecision,
     pub text: TokenSource,
@@ -67,10 +67,10 @@ pub fn measure(
     text: TokenSource,
     device: &OpenDevice,
     measured: Repetitions,
-) -> anyhow::Result<Speed> {
+) -> anyhow::Result<TrainSpeed> {
     if config.finetune.base.is_some() {
         bail!(
-            "this measures steps on a text, and a fine-tuning has records\n  hint: `tinderbox plan` measures its steps"
+            "bench train takes a config with a text, and a fine-tuning has records\n  hint: `tinderbox plan` measures its steps"
         );
     }
     let matmul_precision = precision::check(config.train.matmul_precision, device)?;
@@ -91,7 +91,7 @@ pub fn measure(
     let tokens_per_step = train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(tokens_per_step as f64);
     let flops = plan::compute(&config.model, vocab_size, device.backend.operations()).training;
-    Ok(Speed {
+    Ok(TrainSpeed {
         device: device.name.clone(),
         matmul_precision,
         text,
@@ -107,7 +107,7 @@ pub fn measure(
     })
 }
 
-/// The vocabulary size and the text; rejects a config that does not fit the memory.
+/// The vocabulary size and the text. Rejects a config that does not fit into free memory.
 fn open(config: &Config, text: TokenSource, device: &OpenDevice) -> anyhow::Result<(usize, Split)> {
     let plan = plan::plan(config, None, device, false)?;
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {

@@ -41,15 +41,12 @@ pub(super) struct Args {
 enum Benchmark {
     /// Measure how long the training steps of a config take
     Train(train::Args),
-    /// Measure how fast a model reads a prompt and writes
+    /// Measure how fast a model reads a prompt and generates
     Generate(generate::Args),
 }
 
-/// The arguments of a short run of all benchmarks.
-const SHORT: [(&str, &[&str]); 2] = [
-    ("train", &["--rounds", "3", "--steps", "10"]),
-    ("generate", &["--rounds", "3"]),
-];
+/// The benchmarks of a short run, and their arguments.
+const SHORT: [(&str, &[&str]); 2] = [("train", &["--rounds", "3", "--steps", "10"]), ("generate", &["--rounds", "3"])];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.benchmark {
@@ -94,7 +91,7 @@ fn this_program() -> anyhow::Result<Command> {
 /// Loads the config at `path`, or the default config.
 fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
     let Some(path) = path else {
-        let preset = Preset::named(DEFAULT_PRESET).expect("it is shipped");
+        let preset = Preset::named(DEFAULT_PRESET).expect("the preset is shipped");
         return Ok(Config::from_toml(preset.toml, Path::new(DEFAULT_PRESET), overrides)?);
     };
     config::load(path, overrides, None)
@@ -113,7 +110,7 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
-    fn the_arguments_of_a_short_run_parse() {
+    fn short_run_arguments_parse() {
         for (name, settings) in SHORT {
             let words = ["tinderbox", "bench", name].into_iter().chain(settings.iter().copied());
             let parsed = Cli::try_parse_from(words);

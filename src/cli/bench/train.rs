@@ -22,10 +22,10 @@ pub(super) struct Args {
     /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Train on the config's own text rather than on made-up tokens
+    /// Train on the config's own text instead of synthetic tokens
     #[arg(long)]
     own_text: bool,
-    /// The number of rounds; the result is the median over the rounds of each one's median step
+    /// The number of rounds; the result is the median of the rounds' median steps
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
     /// The number of steps in a round
