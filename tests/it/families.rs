@@ -35,7 +35,7 @@ fn check(name: &str, device: &Device) {
     let gradients: BTreeMap<_, _> = checked_gradients(&gpt, &fixture).iter().map(gradient).collect();
     assert_eq!(gradients.len(), shapes.len(), "{name}: gradients of all parameters");
     // A constant added to a parameter does not change its gradient.
-    let layout: Vec<_> = source.layout().into_iter().map(|tensor| ForeignTensor { above: 0.0, ..tensor }).collect();
+    let layout: Vec<_> = source.layout().into_iter().map(|tensor| ForeignTensor { offset: 0.0, ..tensor }).collect();
     let gradients = convert::to_theirs(&layout, &gradients).expect("the gradients have a place each");
     for (theirs, gradient) in &gradients {
         let gradient = gradient.read().expect("on a device");

@@ -1,5 +1,5 @@
-//! Adapters of other projects, which have one for each of their layers: of queries, keys and values together where these
-//! are one layer.
+//! Adapters of other projects, one for each of their layers. Queries, keys and values share one where they are one
+//! layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,8 +30,8 @@ impl ForeignAdapter {
     }
 }
 
-/// The adapters at `path` for the run or checkpoint `base`: those of a run that was fine-tuned from it, or a folder of PEFT
-/// or mlx-lm.
+/// The adapters at `path` for the run or checkpoint `base`: a run that was fine-tuned from it, or a folder of PEFT or
+/// mlx-lm.
 pub fn open_adapters(path: &Path, base: &Path) -> Result<Adapters, InteropError> {
     let located = locate(base)?;
     if !hf::is_adapter_folder(path) {
@@ -44,8 +44,7 @@ pub fn open_adapters(path: &Path, base: &Path) -> Result<Adapters, InteropError>
     hf::read_adapters(path, family, &config.model, vocab_size)
 }
 
-/// Writes adapters of PEFT or mlx-lm as the run `root` that has them and names its base, replacing an old run if
-/// `overwrite`.
+/// Writes adapters of PEFT or mlx-lm as the run `root`, which names its base, replacing an old run if `overwrite`.
 pub fn import_adapters(path: &Path, base: &Path, root: &Path, overwrite: bool) -> Result<Lora, InteropError> {
     RunDir::check_new(root, overwrite)?;
     let located = locate(base)?;
@@ -77,7 +76,7 @@ pub fn import_adapters(path: &Path, base: &Path, root: &Path, overwrite: bool) -
     Ok(lora)
 }
 
-/// The adapters of a run's checkpoint, by themselves.
+/// The adapters of a run's checkpoint, without their base.
 pub(crate) fn adapters_of(model: &Outgoing) -> Result<(&AdapterOf, Vec<AdapterTensors>), InteropError> {
     let adapter = model.state.adapter.as_ref().ok_or_else(|| InteropError::NoAdapter(model.run.root().to_owned()))?;
     if !adapter.lora.tokens.is_empty() {
@@ -86,8 +85,8 @@ pub(crate) fn adapters_of(model: &Outgoing) -> Result<(&AdapterOf, Vec<AdapterTe
     Ok((adapter, adapter.tensors(&model.checkpoint)?))
 }
 
-/// The adapters of their layers, by the layer's name. Of a layer that holds several of our targets, the adapters stand
-/// side by side: its rank is the sum of theirs.
+/// The adapters of their layers, by the layer's name. Where a layer holds several of our targets, their adapters are
+/// concatenated, and the ranks add up.
 pub(crate) fn to_theirs(
     layout: &[ForeignTensor],
     ours: &[AdapterTensors],
@@ -141,11 +140,11 @@ pub(crate) fn to_theirs(
     Ok(theirs)
 }
 
-/// Our adapters, of the largest rank among theirs, each of which comes with its scale. Where they have none in one of our
-/// targets and blocks, ours are zero.
+/// Our adapters, of the largest rank among theirs, which come with their scales. Ours are zero in the targets and
+/// blocks where they have none.
 ///
 /// # Errors
-/// What is of no linear layer of the blocks, or misshapen, one per line.
+/// Each adapter that is misshapen or belongs to no linear layer of a block.
 pub(crate) fn to_ours(
     layout: &[ForeignTensor],
     table: &[Parameter],

@@ -28,17 +28,17 @@ const BLOCK: usize = 16;
 /// The missing, misshapen and extra tensors among ours, one per line.
 pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
-    let theirs = layout.iter().map(|ForeignTensor { name, shape, columns, above }| {
+    let theirs = layout.iter().map(|ForeignTensor { name, shape, columns, offset }| {
         let part = |columns: &Columns, shape: &[usize]| match columns.are_whole() {
             true => ours[&columns.path].clone(),
-            false => take(columns.clone(), shape, ours[&columns.path].clone()),
+            false => gather_columns(columns.clone(), shape, ours[&columns.path].clone()),
         };
         let tensor = match &columns[..] {
             [] => zeros(shape),
             [columns] => part(columns, shape),
-            several => stacked(shape, several.iter().map(|columns| part(columns, &[columns.n_numbers()])).collect()),
+            several => concat(shape, several.iter().map(|columns| part(columns, &[columns.n_numbers()])).collect()),
         };
-        (name.clone(), plus(tensor, *above))
+        (name.clone(), add_scalar(tensor, *offset))
     });
     Ok(theirs.collect())
 }
@@ -50,10 +50,10 @@ pub fn to_theirs(layout: &[ForeignTensor], ours: &Tensors) -> Result<Tensors, Ve
 pub fn to_ours(layout: &[ForeignTensor], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&layout.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect(), theirs)?;
     let mut pieces: BTreeMap<&str, Vec<(Columns, LazyTensor)>> = BTreeMap::new();
-    for ForeignTensor { name, columns: all, above, .. } in layout {
+    for ForeignTensor { name, columns: all, offset, .. } in layout {
         let mut first = 0;
         for columns in all {
-            let (theirs, n) = (plus(theirs[name].clone(), -above), columns.n_numbers());
+            let (theirs, n) = (add_scalar(theirs[name].clone(), -offset), columns.n_numbers());
             let piece = if all.len() == 1 { theirs } else { slice(theirs, first..first + n) };
             pieces.entry(&columns.path).or_default().push((columns.clone(), piece));
             first += n;
@@ -62,7 +62,7 @@ pub fn to_ours(layout: &[ForeignTensor], theirs: &Tensors) -> Result<Tensors, Ve
     let ours = pieces.into_iter().map(|(path, pieces)| {
         let tensor = match pieces.iter().find(|(columns, _)| columns.are_whole()) {
             Some((_, tensor)) => tensor.clone(),
-            None => put_together(pieces),
+            None => concat_columns(pieces),
         };
         (path.to_owned(), tensor)
     });
@@ -92,8 +92,8 @@ fn zeros(shape: &[usize]) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| sink(&vec![0.0; n]))
 }
 
-/// A tensor with a number added to each of its values.
-fn plus(tensor: LazyTensor, number: f32) -> LazyTensor {
+/// Adds a scalar to each value.
+fn add_scalar(tensor: LazyTensor, number: f32) -> LazyTensor {
     if number == 0.0 {
         return tensor;
     }
@@ -102,12 +102,12 @@ fn plus(tensor: LazyTensor, number: f32) -> LazyTensor {
     })
 }
 
-/// Tensors one after another.
-fn stacked(shape: &[usize], parts: Vec<LazyTensor>) -> LazyTensor {
+/// The values of several tensors, one after another.
+fn concat(shape: &[usize], parts: Vec<LazyTensor>) -> LazyTensor {
     LazyTensor::computed(shape.to_vec(), move |sink| parts.iter().try_for_each(|part| part.stream(&mut *sink)))
 }
 
-/// Some consecutive values of a tensor.
+/// Consecutive values of a tensor.
 fn slice(of: LazyTensor, range: Range<usize>) -> LazyTensor {
     LazyTensor::computed(vec![range.len()], move |sink| {
         let mut first = 0;
@@ -119,8 +119,8 @@ fn slice(of: LazyTensor, range: Range<usize>) -> LazyTensor {
     })
 }
 
-/// One of their tensors, or a part of one: columns of our parameter.
-fn take(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTensor {
+/// The columns of our parameter that one of their tensors, or a part of it, holds.
+fn gather_columns(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     let n = shape.iter().product();
     LazyTensor::computed(shape.to_vec(), move |sink| {
         let [n_rows, width] = matrix(&from.shape);
@@ -140,8 +140,8 @@ fn take(from: Columns, shape: &[usize], ours: LazyTensor) -> LazyTensor {
     })
 }
 
-/// Our parameter, assembled from all of their tensors that are columns of it.
-fn put_together(pieces: Vec<(Columns, LazyTensor)>) -> LazyTensor {
+/// Our parameter, from all of their tensors that hold columns of it.
+fn concat_columns(pieces: Vec<(Columns, LazyTensor)>) -> LazyTensor {
     let shape = pieces[0].0.shape.clone();
     let pieces = Arc::new(pieces);
     LazyTensor::computed(shape.clone(), move |sink| {
@@ -177,7 +177,7 @@ pub(crate) fn indices(columns: &Columns) -> Vec<usize> {
     columns.ranges.iter().cloned().flatten().collect()
 }
 
-/// Calls `f` with the index of the first row and the values of several whole rows, until all rows were passed.
+/// Calls `f` with the index of the first row and the values of several whole rows, until all rows are passed.
 fn for_each_rows(tensor: &LazyTensor, width: usize, mut f: impl FnMut(usize, &[f32])) -> io::Result<()> {
     let n_rows = (VALUES_AT_ONCE / width).max(ROWS_AT_ONCE);
     let n_values = width * n_rows;
@@ -259,11 +259,11 @@ mod tests {
     }
 
     fn values(tensor: &LazyTensor) -> Vec<f32> {
-        tensor.read().expect("in memory").values
+        tensor.read().expect("the tensor is in memory").values
     }
 
     #[test]
-    fn to_theirs_and_back_is_the_same_for_every_family_and_naming() {
+    fn conversion_round_trips_for_every_family_and_naming() {
         let mut n_cases = 0;
         for (family, config) in configs() {
             let ours = ours_of(&config);
@@ -274,8 +274,8 @@ mod tests {
                 let layout = layout(family, naming, &config, VOCAB_SIZE);
                 let shapes = ours.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
                 assert_eq!(parameters(&layout), shapes.collect(), "{family} {config:?}");
-                let theirs = to_theirs(&layout, &ours).expect("all are there");
-                let back = to_ours(&layout, &theirs).expect("all are there");
+                let theirs = to_theirs(&layout, &ours).expect("every tensor exists");
+                let back = to_ours(&layout, &theirs).expect("every tensor exists");
                 assert!(back.keys().eq(ours.keys()));
                 for (name, tensor) in &ours {
                     assert_eq!(values(&back[name]), values(tensor), "{family} {naming:?} {name}");
@@ -286,16 +286,17 @@ mod tests {
         assert!(n_cases > 60, "{n_cases}");
     }
 
-    /// That queries, keys and values are where transformers has them is tested by its models, `tests/fixtures/families`.
+    /// The models in `tests/fixtures/families` test the order of queries, keys and values in transformers.
     #[test]
-    fn the_keys_of_llama_are_permuted_as_in_llama_cpp() {
-        let (family, config) = configs().into_iter().find(|(family, _)| family.name() == "llama").expect("it is one");
+    fn llama_keys_are_permuted_as_in_llama_cpp() {
+        let (family, config) =
+            configs().into_iter().find(|(family, _)| family.name() == "llama").expect("llama is a family");
         let ModelConfig { d_model, n_kv_heads, head_dim, .. } = config;
         let [k, permuted] =
             [(Naming::Hf, "model.layers.1.self_attn.k_proj.weight"), (Naming::Gguf, "blk.1.attn_k.weight")].map(
                 |(naming, name)| {
                     let theirs = to_theirs(&layout(family, naming, &config, VOCAB_SIZE), &ours_of(&config));
-                    values(&theirs.expect("all are there")[name])
+                    values(&theirs.expect("every tensor exists")[name])
                 },
             );
         // llama.cpp's `permute`: reshape(H, 2, D / 2, C), swap the two middle dimensions.
@@ -313,32 +314,32 @@ mod tests {
         let ranges = vec![0..n_columns];
         let columns = Columns { path: "x".into(), shape: vec![n_rows, n_columns], ranges, transposed: true };
         let tensor =
-            ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: vec![columns], above: 0.0 };
+            ForeignTensor { name: "y".into(), shape: vec![n_columns, n_rows], columns: vec![columns], offset: 0.0 };
         let value = move |row: usize, column: usize| (row * n_columns + column) as f32;
         let x = LazyTensor::computed(vec![n_rows, n_columns], move |sink| {
             (0..n_rows).try_for_each(|row| sink(&(0..n_columns).map(|i| value(row, i)).collect::<Vec<_>>()))
         });
         let layout = [tensor];
         let ours = Tensors::from([("x".to_owned(), x)]);
-        let theirs = to_theirs(&layout, &ours).expect("it is there");
+        let theirs = to_theirs(&layout, &ours).expect("the tensor exists");
         let transposed = values(&theirs["y"]);
         for (row, column) in [(0, 0), (n_rows - 1, n_columns - 1), (BAND, BLOCK), (17, n_columns - 12)] {
             assert_eq!(transposed[column * n_rows + row], value(row, column));
         }
-        let back = to_ours(&layout, &theirs).expect("it is there");
+        let back = to_ours(&layout, &theirs).expect("the tensor exists");
         assert!(values(&back["x"]) == values(&ours["x"]));
     }
 
     #[test]
-    fn everything_that_does_not_fit_is_said_at_once() {
+    fn all_misfitting_tensors_are_reported_together() {
         let (family, config) = configs().swap_remove(0);
         let layout = layout(family, Naming::Hf, &config, VOCAB_SIZE);
-        let mut theirs = to_theirs(&layout, &ours_of(&config)).expect("all are there");
+        let mut theirs = to_theirs(&layout, &ours_of(&config)).expect("every tensor exists");
         let names: Vec<String> = theirs.keys().cloned().collect();
         theirs.remove(&names[0]);
         theirs.insert(names[1].clone(), zeros(&[2, 3]));
         theirs.insert("adapter.weight".to_owned(), zeros(&[4]));
-        let problems = to_ours(&layout, &theirs).expect_err("three do not fit");
+        let problems = to_ours(&layout, &theirs).expect_err("three tensors do not fit");
         assert_eq!(problems.len(), 3, "{problems:#?}");
         assert!(problems[0].contains(&names[0]) && problems[0].ends_with("is missing"), "{problems:#?}");
         assert!(problems[1].contains(&names[1]) && problems[1].contains("[2, 3], and ["), "{problems:#?}");

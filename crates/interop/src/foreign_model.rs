@@ -20,10 +20,10 @@ pub struct ForeignModel {
     pub config: ModelConfig,
     /// Its tokenizer.
     pub tokenizer: TokenizerFiles,
-    /// The text at which the documents of its training text ended; only models of Tinderbox name one.
+    /// The separator of documents in its training text; only models of Tinderbox have one.
     pub document_separator: Option<String>,
-    /// How it writes, as far as its files say; the defaults otherwise. The tokenizer's end-of-text token may be one of
-    /// its `stop_token_ids`.
+    /// Its settings for generation, with defaults for those that its files lack. `stop_token_ids` may contain the
+    /// tokenizer's end-of-text token.
     pub generate: GenerateConfig,
     /// Its tensors, by name, with shapes as in PyTorch. Buffers that are not parameters are left out.
     pub tensors: Tensors,
@@ -53,7 +53,7 @@ impl ForeignModel {
 
     /// The number of token embedding rows.
     pub fn vocab_size(&self) -> usize {
-        self.config.vocab_size.expect("a source gives it")
+        self.config.vocab_size.expect("an opened model has a vocab_size")
     }
 
     /// Its tensors and the columns of our parameters that they hold.

@@ -1,7 +1,5 @@
-//! Downloads models from the Hugging Face hub into the cache that the tools of Hugging Face share.
-//!
-//! `HF_HOME` or `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as for those
-//! tools.
+//! Downloads models from the Hugging Face hub into the cache that the tools of Hugging Face share. `HF_HOME` or
+//! `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as in those tools.
 
 use std::env;
 use std::fs;
@@ -26,17 +24,17 @@ const FILES: [&str; 6] =
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 4] = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
 
-/// The files of which a tokenizer can be made.
+/// The sets of files that define a tokenizer.
 const TOKENIZERS: [&[&str]; 3] = [&["tokenizer.json"], &["vocab.json", "merges.txt"], &["tokenizer.model"]];
 
 /// The number of times that an interrupted download is resumed, and the pause before each.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The progress of a file's download: its name, the bytes so far, and all of them.
+/// Receives the progress of a download: the file's name, the bytes so far, and the total.
 pub type OnDownload<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// A model of the hub: `OWNER/NAME`, of a revision if `@REVISION` follows, and one of its files if `/FILE.gguf` does.
+/// A model of the hub, `OWNER/NAME`, optionally with `@REVISION` and one of its files, `/FILE.gguf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Address<'a> {
     name: &'a str,
@@ -45,7 +43,7 @@ struct Address<'a> {
 }
 
 impl<'a> Address<'a> {
-    /// Reads an address; `None` if it is none.
+    /// Parses an address; `None` if it is malformed.
     fn read(address: &'a str) -> Option<Self> {
         let is_file = is_gguf(address);
         let (name, revision, file) = match address.split_once('@') {
@@ -64,7 +62,7 @@ impl<'a> Address<'a> {
     }
 }
 
-/// The revision if none is named.
+/// The default revision.
 const MAIN: &str = "main";
 /// The most .gguf files that an error lists.
 const MAX_LISTED: usize = 30;
@@ -88,7 +86,7 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
         return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
     };
     let repo = Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned());
-    // All files of a split model, of which one is named.
+    // All files of a split model; the address names one.
     let parts = file.map(|file| {
         let (folder, base) = file.rsplit_once('/').map_or((None, file), |(folder, base)| (Some(folder), base));
         let parts = split::names(base).unwrap_or_else(|| vec![base.to_owned()]);
@@ -106,7 +104,7 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
             };
         }
         let config = cached.get(CONFIG).ok_or_else(|| fail("the model"))?;
-        let folder = config.parent().expect("a file in a folder").to_owned();
+        let folder = config.parent().expect("the file is in a folder").to_owned();
         return match missing(&folder) {
             None => Ok(folder),
             Some(file) => Err(fail(&format!("its file {file}"))),
@@ -137,7 +135,7 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
         path if path.exists() => Ok(path),
         _ => get(&api, &cache, &pinned, file, on_download).map_err(said),
     };
-    // Offline use looks there.
+    // Read when offline.
     let done = || cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| said(error.into()));
 
     let ggufs = listed_ggufs(&there);
@@ -178,7 +176,7 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
     Ok(cached)
 }
 
-/// Whether it is `NAME` or `OWNER/NAME`, in characters that the hub allows.
+/// Whether a name is `NAME` or `OWNER/NAME`, in characters that the hub allows.
 fn is_name(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_part)
 }
@@ -218,7 +216,7 @@ fn is_set(name: &str) -> bool {
     variable(name).is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
 }
 
-/// A file that the model needs but the folder lacks.
+/// A file of the model that the folder lacks.
 fn missing(folder: &Path) -> Option<String> {
     let has = |name: &str| folder.join(name).is_file();
     if !TOKENIZERS.iter().any(|files| files.iter().copied().all(has)) {
@@ -235,9 +233,9 @@ fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownloa
     let mut attempt = 1;
     loop {
         match get_once(api, repo, file, on_download) {
-            Err(error) if attempt < ATTEMPTS && is_broken_off(&error) => {
+            Err(error) if attempt < ATTEMPTS && may_be_retried(&error) => {
                 attempt += 1;
-                if cannot_go_on(&error) {
+                if cannot_resume(&error) {
                     let etag = api.metadata(&api.repo(repo.clone()).url(file))?;
                     fs::remove_file(cache.repo(repo.clone()).blob_path(etag.etag()).with_extension("part"))?;
                 } else {
@@ -249,7 +247,7 @@ fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownloa
     }
 }
 
-/// Downloads a file, and checks that its length is what the hub reports, which the library does not do.
+/// Downloads a file and checks its length against the one that the hub reports, which the library does not do.
 fn get_once(api: &Api, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
     let mut all = 0;
     let counter = Counter { file: file.to_owned(), done: 0, all: &mut all, on_download };
@@ -284,23 +282,23 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Whether another attempt may succeed: the connection failed, or the partial file was unusable.
-fn is_broken_off(error: &ApiError) -> bool {
+fn may_be_retried(error: &ApiError) -> bool {
     let is_broken = match error {
-        ApiError::IoError(error) => is_of_connection(error),
+        ApiError::IoError(error) => is_connection_error(error),
         ApiError::RequestError(error) => status(&error.to_string()).is_none_or(|status| status >= 500),
         _ => false,
     };
-    is_broken || cannot_go_on(error)
+    is_broken || cannot_resume(error)
 }
 
-/// Whether an error is of the connection rather than the disk.
-fn is_of_connection(error: &io::Error) -> bool {
+/// Whether an error concerns the connection rather than the disk.
+fn is_connection_error(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Other, TimedOut, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | Other | TimedOut | UnexpectedEof)
 }
 
 /// Whether the partial file cannot be continued: it is as long as the file, or longer.
-fn cannot_go_on(error: &ApiError) -> bool {
+fn cannot_resume(error: &ApiError) -> bool {
     match error {
         ApiError::InvalidResume => true,
         ApiError::RequestError(error) => status(&error.to_string()) == Some(416), // Range Not Satisfiable
@@ -317,7 +315,7 @@ fn status(message: &str) -> Option<u16> {
 fn explained(error: &ApiError) -> (String, &'static str) {
     let request = match error {
         ApiError::RequestError(request) => request,
-        ApiError::IoError(error) if !is_of_connection(error) => {
+        ApiError::IoError(error) if !is_connection_error(error) => {
             let hint = "make room for the cache, where you may write: HF_HOME says where it is";
             return (format!("the cache cannot be written: {error}"), hint);
         }
@@ -371,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_name_a_revision_and_a_file() {
+    fn addresses_have_name_revision_and_file() {
         for (address, name, revision, file) in [
             ("gpt2", "gpt2", MAIN, None),
             ("a/b-1.5", "a/b-1.5", MAIN, None),

@@ -9,7 +9,7 @@ use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, DataConfig, TrainConfig};
 use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 
-/// The number of tokens that an evaluation reads at once: contexts of thousands of tokens would otherwise exhaust the
+/// The number of tokens that an evaluation reads at once. Without it, contexts of thousands of tokens would exhaust the
 /// memory.
 const EVALUATED_TOKENS: usize = 4096;
 
@@ -28,7 +28,7 @@ pub struct Imported {
     pub vocab_size: usize,
 }
 
-/// Writes a model as the run `root`, replacing an old one if `overwrite`. `origin` is where it came from, for the run's
+/// Writes a model as the run `root`, replacing an old run if `overwrite`. `origin` names its source in the run's
 /// records.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ fn in_the_way(error: RunError) -> InteropError {
 
 fn tokenizer(source: &ForeignModel) -> Result<Tokenizer, InteropError> {
     let path = source.path.join(layout::TOKENIZER);
-    // Even an empty config: without it, no text gets a BOS token.
+    // An empty config is kept too: without a config, no text gets a BOS token.
     let config = source.tokenizer.config.clone().unwrap_or_else(|| "{}".to_owned());
     let tokenizer = Tokenizer::from_json(source.tokenizer.json.clone(), &path)?
         .with_config(config, &source.path.join(TOKENIZER_CONFIG))?;
@@ -80,7 +80,7 @@ fn config(source: &ForeignModel, tokenizer: &Tokenizer, root: &Path) -> Result<C
     generate.stop_token_ids.retain(|id| Some(*id) != tokenizer.end_of_text());
     let batch_size = (EVALUATED_TOKENS / source.config.context_length).clamp(1, default.batch_size);
     let config = Config {
-        // A text is read as the model's was, so that a loss can be compared with that of the run it came from.
+        // Texts are read as in the run that the model came from, so that losses can be compared.
         data: DataConfig { document_separator: source.document_separator.clone(), ..DataConfig::default() },
         tokenizer: TokenizerConfig {
             kind: TokenizerKind::File,

@@ -28,11 +28,11 @@ pub struct ForeignTensor {
     pub name: String,
     /// The sizes of its dimensions, in PyTorch's order: the last is contiguous. GGUF lists them in reverse.
     pub shape: Vec<usize>,
-    /// The columns of ours that it holds, those of several parameters one after another along its first dimension. Empty
-    /// for zeros, a bias that they need and we do not have.
+    /// The columns of ours that it holds. Columns of several parameters follow one another along its first dimension.
+    /// Empty for a bias of zeros that we do not have.
     pub columns: Vec<Columns>,
-    /// What their values are above ours.
-    pub above: f32,
+    /// Added to our values, and subtracted from theirs.
+    pub offset: f32,
 }
 
 /// Columns of one of our parameters, a matrix `[in, out]`, or elements of a vector.
@@ -57,7 +57,7 @@ impl Columns {
 
     /// Whether they are the whole parameter, unchanged.
     pub fn are_whole(&self) -> bool {
-        !self.transposed && self.ranges == [0..*self.shape.last().expect("a vector or a matrix")]
+        !self.transposed && self.ranges == [0..*self.shape.last().expect("a parameter is a vector or a matrix")]
     }
 }
 
@@ -82,7 +82,7 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
     for (layer, parameter) in outside.chain(inside) {
         let mut add = |name: &str, ranges: Vec<Range<usize>>| {
             let suffix = if parameter.is_bias() { "bias" } else { "weight" };
-            let above = if names.norms_less_one && parameter.role.is_norm() { -1.0 } else { 0.0 };
+            let offset = if names.norms_less_one && parameter.role.is_norm() { -1.0 } else { 0.0 };
             let transposed = parameter.is_linear() && !(names.is_conv && parameter.role != Role::Output);
             let n_columns = ranges.iter().map(ExactSizeIterator::len).sum();
             let shape = match parameter.shape[..] {
@@ -100,10 +100,10 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
                     last.shape[0] += shape[0];
                     last.columns.splice(0..0, columns);
                 }
-                None => tensors.push(ForeignTensor { name, shape, columns, above }),
+                None => tensors.push(ForeignTensor { name, shape, columns, offset }),
             }
         };
-        let all = || vec![0..*parameter.shape.last().expect("a vector or a matrix")];
+        let all = || vec![0..*parameter.shape.last().expect("a parameter is a vector or a matrix")];
         match parameter.role {
             Role::Qkv(widths) => {
                 names.qkv.columns(widths, config.head_dim).into_iter().for_each(|(name, ranges)| add(name, ranges));
@@ -188,7 +188,7 @@ mod tests {
     fn gguf_names(family: &str) -> String {
         let has_name =
             |(family_of, config): &(&Family, ModelConfig)| family_of.name() == family && !config.tie_embeddings;
-        let (family, config) = configs().into_iter().find(has_name).expect("a config");
+        let (family, config) = configs().into_iter().find(has_name).expect("there is a config of the family");
         let tensors = layout(family, Naming::Gguf, &config, 37);
         let lines = tensors.iter().filter(|tensor| !tensor.name.contains(".0.")).map(|tensor| {
             let zeros = if tensor.columns.is_empty() { " zeros" } else { "" };
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_llama_cpp() {
+    fn gguf_names_match_llama_cpp() {
         insta::assert_snapshot!(gguf_names("gpt2"), @r"
         token_embd.weight [37, 24]
         position_embd.weight [8, 24]

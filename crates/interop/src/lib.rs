@@ -1,8 +1,8 @@
 //! Imports models of other projects as runs, and exports runs as models that other projects can read.
 //!
-//! A [`Family`] says which keys of `[model]` other projects support and how they write them, a [`layout`] maps its
-//! tensors to columns of our parameters, and [`convert`] applies the layout. A [`ForeignModel`] is an opened model, a Hugging Face folder (`hf`) or a
-//! llama.cpp file (`gguf`). Nothing here prints.
+//! A [`Family`] defines which keys of `[model]` other projects support and how they write them, a [`layout`] maps its
+//! tensors to columns of our parameters, and [`convert`] applies the layout. A [`ForeignModel`] is an opened Hugging
+//! Face folder (`hf`) or llama.cpp file (`gguf`).
 
 #![cfg_attr(
     test,

@@ -21,15 +21,15 @@ pub struct Outgoing {
     pub state: TrainState,
     /// The run's config.
     pub config: Config,
-    /// The family by which other projects know the model.
+    /// The family of the model in other projects.
     pub family: &'static Family,
-    /// The run's tokenizer, padded to as many ids as the model has rows.
+    /// The run's tokenizer, padded to the number of the model's embedding rows.
     pub tokenizer: Tokenizer,
     parameters: Tensors,
 }
 
 impl Outgoing {
-    /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`.
+    /// Opens the best checkpoint of a run directory, its `best` or `last`, or one of its `checkpoints/step-N`.
     ///
     /// # Errors
     /// If there is no such checkpoint, or its model fits no family.

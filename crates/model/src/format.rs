@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthChar;
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits")).collect();
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits are ASCII")).collect();
     groups.join(",")
 }
 
@@ -175,7 +175,7 @@ pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
                 used = 0;
             }
             used += columns_of(c);
-            pieces.last_mut().expect("there is always a last one").push(c);
+            pieces.last_mut().expect("there is always a last piece").push(c);
         }
     }
     pieces
@@ -190,21 +190,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_that_controls_a_terminal() {
+    fn without_control_removes_terminal_codes() {
         assert_eq!(without_control("a\tb\n\u{e9} \u{202e}"), "a\tb\n\u{e9} \u{202e}");
         let codes = "\u{1b}]52;c;aGk=\u{7}\r\u{9b}31m\u{7f}";
         assert_eq!(without_control(codes), "\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\u{fffd}31m\u{fffd}");
     }
 
     #[test]
-    fn a_long_text_keeps_its_ends() {
+    fn cut_in_the_middle_keeps_both_ends() {
         assert_eq!(cut_in_the_middle("abcdefgh", 8), "abcdefgh");
         assert_eq!(cut_in_the_middle("abcdefgh", 5), "ab\u{2026}gh");
         assert_eq!(cut_in_the_middle("\u{e4}\u{f6}\u{fc}\u{df}xyz", 4), "\u{e4}\u{2026}yz");
     }
 
     #[test]
-    fn numbers_are_read_at_a_glance() {
+    fn numbers_are_shortened_and_grouped() {
         assert_eq!([7, 999, 804_096, 124_439_808].map(grouped), ["7", "999", "804,096", "124,439,808"]);
         assert_eq!([0.034, 2.7949, 74.76, 512.4, 19_855.3].map(short), ["0.03", "2.79", "74.8", "512", "19,855"]);
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_breaks_between_words_or_within_a_long_one() {
+    fn wrapped_breaks_between_words_or_within_long_ones() {
         assert_eq!(wrapped("", 5), [""]);
         assert_eq!(wrapped("abcdefg", 5), ["abcde", "fg"]);
         assert_eq!(wrapped("the cat sat down", 7), ["the cat", "sat ", "down"]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_in_units_that_suit_them() {
+    fn durations_have_suitable_units() {
         assert_eq!(
             [0.04, 8.14, 59.96, 125.4, 4800.0, 1_000_000.0].map(duration),
             ["0.0 s", "8.1 s", "1 min 0 s", "2 min 5 s", "1 h 20 min", "11 days 13 h"]
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_a_shell_would_change_are_quoted() {
+    fn shell_word_quotes_special_characters() {
         for (word, expected) in [
             ("train.max_steps=3000", "train.max_steps=3000"),
             ("my runs/one", "'my runs/one'"),

@@ -1,5 +1,5 @@
-//! A tensor that stays on its device, in a file or as a function until it is read, so that saving, loading and converting
-//! a model needs only one tensor at a time in host memory.
+//! A tensor that stays on its device, in a file or as a function until it is read, so that saving, loading and
+//! converting a model needs only one tensor at a time in host memory.
 
 use std::fmt;
 use std::fs::File;

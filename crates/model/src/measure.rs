@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_ends_after_enough_time_but_not_before_its_fewest_rounds_or_with_an_error() {
+    fn trials_stop_after_enough_time_or_first_error() {
         for (enough, expected) in [(Duration::ZERO, 3), (Duration::MAX, 5)] {
             let trial = Trial { warm_up: 2, rounds: 3..=5, enough };
             let mut n = 0;
@@ -152,19 +152,19 @@ mod tests {
                 n += 1;
                 Ok::<(), ()>(())
             });
-            assert_eq!((n, times.expect("nothing fails").rounds), (2 + expected, expected));
+            assert_eq!((n, times.expect("no round fails").rounds), (2 + expected, expected));
             assert_eq!(trial.time(|| Err(())), Err(()));
         }
     }
 
     #[test]
-    fn times_have_a_median_ends_and_a_spread() {
+    fn times_have_median_extremes_and_spread() {
         let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
         let spread = (4.0 - 2.0) / 3.0;
         assert_eq!(times, Times { median_ms: 3.0, fastest_ms: 1.0, slowest_ms: 10.0, spread, rounds: 5 });
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
         let of_two = Times::of(&[3.0, 6.0]).spread;
-        assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
+        assert!((of_two - 0.5).abs() < 1e-12, "every one of few rounds counts");
         // For an even number of values the median is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
@@ -172,10 +172,10 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_process_and_the_machine_have_memory() {
-        let (now, peak) = (rss_mib().expect("Linux"), peak_rss_mib().expect("Linux"));
+    fn memory_of_process_and_machine_is_reported() {
+        let (now, peak) = (rss_mib().expect("Linux reports memory"), peak_rss_mib().expect("Linux reports memory"));
         assert!(now > 1.0 && peak > 1.0, "{now} {peak}");
-        let machine = Machine::here().expect("Linux");
+        let machine = Machine::here().expect("Linux reports memory");
         assert!(machine.total >= machine.available && machine.available > 0);
     }
 }

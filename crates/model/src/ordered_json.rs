@@ -1,5 +1,5 @@
-//! JSON whose objects keep the order of their keys: the values of a schema are written in that order, and a template gets
-//! tools as they were sent.
+//! JSON whose objects keep the order of their keys: the values of a schema are written in that order, and a template
+//! gets tools as they were sent.
 
 use std::fmt;
 

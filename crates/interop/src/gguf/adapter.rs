@@ -42,7 +42,7 @@ pub fn export_adapter(
     let theirs = to_theirs(&layout, &ours).map_err(cannot_read(&model.checkpoint))?;
     let mut tensors = Vec::new();
     for (layer, mut adapter) in theirs {
-        // Where several stand side by side, their rank is larger, and their scale is to be that of each.
+        // Concatenated adapters have a larger rank; each keeps its own scale.
         let factor = adapter.rank() as f32 / lora.rank as f32;
         adapter.b.values.iter_mut().for_each(|value| *value *= factor);
         for (end, tensor) in [("lora_a", adapter.a), ("lora_b", adapter.b)] {

@@ -40,7 +40,7 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     let has_chat_template = model.tokenizer.chat_template().is_some();
     let text = modelfile(&name, &model.config.generate, config.context_length, has_chat_template);
     let beside = path.with_file_name(MODELFILE);
-    // Another export to this folder waits, so that the two files are of the same one; or it was faster.
+    // Other exports to this folder wait, so that both files are of one export; one may have been faster.
     let _waiting = lock_folder(folder);
     check_new(&path, overwrite)?;
     file.rename().map_err(cannot_write(&path))?;
@@ -49,7 +49,7 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
 }
 
 /// Checks, without changing anything, that the file `path` and a Modelfile beside it may be written: nothing is there,
-/// or only what earlier exports wrote and, for the file, `overwrite`.
+/// or only earlier exports and, for the file, `overwrite` is set.
 pub(super) fn check_new(path: &Path, overwrite: bool) -> Result<(), InteropError> {
     let is_there = path.symlink_metadata().is_ok();
     if is_there && !overwrite {

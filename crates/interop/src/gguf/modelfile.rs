@@ -9,16 +9,16 @@ use tinderbox_model::config::GenerateConfig;
 /// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";
 
-/// Its first line, which marks it as replaceable by a later export.
+/// The first line, by which a later export recognises a file that it may replace.
 const FIRST_LINE: &str = "# Written by Tinderbox: ollama create NAME -f Modelfile";
 
-/// Whether Tinderbox wrote a file with this text.
+/// Whether Tinderbox wrote the file with this content.
 pub(super) fn is_ours(text: &str) -> bool {
     text.lines().next() == Some(FIRST_LINE)
 }
 
-/// The file for the model at `gguf`, a relative path, that generates as a run's `[generate]` says. A model with a chat
-/// template has it in the GGUF file; any other continues prompts verbatim.
+/// The file for the model at `gguf`, a relative path, with the settings of a run's `[generate]`. The GGUF file holds a
+/// chat template; a model without one continues prompts verbatim.
 pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, has_chat_template: bool) -> String {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
     let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");
@@ -37,7 +37,7 @@ pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usi
     for (name, value) in parameters {
         writeln!(file, "PARAMETER {name} {value}").expect("writing to a string cannot fail");
     }
-    // Quotes cannot be escaped there: a stop text that would end its quotes is left out.
+    // Quotes cannot be escaped in a Modelfile: a stop text that would end its quotes is left out.
     for text in stop.iter().filter(|text| !text.contains("\"\"\"") && !text.ends_with('"')) {
         writeln!(file, "PARAMETER stop \"\"\"{text}\"\"\"").expect("writing to a string cannot fail");
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_writes_there_as_it_does_here() {
+    fn modelfile_has_generation_settings_of_run() {
         let config = GenerateConfig {
             temperature: 0.5,
             top_k: 40,

@@ -41,7 +41,7 @@ pub struct StoredTensor {
 }
 
 impl Gguf {
-    /// Reads the header of the file at `path`, which may be one of several of a model.
+    /// Reads the header of the file at `path`, which may be one part of a split model.
     ///
     /// # Errors
     /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
@@ -216,7 +216,7 @@ impl TensorInfo {
 /// The names of the supported tensor types.
 fn supported() -> String {
     let names: Vec<&str> = TensorType::ALL.iter().map(|kind| kind.name()).collect();
-    let (last, others) = names.split_last().expect("several types");
+    let (last, others) = names.split_last().expect("there are several types");
     format!("{} and {last}", others.join(", "))
 }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn numbers(tensor: &StoredTensor) -> Vec<f32> {
-        tensor.numbers.read().expect("read").values
+        tensor.numbers.read().expect("the tensor can be read").values
     }
 
     fn values() -> Vec<(String, Value)> {
@@ -266,12 +266,12 @@ mod tests {
     }
 
     fn write_file(path: &Path, metadata: &[(String, Value)], tensors: &[NewTensor]) {
-        write(path, metadata, tensors).expect("written").rename().expect("renamed");
+        write(path, metadata, tensors).expect("the file can be written").rename().expect("the file can be renamed");
     }
 
     /// A small file with every kind of value and tensor.
     fn file() -> Vec<u8> {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = tempfile::tempdir().expect("a temporary directory can be created");
         let path = dir.path().join("model.gguf");
         let tensors = [
             tensor("one", TensorType::F32, [3, 5]),
@@ -279,19 +279,19 @@ mod tests {
             tensor("three", TensorType::F16, [1, 7]),
         ];
         write_file(&path, &values(), &tensors);
-        fs::read(&path).expect("read")
+        fs::read(&path).expect("the file can be read")
     }
 
     fn open(bytes: &[u8]) -> Result<Gguf, InteropError> {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = tempfile::tempdir().expect("a temporary directory can be created");
         let path = dir.path().join("model.gguf");
-        fs::write(&path, bytes).expect("written");
+        fs::write(&path, bytes).expect("the file can be written");
         Gguf::read(&path)
     }
 
     #[test]
-    fn what_is_written_is_read() {
-        let gguf = open(&file()).expect("whole");
+    fn written_files_read_back() {
+        let gguf = open(&file()).expect("the file is complete");
         let metadata = &gguf.metadata;
         assert_eq!(metadata.string("general.architecture").unwrap(), Some("llama"));
         assert_eq!(metadata.count("a.count").unwrap(), Some(7));
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn values_and_tensors_of_gguf_py_are_read() {
-        let gguf = Gguf::read(Path::new("../../tests/fixtures/gguf/types.gguf")).expect("a fixture");
+        let gguf = Gguf::read(Path::new("../../tests/fixtures/gguf/types.gguf")).expect("the fixture exists");
         let metadata = &gguf.metadata;
         for (key, expected) in [
             ("uint8", 200.0),
@@ -349,14 +349,17 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_longer_than_a_chunk_comes_back() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+    fn tensors_longer_than_chunks_round_trip() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be created");
         let path = dir.path().join("model.gguf");
         let long = tensor("long", TensorType::F32, [3, CHUNK_BYTES / 8 + 1]);
         write_file(&path, &[], std::slice::from_ref(&long));
-        let stored = &Gguf::read(&path).expect("whole").tensors["long"];
-        assert!(stored.numbers.read().expect("read") == long.tensor.read().expect("read"));
-        // Blocks are complete however the values are split into pieces.
+        let stored = &Gguf::read(&path).expect("the file is complete").tensors["long"];
+        assert!(
+            stored.numbers.read().expect("the tensor can be read")
+                == long.tensor.read().expect("the tensor can be read")
+        );
+        // Blocks are complete for any split of the values into pieces.
         let all: Vec<f32> = (0..320).map(|i| i as f32).collect();
         let pieces = all.clone();
         let tensor = LazyTensor::computed(vec![5, 64], move |sink| {
@@ -367,7 +370,7 @@ mod tests {
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
         TensorType::Q8_0.encode(&all, &mut bytes);
         TensorType::Q8_0.decode(&bytes, &mut expected);
-        assert_eq!(numbers(&Gguf::read(&in_pieces).expect("whole").tensors["x"]), expected);
+        assert_eq!(numbers(&Gguf::read(&in_pieces).expect("the file is complete").tensors["x"]), expected);
         File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
         assert_eq!(stored.numbers.read().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -385,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_say_what_is_wrong_with_them() {
+    fn damaged_files_are_explained() {
         let bytes = file();
         let cases = [
             (b"".to_vec(), "begins with \"\", not with \"GGUF\""),
@@ -419,7 +422,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
         #[test]
-        fn no_change_of_a_header_makes_it_panic(
+        fn changed_headers_never_panic(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
             cut in any::<prop::sample::Index>(),
             is_cut in any::<bool>(),
@@ -436,7 +439,7 @@ mod tests {
                 for tensor in gguf.tensors.values() {
                     let n = tensor.numbers.n_numbers();
                     prop_assert!(n <= 4 * bytes.len(), "not more numbers than the file has room for");
-                    tensor.numbers.read().expect("its bytes are there");
+                    tensor.numbers.read().expect("the header was checked against the file");
                 }
             }
         }

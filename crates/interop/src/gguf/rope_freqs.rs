@@ -1,4 +1,4 @@
-//! The factors by which llama.cpp divides the frequencies of `RoPE`, one per pair of dimensions, as tensors:
+//! The divisors of `RoPE`'s frequencies in llama.cpp, one per pair of dimensions, as tensors:
 //! `rope_freqs.weight`, which encodes Llama 3's scaling, and `LongRoPE`'s two lists.
 //!
 //! Source: llama.cpp, `generate_extra_tensors` in `conversion/llama.py` and `conversion/phi.py`.
@@ -82,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn factors_are_those_of_the_published_files() {
-        let factors = factors(&llama_3_2(), 500_000.0, 64).expect("it has some");
+    fn factors_match_published_files() {
+        let factors = factors(&llama_3_2(), 500_000.0, 64).expect("Llama 3's scaling has factors");
         // Factors computed by convert_hf_to_gguf, in float32 with numpy.
         assert_eq!(factors.len(), 32);
         assert_eq!(factors[..15], [1.0; 15]);
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn other_settings_are_only_known_if_they_are_given() {
+    fn unusual_scalings_are_recognised_only_if_given() {
         let own = RopeScaling::Llama3 {
             factor: 4.0,
             low_freq_factor: 1.5,
             high_freq_factor: 3.0,
             original_context_length: 64,
         };
-        let factors = factors(&own, 10_000.0, 16).expect("it has some");
+        let factors = factors(&own, 10_000.0, 16).expect("Llama 3's scaling has factors");
         assert_eq!(scaling(&factors, 10_000.0, Some(own.clone())), Some(own));
         assert_eq!(scaling(&factors, 10_000.0, None), None);
         assert_eq!(scaling(&factors, 10_000.0, Some(llama_3_2())), None);

@@ -23,7 +23,7 @@ const OWN_SCALING: &str = "tinderbox.rope_scaling";
 const EXPORTED: &str = "tinderbox.exported";
 /// Whether `output.weight` is the token embedding, in architectures that must have one.
 const TIED: &str = "tinderbox.tie_embeddings";
-/// The text at which the documents of the training text ended.
+/// The separator of documents in the training text.
 const DOCUMENT_SEPARATOR: &str = "tinderbox.document_separator";
 /// The version of the quantised block formats.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -89,7 +89,7 @@ pub(super) fn read(
     }
 }
 
-/// The metadata of a file with this model, under this name, without that of the tokenizer.
+/// The metadata of a file with this model and name, without the tokenizer's.
 ///
 /// # Errors
 /// If llama.cpp does not support such a model.
@@ -203,12 +203,12 @@ fn unknown(family: &Family) -> InteropError {
     InteropError::NoGguf { reason: format!("llama.cpp does not know the family {family}") }
 }
 
-/// The entry for the text at which the documents of the training text ended.
+/// The entry for the separator of documents in the training text.
 pub(super) fn write_document_separator(separator: &str) -> (String, Value) {
     (DOCUMENT_SEPARATOR.to_owned(), Value::string(separator))
 }
 
-/// The text at which the documents of the training text ended, if the file names one.
+/// The separator of documents in the training text, if the file has one.
 ///
 /// # Errors
 /// If it is not a text.

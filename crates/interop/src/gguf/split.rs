@@ -13,7 +13,7 @@ const COUNT: &str = "split.count";
 const NUMBER: &str = "split.no";
 const N_TENSORS: &str = "split.tensors.count";
 
-/// The names of all parts of the model of which `name` is one; `None` if it is not named like a part.
+/// The names of all parts of a split model, from the name of one; `None` if it is not the name of a part.
 pub(crate) fn names(name: &str) -> Option<Vec<String>> {
     let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
@@ -38,7 +38,7 @@ pub(super) fn open(path: &Path) -> Result<Gguf, InteropError> {
     }
 }
 
-/// The model whose parts lie beside the one at `path`, of which there are `n`.
+/// Joins the `n` parts of a model, which are in one folder; `path` is one of them.
 fn join(path: &Path, n: usize) -> Result<Gguf, InteropError> {
     let not_a_model = |path: &Path, reason: String, hint: &str| {
         Err(InteropError::NotAModel { path: path.to_owned(), reason, hint: hint.to_owned() })
@@ -83,7 +83,7 @@ fn join(path: &Path, n: usize) -> Result<Gguf, InteropError> {
             return Err(damaged(path, format!("the parts have {n_tensors} tensors, and `{N_TENSORS}` says otherwise")));
         }
     }
-    Ok(whole.expect("there are several parts"))
+    Ok(whole.expect("a split model has several parts"))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// Writes the part `number` of 3, which says that it is `said`, with a tensor of this name.
+    /// Writes the part `number` of 3, with a tensor of this name. Its metadata names it part `said`.
     fn part(folder: &Path, number: u32, said: u32, tensor: &str) -> PathBuf {
         let path = folder.join(format!("m-{:05}-of-00003.gguf", number + 1));
         let entry = |key: &str, n| (key.to_owned(), Value::u32(n));
@@ -111,31 +111,34 @@ mod tests {
         values.extend((number == 0).then(|| entry("a.key", 7)));
         let numbers = LazyTensor::computed(vec![2], move |sink| sink(&[number as f32, 1.0]));
         let tensor = NewTensor { name: tensor.to_owned(), kind: TensorType::F32, tensor: numbers };
-        write(&path, &values, &[tensor]).expect("written").rename().expect("renamed");
+        write(&path, &values, &[tensor]).expect("the part can be written").rename().expect("the part can be renamed");
         path
     }
 
     #[test]
     fn open_joins_parts_from_any_of_them() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let paths = [(0, "a"), (1, "b"), (2, "c")].map(|(number, name)| part(folder.path(), number, number, name));
         for path in &paths {
-            let whole = open(path).expect("all parts are there");
-            assert_eq!(whole.metadata.count("a.key").expect("a count"), Some(7));
-            let firsts: Vec<f32> =
-                whole.tensors.values().map(|tensor| tensor.numbers.read().expect("read").values[0]).collect();
+            let whole = open(path).expect("all parts exist");
+            assert_eq!(whole.metadata.count("a.key").expect("the value is a count"), Some(7));
+            let firsts: Vec<f32> = whole
+                .tensors
+                .values()
+                .map(|tensor| tensor.numbers.read().expect("the tensor can be read").values[0])
+                .collect();
             assert_eq!(firsts, [0.0, 1.0, 2.0]);
         }
-        let error = |path: &Path| open(path).expect_err("not whole").to_string();
+        let error = |path: &Path| open(path).expect_err("the model is incomplete").to_string();
         part(folder.path(), 2, 2, "b");
         assert!(error(&paths[0]).contains("another part has the tensor `b` too"), "{}", error(&paths[0]));
         part(folder.path(), 2, 1, "c");
         assert!(error(&paths[0]).contains("part 3 of 3, and its content not"), "{}", error(&paths[0]));
-        std::fs::remove_file(&paths[2]).expect("removed");
+        std::fs::remove_file(&paths[2]).expect("the part can be removed");
         let said = error(&paths[1]);
         assert!(said.contains("m-00003-of-00003.gguf") && said.contains("put all parts into one folder"), "{said}");
         let renamed = folder.path().join("m.gguf");
-        std::fs::rename(&paths[0], &renamed).expect("renamed");
+        std::fs::rename(&paths[0], &renamed).expect("the part can be renamed");
         assert!(error(&renamed).contains("its name does not say which"), "{}", error(&renamed));
     }
 }

@@ -1,12 +1,11 @@
-//! The names of tensors in llama.cpp, which are the same in every architecture; only queries, keys and values are kept in
-//! different forms.
+//! The names of tensors in llama.cpp. They are the same in every architecture, except for queries, keys and values.
 //!
 //! Source: llama.cpp, `llama-arch.cpp`.
 
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
 
-/// All layers; `qkv` is that of most architectures.
+/// All layers; `qkv` is as in most architectures.
 pub(crate) const TENSORS: TensorNames = TensorNames {
     qkv: SEPARATE_QKV,
     is_conv: false,

@@ -260,7 +260,7 @@ fn unknown(code: u32) -> String {
 
 /// The number with the shortest decimal form that is this one in single precision.
 pub(super) fn shortest(number: f32) -> f64 {
-    number.to_string().parse().expect("a number")
+    number.to_string().parse().expect("a float prints as a number")
 }
 
 #[cfg(test)]
@@ -291,14 +291,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arrays_come_back(array in any_array()) {
+        fn arrays_round_trip(array in any_array()) {
             let value = Value::Array(array);
             prop_assert_eq!(reread(&value), value);
         }
     }
 
     #[test]
-    fn numbers_are_what_their_type_says() {
+    fn numbers_have_values_of_their_type() {
         let number = |kind, bytes: &[u8]| Value::Number(Number::new(kind, bytes));
         for (value, integer, float) in [
             (number(NumberType::U8, &[0xff]), Some(255), Some(255.0)),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_do_not_nest_without_end() {
+    fn deeply_nested_arrays_are_refused() {
         let mut array = Array::Strings(Vec::new());
         for depth in 1..=DEEPEST {
             let mut bytes = Vec::new();

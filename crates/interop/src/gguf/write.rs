@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 16;
 pub struct NewTensor {
     /// Its name.
     pub name: String,
-    /// The type to write its numbers as. Its blocks divide the row length.
+    /// The type of the written numbers, whose blocks divide the row length.
     pub kind: TensorType,
     /// Its numbers.
     pub tensor: LazyTensor,
@@ -66,7 +66,7 @@ fn header(metadata: &[(String, Value)], tensors: &[NewTensor]) -> Vec<u8> {
         let row = shape.last().copied().unwrap_or(1);
         assert!(row.is_multiple_of(tensor.kind.block_len()), "{} has rows of {row}", tensor.name);
         write_string(&tensor.name, &mut header);
-        header.extend(u32::try_from(shape.len()).expect("a few dimensions").to_le_bytes());
+        header.extend(u32::try_from(shape.len()).expect("a tensor has few dimensions").to_le_bytes());
         for size in shape.iter().rev() {
             header.extend((*size as u64).to_le_bytes()); // innermost first
         }
@@ -82,7 +82,7 @@ fn header(metadata: &[(String, Value)], tensors: &[NewTensor]) -> Vec<u8> {
 fn write_tensor(tensor: &NewTensor, file: &mut impl Write) -> io::Result<()> {
     let block = tensor.kind.block_len();
     let mut bytes = Vec::new();
-    let mut rest = Vec::with_capacity(block); // of a block that continues in the next piece
+    let mut rest = Vec::with_capacity(block); // the start of a block that continues in the next piece
     tensor.tensor.stream(&mut |mut numbers| {
         if !rest.is_empty() {
             let (now, later) = numbers.split_at(numbers.len().min(block - rest.len()));

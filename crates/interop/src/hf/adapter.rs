@@ -20,7 +20,7 @@ use tinderbox_train::run::Adapters;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// What PEFT puts before the names of layers.
+/// The prefix of the names of layers in PEFT.
 const PREFIX: &str = "base_model.model.";
 /// The weights of mlx-lm.
 const MLX_WEIGHTS: &str = "adapters.safetensors";
@@ -28,7 +28,7 @@ const MLX_WEIGHTS: &str = "adapters.safetensors";
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///
 /// # Errors
-/// If the run has no adapters, the path is taken, or the folder cannot be written.
+/// If the run has no adapters, something else is at the path, or the folder cannot be written.
 pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     let (adapter, ours) = adapters_of(model)?;
     let layout = layout(model.family, Naming::Hf, model.model(), model.vocab_size());
@@ -41,7 +41,7 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
         blocks.extend(layer.split('.').find_map(|part| part.parse::<usize>().ok()));
         let rank = a.shape[0];
         if rank != lora.rank {
-            // Adapters side by side, with the scale of each.
+            // Concatenated adapters, each with its own scale.
             let n = rank as f64 / lora.rank as f64;
             ranks.insert(module.clone(), rank.into());
             alphas.insert(module.clone(), (lora.alpha * if lora.use_rslora { n.sqrt() } else { n }).into());
@@ -79,8 +79,8 @@ pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: 
     })
 }
 
-/// The end of a layer's name by which PEFT finds it in every block: its last word, or its last two if other layers have
-/// the same.
+/// The end of a layer's name by which PEFT finds the layer in every block: the last word, or the last two if other
+/// layers share the last one.
 fn module_name(layer: &str, layout: &[ForeignTensor]) -> String {
     let ending = |name: &str, n: usize| {
         let words: Vec<&str> = name.rsplit('.').take(n).collect();
@@ -97,7 +97,7 @@ pub(crate) fn is_adapter_folder(path: &Path) -> bool {
     path.join(CONFIG).is_file()
 }
 
-/// PEFT's `adapter_config.json`, as far as it is read. `null` is as good as nothing.
+/// The fields read from PEFT's `adapter_config.json`. `null` counts as absent.
 #[derive(Deserialize)]
 struct PeftConfig {
     peft_type: String,
@@ -110,7 +110,7 @@ struct PeftConfig {
     alpha_pattern: Option<BTreeMap<String, f64>>,
 }
 
-/// mlx-lm's `adapter_config.json`, as far as it is read.
+/// The fields read from mlx-lm's `adapter_config.json`.
 #[derive(Deserialize)]
 struct MlxConfig {
     fine_tune_type: String,
@@ -119,19 +119,19 @@ struct MlxConfig {
 
 #[derive(Deserialize)]
 struct MlxLora {
-    /// The factor itself, which no rank divides.
+    /// The factor itself, not divided by the rank.
     scale: f64,
     #[serde(default)]
     dropout: f64,
 }
 
-/// What the product of a module's two matrices is multiplied by, from its name and rank.
+/// The scale of the product of a module's two matrices, from the module's name and rank.
 type Scale = Box<dyn Fn(&str, usize) -> f64>;
 
 /// Reads the folder `path`, for a model of `family` with `vocab_size` token embedding rows.
 ///
 /// # Errors
-/// If it cannot be read, or has anything but adapters of linear layers of the model's blocks.
+/// If it cannot be read, or holds anything other than adapters of linear layers of the model's blocks.
 pub(crate) fn read_adapters(
     path: &Path,
     family: &Family,
@@ -178,7 +178,7 @@ pub(crate) fn read_adapters(
         match layer_and_part(&name) {
             Some((layer, part, is_turned)) if tensor.shape().len() == N_DIMENSIONS[part] => {
                 let read = tensor.read().map_err(cannot_read(&file))?;
-                let read = if is_turned { turned(&read) } else { read };
+                let read = if is_turned { transposed(&read) } else { read };
                 parts.entry(layer.to_owned()).or_default()[part] = Some(read);
             }
             _ => problems.push(format!("`{name}` is no part of an adapter of a linear layer")),
@@ -208,7 +208,8 @@ pub(crate) fn read_adapters(
 /// The dimensions of A, B and the lengths.
 const N_DIMENSIONS: [usize; 3] = [2, 2, 1];
 
-/// The layer that a tensor belongs to, 0 for the matrix A, 1 for B and 2 for the lengths of DoRA, and whether it is stored transposed.
+/// The layer of a tensor, 0 for the matrix A, 1 for B and 2 for the lengths of DoRA, and whether it is stored
+/// transposed.
 fn layer_and_part(name: &str) -> Option<(&str, usize, bool)> {
     const ENDS: [(&str, usize, bool); 8] = [
         (".lora_A.weight", 0, false),
@@ -226,7 +227,7 @@ fn layer_and_part(name: &str) -> Option<(&str, usize, bool)> {
 }
 
 /// The transposed matrix.
-fn turned(HostTensor { shape, values }: &HostTensor) -> HostTensor {
+fn transposed(HostTensor { shape, values }: &HostTensor) -> HostTensor {
     let [n_rows, n_columns] = [shape[0], shape[1]];
     let at = |column: usize| (0..n_rows).map(move |row| row * n_columns + column);
     let values = (0..n_columns).flat_map(at).map(|at| values[at]).collect();

@@ -11,7 +11,7 @@ use tinderbox_model::config::ModelConfig;
 /// The family and the model of a config, with `vocab_size` set.
 ///
 /// # Errors
-/// The keys that are not supported here, each as `KEY = VALUE: WHAT IS SUPPORTED`.
+/// The unsupported keys, each as `KEY = VALUE: SUPPORTED VALUES`.
 pub(super) fn read(map: &Map<String, Value>) -> Result<(&'static Family, ModelConfig), Vec<String>> {
     let mut keys = ConfigJson::new(map);
     let name = keys.get("model_type").and_then(Value::as_str);
@@ -37,11 +37,11 @@ pub(super) fn read(map: &Map<String, Value>) -> Result<(&'static Family, ModelCo
     if keys.problems.is_empty() { Ok((family, model)) } else { Err(keys.problems) }
 }
 
-/// An object that only Tinderbox reads: how the model's texts are read.
+/// An object that only Tinderbox reads.
 const OWN: &str = "tinderbox";
 const DOCUMENT_SEPARATOR: &str = "document_separator";
 
-/// The text at which the documents of the training text ended, if the file names one.
+/// The separator of documents in the training text, if the file has one.
 pub(super) fn document_separator(map: &Map<String, Value>) -> Option<String> {
     let separator = map.get(OWN)?.get(DOCUMENT_SEPARATOR)?.as_str()?;
     (!separator.is_empty()).then(|| separator.to_owned())

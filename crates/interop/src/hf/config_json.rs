@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// A `config.json` or a table in it: reads keys, and collects the unsupported ones, each as `KEY = VALUE: WHAT IS SUPPORTED`.
+/// A `config.json` or a table in it, with the unsupported keys so far, each as `KEY = VALUE: SUPPORTED VALUES`.
 pub(crate) struct ConfigJson<'a> {
     map: &'a Map<String, Value>,
     pub(crate) problems: Vec<String>,

@@ -19,7 +19,7 @@ use tinderbox_train::run::layout::LOSS_SVG;
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
 ///
 /// # Errors
-/// If the path is taken, or the folder cannot be written.
+/// If something else is at the path, or the folder cannot be written.
 pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     write_folder(output, overwrite, |folder, text| write_files(model, dtype, folder, text))
 }
@@ -41,12 +41,12 @@ pub(super) fn write_folder(
     };
     write_files(folder.path(), &text)?;
     manifest::write(folder.path()).map_err(cannot_write(folder.path()))?;
-    // Again: something may have been put there in the meantime.
+    // Checked again: the folder may have changed in the meantime.
     folder.replace(cannot_write(output), || check_new(output, overwrite))
 }
 
-/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or only what an
-/// earlier export wrote and `overwrite`.
+/// Checks, without changing anything, that a folder may be written at `output`: nothing is there, or only an earlier
+/// export, and `overwrite` is set.
 fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
     if output.file_name().is_none() {
         return Err(InteropError::NoName(output.to_owned())); // `.` or `..`, which cannot be renamed

@@ -1,4 +1,4 @@
-//! A folder from an untrusted source: only files within it are read, wherever its names and links point.
+//! A folder from an untrusted source: names and links that lead out of it are refused.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -13,7 +13,7 @@ const LONGEST: u64 = 1 << 28;
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The folder's real path, and within a hub cache that of its blobs.
+    /// The folder's real path and, in a hub cache, the path of its blobs.
     allowed: Vec<PathBuf>,
 }
 
@@ -86,7 +86,7 @@ impl Folder {
     }
 }
 
-/// The JSON object in the text of the file at `path`.
+/// The JSON object in the content of the file at `path`.
 pub(super) fn object(text: &str, path: &Path) -> Result<serde_json::Map<String, serde_json::Value>, InteropError> {
     serde_json::from_str(text).map_err(|error| damaged(path, format!("it is not a JSON object: {error}")))
 }

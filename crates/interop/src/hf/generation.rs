@@ -6,11 +6,11 @@ use super::ConfigJson;
 use super::config::BosEos;
 use tinderbox_model::config::GenerateConfig;
 
-/// The keys that mean the same in both, all of them numbers.
+/// The numeric keys with the same meaning in both.
 const SAMPLING: [&str; 4] = ["temperature", "top_p", "min_p", "repetition_penalty"];
 
-/// The settings of a `generation_config.json`, beside a `config.json` that has the ids of its end tokens if the former
-/// has not. Keys that are missing have the defaults of `[generate]`.
+/// The settings of a `generation_config.json`; the ids of end tokens that it lacks come from the `config.json` beside
+/// it. Missing keys have the defaults of `[generate]`.
 ///
 /// # Errors
 /// The keys whose values are out of range.
@@ -42,7 +42,7 @@ pub(super) fn read(config: &Map<String, Value>, map: &Map<String, Value>) -> Res
     if keys.problems.is_empty() { Ok(generate) } else { Err(keys.problems) }
 }
 
-/// The value of a key of [`SAMPLING`] in a file that samples and does not name it.
+/// The value of a key of [`SAMPLING`] that a file with sampling lacks.
 fn default(key: &str) -> f64 {
     if key == "min_p" { 0.0 } else { 1.0 }
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn instruct_models_say_how_they_write_and_where_they_end() {
+    fn generation_config_sets_sampling_and_stop_tokens() {
         let config = json!({"vocab_size": 100, "eos_token_id": [7, 8]});
         let generation = json!({
             "eos_token_id": [9, 10, 100], "do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_settings_read_back() {
         let ends = BosEos { bos: None, eos: Some(2) };
         let config = json!({"vocab_size": 10});
         for generate in [

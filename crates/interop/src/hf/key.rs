@@ -1,4 +1,4 @@
-//! A key of `config.json` and the option of `[model]` that it holds: one declaration, by which it is read and written.
+//! A key of `config.json` and the option of `[model]` that it holds, declared once for reading and writing.
 
 use serde_json::{Map, Value};
 
@@ -26,19 +26,19 @@ pub(crate) enum Key {
     Only(&'static str, bool),
     /// Only this value is supported; it is not written.
     Expected(&'static str, bool),
-    /// No key of its own: each head has its own keys and values, and an equal share of the width. The names are those of
-    /// the keys of `d_model` and `n_heads`.
+    /// Without a key: each head has its own keys and values, and an equal share of the width. The names are the keys of
+    /// `d_model` and `n_heads`.
     PlainHeads(&'static str, &'static str),
     /// The keys of `RoPE`: the name of the base, and the name and the default of the fraction of a head that rotates.
     Rope(&'static str, Option<(&'static str, f64)>),
-    /// A key, or several, whose reading is the family's own.
+    /// One or several keys, read by the family's own function.
     Read(fn(&mut ConfigJson<'_>, &mut ModelConfig)),
     /// A key that is only written, or is read with others.
     Written(&'static str, fn(&ModelConfig) -> Value),
 }
 
 impl Key {
-    /// The scaling of `RoPE`, of a family that reads it by itself.
+    /// The scaling of `RoPE`, for a family with its own function for reading it.
     pub(crate) const ROPE_SCALING: Self = Self::Written("rope_scaling", rope_scaling);
 
     /// Reads the key into `model`.
@@ -71,7 +71,8 @@ impl Key {
             Self::NumberOr(key, field, _) => add(key, (*field(&mut model)).into()),
             Self::FlagOr(key, field, _) => add(key, (*field(&mut model)).into()),
             Self::Activation(key, names) => {
-                let name = names.iter().find(|(_, kind)| *kind == model.mlp).expect("an activation of the family").0;
+                let name =
+                    names.iter().find(|(_, kind)| *kind == model.mlp).expect("the family supports the activation").0;
                 add(key, name.into());
             }
             Self::Only(key, value) => add(key, value.into()),

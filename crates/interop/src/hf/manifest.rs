@@ -1,5 +1,4 @@
-//! The list of the files that an export wrote into a folder, with their checksums, by which a later one recognises what it
-//! may replace.
+//! The files that an export wrote into a folder, with their checksums: a later export replaces only these.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::pretty;
 use tinderbox_model::disk::{crc32c_of, write_synced};
 
-/// Hidden, since it is of use to Tinderbox only.
+/// Hidden, since only Tinderbox reads it.
 pub(super) const MANIFEST: &str = ".tinderbox-export.json";
 
 /// Writes the manifest of the files in `folder`.
@@ -25,7 +24,7 @@ pub(super) fn write(folder: &Path) -> io::Result<()> {
     write_synced(&folder.join(MANIFEST), |file| file.write_all(text.as_bytes()))
 }
 
-/// The names in `folder`, in order, of whatever an export did not write, or was changed since.
+/// The names in `folder`, in order, of everything that no export wrote or that was changed since.
 pub(super) fn others(folder: &Path) -> io::Result<Vec<String>> {
     let manifest = fs::read(folder.join(MANIFEST)).ok();
     let manifest: Option<Value> = manifest.and_then(|bytes| serde_json::from_slice(&bytes).ok());

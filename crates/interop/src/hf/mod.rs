@@ -1,5 +1,5 @@
 //! Models in the format of the Hugging Face hub and the transformers library: a folder with a `config.json`,
-//! safetensors files and a `tokenizer.json` or what came before it.
+//! safetensors files and a `tokenizer.json` or older tokenizer files.
 
 mod adapter;
 mod card;
@@ -29,12 +29,12 @@ use super::layout::Naming;
 use super::{ForeignModel, InteropError};
 
 pub(super) const CONFIG: &str = "config.json";
-/// How the model writes: the tokens that end its texts, and settings of sampling.
+/// The settings for generation: stop tokens and sampling.
 pub(super) const GENERATION: &str = "generation_config.json";
-/// Weights as a pickle of Python, which may run any code.
+/// Weights as Python pickles, which may run any code.
 pub(super) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 pub(super) const WEIGHTS: &str = "model.safetensors";
-/// Names the files of a model whose weights are in several.
+/// The index of a model whose weights are in several files.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Opens a folder. The values of its tensors are read on demand.
@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     Ok(ForeignModel { path, family, naming: Naming::Hf, config, tokenizer, document_separator, generate, tensors })
 }
 
-/// The command that writes the model `from`, a folder or a name, in files that can be read here.
+/// The command that converts the model `from`, a folder or a name, to files that can be read here.
 pub(super) fn conversion(from: &str) -> String {
     format!(
         "convert it with transformers, and import the new folder: python -c \"import sys, transformers as t; \
@@ -70,7 +70,7 @@ pub(super) fn conversion(from: &str) -> String {
     )
 }
 
-/// The text of a JSON file.
+/// The content of a JSON file.
 fn pretty(value: &serde_json::Value) -> String {
-    serde_json::to_string_pretty(value).expect("plain data") + "\n"
+    serde_json::to_string_pretty(value).expect("the values are plain data") + "\n"
 }

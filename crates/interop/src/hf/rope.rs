@@ -44,9 +44,9 @@ pub(super) fn read_rope(
     model.rope_scaling = rope.scaling;
 }
 
-/// Reads the settings of a family whose layers with windows have wavelengths of their own, with defaults for the bases of
-/// the others and of these, whose base is returned: a table for each type of layer in `rope_parameters`, as transformers 5
-/// writes them, or else `rope_theta`, `rope_scaling` and `rope_local_base_freq`.
+/// Reads the settings of a family whose layers with windows have their own base, which is returned: a table for each
+/// type of layer in `rope_parameters`, as transformers 5 writes them, or else `rope_theta`, `rope_scaling` and
+/// `rope_local_base_freq`.
 pub(crate) fn read_rope_by_type(keys: &mut ConfigJson<'_>, [theta, local]: [f64; 2], model: &mut ModelConfig) -> f64 {
     let plain = |theta| Rope { theta, fraction: 1.0, scaling: None };
     let outer = plain(keys.number_or("rope_theta", theta));

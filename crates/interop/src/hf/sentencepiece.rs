@@ -241,108 +241,110 @@ mod tests {
 
     /// A file of `scripts/fixtures/sentencepiece_files.py`.
     fn fixture(name: &str) -> Vec<u8> {
-        fs::read(Path::new("../../tests/fixtures/sentencepiece").join(name)).expect("a fixture")
+        fs::read(Path::new("../../tests/fixtures/sentencepiece").join(name)).expect("the fixture exists")
     }
 
-    /// What a folder with these files becomes.
+    /// Converts a folder with these files.
     fn read_files(files: &[(&str, &[u8])], config: &Value) -> Result<Converted, String> {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
         for (name, content) in files {
-            fs::write(folder.path().join(name), content).expect("written");
+            fs::write(folder.path().join(name), content).expect("the file can be written");
         }
-        let config = config.as_object().expect("an object");
+        let config = config.as_object().expect("the config is an object");
         let read = Folder::open(folder.path()).and_then(|folder| read(&folder, config));
         let place = folder.path().display().to_string();
-        read.map(|read| read.expect("it is there")).map_err(|error| error.to_string().replace(&place, "FOLDER"))
+        read.map(|read| read.expect("the folder has a tokenizer.model"))
+            .map_err(|error| error.to_string().replace(&place, "FOLDER"))
     }
 
     fn tokenizer(converted: Converted) -> Tokenizer {
-        Tokenizer::from_json(converted.json, Path::new("tokenizer.json")).expect("it was just made")
+        Tokenizer::from_json(converted.json, Path::new("tokenizer.json")).expect("the tokenizer was just made")
     }
 
     #[test]
-    fn files_give_the_ids_and_texts_that_they_give_in_sentencepiece() {
-        let expected: Value = serde_json::from_slice(&fixture("expected.json")).expect("JSON");
+    fn ids_and_decoded_text_match_sentencepiece() {
+        let expected: Value = serde_json::from_slice(&fixture("expected.json")).expect("the file is JSON");
         for name in ["bpe", "bpe_without_prefix", "unigram"] {
             let file = fixture(&format!("{name}.model"));
-            let tokenizer = tokenizer(read_files(&[(FILE, &file)], &json!({})).expect("it is whole"));
+            let tokenizer = tokenizer(read_files(&[(FILE, &file)], &json!({})).expect("the file is complete"));
             let expected = &expected["files"][name];
-            assert_eq!(tokenizer.vocab_size() as u64, expected["n_pieces"].as_u64().expect("a count"));
-            let cases = expected["cases"].as_array().expect("a list");
+            assert_eq!(tokenizer.vocab_size() as u64, expected["n_pieces"].as_u64().expect("the fixture has a count"));
+            let cases = expected["cases"].as_array().expect("the fixture has a list");
             assert!(cases.len() > 10);
             for case in cases {
-                let text = case["text"].as_str().expect("a text");
-                let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).expect("ids");
-                assert_eq!(tokenizer.encode(text).expect("any text has ids"), ids, "{name}: {text:?}");
-                let decoded = case["decoded"].as_str().expect("a text").replace(" \u{2047} ", "<unk>");
+                let text = case["text"].as_str().expect("the fixture has a text");
+                let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).expect("the fixture has ids");
+                assert_eq!(tokenizer.encode(text).expect("the vocabulary covers any text"), ids, "{name}: {text:?}");
+                let decoded = case["decoded"].as_str().expect("the fixture has a text").replace(" \u{2047} ", "<unk>");
                 assert_eq!(tokenizer.decode(&ids), decoded, "{name}: {text:?}");
             }
         }
     }
 
     #[test]
-    fn special_tokens_are_those_of_the_file() {
+    fn special_tokens_come_from_file() {
         for (name, bos, eos) in [
             ("bpe.model", "<s>", "</s>"),
             ("bpe_without_prefix.model", "<bos>", "<eos>"),
             ("unigram.model", "<s>", "</s>"),
         ] {
-            let converted = read_files(&[(FILE, &fixture(name))], &json!({})).expect("it is whole");
+            let converted = read_files(&[(FILE, &fixture(name))], &json!({})).expect("the file is complete");
             let expected = [("bos_token", json!(bos)), ("eos_token", json!(eos)), ("add_bos_token", json!(true))];
             assert_eq!(converted.config, expected, "{name}");
         }
     }
 
     #[test]
-    fn tokens_of_the_folder_are_added() {
+    fn tokens_of_folder_are_added() {
         let file = fixture("bpe.model");
         let older = br#"{"<|im_start|>": 520, "<x>": 521}"#;
         let newer = json!({ ADDED_BY_ID: {
             "0": { "content": "<unk>", "special": true }, "3": { "content": "<sep>", "special": true },
             "521": { "content": "<x>", "special": false },
         }});
-        let converted = read_files(&[(FILE, &file), (ADDED, older)], &newer).expect("they fit");
-        let json: Value = serde_json::from_str(&converted.json).expect("JSON");
-        let added: Vec<_> = json["added_tokens"].as_array().expect("a list").iter().collect();
+        let converted = read_files(&[(FILE, &file), (ADDED, older)], &newer).expect("the tokens fit the vocabulary");
+        let json: Value = serde_json::from_str(&converted.json).expect("the file is JSON");
+        let added: Vec<_> = json["added_tokens"].as_array().expect("the fixture has a list").iter().collect();
         for (id, text, special) in
             [(0, "<unk>", true), (3, "<sep>", true), (520, "<|im_start|>", true), (521, "<x>", false)]
         {
-            let token = added.iter().find(|token| token["id"] == id).expect("it is there");
+            let token = added.iter().find(|token| token["id"] == id).expect("the folder has a tokenizer.model");
             assert_eq!((&token["content"], &token["special"]), (&json!(text), &json!(special)));
         }
         let tokenizer = tokenizer(converted);
         assert_eq!(tokenizer.vocab_size(), 522);
-        assert_eq!(tokenizer.encode("<|im_start|><x>").expect("any text has ids"), [520, 521]);
+        assert_eq!(tokenizer.encode("<|im_start|><x>").expect("the vocabulary covers any text"), [520, 521]);
         let added = |added: &[u8]| read_files(&[(FILE, &file), (ADDED, added)], &json!({}));
-        let error = added(br#"{"<x>": 521}"#).expect_err("there is a gap");
+        let error = added(br#"{"<x>": 521}"#).expect_err("an id is missing");
         assert!(error.contains("the added token \"<x>\" has the id 521, and no token has the id 520"), "{error}");
-        let error = added(br#"{"<x>": 1}"#).expect_err("it is another");
+        let error = added(br#"{"<x>": 1}"#).expect_err("the id belongs to another token");
         assert!(error.contains("the added token \"<x>\" has the id 1, which is that of the piece \"<s>\""), "{error}");
     }
 
     #[test]
-    fn the_config_of_the_folder_says_whether_a_space_comes_first() {
+    fn config_of_folder_sets_space_prefix() {
         let file = fixture("bpe.model");
         let ids = |config: Value| {
-            let converted = read_files(&[(FILE, &file)], &config).expect("it is whole");
-            tokenizer(converted).encode("girl").expect("any text has ids")
+            let converted = read_files(&[(FILE, &file)], &config).expect("the file is complete");
+            tokenizer(converted).encode("girl").expect("the vocabulary covers any text")
         };
         assert_eq!(ids(json!({ "add_prefix_space": true })), ids(json!({ "add_prefix_space": null })));
         assert_ne!(ids(json!({ "add_prefix_space": false })), ids(json!({})));
     }
 
     #[test]
-    fn a_file_that_is_not_whole_is_refused_wherever_it_ends() {
+    fn truncated_files_are_refused_at_any_length() {
         for name in ["bpe.model", "unigram.model"] {
             let file = fixture(name);
             for length in (0..file.len()).step_by(97).chain([file.len() - 1]) {
-                let error = read_files(&[(FILE, &file[..length])], &json!({})).expect_err("it is not whole");
+                let error = read_files(&[(FILE, &file[..length])], &json!({})).expect_err("the file is truncated");
                 let expected = "`FOLDER/tokenizer.model` is damaged: it is not a whole SentencePiece model: ";
                 assert!(error.starts_with(expected), "{name}, {length} bytes: {error}");
                 assert!(error.contains("\n  hint: download or write it again"), "{error}");
             }
         }
-        let error = |file: &[u8]| read_files(&[(FILE, file)], &json!({})).expect_err("it is none");
+        let error =
+            |file: &[u8]| read_files(&[(FILE, file)], &json!({})).expect_err("the file is no SentencePiece model");
         let pointer = error(b"version https://git-lfs.github.com/spec/v1\n");
         assert!(pointer.contains("failed to decode Protobuf message: invalid wire type value: 6"), "{pointer}");
         let piece = error(&[0x0a, 2, 0x18, 9]);
@@ -356,7 +358,7 @@ mod tests {
             &[0x12, 5, 0x18, 3, 0xc0, 0x01, 1],                 // model_type WORD, spaces as suffixes
             &[0x1a, 2, 0x28, 0],                                // no escaped spaces
         ];
-        let error = read_files(&[(FILE, &file.concat())], &json!({})).expect_err("it is of another kind");
+        let error = read_files(&[(FILE, &file.concat())], &json!({})).expect_err("the settings are unsupported");
         insta::assert_snapshot!(error, @r"
         the model in `FOLDER/tokenizer.model` is not supported:
           - trainer_spec.model_type = 3: 1 (unigram) and 2 (bpe) are supported

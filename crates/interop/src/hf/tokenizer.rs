@@ -30,7 +30,7 @@ pub(super) fn read(folder: &Folder, model: &Map<String, Value>) -> Result<Tokeni
     Ok(TokenizerFiles { json, config })
 }
 
-/// The `tokenizer.json` of a folder with this `tokenizer_config.json`, or what older files become.
+/// The `tokenizer.json` of a folder with this `tokenizer_config.json`, or older files converted to it.
 fn tokenizer_json(folder: &Folder, config: &Map<String, Value>) -> Result<Converted, InteropError> {
     let complete = |json| Converted { json, config: Vec::new() };
     match (folder.text("tokenizer.json")?, folder.text("vocab.json")?, folder.text("merges.txt")?) {

@@ -14,15 +14,14 @@ use crate::{Family, InteropError};
 use tinderbox_model::tensor_file::{OpenTensorsError, open_as};
 use tinderbox_model::{Dtype, LazyTensor, Role};
 
-/// Suffixes of tensors that older versions saved although they are not parameters: masks and `RoPE` frequencies.
+/// Suffixes of tensors that older versions saved and that are not parameters: masks and `RoPE` frequencies.
 const BUFFERS: [&str; 5] =
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
 
-/// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out, saved
-/// or not.
+/// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out.
 ///
 /// # Errors
-/// If the tensors cannot be read, or an output layer is tied and saved, but with weights of its own.
+/// If the tensors cannot be read, or a tied output layer was saved with weights of its own.
 pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Tensors, InteropError> {
     let mut tensors = Tensors::new();
     for path in files(folder)? {
@@ -118,8 +117,8 @@ fn is_output(name: &str) -> bool {
     Family::ALL.iter().any(|family| name.strip_suffix(".weight") == Some(family.hf.tensors.of(Role::Output)))
 }
 
-/// Adds the prefix of the base model within the whole, such as `model.`, which is missing if it was saved by itself. The
-/// output layer never has it.
+/// Adds the prefix of the base model within the whole, such as `model.`, which is missing if the base model was saved
+/// alone. The output layer never has it.
 fn with_prefix(tensors: Tensors, family: &Family) -> Tensors {
     let prefix = family.hf.tensors.of(Role::TokenEmbedding).split_inclusive('.').next().expect("a name");
     if tensors.keys().any(|name| name.starts_with(prefix)) {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
-/// Stands for a space in the tokens of SentencePiece.
+/// Replaces a space in the tokens of SentencePiece.
 pub(crate) const SPACE: char = '\u{2581}';
 
 /// A token.
@@ -27,7 +27,7 @@ pub struct VocabToken {
 pub enum TokenKind {
     /// A piece of text.
     Normal = 1,
-    /// Stands for text without a token.
+    /// Replaces text without a token.
     Unknown = 2,
     /// Special: matched verbatim in text, and not shown.
     Control = 3,
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
 /// The `tokenizer.json` with these tokens, by id.
 ///
 /// # Errors
-/// The reason, if a token is there twice or the parts do not fit together.
+/// If a token exists twice or the parts do not fit together.
 pub(crate) fn tokenizer_json(tokens: &[VocabToken], parts: Parts) -> Result<String, String> {
     let mut known = HashSet::new();
     if let Some(twice) = tokens.iter().find(|token| !known.insert(token.text.as_str())) {

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 /// Two tokens that are merged.
 pub(crate) type Merge = (String, String);
 
-/// The merges of scored pieces: every way to make a piece of two others, highest score first.
+/// The merges of scored pieces: every way to make a piece from two others, highest score first.
 ///
-/// Source: transformers, `generate_merges` in `convert_slow_tokenizer.py`, with which Llama's tokenizer.json was made.
+/// Source: transformers, `generate_merges` in `convert_slow_tokenizer.py`, which made Llama's tokenizer.json.
 pub(crate) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (*piece, id)).collect();
     let mut found = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn merges(pieces: &[(&str, f32)]) -> Vec<Merge> {
 }
 
 /// Scores that give pieces the precedence of a list of merges: minus the rank of the first merge that makes the piece.
-/// Pieces that no merge makes have the score 0, which is never used.
+/// Pieces without a merge have the score 0, which is never used.
 pub(crate) fn scores(merges: &[Merge]) -> HashMap<String, f32> {
     let mut scores = HashMap::new();
     for (place, (left, right)) in merges.iter().enumerate() {
@@ -60,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_scores_are_merged_first_whatever_the_order_of_pieces() {
+    fn merges_follow_scores_in_any_order_of_pieces() {
         let pieces = [("abc", -2.0), ("a", 0.0), ("b", 0.0), ("c", 0.0), ("bc", -1.0), ("ab", -3.0), ("abd", 9.0)];
         let expected = [merge("b", "c"), merge("ab", "c"), merge("a", "bc"), merge("a", "b")];
         assert_eq!(merges(&pieces), expected);
     }
 
     #[test]
-    fn scores_of_merges_give_the_merges_again() {
+    fn scores_reproduce_their_merges() {
         let list = [merge("\u{2581}", "t"), merge("\u{e9}", "\u{e9}"), merge("h", "e"), merge("\u{2581}t", "he")];
         let scores = scores(&list);
         let mut pieces: Vec<(&str, f32)> = scores.iter().map(|(piece, score)| (piece.as_str(), *score)).collect();

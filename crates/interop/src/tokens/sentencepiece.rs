@@ -8,7 +8,7 @@ use tokenizers::normalizers::Precompiled;
 
 use super::{Parts, SPACE, TokenKind, VocabToken, bpe, scores};
 
-/// The changes that are made to a text before it is tokenized.
+/// The changes to a text before it is tokenized.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Normalization<'a> {
     /// A table of characters and their replacements, in SentencePiece's binary form; empty if there is none.
@@ -19,7 +19,7 @@ pub(crate) struct Normalization<'a> {
     pub add_space_prefix: bool,
 }
 
-/// BPE: the adjacent pair is merged that makes the token with the highest score.
+/// BPE: merges the adjacent pair that makes the token with the highest score.
 ///
 /// # Errors
 /// The reason, if the table of characters is malformed.
@@ -110,8 +110,8 @@ impl Normalization<'_> {
     }
 }
 
-/// Whether a table of characters can be searched for any text. It is the length of a trie in bytes, the trie, a double array
-/// of units of 32 bits as Darts has it, and what its leaves point into: texts that end with a zero.
+/// Whether a table of characters can be searched for any text. A table holds the length of a trie in bytes; the trie, a
+/// double array of 32-bit units as in Darts; and zero-terminated texts, to which its leaves point.
 fn is_table(table: &[u8]) -> bool {
     let Some((n_bytes, rest)) = table.split_first_chunk::<4>() else { return false };
     let n_bytes = u32::from_le_bytes(*n_bytes) as usize;
@@ -156,12 +156,12 @@ mod tests {
         let mut units = [0_u32; 256];
         units[0x61] = 0x61 | 1 << 8 | (0x61 ^ 0x62) << 10; // has a leaf, which is at 0x62
         units[0x62] = 1 << 31 | text;
-        let n_bytes = u32::try_from(4 * units.len()).expect("few").to_le_bytes();
+        let n_bytes = u32::try_from(4 * units.len()).expect("the length fits u32").to_le_bytes();
         n_bytes.into_iter().chain(units.into_iter().flat_map(u32::to_le_bytes)).chain(*b"b\0").collect()
     }
 
     #[test]
-    fn a_table_that_leads_nowhere_is_damaged() {
+    fn damaged_tables_of_characters_are_recognised() {
         assert!(is_table(&table(0)) && is_table(&table(2)));
         assert!(!is_table(&table(3)), "beyond the texts");
         let whole = table(0);

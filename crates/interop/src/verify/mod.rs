@@ -20,7 +20,7 @@ use tinderbox_model::config::ModelConfig;
 use tinderbox_model::tokenizer::Tokenizer;
 use tinderbox_train::run::{Checkpoint, TrainState, locate};
 
-/// The text that both models read if none is given, without characters unknown to a tokenizer.
+/// The default text for both models; characters unknown to a tokenizer are left out.
 pub const TEXT: &str =
     "The quick brown fox jumps over the lazy dog. Then it sat down by the river, and said: \"It is late.\"";
 
@@ -98,7 +98,7 @@ pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verifica
     Ok(Verification { same, family: theirs.family, settings, tensors, logits })
 }
 
-/// The differing settings that affect what the same tensors compute.
+/// The differing settings that affect the results of equal tensors.
 fn differing_settings(ours: &ModelConfig, theirs: &ModelConfig) -> Vec<String> {
     let settings = |config: &ModelConfig| -> Map<String, Value> {
         let Ok(Value::Object(mut all)) = serde_json::to_value(config) else { unreachable!("a config is an object") };
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_token_is_compared_at_each_position() {
+    fn most_probable_tokens_are_compared_at_each_position() {
         let found = compare_logits(&[1.0, 2.0, 0.0, 5.0, 4.0, 0.0], &[1.0, 2.5, 0.0, 4.0, 5.0, 0.0], 2, true);
         assert_eq!((found.n_tokens, found.n_same_argmax, found.max_difference), (2, 1, 1.0));
     }

@@ -1,5 +1,5 @@
-//! Compares tensors of a run with those of another project's file: equal, or as far apart as the file's number type
-//! explains.
+//! Compares tensors of a run with those of another project's file: equal, or different by no more than the rounding of
+//! the file's number type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -128,7 +128,7 @@ fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Res
             }
             let off = (ours - theirs).abs();
             difference.n_different += 1;
-            // NaN or infinite: as different as can be.
+            // NaN and infinite differences count as infinite.
             difference.max = if off.is_finite() { difference.max.max(off) } else { f32::INFINITY };
             difference.is_rounding &= off <= allowed;
         }
@@ -166,7 +166,7 @@ impl From<TensorType> for Rounding {
 
 impl Rounding {
     fn allowed(&self, largest: f32) -> f32 {
-        // The smallest f16 numbers are further apart than that.
+        // The smallest f16 numbers are further apart.
         let least = if self.relative_error == 0.0 { 0.0 } else { 3e-8 };
         (largest * self.relative_error).max(least) * 1.000_001
     }
@@ -182,12 +182,12 @@ mod tests {
     }
 
     fn found(mine: &[f32], other: &[f32], rounding: impl Into<Rounding>) -> (f32, usize, bool) {
-        let difference = compare(&tensor(mine), &tensor(other), rounding.into()).expect("in memory");
+        let difference = compare(&tensor(mine), &tensor(other), rounding.into()).expect("the tensors are in memory");
         (difference.max, difference.n_different, difference.is_rounding)
     }
 
     #[test]
-    fn equal_is_equal_to_the_bit() {
+    fn equal_means_equal_bits() {
         assert_eq!(found(&[1.0, -2.0], &[1.0, -2.0], Dtype::F32), (0.0, 0, true));
         assert_eq!(found(&[0.0], &[-0.0], Dtype::F32), (0.0, 1, true));
         let (max, n, is_rounding) = found(&[1.0, 2.0], &[1.0, 2.000_000_2], Dtype::F32);
@@ -198,7 +198,7 @@ mod tests {
 
     /// Numbers as their type rounds them, and three of them a little further.
     #[test]
-    fn a_type_explains_its_own_rounding_and_no_more() {
+    fn differences_beyond_rounding_are_detected() {
         let numbers: Vec<f32> = (0..96_u8).map(|at| (f32::from(at) * 1.7).sin() * 0.3 * f32::from(at % 7)).collect();
         for dtype in [TensorType::F16, TensorType::Bf16, TensorType::Q8_0] {
             let (mut bytes, mut rounded) = (Vec::new(), Vec::new());
@@ -215,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn four_bits_explain_their_steps() {
+    fn rounding_to_four_bits_is_explained() {
         // As ggml computes them: d = largest / -8, and q = x / d + 8; d = (max - min) / 15, and q = (x - min) / d.
         let numbers: Vec<f32> = (0..32_u8).map(|at| (f32::from(at) * 0.7).sin()).collect();
-        let largest = numbers.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).expect("some");
+        let largest = numbers.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).expect("there are numbers");
         let d = largest / -8.0;
         let q4_0: Vec<f32> = numbers.iter().map(|x| ((x / d + 8.5).floor().clamp(0.0, 15.0) - 8.0) * d).collect();
         assert!(found(&numbers, &q4_0, TensorType::Q4_0).2);

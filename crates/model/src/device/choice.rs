@@ -150,8 +150,7 @@ pub(super) fn hint(backend: Backend) -> &'static str {
 }
 
 /// Numbers the adapters of one API, best first. `found` is in the driver's order, the order in which burn numbers each
-/// kind. OpenGL in software is none of them: a step of a tiny model takes it tens of seconds, and most Linux machines
-/// have it.
+/// kind. OpenGL in software is left out: a step of a tiny model takes tens of seconds, and most Linux machines have it.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::new();
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_adapter_has_number_0_and_keeps_burns_own_number() {
+    fn best_adapter_gets_index_0_and_keeps_index_of_burn() {
         use AdapterKind::{Discrete, Integrated, Software};
         let adapters = found(Backend::Wgpu, Api::Vulkan, &[Software, Integrated, Discrete, Discrete, Software]);
         let seen: Vec<_> = adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, &*a.name)).collect();
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn opengl_in_software_is_no_adapter() {
+    fn software_opengl_is_skipped() {
         use AdapterKind::{Discrete, Software};
         assert!(found(Backend::Wgpu, Api::OpenGl, &[Software]).is_empty());
         assert_eq!(found(Backend::Wgpu, Api::OpenGl, &[Software, Discrete]).len(), 1);
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_a_discrete_gpu_or_metal_and_never_software() {
+    fn auto_takes_discrete_gpus_or_metal_never_software() {
         use AdapterKind::{Discrete, Integrated, Other, Software, Virtual};
         let auto = |api: Api, kinds: &[AdapterKind]| automatic(&found(Backend::Wgpu, api, kinds)).map(Adapter::spec);
         assert_eq!(auto(Api::Vulkan, &[Software]), None);
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explicit_backend_takes_any_adapter_by_number() {
+    fn explicit_backend_takes_any_adapter_by_index() {
         use AdapterKind::{Discrete, Software};
         let adapters = found(Backend::Wgpu, Api::Vulkan, &[Software, Discrete]);
         let pick = |index| pick(Backend::Wgpu, index, &adapters).map(|a| a.kind);
@@ -221,12 +220,12 @@ mod tests {
         assert_eq!(pick(Some(1)).ok(), Some(Software));
         let expected =
             "there is no `wgpu:2`\n  hint: choose one that is there: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)";
-        assert_eq!(pick(Some(2)).expect_err("there are two").to_string(), expected);
+        assert_eq!(pick(Some(2)).expect_err("there are two adapters").to_string(), expected);
     }
 
     #[test]
-    fn a_machine_without_adapters_is_told_what_to_install() {
-        let error = |backend, index| pick(backend, index, &[]).expect_err("there is none").to_string();
+    fn missing_adapters_are_explained() {
+        let error = |backend, index| pick(backend, index, &[]).expect_err("there is no adapter").to_string();
         let cuda = error(Backend::Cuda, None);
         assert!(cuda.contains("no adapter for `cuda`: no NVIDIA driver"), "{cuda}");
         assert!(cuda.contains("`nvidia-smi`") && cuda.ends_with("`--device cpu`"), "{cuda}");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_means_flex_where_it_is_there() {
+    fn cpu_prefers_flex() {
         assert_eq!(cpu(&[Backend::Ndarray, Backend::Flex]), Some(Backend::Flex));
         assert_eq!(cpu(&[Backend::Wgpu, Backend::Ndarray]), Some(Backend::Ndarray));
         assert_eq!(cpu(&[Backend::Wgpu]), None);

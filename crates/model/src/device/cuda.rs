@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_its_message() {
+    fn guarded_returns_message_of_panic() {
         assert_eq!(guarded(|| 1), Ok(1));
         assert_eq!(guarded(|| -> u8 { panic!("no library") }), Err("no library".to_owned()));
         assert_eq!(guarded(|| -> u8 { panic!("no {}", "driver") }), Err("no driver".to_owned()));

@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_has_a_file_among_the_devices() {
+    fn has_gpu_node_finds_device_files() {
         // A `card` file is a display device, which cannot compute.
         for (name, is_gpu) in [("dri/card0", false), ("dri/renderD128", true), ("nvidiactl", true), ("dxg", true)] {
-            let dev = tempfile::tempdir().expect("a temporary directory");
+            let dev = tempfile::tempdir().expect("a temporary directory can be created");
             assert!(!has_gpu_node(dev.path()));
-            fs::create_dir(dev.path().join("dri")).expect("made");
-            fs::write(dev.path().join(name), "").expect("written");
+            fs::create_dir(dev.path().join("dri")).expect("the folder can be created");
+            fs::write(dev.path().join(name), "").expect("the file can be written");
             assert_eq!(has_gpu_node(dev.path()), is_gpu, "{name}");
         }
     }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tuning_is_short_on_software_adapters_unless_the_user_said_how() {
+    fn software_adapters_tune_briefly_unless_configured() {
         let default = CubeClRuntimeConfig::default;
         let samples = |kind| adjust(default(), kind, false).autotune.bench.samples();
         assert_eq!(samples(AdapterKind::Software), (1, 1));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_leaves_the_project_folder_unless_the_user_named_one() {
+    fn cache_moves_to_user_folder_unless_configured() {
         let place = |path| {
             let mut config = CubeClRuntimeConfig::default();
             config.environment.path = path;

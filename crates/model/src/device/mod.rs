@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn parse(spec: &str) -> DeviceSpec {
-        spec.parse().expect("a known form")
+        spec.parse().expect("the name is known")
     }
 
     #[cfg(all(feature = "flex", feature = "ndarray"))]
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_is_listed_and_what_is_listed_can_be_asked_for() {
+    fn list_has_every_backend_and_only_usable_names() {
         let listed = list();
         for backend in Backend::ALL {
             assert!(listed.iter().any(|line| line.backend == backend), "{backend} is missing");
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_in_software_says_that_it_is_slow() {
+    fn software_gpus_have_caution() {
         let opened = |backend, kind| OpenDevice {
             device: open(&parse("cpu")).expect("a CPU backend is always there").device,
             name: "wgpu:0 (llvmpipe, Vulkan)".to_owned(),
             backend,
             kind,
         };
-        let caution = opened(Backend::Wgpu, AdapterKind::Software).caution().expect("a caution");
+        let caution = opened(Backend::Wgpu, AdapterKind::Software).caution().expect("a software GPU has a caution");
         assert_eq!(
             caution,
             "wgpu:0 (llvmpipe, Vulkan) is a GPU in software, some hundred times slower than the CPU itself\n  \

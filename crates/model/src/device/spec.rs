@@ -133,16 +133,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_reads_and_prints_back() {
+    fn device_names_round_trip() {
         for text in ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1", "cuda:all"] {
-            let spec: DeviceSpec = text.parse().expect("a known form");
+            let spec: DeviceSpec = text.parse().expect("the name is known");
             assert_eq!(spec.to_string(), text);
         }
         assert_eq!("cuda:1".parse::<DeviceSpec>().ok(), Some(DeviceSpec::On(Backend::Cuda, Some(1))));
     }
 
     #[test]
-    fn what_is_no_device_is_told_why() {
+    fn unknown_devices_are_explained() {
         for (text, expected) in [
             ("wpgu:0", "unknown device `wpgu`\n  hint: did you mean `wgpu`?"),
             ("CUDA", "did you mean `cuda`?"),
@@ -156,7 +156,7 @@ mod tests {
             ("wgpu:all", "`all` is not an adapter's number"),
             ("auto:0", "only one `auto`"),
         ] {
-            let error = text.parse::<DeviceSpec>().expect_err("not a device").to_string();
+            let error = text.parse::<DeviceSpec>().expect_err("the name is unknown").to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

@@ -22,7 +22,7 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Lets `write` fill a file of a unique name beside `target`, and waits until it is on the disk.
+    /// Lets `write` fill a file with a unique name beside `target`, and waits until it is on the disk.
     pub fn write(target: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Self> {
         let folder = target.parent().unwrap_or(Path::new(""));
         let mut temporary = Temporary::create(folder, &start_of_name(target), PARTIAL)?;
@@ -51,9 +51,10 @@ pub fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<
 }
 
 /// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
-/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and the system's error.
+/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and an error of the system.
 ///
-/// Only for a directory to which a lock keeps other processes from writing; elsewhere, [`PartialDir`](super::PartialDir).
+/// Only for a directory to which a lock keeps other processes from writing; elsewhere,
+/// [`PartialDir`](super::PartialDir).
 pub fn write_dir<E>(
     dir: &Path,
     cannot_write: impl Fn(&Path, io::Error) -> E,

@@ -88,7 +88,7 @@ pub(super) fn start_of_name(target: &Path) -> String {
 /// The number of hexadecimal digits of the random number in a unique name.
 pub(super) const DIGITS: usize = 16;
 
-/// A name in `folder` that nothing else has: a random number between `start` and `end`.
+/// An unused name in `folder`: a random number between `start` and `end`.
 pub(super) fn unique_path(folder: &Path, start: &str, end: &str) -> PathBuf {
     // Not the process id: processes in different containers that share a folder may have the same.
     let random = RandomState::new().hash_one(std::process::id());
@@ -104,7 +104,7 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file in `folder`, whose name is a random number between `start` and `end`.
+    /// Creates an empty file in `folder`, named by a random number between `start` and `end`.
     pub fn create(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
         Self::create_with(File::options().write(true).create_new(true), folder, start, end)
     }
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_crc_32c() {
+    fn checksums_match_crc_32c() {
         // The check value from the catalogue of CRC algorithms.
         assert_eq!(crc32c_of(&b"123456789"[..]).unwrap(), 0xe306_9283);
         let mut written = Summed::new(Vec::new());
@@ -217,7 +217,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_lock_follows_no_link_and_empties_no_file() {
+    fn open_lock_follows_no_link_and_keeps_contents() {
         let folder = tempfile::tempdir().unwrap();
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| folder.path().join(name));
         fs::write(&file, "precious").unwrap();

@@ -1,5 +1,5 @@
-//! Safe file access: links are not followed, readers find complete files only, and whatever a call has written survives a
-//! crash of the system.
+//! Safe file access: links are not followed, readers find complete files only, and whatever a call has written survives
+//! a crash of the system.
 
 #![allow(clippy::missing_errors_doc, reason = "every error is one of the system")]
 

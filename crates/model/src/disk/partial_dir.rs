@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::file::{DIGITS, MOST_ATTEMPTS, PARTIAL, folder_of, is_at, remove_unused, start_of_name, unique_path};
 use super::names::{create_dir_all, rename, sync_dir};
 
-/// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. It is locked, so that
-/// the next process can tell it from one that a killed process left.
+/// A new directory `.NAME.NUMBER.partial` beside `target`, with a random number; removed on drop. Its lock
+/// distinguishes it from one that a killed process left.
 #[derive(Debug)]
 pub struct PartialDir {
     target: PathBuf,
@@ -100,8 +100,8 @@ fn unique_name(target: &Path) -> PathBuf {
     unique_path(target.parent().unwrap_or(Path::new("")), &start_of_name(target), PARTIAL)
 }
 
-/// Removes what killed processes left of writing `target`: whatever has a name that only they give, unless a process has
-/// locked it.
+/// Removes the partial files and directories of `target` that killed processes left; those that a process has locked
+/// stay.
 pub fn remove_left_over_of(target: &Path) {
     let start = start_of_name(target);
     for entry in fs::read_dir(folder_of(target)).into_iter().flatten().flatten() {
@@ -159,14 +159,14 @@ mod tests {
         assert!(names.iter().all(|name| folder.path().join(name).is_dir()));
         assert!(running.path().is_dir() && second.path().is_dir() && running.path() != second.path());
         assert_eq!(killed.exists(), !cfg!(unix));
-        for (new, content) in [(second, "of the second"), (running, "of the first")] {
+        for (new, content) in [(second, "second"), (running, "first")] {
             fs::write(new.path().join("file"), content).unwrap();
             new.replace(|error| error, || Ok(())).unwrap();
             assert_eq!(fs::read_to_string(target.join("file")).unwrap(), content);
         }
         let third = PartialDir::create(&target).unwrap();
         third.replace(|error| error, || Err(ErrorKind::AlreadyExists.into())).unwrap_err();
-        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "of the first");
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "first");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), names.len() + 1);
     }
 }

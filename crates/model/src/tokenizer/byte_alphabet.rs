@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-/// Each byte with the printable character that stands for it in a byte-level vocabulary: itself if printable, or else
-/// the next free one from U+0100 on.
+/// Each byte with its printable character in a byte-level vocabulary: the byte itself if printable, or else the next
+/// free character from U+0100 on.
 ///
 /// Source: Radford et al. 2019, `bytes_to_unicode` in GPT-2's `encoder.py`.
 pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
@@ -14,14 +14,14 @@ pub(super) fn byte_alphabet() -> impl Iterator<Item = (u8, char)> {
     })
 }
 
-/// A text, with each of its bytes as its character.
+/// Spells each byte of a text as its character.
 pub(super) fn spell(text: &str) -> String {
     static CHARACTERS: LazyLock<Vec<char>> =
         LazyLock::new(|| byte_alphabet().map(|(_, character)| character).collect());
     text.bytes().map(|byte| CHARACTERS[usize::from(byte)]).collect()
 }
 
-/// The bytes that a token's characters stand for. A token with any other character, such as `<a b>`, stands for itself.
+/// The bytes that a token's characters spell. A token with any other character, such as `<a b>`, is its own text.
 pub(super) fn unspell(token: String) -> Vec<u8> {
     static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
         let mut bytes = vec![None; 0x200];

@@ -15,7 +15,7 @@ use time::format_description::parse_strftime_owned;
 use super::Tokenizer;
 use crate::OrderedJson;
 
-/// The most steps that a template may take: a damaged one may not terminate.
+/// The limit on the steps of a template: a damaged one may not terminate.
 const FUEL: u64 = 10_000_000;
 
 const NAME: &str = "chat_template";
@@ -51,16 +51,16 @@ pub struct Message {
     /// The name of the participant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The calls of tools that an answer consists of, with their arguments as objects.
+    /// The tool calls in an answer, with their arguments as objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<OrderedJson>>,
-    /// The call whose result this is.
+    /// The id of the tool call that this message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
 
 impl Message {
-    /// A text of somebody in this role.
+    /// A message with a role and a text.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), name: None, tool_calls: None, tool_call_id: None }
@@ -108,8 +108,7 @@ fn environment(template: String) -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// The template with `{% if true %}` for each `{% generation %}`, a tag of transformers that marks an answer and writes
-/// nothing.
+/// Replaces each `{% generation %}`, a tag of transformers that marks an answer and prints nothing, by `{% if true %}`.
 fn without_generation(template: String) -> String {
     if !template.contains("generation") {
         return template;
@@ -138,8 +137,8 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
-    /// `add_generation_prompt`, or up to where the last message ends. `variables` are an object with more of the template's
-    /// own, such as `tools` and `enable_thinking`; they replace none of the others.
+    /// `add_generation_prompt`, or up to where the last message ends. `variables` is an object with more
+    /// variables for the template, such as `tools` and `enable_thinking`; they replace none of the others.
     ///
     /// # Errors
     /// If the template does not take these messages.
@@ -218,18 +217,18 @@ mod tests {
         {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
     #[test]
-    fn a_template_makes_the_prompt() {
+    fn template_renders_prompt() {
         let prompt = render(SMOLLM2, &[("user", "Hi <b>&"), ("assistant", "Yes?"), ("user", "Bye")]);
         let expected = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
             <|im_start|>user\nHi <b>&<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n\
             <|im_start|>assistant\n";
-        assert_eq!(prompt.expect("it renders"), expected);
-        let prompt = render(SMOLLM2, &[("system", "Be brief."), ("user", "Hi")]).expect("it renders");
+        assert_eq!(prompt.expect("the template renders"), expected);
+        let prompt = render(SMOLLM2, &[("system", "Be brief."), ("user", "Hi")]).expect("the template renders");
         assert!(prompt.starts_with("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user"), "{prompt}");
     }
 
     #[test]
-    fn templates_may_use_what_python_has() {
+    fn templates_use_features_of_python() {
         for (template, expected) in [
             ("{{ bos_token }}{{ messages[0].content.strip() | upper }}{{ eos_token }}", "<s>HI</s>"),
             (
@@ -250,23 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn a_template_may_refuse_and_must_end() {
+    fn templates_may_refuse_and_must_terminate() {
         let refusing = "{% if messages[0].role != 'user' %}{{ raise_exception('Only users begin') }}{% endif %}";
-        let error = render(refusing, &[("system", "a")]).expect_err("refused");
+        let error = render(refusing, &[("system", "a")]).expect_err("the template refuses");
         assert!(error.to_string().contains("Only users begin"), "{error}");
         for endless in
             ["{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}", "{{ a"]
         {
-            render(endless, &[("user", "a")]).expect_err("no prompt");
+            render(endless, &[("user", "a")]).expect_err("the template has no prompt");
         }
     }
 
     #[test]
-    fn a_time_is_written_in_the_formats_of_templates() {
-        let time = OffsetDateTime::from_unix_timestamp(20_779 * 86_400 + 3 * 3600 + 4 * 60 + 5).expect("a time");
-        let written = strftime("%d %B %b %Y, %A %a %H:%M:%S %m %%", time).expect("known");
+    fn strftime_supports_formats_of_templates() {
+        let time =
+            OffsetDateTime::from_unix_timestamp(20_779 * 86_400 + 3 * 3600 + 4 * 60 + 5).expect("the time is valid");
+        let written = strftime("%d %B %b %Y, %A %a %H:%M:%S %m %%", time).expect("the formats are known");
         assert_eq!(written, "22 November Nov 2026, Sunday Sun 03:04:05 11 %");
-        strftime("%Q", time).expect_err("nobody knows it");
-        strftime("%", time).expect_err("nothing follows");
+        strftime("%Q", time).expect_err("the format is unknown");
+        strftime("%", time).expect_err("the format is incomplete");
     }
 }

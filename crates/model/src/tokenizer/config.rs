@@ -68,7 +68,7 @@ impl TokenizerConfig {
     /// Checks the rules of this section.
     pub fn check_into(&self, problems: &mut Problems) {
         let Self { kind, vocab_size, end_of_text: _, path } = self;
-        let name = toml::Value::try_from(kind).expect("a kind has a name"); // in quotes
+        let name = toml::Value::try_from(kind).expect("every kind has a name"); // in quotes
         match (kind, vocab_size) {
             (TokenizerKind::Bpe, Some(size)) => {
                 let rule =

@@ -28,11 +28,11 @@ const SETTINGS: [&str; 9] = [
     "ignore_merges",
 ];
 
-/// The reason why a file is not a tokenizer.
+/// The reason why a file cannot be read.
 pub(super) enum Fault {
-    /// It is malformed.
+    /// The file is malformed.
     Malformed(String),
-    /// It has an id that would need far more memory than the file has bytes.
+    /// An id would need far more memory than the file has bytes.
     LargeId(u64),
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Library {
     pub(super) kind: TokenizerKind,
     /// The content of its `tokenizer.json`.
     pub(super) json: String,
-    /// Without truncation, padding, dropout and post-processing: the ids are those of the text, all of them.
+    /// Without truncation, padding, dropout and post-processing: encoding gives all ids of the text and no others.
     pub(super) tokenizer: Tokenizer,
     /// The largest id plus one.
     pub(super) vocab_size: usize,
@@ -46,7 +46,7 @@ pub(super) struct Library {
     /// `None` if no safe splits are known.
     pub(super) safe_splits: Option<SafeSplits>,
     pub(super) end_of_text: Option<u32>,
-    /// The token that post-processing would put before each text.
+    /// The token that post-processing puts before each text.
     pub(super) prepended: Option<u32>,
     /// Added tokens, which are matched verbatim in text, by id.
     pub(super) added: Vec<(u32, AddedToken)>,

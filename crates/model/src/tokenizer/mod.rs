@@ -103,13 +103,13 @@ impl Tokenizer {
     }
 
     fn made_here(library: tokenizers::Tokenizer, kind: TokenizerKind) -> Self {
-        let json = library.to_string(true).expect("plain data");
+        let json = library.to_string(true).expect("a tokenizer is plain data");
         let library = Library::new(library, json, kind, Path::new("made here"));
-        Self::from(library.expect("tokens of text, and not too many"))
+        Self::from(library.expect("a tokenizer made here is supported"))
     }
 
-    /// Pads the ids to `vocab_size`, if that is given: models are made with more rows than tokens, for round numbers. A
-    /// padding id decodes to nothing and is never written.
+    /// Pads the ids to `vocab_size`, if given: some models have more embedding rows than tokens, for round numbers. A
+    /// padding id decodes to nothing and is never generated.
     ///
     /// # Errors
     /// If there are more than `vocab_size` ids.
@@ -167,13 +167,12 @@ impl Tokenizer {
         Ok(Self { config_json: Some(TokenizerConfigJson::of(json, path, &self.inner)?), ..self })
     }
 
-    /// The same with another chat template, whose answers end with the token `end`. Of the `tokens` of the template, those
-    /// that are not added tokens yet get the next ids.
+    /// Replaces the chat template; its answers end with the token `end`. New `tokens` of the template get the next ids.
     ///
     /// # Errors
     /// If the tokenizer cannot have more tokens.
     pub fn with_chat_template(&self, template: &str, tokens: &[&str], end: &str) -> Result<Self, TokenizerError> {
-        let mut file: Value = serde_json::from_str(&self.to_json()).expect("it was read or made here");
+        let mut file: Value = serde_json::from_str(&self.to_json()).expect("the tokenizer was parsed or made here");
         let mut config: Map<String, Value> =
             self.config_json().and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
         let known = self.added_tokens();
@@ -193,7 +192,7 @@ impl Tokenizer {
         Self::from_json(file.to_string(), path)?.with_config(Value::Object(config).to_string(), path)
     }
 
-    /// The content of its `tokenizer.json`: always the same bytes, and those of the file that it was read from, if any.
+    /// The content of its `tokenizer.json`: the same bytes each time, equal to those of the file that it was read from.
     #[must_use]
     pub fn to_json(&self) -> String {
         self.inner.json.clone()
@@ -217,8 +216,7 @@ impl Tokenizer {
         self.inner.gaps.clone()
     }
 
-    /// The kind of token. A file is classified by its content: one trained here is [`TokenizerKind::Bpe`] wherever it
-    /// lies.
+    /// The kind of token. A file is classified by its content: one trained here is [`TokenizerKind::Bpe`].
     #[must_use]
     pub fn kind(&self) -> TokenizerKind {
         self.inner.kind
@@ -233,8 +231,8 @@ impl Tokenizer {
         named.or(self.inner.end_of_text)
     }
 
-    /// The token to put before each text that the model reads, if its `tokenizer_config.json` asks for one, or if that
-    /// exists and the `tokenizer.json` has a template with one.
+    /// The token to put before each text that the model reads: the one that its `tokenizer_config.json` asks for, or
+    /// else, if that file exists, the one in the template of the `tokenizer.json`.
     #[must_use]
     pub fn bos(&self) -> Option<u32> {
         self.config_json.as_ref()?.bos
@@ -246,7 +244,7 @@ impl Tokenizer {
         self.config_json.as_ref()?.bos_token
     }
 
-    /// The same, without a token before each text: for a model that learns from texts without one.
+    /// Removes the token before each text, for a model that learns from texts without one.
     #[must_use]
     pub fn without_bos(self) -> Self {
         match self.bos() {
@@ -342,7 +340,7 @@ impl Tokenizer {
         match &self.inner.bytes {
             Some(bytes) => text_of(ids.iter().filter_map(|&id| bytes.get(id as usize)).flatten().copied().collect()),
             None if ids.is_empty() => String::new(), // some decoders need a last token
-            None => self.inner.tokenizer.decode(ids, false).expect("decoders of text take any tokens"),
+            None => self.inner.tokenizer.decode(ids, false).expect("text decoders accept any tokens"),
         }
     }
 
@@ -357,15 +355,15 @@ impl Tokenizer {
         self.inner.bytes.as_ref().map(|bytes| bytes.get(id as usize).map_or(&[][..], |bytes| bytes))
     }
 
-    /// The bytes that a token adds to a text, also of files whose tokens are only joined; `None` if that depends on the
-    /// tokens before it.
+    /// The bytes that a token adds to a text, also if the file's decoder only joins tokens; `None` if they depend on
+    /// the tokens before it.
     pub(crate) fn text_bytes(&self, id: u32) -> Option<Vec<u8>> {
         let is_joined = || matches!(self.inner.tokenizer.get_decoder(), Some(DecoderWrapper::Fuse(_)));
         let bytes = self.token_bytes(id).map(<[u8]>::to_vec);
         bytes.or_else(|| is_joined().then(|| self.piece(id).into_bytes()))
     }
 
-    /// The added tokens that are not meant to be text.
+    /// The special tokens, which are not text.
     pub(crate) fn special_tokens(&self) -> impl Iterator<Item = u32> {
         self.inner.added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id)
     }
@@ -402,7 +400,7 @@ fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// A piece of text on one line, with `·` for a blank, `↵` for a line end and `→` for a tab. Characters that would
+/// A piece of text on one line, with `·` for a space, `↵` for a line end and `→` for a tab. Characters that would
 /// change the line itself, such as terminal control codes, become `\u{fffd}`.
 #[must_use]
 pub fn visible(piece: &str) -> String {

@@ -12,16 +12,16 @@ pub struct DecodeStream {
 
 #[derive(Debug, Clone)]
 enum HeldBack {
-    /// If tokens decode to bytes: the beginning of a character; at most three bytes.
+    /// Tokens decode to bytes: the start of a character, at most three bytes.
     Bytes(Vec<u8>),
-    /// If tokens decode only in context: `n_given` ids whose text was returned, so that later ids are not at the start
-    /// of a text, and then the ids held back.
+    /// Tokens decode only in context: `n_given` ids whose text was returned, so that later ids are not at the start of
+    /// a text, and then the ids held back.
     Tokens { ids: Vec<u32>, n_given: usize },
 }
 
 impl DecodeStream {
-    /// A stream that continues after these ids, whose text is known. They matter for tokenizers that drop the space
-    /// before the first token of a text.
+    /// A stream that continues after these ids. They matter for tokenizers that drop the space before the first token
+    /// of a text.
     ///
     /// # Panics
     /// If an id is not below the tokenizer's vocabulary size.
@@ -44,7 +44,7 @@ impl DecodeStream {
         match &mut self.state {
             HeldBack::Bytes(held_back) => {
                 let bytes = self.tokenizer.token_bytes(id);
-                held_back.extend_from_slice(bytes.expect("each token is bytes"));
+                held_back.extend_from_slice(bytes.expect("every token decodes to bytes"));
                 complete(held_back)
             }
             HeldBack::Tokens { ids, n_given } => {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_appear_with_their_last_byte_and_other_bytes_are_replaced_at_once() {
+    fn push_returns_whole_characters_and_replaces_invalid_bytes() {
         assert_eq!(pieces(&[0xf0, 0x9f, 0x94, 0xa5, 97]), ["", "", "", "\u{1f525}", "a"]);
         assert_eq!(pieces(&[97, 0xf0, 0x9f, 0x94]), ["a", "", "", ""]);
         assert_eq!(pieces(&[0xff, 97]), ["\u{fffd}", "a"]);

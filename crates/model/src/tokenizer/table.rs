@@ -38,13 +38,13 @@ pub(super) fn bytes() -> Tokenizer {
 /// The tokenizer with an end-of-text token added.
 pub(super) fn with_end_of_text(mut library: Tokenizer) -> Tokenizer {
     let added = library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]);
-    assert_eq!(added.ok(), Some(1), "there is no normalizer that could fail, and no token like it");
+    assert_eq!(added.ok(), Some(1), "the tokenizer has no normalizer and no such token");
     library
 }
 
 fn without_merges(vocab: Vocab) -> Tokenizer {
     let model = BPE::builder().vocab_and_merges(vocab, Vec::new()).build();
-    Tokenizer::new(model.expect("there are no merges"))
+    Tokenizer::new(model.expect("a vocabulary without merges is valid"))
 }
 
 /// Whether a tokenizer is equivalent to [`characters`] or [`bytes`], with or without an end-of-text token.
@@ -78,7 +78,7 @@ impl CharacterIds {
     pub(super) fn of(library: &Tokenizer) -> Self {
         let mut ids = Vec::new();
         for (token, id) in library.get_vocab(false) {
-            let code_point = only_char(&token).expect("each token is a character") as usize;
+            let code_point = only_char(&token).expect("every token is a character") as usize;
             if ids.len() <= code_point {
                 ids.resize(code_point + 1, UNKNOWN);
             }

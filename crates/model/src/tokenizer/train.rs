@@ -17,12 +17,12 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// The number of times that a pair must occur to be merged.
 const MIN_FREQUENCY: u64 = 2;
 
-/// The longest word that is counted, in bytes; a longer one, such as an endless run of letters, is cut. Merges are
-/// found within words, so only a pair at each cut is lost.
+/// The longest word that is counted, in bytes; a longer one, such as an endless run of letters, is split. Merges are
+/// found within words, so only a pair at each split is lost.
 const MAX_WORD_BYTES: usize = 1 << 12;
 
-/// The bytes after a word that decide where it ends: a space that belongs to the next word, an end-of-text token and
-/// half a contraction are shorter.
+/// The number of bytes after a word that decide where it ends: a space of the next word, an end-of-text token and half
+/// a contraction are shorter.
 const LOOKAHEAD: usize = 32;
 
 /// A tokenizer of this model with the other components of GPT-2's, and no space prepended to the text.
@@ -32,11 +32,11 @@ fn with_parts(model: BPE) -> Tokenizer {
         .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
         .with_decoder(Some(ByteLevel::default())) // it ignores its settings
         .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
-        .expect("there is no normalizer that could fail");
+        .expect("a tokenizer without normalizer takes any token");
     library
 }
 
-/// Whether a tokenizer is, but for its vocabulary, as made here.
+/// Whether a tokenizer, except for its vocabulary, is as made here.
 pub(super) fn is_trained_here(library: &Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = library.get_model() else {
         return false;
@@ -75,7 +75,7 @@ impl WordCounter {
     fn count<'a>(&mut self, text: &'a str, lookahead: usize) -> &'a str {
         let mut rest = text;
         while !rest.is_empty() {
-            // An endless word would otherwise be scanned to its end at each cut.
+            // An endless word would otherwise be scanned to its end at each split.
             let seen = &rest[..rest.floor_char_boundary(MAX_WORD_BYTES + LOOKAHEAD)];
             let length = first_word(seen).min(rest.floor_char_boundary(MAX_WORD_BYTES));
             if rest.len() - length < lookahead {
@@ -112,7 +112,7 @@ impl WordCounter {
             (spelled.as_str().into(), count.div_ceil(scale))
         });
         let mut model = BPE::default();
-        trainer.do_train(&counts.collect(), &mut model).expect("training adds numbers, and cannot fail");
+        trainer.do_train(&counts.collect(), &mut model).expect("training only adds numbers");
         with_parts(model)
     }
 
@@ -146,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_word_without_end_is_counted_as_it_comes() {
-        // Careless cuts would split the multi-byte characters.
+    fn endless_words_are_counted_in_pieces() {
+        // Careless splits would divide the multi-byte characters.
         for run in ["a", "1", "-", "\u{4e00}", "\n", "\u{3000}", "x-"] {
             let text = run.repeat(10 * MAX_WORD_BYTES / run.len() + 1);
             let whole = counted([text.as_str()]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn words_up_to_the_longest_are_whole() {
+    fn words_up_to_limit_stay_whole() {
         for n in MAX_WORD_BYTES - 2..=MAX_WORD_BYTES {
             let word = "a".repeat(n);
             let counts = counted([word.as_str(), " ", &word[1..], "<|endoftext|>", &word]).words;
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_are_those_of_the_text_however_it_comes(
+        fn words_do_not_depend_on_pieces_of_text(
             text in "(([a-c1 \n'slve.\u{e9}\u{a0}\u{3000}]|<\\|endoftext\\|>|<\\|endof){0,60})",
             at in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
         ) {

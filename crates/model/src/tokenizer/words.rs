@@ -82,7 +82,7 @@ impl WordEncoder {
     }
 }
 
-/// Added tokens that match wherever they stand in a text, such as `<|endoftext|>`.
+/// Added tokens that match anywhere in a text, such as `<|endoftext|>`.
 #[derive(Debug)]
 struct AddedTokens {
     /// Longer ones before shorter ones: at one position, the longest match wins.
@@ -95,7 +95,7 @@ impl AddedTokens {
     /// `None` if a match also depends on the text around it.
     fn plain(tokens: &[(u32, AddedToken)]) -> Option<Self> {
         let is_plain = |token: &AddedToken| !looks_around(token) && !token.content.is_empty();
-        // The library searches for unnormalized tokens first, on their own.
+        // The library searches for unnormalized tokens first, separately.
         let is_one_search = tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
         if !is_one_search || !tokens.iter().all(|(_, token)| is_plain(token)) {
             return None;
@@ -271,7 +271,7 @@ fn classes() -> Vec<Class> {
     ];
     for (class, pattern, may_be) in candidates {
         let text: String = ('\0'..=char::MAX).filter(|&c| may_be(c)).collect();
-        let regex = SysRegex::new(pattern).expect("a valid pattern");
+        let regex = SysRegex::new(pattern).expect("the pattern is valid");
         for (start, end) in regex.find_iter(&text) {
             text[start..end].chars().for_each(|character| classes[character as usize] = class);
         }

@@ -27,8 +27,8 @@ const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Special tokens that end a text whatever the file says of them, as in llama.cpp: the ends of a text, a turn and a
-/// message.
+/// Special tokens that always end a text, as in llama.cpp, whether or not the file names them: the ends of a text, a
+/// turn and a message.
 const ENDS: [&str; 15] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -124,14 +124,14 @@ impl Vocab {
         })
     }
 
-    /// The same, with more tokens that end a text.
+    /// Adds tokens that end a text.
     pub(super) fn with_ends(self, more: &[u32]) -> Self {
         let more = more.iter().copied().filter(|id| (*id as usize) < self.tokens.len());
         Self { ends: ends(&self.tokens, self.ends.into_iter().chain(more)), ..self }
     }
 
-    /// The metadata entries for this vocabulary. Of the tokens that end a text and are not known by their names, there is
-    /// room for two.
+    /// The metadata entries for this vocabulary. There is room for two tokens that end a text and are not known by
+    /// name.
     pub(super) fn write(self) -> Vec<(String, Value)> {
         let kinds: Vec<i32> = self.tokens.iter().map(|token| token.kind as i32).collect();
         let unknown = self.tokens.iter().position(|token| token.kind == TokenKind::Unknown);
@@ -175,13 +175,13 @@ impl Vocab {
 }
 
 impl VocabToken {
-    /// Whether its name says that it ends a text.
+    /// Whether it is known by name to end a text.
     fn is_end(&self) -> bool {
         self.kind == TokenKind::Control && ENDS.contains(&&*self.text)
     }
 }
 
-/// The tokens that end a text by their names, and these others.
+/// The tokens that are known by name to end a text, and these others.
 fn ends(tokens: &[VocabToken], others: impl Iterator<Item = u32>) -> Vec<u32> {
     let named = (0..).zip(tokens).filter(|(_, token)| token.is_end()).map(|(id, _)| id);
     let mut ends: Vec<u32> = named.chain(others).collect();
@@ -219,8 +219,8 @@ impl Model {
     }
 }
 
-/// The name of the pre-tokenizer. llama.cpp reads a file that names none, as files of before May 2024, by a pattern of
-/// its own (`LLAMA_VOCAB_PRE_TYPE_DEFAULT`), which is that of no model.
+/// The name of the pre-tokenizer. For files without one, written before May 2024, llama.cpp uses a pattern of its own
+/// (`LLAMA_VOCAB_PRE_TYPE_DEFAULT`), which no model uses.
 fn pre(metadata: &Metadata) -> Result<&str, InteropError> {
     match metadata.string(PRE)? {
         Some(pre) if pre != "default" => Ok(pre),
@@ -253,24 +253,28 @@ mod tests {
         Metadata::new(Path::new("model.gguf"), values.into_iter().collect::<BTreeMap<_, _>>())
     }
 
-    /// A tokenizer's vocabulary after writing and reading it, and the tokenizer made from that.
+    /// A tokenizer's vocabulary after writing and reading it, and the tokenizer made from it.
     fn back(tokenizer: &Tokenizer, n_rows: usize) -> (Vocab, Tokenizer) {
-        let padded = tokenizer.clone().padded_to(Some(n_rows)).expect("no fewer rows");
-        let vocab = Vocab::of_tokenizer(&padded).expect("llama.cpp has one like it");
+        let padded = tokenizer.clone().padded_to(Some(n_rows)).expect("there are enough rows");
+        let vocab = Vocab::of_tokenizer(&padded).expect("llama.cpp has an equivalent tokenizer");
         let metadata = metadata(vocab.clone().write());
-        let read = Vocab::read(&metadata).expect("it was just written");
+        let read = Vocab::read(&metadata).expect("the vocabulary was just written");
         assert_eq!(read, vocab);
-        let files = read.to_tokenizer(&metadata).expect("it was one");
-        (vocab, Tokenizer::from_json(files.json, Path::new("tokenizer.json")).expect("it was one"))
+        let files = read.to_tokenizer(&metadata).expect("the vocabulary came from a tokenizer");
+        (
+            vocab,
+            Tokenizer::from_json(files.json, Path::new("tokenizer.json"))
+                .expect("the vocabulary came from a tokenizer"),
+        )
     }
 
     fn file(name: &str) -> Tokenizer {
-        Tokenizer::from_file(&Path::new("../../tests/fixtures/tokenizers").join(name)).expect("a fixture")
+        Tokenizer::from_file(&Path::new("../../tests/fixtures/tokenizers").join(name)).expect("the fixture exists")
     }
 
     #[test]
-    fn tokenizers_made_here_come_back_as_they_are() {
-        let characters = Tokenizer::char_from_alphabet(HOSTILE.chars()).expect("an alphabet");
+    fn own_tokenizers_round_trip() {
+        let characters = Tokenizer::char_from_alphabet(HOSTILE.chars()).expect("the alphabet is not empty");
         let ending = [characters.clone(), Tokenizer::byte()].map(Tokenizer::with_end_of_text);
         let few = Tokenizer::train_bpe(257, "aaaa");
         let trained = Tokenizer::train_bpe(300, &HOSTILE.repeat(3));
@@ -280,20 +284,20 @@ mod tests {
                 let (vocab, again) = back(&tokenizer, n_rows);
                 assert_eq!(vocab.tokens.len(), n_rows);
                 assert_eq!((again.kind(), &again), (tokenizer.kind(), &tokenizer));
-                let last = u32::try_from(n_rows - 1).expect("few");
+                let last = u32::try_from(n_rows - 1).expect("the count fits u32");
                 assert_eq!(vocab.eos, Some(tokenizer.end_of_text().unwrap_or(last)));
             }
         }
     }
 
     #[test]
-    fn files_come_back_with_the_same_ids() {
+    fn tokenizer_files_keep_their_ids() {
         for (name, pre) in [("gpt2.json", "gpt-2"), ("llama3.json", "llama-bpe")] {
             let tokenizer = file(name);
             let (vocab, again) = back(&tokenizer, tokenizer.vocab_size());
             assert!(matches!(&vocab.model, Model::Gpt2 { pre: found, .. } if found == pre), "{name}");
-            let ids = tokenizer.encode(HOSTILE).expect("any text has ids");
-            assert_eq!(again.encode(HOSTILE).expect("any text has ids"), ids, "{name}");
+            let ids = tokenizer.encode(HOSTILE).expect("the vocabulary covers any text");
+            assert_eq!(again.encode(HOSTILE).expect("the vocabulary covers any text"), ids, "{name}");
             assert_eq!((again.decode(&ids), again.added_tokens()), (tokenizer.decode(&ids), tokenizer.added_tokens()));
         }
     }
@@ -326,15 +330,15 @@ mod tests {
         for add_space_prefix in [true, false] {
             let vocab = sentencepiece(add_space_prefix);
             let metadata = metadata(vocab.clone().write());
-            let files = vocab.to_tokenizer(&metadata).expect("it is whole");
-            let config = files.config.expect("it has a template");
+            let files = vocab.to_tokenizer(&metadata).expect("the vocabulary is complete");
+            let config = files.config.expect("the vocabulary has a chat template");
             let folder = tempfile::tempdir().expect("a temporary directory");
             let path = folder.path().join("tokenizer.json");
             std::fs::write(&path, files.json).expect("written");
             std::fs::write(path.with_file_name("tokenizer_config.json"), &config).expect("written");
             let tokenizer = Tokenizer::from_file(&path).expect("a tokenizer");
-            // The piece with the highest score comes first, wherever it is; text without a piece becomes its bytes.
-            let ids = tokenizer.encode("the the\u{e9}th\u{f1}").expect("any text has ids");
+            // The piece with the highest score is merged first; text without a piece becomes its bytes.
+            let ids = tokenizer.encode("the the\u{e9}th\u{f1}").expect("the vocabulary covers any text");
             let start: &[u32] = if add_space_prefix { &[261] } else { &[264, 260] };
             assert_eq!(ids, [start, &[261, 267, 262, 3 + 0xc3, 3 + 0xb1]].concat());
             assert_eq!(tokenizer.decode(&ids), "the the\u{e9}th\u{f1}");
@@ -342,17 +346,17 @@ mod tests {
             assert_eq!(config["eos_token"], "</s>");
             assert_eq!((&config["bos_token"], &config["add_bos_token"]), (&"<s>".into(), &true.into()));
             assert_eq!(config["chat_template"], "{{ messages }}");
-            let padded = tokenizer.clone().padded_to(Some(vocab.tokens.len())).expect("no fewer rows");
-            let again = Vocab::of_tokenizer(&padded).expect("it was one");
+            let padded = tokenizer.clone().padded_to(Some(vocab.tokens.len())).expect("there are enough rows");
+            let again = Vocab::of_tokenizer(&padded).expect("the vocabulary came from a tokenizer");
             assert_eq!((again.bos, again.eos, again.add_bos), (Some(1), Some(2), true));
-            let again = again.to_tokenizer(&metadata).expect("it is whole");
+            let again = again.to_tokenizer(&metadata).expect("the vocabulary is complete");
             assert_eq!(again.json, tokenizer.to_json());
         }
     }
 
     #[test]
-    fn a_vocabulary_without_an_end_takes_its_last_token_for_it() {
-        let characters = Tokenizer::char_from_alphabet("ab\n c".chars()).expect("an alphabet");
+    fn vocabularies_without_eos_use_last_token() {
+        let characters = Tokenizer::char_from_alphabet("ab\n c".chars()).expect("the alphabet is not empty");
         let (vocab, _) = back(&characters, 5);
         assert_eq!((vocab.eos, vocab.add_bos), (Some(4), false));
         assert_eq!(vocab.tokens[1].text, "\u{2581}");
@@ -367,33 +371,33 @@ mod tests {
     }
 
     #[test]
-    fn every_token_that_ends_a_text_is_known() {
+    fn ends_include_named_and_listed_tokens() {
         let mut vocab = sentencepiece(true);
         for text in ["<|im_end|>", "<stop>", "<halt>"] {
             vocab.tokens.push(VocabToken { text: text.to_owned(), kind: TokenKind::Control });
         }
         vocab.tokens.push(VocabToken { text: "<|end|>".to_owned(), kind: TokenKind::Normal });
-        let n = u32::try_from(vocab.tokens.len()).expect("few");
+        let n = u32::try_from(vocab.tokens.len()).expect("the count fits u32");
         if let Model::Llama { scores, .. } = &mut vocab.model {
             scores.resize(n as usize, 0.0);
         }
         let vocab = vocab.with_ends(&[2, n - 2, n - 3, 1_000_000]);
         assert_eq!(vocab.ends, [2, n - 4, n - 3, n - 2], "one by its name, and those that are there");
-        let read = Vocab::read(&metadata(vocab.write())).expect("it was just written");
+        let read = Vocab::read(&metadata(vocab.write())).expect("the vocabulary was just written");
         assert_eq!((read.eos, read.ends), (Some(2), vec![n - 4, n - 3, n - 2]));
     }
 
     fn refused(tokenizer: &Tokenizer) -> String {
-        let error = Vocab::of_tokenizer(tokenizer).expect_err("llama.cpp has none like it");
+        let error = Vocab::of_tokenizer(tokenizer).expect_err("llama.cpp has no equivalent tokenizer");
         error.to_string().lines().next().unwrap_or_default().to_owned()
     }
 
     #[test]
-    fn what_llama_cpp_has_no_tokenizer_for_is_refused() {
+    fn tokenizers_unknown_to_llama_cpp_are_refused() {
         insta::assert_snapshot!(refused(&file("unigram.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "Unigram", not BPE"#);
         insta::assert_snapshot!(refused(&file("wordpiece.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "WordPiece", not BPE"#);
         insta::assert_snapshot!(refused(&file("llama2.json")), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its merges are a list, and scores, as SentencePiece has them, do not say the same");
-        let space = Tokenizer::char_from_alphabet("a \u{2581}".chars()).expect("an alphabet");
+        let space = Tokenizer::char_from_alphabet("a \u{2581}".chars()).expect("the alphabet is not empty");
         insta::assert_snapshot!(refused(&space), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: "▁" is one of its characters, and cannot be one there"#);
         let prefixed =
             file("trained.json").to_json().replacen("\"add_prefix_space\": false", "\"add_prefix_space\": true", 1);
@@ -402,12 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_must_name_its_pre_tokenizer() {
+    fn read_refuses_vocabularies_without_pre_tokenizer() {
         for (name, said) in [
             (None, "it has no tokenizer.ggml.pre, so it does not say how its tokenizer splits a text"),
             (Some("default"), "tokenizer.ggml.pre = \"default\" does not say how its tokenizer splits a text"),
         ] {
-            let mut values = Vocab::of_tokenizer(&file("gpt2.json")).expect("llama.cpp has one like it").write();
+            let mut values =
+                Vocab::of_tokenizer(&file("gpt2.json")).expect("llama.cpp has an equivalent tokenizer").write();
             values.retain(|(key, _)| key != PRE);
             values.extend(name.map(|name| (PRE.to_owned(), Value::string(name))));
             let error = Vocab::read(&metadata(values)).expect_err("it may be any").to_string();
@@ -416,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_vocabulary_says_what_is_wrong() {
+    fn damaged_vocabularies_are_explained() {
         let error = |key: &str, value: Value| {
             let mut values = sentencepiece(true).write();
             values.retain(|(other, _)| other != key);
@@ -439,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_pre_tokenizers_and_merges_of_no_token_are_refused() {
+    fn unknown_pre_tokenizers_and_invalid_merges_are_refused() {
         let error = |pre: &str, merge: &str| {
             let model = Model::Gpt2 { pre: pre.to_owned(), merges: vec![merge.to_owned()] };
             let token = |text: &str| VocabToken { text: text.to_owned(), kind: TokenKind::Normal };

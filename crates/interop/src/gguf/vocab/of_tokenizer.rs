@@ -21,7 +21,7 @@ impl Vocab {
     /// If llama.cpp has no equivalent tokenizer.
     pub(crate) fn of_tokenizer(tokenizer: &Tokenizer) -> Result<Self, InteropError> {
         let n_rows = tokenizer.vocab_size();
-        let file: Value = serde_json::from_str(&tokenizer.to_json()).expect("it was read before");
+        let file: Value = serde_json::from_str(&tokenizer.to_json()).expect("the tokenizer's JSON was parsed before");
         let merges = if file["model"]["type"] == "BPE" { merges(&file["model"])? } else { Vec::new() };
         let is_characters = tokenizer.kind() == TokenizerKind::Char;
         let mut tokens = tokens(&file, n_rows, is_characters)?;
@@ -97,7 +97,7 @@ fn gpt2(pre: &str, merges: &[Merge]) -> Model {
     Model::Gpt2 { pre: pre.to_owned(), merges }
 }
 
-/// SentencePiece's BPE: spaces become U+2581, text is not cut into words, bytes stand in for unknown characters.
+/// SentencePiece's BPE: spaces become U+2581, text is not split into words, bytes stand in for unknown characters.
 fn llama(file: &Value, tokens: &mut [VocabToken], merges: &[Merge]) -> Result<Model, InteropError> {
     let no_pre_tokenizer = || {
         inexpressible(&format!(
@@ -128,8 +128,8 @@ fn llama(file: &Value, tokens: &mut [VocabToken], merges: &[Merge]) -> Result<Mo
     }
 }
 
-/// Whether a space is put before a text; `None` unless replacing spaces is all that is done to a text before the
-/// merges.
+/// Whether a space is put before a text; `None` if text is changed before the merges in other ways than replacing
+/// spaces.
 fn space_prefix(file: &Value) -> Option<bool> {
     let is_space = |value: &Value| value.as_str().is_some_and(|text| text.chars().eq([SPACE]));
     let normalizers = match &file["normalizer"] {

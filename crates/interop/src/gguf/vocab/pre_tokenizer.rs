@@ -1,11 +1,11 @@
-//! GGUF's names of pre-tokenizers, and their equivalents in a `tokenizer.json`: how a text is cut into the words within
+//! GGUF's names of pre-tokenizers, and their equivalents in a `tokenizer.json`: how text is split into the words within
 //! which pairs are merged.
 //!
 //! Sources: llama.cpp, `llama-vocab.cpp`; the `tokenizer.json` of GPT-2, OLMo, SmolLM2, Llama 3 and Qwen2.
 
 use serde_json::{Value, json};
 
-/// The name of GPT-2's, which serves for tokenizers without words, too.
+/// The name of GPT-2's pre-tokenizer, also used for tokenizers without words.
 pub(super) const GPT_2: &str = "gpt-2";
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -17,26 +17,26 @@ const QWEN2: &str =
 pub(super) struct PreTokenizer {
     /// Its name in a file.
     pub name: &'static str,
-    /// The pattern by which a text is cut into words.
+    /// The pattern that splits text into words.
     pub words: WordPattern,
     /// Whether text is first normalized to Unicode's NFC. llama.cpp does not do so.
     pub nfc: bool,
-    /// Whether a word that is a token is not merged but taken whole.
+    /// Whether a word that is a token is taken whole, without merging.
     pub ignore_merges: bool,
 }
 
-/// The pattern by which a text is cut into words.
+/// The pattern that splits text into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordPattern {
-    /// By GPT-2's pattern, which is built into the library.
+    /// GPT-2's pattern, which is built into the library.
     Gpt2,
-    /// Each digit is a word, and the rest is cut by GPT-2's pattern.
+    /// Each digit is a word, and GPT-2's pattern splits the rest.
     Digits,
-    /// By this pattern.
+    /// This pattern.
     Pattern(&'static str),
 }
 
-/// Of equivalent entries, the first one is written.
+/// All pre-tokenizers. The first of equivalent ones is written.
 const ALL: [PreTokenizer; 6] = [
     PreTokenizer { name: GPT_2, words: WordPattern::Gpt2, nfc: false, ignore_merges: false },
     PreTokenizer { name: "olmo", words: WordPattern::Gpt2, nfc: true, ignore_merges: false },
@@ -121,7 +121,7 @@ impl WordPattern {
     }
 }
 
-/// Spells the bytes of words as characters; with `use_regex`, after cutting by GPT-2's pattern.
+/// Spells the bytes of words as characters; with `use_regex`, GPT-2's pattern splits the text first.
 pub(super) fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_comes_back_from_its_parts() {
+    fn names_round_trip_through_their_parts() {
         for it in ALL {
             let file = json!({
                 "normalizer": it.normalizer(), "pre_tokenizer": it.pre_tokenizer(),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_a_text_otherwise_has_no_name() {
+    fn other_normalizers_and_patterns_have_no_name() {
         let file = |normalizer: Value, pre_tokenizer: Value| {
             let file = json!({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "model": {}});
             PreTokenizer::of_tokenizer(&file).map(|it| it.name)

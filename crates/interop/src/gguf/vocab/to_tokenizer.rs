@@ -41,7 +41,7 @@ impl Vocab {
         })
     }
 
-    /// The `tokenizer_config.json`, without an EOS token that is plain text, set only because llama.cpp needs one.
+    /// The `tokenizer_config.json`. An EOS token that is plain text is left out: only llama.cpp needs one.
     fn config(&self) -> Option<String> {
         let special = |id: Option<u32>| Some(&self.tokens[id? as usize]).filter(|token| token.is_added());
         let (bos, eos) = (special(self.bos), special(self.eos));
