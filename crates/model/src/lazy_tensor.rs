@@ -35,6 +35,41 @@ impl Dtype {
             Self::F16 | Self::Bf16 => 2,
         }
     }
+
+    /// Appends the numbers that `bytes` encode to `values`.
+    pub fn decode(self, bytes: &[u8], values: &mut Vec<f32>) {
+        match self {
+            Self::F32 => values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+            Self::Bf16 => values.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32())),
+            Self::F16 => {
+                let numbers: Vec<f16> = bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
+                let start = values.len();
+                values.resize(start + numbers.len(), 0.0);
+                numbers.convert_to_f32_slice(&mut values[start..]);
+            }
+        }
+    }
+
+    /// Appends the bytes of `values` to `bytes`, each rounded to the nearest number.
+    pub fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
+        match self {
+            Self::F32 => put(values, bytes, |x| x.to_le_bytes()),
+            Self::Bf16 => put(values, bytes, |x| bf16::from_f32(*x).to_le_bytes()),
+            Self::F16 => {
+                let mut numbers = vec![f16::ZERO; values.len()];
+                numbers.convert_from_f32_slice(values);
+                put(&numbers, bytes, |x| x.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Appends the bytes of each number.
+fn put<T, const N: usize>(numbers: &[T], bytes: &mut Vec<u8>, to_bytes: impl Fn(&T) -> [u8; N]) {
+    let start = bytes.len();
+    bytes.resize(start + N * numbers.len(), 0);
+    let (chunks, _) = bytes[start..].as_chunks_mut();
+    chunks.iter_mut().zip(numbers).for_each(|(chunk, number)| *chunk = to_bytes(number));
 }
 
 /// A callback that receives the next values of a tensor.
@@ -153,7 +188,8 @@ impl LazyTensor {
         let mut bytes = Vec::new();
         self.stream(&mut |values| {
             for values in values.chunks(CHUNK) {
-                to_bytes(values, dtype, &mut bytes);
+                bytes.clear();
+                dtype.encode(values, &mut bytes);
                 out.write_all(&bytes)?;
             }
             Ok(())
@@ -174,47 +210,12 @@ fn read_values(file: &Mutex<File>, start: u64, n: usize, dtype: Dtype, sink: Sin
             file.seek(SeekFrom::Start(start + (dtype.n_bytes() * n_read) as u64))?;
             file.read_exact(bytes)?;
         }
-        from_bytes(bytes, dtype, &mut values);
+        values.clear();
+        dtype.decode(bytes, &mut values);
         sink(&values)?;
         n_read += n_now;
     }
     Ok(())
-}
-
-fn from_bytes(bytes: &[u8], dtype: Dtype, values: &mut Vec<f32>) {
-    values.clear();
-    match dtype {
-        Dtype::F32 => values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
-        Dtype::Bf16 => values.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32())),
-        Dtype::F16 => {
-            let numbers: Vec<f16> = bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
-            values.resize(numbers.len(), 0.0);
-            numbers.convert_to_f32_slice(values);
-        }
-    }
-}
-
-fn to_bytes(values: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
-    bytes.resize(dtype.n_bytes() * values.len(), 0);
-    match dtype {
-        Dtype::F32 => {
-            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
-                *bytes = value.to_le_bytes();
-            }
-        }
-        Dtype::Bf16 => {
-            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
-                *bytes = bf16::from_f32(*value).to_le_bytes();
-            }
-        }
-        Dtype::F16 => {
-            let mut numbers = vec![f16::ZERO; values.len()];
-            numbers.convert_from_f32_slice(values);
-            for (bytes, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
-                *bytes = number.to_le_bytes();
-            }
-        }
-    }
 }
 
 #[cfg(test)]

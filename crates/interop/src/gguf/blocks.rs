@@ -1,27 +1,15 @@
-//! Decodes plain numbers, and the blocks of quantised types: integers of a few bits with their scales. `docs/gguf.md`
-//! has the formulas and the order of the bits.
+//! Decodes the blocks of quantised types: integers of a few bits with their scales. `docs/gguf.md` has the formulas and
+//! the order of the bits.
 //!
 //! Every product and sum is rounded to f32 in the order of ggml's reference, so that the numbers are the same to the
 //! bit. Source: ggml, `ggml-quants.c`, the functions `dequantize_row_*`.
 
-use half::{bf16, f16};
+use half::f16;
 
 /// The values of the four bits of `IQ4_NL` and `IQ4_XS`.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// The values of the four bits of `MXFP4`, doubled: floats with one bit of mantissa.
 const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
-pub(super) fn f32s(bytes: &[u8], numbers: &mut Vec<f32>) {
-    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-}
-
-pub(super) fn f16s(bytes: &[u8], numbers: &mut Vec<f32>) {
-    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f32()));
-}
-
-pub(super) fn bf16s(bytes: &[u8], numbers: &mut Vec<f32>) {
-    numbers.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()));
-}
 
 pub(super) fn q8_0(block: &[u8], numbers: &mut Vec<f32>) {
     let (d, quants) = scale(block);

@@ -2,9 +2,10 @@
 //!
 //! Source: ggml, `ggml.h` for the codes, `ggml-quants.c`, the function `quantize_row_q8_0_ref`.
 
-use half::{bf16, f16};
+use half::f16;
 
 use super::blocks;
+use tinderbox_model::Dtype;
 
 /// The number of values in the smaller blocks, which share a scale.
 const BLOCK: usize = 32;
@@ -21,17 +22,23 @@ struct Properties {
     name: &'static str,
     /// The number of values that are encoded together, and the number of bytes that they take.
     block: (usize, usize),
-    /// Appends the numbers of a block, or of any bytes if a block is a single number.
-    decode: fn(&[u8], &mut Vec<f32>),
-    /// Appends the bytes of whole blocks; `None` for a type that is only read.
-    encode: Option<fn(&[f32], &mut Vec<u8>)>,
+    codec: Codec,
     /// The largest distance of a number from its rounded value, relative to the largest number of its block.
     relative_error: f32,
 }
 
-/// Makes [`TensorType`] from rows: variant, code, file type, name, block, decoder, encoder, relative error.
+/// The encoding of numbers.
+enum Codec {
+    /// A block is a single number.
+    Plain(Dtype),
+    /// The first function appends the numbers of a block, the second the bytes of whole blocks; it is `None` for a type
+    /// that is only read.
+    Blocks(fn(&[u8], &mut Vec<f32>), Option<fn(&[f32], &mut Vec<u8>)>),
+}
+
+/// Makes [`TensorType`] from rows: variant, code, file type, name, block, codec, relative error.
 macro_rules! tensor_types {
-    ($($kind:ident: $code:literal, $file_type:literal, $name:literal, $block:expr, $decode:expr, $encode:expr, $error:expr;)*) => {
+    ($($kind:ident: $code:literal, $file_type:literal, $name:literal, $block:expr, $codec:expr, $error:expr;)*) => {
         /// The number type of a tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "`docs/gguf.md` has the formulas of all of them")]
@@ -49,8 +56,7 @@ macro_rules! tensor_types {
                     file_type: $file_type,
                     name: $name,
                     block: $block,
-                    decode: $decode,
-                    encode: $encode,
+                    codec: $codec,
                     relative_error: $error,
                 }),*];
                 &ROWS[self as usize]
@@ -60,28 +66,28 @@ macro_rules! tensor_types {
 }
 
 tensor_types! {
-    F32: 0, 0, "F32", (1, 4), blocks::f32s, Some(encode_f32), 0.0;
-    F16: 1, 1, "F16", (1, 2), blocks::f16s, Some(encode_f16), 1.0 / 2048.0;
-    Bf16: 30, 32, "BF16", (1, 2), blocks::bf16s, Some(encode_bf16), 1.0 / 256.0;
+    F32: 0, 0, "F32", (1, 4), Codec::Plain(Dtype::F32), 0.0;
+    F16: 1, 1, "F16", (1, 2), Codec::Plain(Dtype::F16), 1.0 / 2048.0;
+    Bf16: 30, 32, "BF16", (1, 2), Codec::Plain(Dtype::Bf16), 1.0 / 256.0;
     // Half a quantization step, plus up to 127 times the rounding of the scale itself to an f16.
-    Q8_0: 8, 7, "Q8_0", (BLOCK, 34), blocks::q8_0, Some(encode_q8_0), (0.5 + 127.0 / 2048.0) / 127.0;
+    Q8_0: 8, 7, "Q8_0", (BLOCK, 34), Codec::Blocks(blocks::q8_0, Some(encode_q8_0)), (0.5 + 127.0 / 2048.0) / 127.0;
     // A step, since the end of the range opposite to the largest number lacks one, plus the rounding of the scale.
-    Q4_0: 2, 2, "Q4_0", (BLOCK, 18), blocks::q4_0, None, (1.0 + 8.0 / 2048.0) / 8.0;
+    Q4_0: 2, 2, "Q4_0", (BLOCK, 18), Codec::Blocks(blocks::q4_0, None), (1.0 + 8.0 / 2048.0) / 8.0;
     // Half a step of up to 2/15, plus the rounding of scale and offset.
-    Q4_1: 3, 3, "Q4_1", (BLOCK, 20), blocks::q4_1, None, 1.0 / 15.0 + 3.0 / 2048.0;
-    Q5_0: 6, 8, "Q5_0", (BLOCK, 22), blocks::q5_0, None, (1.0 + 16.0 / 2048.0) / 16.0; // as Q4_0
-    Q5_1: 7, 9, "Q5_1", (BLOCK, 24), blocks::q5_1, None, 1.0 / 31.0 + 3.0 / 2048.0; // as Q4_1
+    Q4_1: 3, 3, "Q4_1", (BLOCK, 20), Codec::Blocks(blocks::q4_1, None), 1.0 / 15.0 + 3.0 / 2048.0;
+    Q5_0: 6, 8, "Q5_0", (BLOCK, 22), Codec::Blocks(blocks::q5_0, None), (1.0 + 16.0 / 2048.0) / 16.0; // as Q4_0
+    Q5_1: 7, 9, "Q5_1", (BLOCK, 24), Codec::Blocks(blocks::q5_1, None), 1.0 / 31.0 + 3.0 / 2048.0; // as Q4_1
     // The scales of the following types are fitted to the numbers, and cut off the largest ones: a whole step of the
     // part of the block with the widest steps, and as much again for the rounding of its scales.
-    Q2K: 10, 10, "Q2_K", (SUPER_BLOCK, 84), blocks::q2_k, None, 4.0 / 3.0;
-    Q3K: 11, 12, "Q3_K", (SUPER_BLOCK, 110), blocks::q3_k, None, 2.0 / 4.0;
-    Q4K: 12, 15, "Q4_K", (SUPER_BLOCK, 144), blocks::q4_k, None, 4.0 / 15.0;
-    Q5K: 13, 17, "Q5_K", (SUPER_BLOCK, 176), blocks::q5_k, None, 4.0 / 31.0;
-    Q6K: 14, 18, "Q6_K", (SUPER_BLOCK, 210), blocks::q6_k, None, 2.0 / 32.0;
-    Iq4Nl: 20, 25, "IQ4_NL", (BLOCK, 18), blocks::iq4_nl, None, 2.0 * 24.0 / 127.0;
-    Iq4Xs: 23, 30, "IQ4_XS", (SUPER_BLOCK, 136), blocks::iq4_xs, None, 2.0 * 24.0 / 127.0;
+    Q2K: 10, 10, "Q2_K", (SUPER_BLOCK, 84), Codec::Blocks(blocks::q2_k, None), 4.0 / 3.0;
+    Q3K: 11, 12, "Q3_K", (SUPER_BLOCK, 110), Codec::Blocks(blocks::q3_k, None), 2.0 / 4.0;
+    Q4K: 12, 15, "Q4_K", (SUPER_BLOCK, 144), Codec::Blocks(blocks::q4_k, None), 4.0 / 15.0;
+    Q5K: 13, 17, "Q5_K", (SUPER_BLOCK, 176), Codec::Blocks(blocks::q5_k, None), 4.0 / 31.0;
+    Q6K: 14, 18, "Q6_K", (SUPER_BLOCK, 210), Codec::Blocks(blocks::q6_k, None), 2.0 / 32.0;
+    Iq4Nl: 20, 25, "IQ4_NL", (BLOCK, 18), Codec::Blocks(blocks::iq4_nl, None), 2.0 * 24.0 / 127.0;
+    Iq4Xs: 23, 30, "IQ4_XS", (SUPER_BLOCK, 136), Codec::Blocks(blocks::iq4_xs, None), 2.0 * 24.0 / 127.0;
     // The largest number is 4 or 6 in steps of up to 2, and one that would be 7.99 is 6.
-    Mxfp4: 39, 38, "MXFP4", (BLOCK, 17), blocks::mxfp4, None, 1.0 / 4.0;
+    Mxfp4: 39, 38, "MXFP4", (BLOCK, 17), Codec::Blocks(blocks::mxfp4, None), 1.0 / 4.0;
 }
 
 impl TensorType {
@@ -122,10 +128,10 @@ impl TensorType {
 
     /// Appends the numbers of whole blocks to `numbers`.
     pub fn decode(self, bytes: &[u8], numbers: &mut Vec<f32>) {
-        let Properties { block: (length, n_bytes), decode, .. } = self.properties();
-        match length {
-            1 => decode(bytes, numbers),
-            _ => bytes.chunks_exact(*n_bytes).for_each(|block| decode(block, numbers)),
+        let Properties { block: (_, n_bytes), codec, .. } = self.properties();
+        match codec {
+            Codec::Plain(dtype) => dtype.decode(bytes, numbers),
+            Codec::Blocks(decode, _) => bytes.chunks_exact(*n_bytes).for_each(|block| decode(block, numbers)),
         }
     }
 
@@ -134,21 +140,12 @@ impl TensorType {
     /// # Panics
     /// For read-only types.
     pub fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
-        let encode = self.properties().encode.unwrap_or_else(|| panic!("{} is only read", self.name()));
-        encode(numbers, bytes);
+        match self.properties().codec {
+            Codec::Plain(dtype) => dtype.encode(numbers, bytes),
+            Codec::Blocks(_, Some(encode)) => encode(numbers, bytes),
+            Codec::Blocks(_, None) => panic!("{} is only read", self.name()),
+        }
     }
-}
-
-fn encode_f32(numbers: &[f32], bytes: &mut Vec<u8>) {
-    put(numbers, bytes, f32::to_le_bytes);
-}
-
-fn encode_f16(numbers: &[f32], bytes: &mut Vec<u8>) {
-    put(numbers, bytes, |x| f16::from_f32(x).to_le_bytes());
-}
-
-fn encode_bf16(numbers: &[f32], bytes: &mut Vec<u8>) {
-    put(numbers, bytes, |x| bf16::from_f32(x).to_le_bytes());
 }
 
 fn encode_q8_0(numbers: &[f32], bytes: &mut Vec<u8>) {
@@ -160,13 +157,6 @@ fn encode_q8_0(numbers: &[f32], bytes: &mut Vec<u8>) {
         #[allow(clippy::cast_possible_truncation, reason = "from -127 to 127")]
         bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).cast_unsigned()));
     }
-}
-
-fn put<const N: usize>(numbers: &[f32], bytes: &mut Vec<u8>, encode: impl Fn(f32) -> [u8; N]) {
-    let start = bytes.len();
-    bytes.resize(start + N * numbers.len(), 0);
-    let (chunks, _) = bytes[start..].as_chunks_mut();
-    chunks.iter_mut().zip(numbers).for_each(|(chunk, number)| *chunk = encode(*number));
 }
 
 #[cfg(test)]

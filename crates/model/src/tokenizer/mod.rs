@@ -32,6 +32,7 @@ pub use config::{TokenizerConfig, TokenizerKind};
 pub use config_json::TOKENIZER_CONFIG;
 pub use error::TokenizerError;
 pub use error::described_characters;
+pub use safe_splits::{LLAMA_3_PATTERN, QWEN2_PATTERN};
 pub use stream::DecodeStream;
 pub use train::{END_OF_TEXT, WordCounter};
 

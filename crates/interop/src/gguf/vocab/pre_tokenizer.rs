@@ -5,12 +5,10 @@
 
 use serde_json::{Value, json};
 
+use tinderbox_model::tokenizer::{LLAMA_3_PATTERN, QWEN2_PATTERN};
+
 /// The name of GPT-2's pre-tokenizer, also used for tokenizers without words.
 pub(super) const GPT_2: &str = "gpt-2";
-
-const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The steps before words are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +39,9 @@ const ALL: [PreTokenizer; 6] = [
     PreTokenizer { name: GPT_2, words: WordPattern::Gpt2, nfc: false, ignore_merges: false },
     PreTokenizer { name: "olmo", words: WordPattern::Gpt2, nfc: true, ignore_merges: false },
     PreTokenizer { name: "smollm", words: WordPattern::Digits, nfc: false, ignore_merges: false },
-    PreTokenizer { name: "llama-bpe", words: WordPattern::Pattern(LLAMA_3), nfc: false, ignore_merges: true },
-    PreTokenizer { name: "dbrx", words: WordPattern::Pattern(LLAMA_3), nfc: false, ignore_merges: false },
-    PreTokenizer { name: "qwen2", words: WordPattern::Pattern(QWEN2), nfc: true, ignore_merges: false },
+    PreTokenizer { name: "llama-bpe", words: WordPattern::Pattern(LLAMA_3_PATTERN), nfc: false, ignore_merges: true },
+    PreTokenizer { name: "dbrx", words: WordPattern::Pattern(LLAMA_3_PATTERN), nfc: false, ignore_merges: false },
+    PreTokenizer { name: "qwen2", words: WordPattern::Pattern(QWEN2_PATTERN), nfc: true, ignore_merges: false },
 ];
 
 impl PreTokenizer {
@@ -114,7 +112,7 @@ impl WordPattern {
             [split] => {
                 let is_plain = split["type"] == "Split" && split["behavior"] == "Isolated" && split["invert"] == false;
                 let pattern = split["pattern"]["Regex"].as_str().filter(|_| is_plain && !by_pattern)?;
-                [LLAMA_3, QWEN2].into_iter().find(|known| *known == pattern).map(Self::Pattern)
+                [LLAMA_3_PATTERN, QWEN2_PATTERN].into_iter().find(|known| *known == pattern).map(Self::Pattern)
             }
             _ => None,
         }
