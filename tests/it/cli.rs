@@ -398,7 +398,7 @@ fn mistakes_in_the_text_are_explained() {
       hint: every file in it and its subfolders counts as text, except those whose names begin with a dot, and what data.include and data.exclude leave out
     $ train tiny.toml --set train.sample_prompt=Ω
     error: cannot use train.sample_prompt: the tokenizer does not know the character 'Ω' (U+03A9)
-      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+      hint: leave out or replace these characters; a model trained with kind = "byte" under [tokenizer] knows every character
     "#);
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }
@@ -500,7 +500,7 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     assert_transcript!(folder, @r#"
     $ generate runs/tiny --prompt 'Ünter dem Fluß'
     error: cannot use the prompt: the tokenizer does not know 4 characters: 'F' (U+0046), 'm' (U+006D), 'Ü' (U+00DC), 'ß' (U+00DF)
-      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+      hint: leave out or replace these characters; a model trained with kind = "byte" under [tokenizer] knows every character
     $ generate runs/tiny --prompt ''
     error: the prompt is empty
       hint: give at least one character to continue, such as --prompt "The"

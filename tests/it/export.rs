@@ -94,7 +94,7 @@ fn a_later_export_replaces_an_earlier_one_whole() {
     fs::write(twice.join(".hf.partial/notes.txt"), "of the user").expect("written");
     let changed = files(&twice);
     let refused = to_hf(&twice, Dtype::Bf16, true).expect_err("it has others").to_string();
-    assert!(refused.contains("an export wrote them:\n  - README.md\n  - more\n  - notes.txt\n  hint: "), "{refused}");
+    assert!(refused.contains("or were changed since:\n  - README.md\n  - more\n  - notes.txt\n  hint: "), "{refused}");
     assert!(files(&twice) == changed);
     fs::write(twice.join("hf/README.md"), card).expect("written");
     fs::remove_file(twice.join("hf/notes.txt")).expect("removed");

@@ -336,7 +336,7 @@ fn a_tokenizer_of_sentencepiece_is_read() {
     let file = fs::read(model.path().join("tokenizer.model")).expect("read");
     model.write("tokenizer.model", &file[..file.len() / 2]);
     let said = model.error();
-    let expected = "`MODEL/tokenizer.model` is damaged: it is not a whole SentencePiece model: ";
+    let expected = "`MODEL/tokenizer.model` is damaged: it is not a complete SentencePiece model: ";
     assert!(said.starts_with(expected) && said.contains("\n  hint: download or write it again"), "{said}");
 }
 

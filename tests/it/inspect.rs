@@ -188,7 +188,7 @@ fn mistakes_in_what_to_look_at_are_explained() {
       hint: give the model a text to read, such as --prompt "The"
     $ inspect attention runs/tiny --prompt Über
     error: the prompt cannot be read by this model: the tokenizer does not know the character 'Ü' (U+00DC)
-      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+      hint: leave out or replace these characters; a model trained with kind = "byte" under [tokenizer] knows every character
     $ inspect attention runs/tiny --prompt-file nope.txt
     error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)
     $ inspect attention runs/tiny --prompt cat --output no/where/map.txt

@@ -157,7 +157,7 @@ fn mistakes_are_explained() {
       hint: a prediction is a single token; leave out the flag to take the likeliest
     $ inspect lens runs/tiny --prompt 'The hen' --answer Ü
     error: `Ü` is not a token of this model: the tokenizer does not know the character 'Ü' (U+00DC)
-      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+      hint: leave out or replace these characters; a model trained with kind = "byte" under [tokenizer] knows every character
     $ inspect lens runs/tiny --prompt 'The hen' --answer a --against a
     error: the logit of `a` would be compared with itself
       hint: name two different tokens with --answer and --against

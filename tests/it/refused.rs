@@ -82,7 +82,7 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
       hint: download or write it again
     ");
     assert_snapshot!(says("llama.block_count", &number(2)), @r"
-    error: `MODEL` is damaged: `llama.block_count` is there twice
+    error: `MODEL` is damaged: `llama.block_count` is repeated
       hint: download or write it again
     ");
 }
@@ -101,8 +101,8 @@ fn tensors_that_do_not_fit_are_listed_together() {
       - `transformer.h.0.attn.c_attn.weight` [16, 48] is missing
       - `transformer.h.0.attn.c_proj.weight` has the shape [16, 48], and [16, 16] is needed
       - `transformer.ln_f.bias` [16] is missing
-      - `transformer.h.2.attn.c_attn.weight` [16, 48] belongs to no part of the model
-      hint: the file is not whole, or of another model than its config
+      - `transformer.h.2.attn.c_attn.weight` [16, 48] is no tensor of the model
+      hint: the file is incomplete, or its config is that of another model
     ");
 }
 
@@ -195,13 +195,13 @@ fn what_is_there_stays_without_overwrite() {
         for overwrite in [&[][..], &["--overwrite"]] {
             let args = [&["export", "runs/it", "--to", "hf", "--output", output], overwrite].concat();
             let expected = format!(
-                "error: `{output}` is there and holds no model, so it is not replaced\n  hint: choose another place\n"
+                "error: `{output}` exists and holds no model, so it is not replaced\n  hint: choose another place\n"
             );
             assert_eq!(folder.fail(&args), expected);
         }
     }
     assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "hf", "--output", "."]), @r"
-    error: `.` does not name a folder to make
+    error: `.` does not name a folder that can be created
       hint: give it a name, such as my-model
     ");
     folder.write("notes/Modelfile", "FROM mine");
@@ -211,7 +211,7 @@ fn what_is_there_stays_without_overwrite() {
       hint: choose another place, or replace it with --overwrite
     ");
     assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes", "--overwrite"]), @r"
-    error: nothing was written to `notes`, since these are not as an export wrote them:
+    error: nothing was written to `notes`: these files are not from an export, or were changed since:
       - it.gguf
       - Modelfile
       hint: choose another place, or move them elsewhere
@@ -219,7 +219,7 @@ fn what_is_there_stays_without_overwrite() {
     folder.write("model/config.json", "{}");
     folder.write("model/notes.txt", "mine");
     assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "hf", "--output", "model", "--overwrite"]), @r"
-    error: nothing was written to `model`, since these are not as an export wrote them:
+    error: nothing was written to `model`: these files are not from an export, or were changed since:
       - config.json
       - notes.txt
       hint: choose another place, or move them elsewhere
@@ -236,10 +236,10 @@ fn a_run_that_is_like_no_family_names_the_keys_that_stand_in_the_way() {
     let folder = Folder::with_run(&[&["train.max_steps=1"], &mixture[..]].concat());
     let hf = folder.fail(&["export", "runs/tiny", "--to", "hf"]);
     assert_snapshot!(hf, @r#"
-    error: no model family of other projects is like this run:
+    error: no model family of other projects matches this run:
       - model.norm = "layer_norm": qwen3 has "rms_norm"
       - model.mlp = "relu_squared": qwen3 has "swiglu"
-      hint: train one that is, such as the configs of `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable
+      hint: train one that matches, such as the configs of `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable
     "#);
     assert_eq!(folder.fail(&["export", "runs/tiny", "--to", "gguf"]), hf);
     assert!(!folder.path("runs/tiny/hf").exists() && !folder.path("runs/tiny/gguf").exists());

@@ -131,7 +131,8 @@ pub(crate) fn to_theirs(
             HostTensor { shape: vec![n_outputs, rank], values: b },
         );
         if magnitude.as_ref().is_some_and(|lengths| lengths.iter().any(|length| length.is_nan())) {
-            let reason = format!("`{layer}` is one layer there, and only a part of it has the lengths of DoRA");
+            let reason =
+                format!("`{layer}` is one layer in the other project, and only a part of it has the lengths of DoRA");
             return Err(io::Error::other(reason));
         }
         let magnitude = magnitude.map(|values| HostTensor { shape: vec![n_outputs], values });

@@ -82,7 +82,7 @@ fn check(expected: &BTreeMap<String, Vec<usize>>, found: &Tensors) -> Result<(),
         }
     }
     for (name, tensor) in found.iter().filter(|(name, _)| !expected.contains_key(*name)) {
-        problems.push(format!("`{name}` {:?} belongs to no part of the model", tensor.shape()));
+        problems.push(format!("`{name}` {:?} is no tensor of the model", tensor.shape()));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -343,6 +343,6 @@ mod tests {
         assert_eq!(problems.len(), 3, "{problems:#?}");
         assert!(problems[0].contains(&names[0]) && problems[0].ends_with("is missing"), "{problems:#?}");
         assert!(problems[1].contains(&names[1]) && problems[1].contains("[2, 3], and ["), "{problems:#?}");
-        assert_eq!(problems[2], "`adapter.weight` [4] belongs to no part of the model");
+        assert_eq!(problems[2], "`adapter.weight` [4] is no tensor of the model");
     }
 }

@@ -29,31 +29,31 @@ pub enum InteropError {
     #[error("the model in `{path}` is not supported:{}", listed(problems))]
     Unsupported { path: PathBuf, problems: Vec<String> },
     #[error(
-        "the tensors in `{path}` do not fit its config:{}\n  hint: the file is not whole, or of another model than \
-         its config",
+        "the tensors in `{path}` do not fit its config:{}\n  hint: the file is incomplete, or its config is that of \
+         another model",
         listed(problems)
     )]
     Tensors { path: PathBuf, problems: Vec<String> },
     #[error(
-        "no model family of other projects is like this run:{}\n  hint: train one that is, such as the configs of \
+        "no model family of other projects matches this run:{}\n  hint: train one that matches, such as the configs of \
          `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable",
         listed(unsupported_keys)
     )]
     NotPortable { unsupported_keys: Vec<String> },
     #[error(
-        "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model that \
-         was exported from it, or that it was imported from",
+        "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model \
+         that was exported from it, or from which it was imported",
         listed(unsupported_keys)
     )]
     OtherFamily { path: PathBuf, family: &'static Family, unsupported_keys: Vec<String> },
     #[error(
-        "the run `{0}` has no adapter: all of its weights were trained\n  hint: leave out --adapter; the export has the whole \
-         model"
+        "the run `{0}` has no adapter: all of its weights were trained\n  hint: leave out --adapter; the export has the \
+         whole model"
     )]
     NoAdapter(PathBuf),
     #[error(
-        "the run `{0}` has trained the vectors of some tokens, too, which files of adapters do not hold\n  hint: leave out \
-         --adapter, which merges them with the weights"
+        "the run `{0}` has also trained the vectors of some tokens, which adapter files cannot hold\n  hint: leave out \
+         --adapter: the export then merges them with the weights"
     )]
     TokensOfAdapter(PathBuf),
     #[error("the adapters in `{path}` cannot be used with this model:{}", listed(problems))]
@@ -64,13 +64,13 @@ pub enum InteropError {
     NoGguf { reason: String },
     #[error("`{0}` already exists; nothing was written\n  hint: choose another place, or replace it with --overwrite")]
     Exists(PathBuf),
-    #[error("`{0}` does not name a folder to make\n  hint: give it a name, such as my-model")]
+    #[error("`{0}` does not name a folder that can be created\n  hint: give it a name, such as my-model")]
     NoName(PathBuf),
-    #[error("`{0}` is there and holds no model, so it is not replaced\n  hint: choose another place")]
+    #[error("`{0}` exists and holds no model, so it is not replaced\n  hint: choose another place")]
     NotAnExport(PathBuf),
     #[error(
-        "nothing was written to `{path}`, since these are not as an export wrote them:{}\n  hint: choose another place, or move \
-         them elsewhere",
+        "nothing was written to `{path}`: these files are not from an export, or were changed since:{}\n  \
+         hint: choose another place, or move them elsewhere",
         listed(others)
     )]
     InTheWay { path: PathBuf, others: Vec<String> },

@@ -5,15 +5,14 @@
 use std::path::{Path, PathBuf};
 
 use super::TensorType;
-use super::export::{check_new, kind};
+use super::export::{check_new, file_of, kind, write_file};
 use super::settings;
-use super::write::{NewTensor, write};
+use super::write::NewTensor;
 use crate::adapter::{adapters_of, to_theirs};
 use crate::error::{cannot_read, cannot_write};
 use crate::layout::layout;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
-use tinderbox_model::disk::{folder_of, remove_left_over_of};
 
 /// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
 /// `overwrite`. Returns its path.
@@ -31,8 +30,7 @@ pub fn export_adapter(
         let reason = "llama.cpp has no lengths beside adapters, which DoRA trains; without --adapter they are merged";
         return Err(InteropError::NoGguf { reason: reason.to_owned() });
     }
-    let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
-    let path = if is_folder { output.join(format!("{}-adapter.gguf", model.name())) } else { output.to_owned() };
+    let path = file_of(output, &format!("{}-adapter", model.name()));
     check_new(&path, overwrite)?;
     let lora = &adapter.lora;
     // llama.cpp divides alpha by the rank and knows no other rule.
@@ -51,10 +49,7 @@ pub fn export_adapter(
             tensors.push(NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor });
         }
     }
-    let folder = folder_of(&path);
-    std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
-    remove_left_over_of(&path);
-    let file = write(&path, &values, &tensors).map_err(cannot_write(&path))?;
+    let file = write_file(&path, &values, &tensors)?;
     check_new(&path, overwrite)?;
     file.rename().map_err(cannot_write(&path))?;
     Ok(path)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::modelfile::{self, MODELFILE, modelfile};
+use super::value::Value;
 use super::vocab::Vocab;
 use super::write::{NewTensor, write};
 use super::{TensorType, rope_freqs, settings};
@@ -10,7 +11,7 @@ use crate::error::cannot_write;
 use crate::{InteropError, Naming, Outgoing};
 use tinderbox_model::LazyTensor;
 use tinderbox_model::config::{ModelConfig, PositionKind};
-use tinderbox_model::disk::{folder_of, lock_folder, remove_left_over_of, write_atomically};
+use tinderbox_model::disk::{PartialFile, folder_of, lock_folder, remove_left_over_of, write_atomically};
 
 /// The position embedding, which llama.cpp keeps in f32.
 const POSITIONS: &str = "position_embd.weight";
@@ -21,8 +22,7 @@ const POSITIONS: &str = "position_embd.weight";
 /// # Errors
 /// If llama.cpp does not support the model or tokenizer, there is a file already, or it cannot be written.
 pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: bool) -> Result<PathBuf, InteropError> {
-    let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
-    let path = if is_folder { output.join(format!("{}.gguf", model.name())) } else { output.to_owned() };
+    let path = file_of(output, &model.name());
     check_new(&path, overwrite)?;
     let config = model.model();
     let mut values = settings::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
@@ -32,20 +32,35 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
     let tensors: Vec<NewTensor> =
         tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();
-    let folder = folder_of(&path);
-    std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
-    remove_left_over_of(&path);
-    let file = write(&path, &values, &tensors).map_err(cannot_write(&path))?;
+    let file = write_file(&path, &values, &tensors)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let has_chat_template = model.tokenizer.chat_template().is_some();
     let text = modelfile(&name, &model.config.generate, config.context_length, has_chat_template);
     let beside = path.with_file_name(MODELFILE);
     // Other exports to this folder wait, so that both files are of one export; one may have been faster.
-    let _waiting = lock_folder(folder);
+    let _waiting = lock_folder(folder_of(&path));
     check_new(&path, overwrite)?;
     file.rename().map_err(cannot_write(&path))?;
     write_atomically(&beside, text.as_bytes()).map_err(cannot_write(&beside))?;
     Ok(path)
+}
+
+/// The file `output`, or `NAME.gguf` in it if it is a folder.
+pub(super) fn file_of(output: &Path, name: &str) -> PathBuf {
+    let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
+    if is_folder { output.join(format!("{name}.gguf")) } else { output.to_owned() }
+}
+
+/// Writes the file `path` under a temporary name in its folder, which is created if it is missing.
+pub(super) fn write_file(
+    path: &Path,
+    metadata: &[(String, Value)],
+    tensors: &[NewTensor],
+) -> Result<PartialFile, InteropError> {
+    let folder = folder_of(path);
+    std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
+    remove_left_over_of(path);
+    write(path, metadata, tensors).map_err(cannot_write(path))
 }
 
 /// Checks, without changing anything, that the file `path` and a Modelfile beside it may be written: nothing is there,

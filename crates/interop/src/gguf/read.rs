@@ -143,7 +143,7 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
         let key = reader.name("a key")?;
         let value = Value::read(reader).map_err(|reason| format!("`{key}`: {reason}"))?;
         if values.insert(key.clone(), value).is_some() {
-            return Err(format!("`{key}` is there twice").into());
+            return Err(format!("`{key}` is repeated").into());
         }
     }
     let count = |key: &str| values.get(key).and_then(Value::integer);
@@ -160,7 +160,7 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
         let name = reader.name("the name of a tensor")?;
         let info = TensorInfo::read(reader, &name)?;
         if infos.insert(name.clone(), info).is_some() {
-            return Err(format!("the tensor `{name}` is there twice").into());
+            return Err(format!("the tensor `{name}` is repeated").into());
         }
     }
     let start = reader.at().next_multiple_of(alignment);
@@ -400,10 +400,10 @@ mod tests {
             (patched(b"GGUF", 8, &[255; 8]), "should follow at byte"),
             (patched(b"GGUF", 16, &[255; 8]), "should follow at byte"),
             (patched(b"a.count", 7, &[13]), "`a.count`: values of the unknown type 13"),
-            (patched(b"a.truth", 0, b"a.count"), "`a.count` is there twice"),
+            (patched(b"a.truth", 0, b"a.count"), "`a.count` is repeated"),
             (patched(b"a.texts", 7 + 4 + 4, &[255; 8]), "`a.texts`: "),
             (patched(b"a.number", 0, &[0xff]), "is not UTF-8"),
-            (patched(b"\x03\0\0\0\0\0\0\0two", 8, b"one"), "the tensor `one` is there twice"),
+            (patched(b"\x03\0\0\0\0\0\0\0two", 8, b"one"), "the tensor `one` is repeated"),
             (patched(b"three", 5, &[5]), "`three` has 5 dimensions"),
             (patched(b"three", 5 + 4, &[0; 8]), "`three` has a dimension of 0"),
             (patched(b"three", 5 + 4, &[255; 8]), "`three` of shape [1, 18446744073709551615]"),

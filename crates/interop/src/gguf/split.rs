@@ -52,7 +52,7 @@ fn join(path: &Path, n: usize) -> Result<Gguf, InteropError> {
         }
     };
     if let Some(missing) = paths.iter().find(|path| !path.is_file()) {
-        let reason = format!("it is one of {n} parts of a model, and is not there");
+        let reason = format!("it is one of {n} parts of a model, and is missing");
         return not_a_model(missing, reason, "put all parts into one folder");
     }
     let (mut whole, mut expected) = (None::<Gguf>, None);
@@ -62,7 +62,7 @@ fn join(path: &Path, n: usize) -> Result<Gguf, InteropError> {
         if said != [Some(number), Some(n)] {
             return Err(damaged(
                 path,
-                format!("its name says that it is part {} of {n}, and its content not", number + 1),
+                format!("its name says that it is part {} of {n}, and its content disagrees", number + 1),
             ));
         }
         let whole = match &mut whole {
@@ -133,7 +133,7 @@ mod tests {
         part(folder.path(), 2, 2, "b");
         assert!(error(&paths[0]).contains("another part has the tensor `b` too"), "{}", error(&paths[0]));
         part(folder.path(), 2, 1, "c");
-        assert!(error(&paths[0]).contains("part 3 of 3, and its content not"), "{}", error(&paths[0]));
+        assert!(error(&paths[0]).contains("part 3 of 3, and its content disagrees"), "{}", error(&paths[0]));
         std::fs::remove_file(&paths[2]).expect("the part can be removed");
         let said = error(&paths[1]);
         assert!(said.contains("m-00003-of-00003.gguf") && said.contains("put all parts into one folder"), "{said}");

@@ -92,7 +92,7 @@ pub(super) struct Converted {
 pub(super) fn read(folder: &Folder, config: &Map<String, Value>) -> Result<Option<Converted>, InteropError> {
     let Some(bytes) = folder.bytes(FILE)? else { return Ok(None) };
     let path = folder.path().join(FILE);
-    let not_whole = |reason: String| damaged(&path, format!("it is not a whole SentencePiece model: {reason}"));
+    let not_whole = |reason: String| damaged(&path, format!("it is not a complete SentencePiece model: {reason}"));
     let unsupported = |problems| InteropError::Unsupported { path: path.clone(), problems };
     if bytes.len() > LARGEST {
         return Err(not_whole(format!("it has {} bytes, and {LARGEST} are the most that is read", bytes.len())));
@@ -338,7 +338,7 @@ mod tests {
             let file = fixture(name);
             for length in (0..file.len()).step_by(97).chain([file.len() - 1]) {
                 let error = read_files(&[(FILE, &file[..length])], &json!({})).expect_err("the file is truncated");
-                let expected = "`FOLDER/tokenizer.model` is damaged: it is not a whole SentencePiece model: ";
+                let expected = "`FOLDER/tokenizer.model` is damaged: it is not a complete SentencePiece model: ";
                 assert!(error.starts_with(expected), "{name}, {length} bytes: {error}");
                 assert!(error.contains("\n  hint: download or write it again"), "{error}");
             }

@@ -20,7 +20,7 @@ pub enum DeviceError {
     )]
     BadIndex(String, String),
     /// A number was given for a device of which there is only one: the device as given, and its part before the colon.
-    #[error("device `{0}`: there is only one `{1}`\n  hint: write it without a number")]
+    #[error("device `{0}`: there is only one `{1}`\n  hint: leave out the number")]
     NoIndex(String, String),
     /// The binary was built without this backend: the backend, and the backends it has.
     #[error(

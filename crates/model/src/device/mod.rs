@@ -39,7 +39,7 @@ impl OpenDevice {
     pub fn caution(&self) -> Option<String> {
         (self.kind == AdapterKind::Software).then(|| {
             format!(
-                "{} is a GPU in software, some hundred times slower than the CPU itself\n  hint: --device cpu",
+                "{} is a software GPU, about a hundred times slower than the CPU itself\n  hint: --device cpu",
                 self.name
             )
         })
@@ -243,7 +243,7 @@ mod tests {
         let caution = opened(Backend::Wgpu, AdapterKind::Software).caution().expect("a software GPU has a caution");
         assert_eq!(
             caution,
-            "wgpu:0 (llvmpipe, Vulkan) is a GPU in software, some hundred times slower than the CPU itself\n  \
+            "wgpu:0 (llvmpipe, Vulkan) is a software GPU, about a hundred times slower than the CPU itself\n  \
              hint: --device cpu"
         );
         assert_eq!(opened(Backend::Wgpu, AdapterKind::Discrete).caution(), None);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum TokenizerError {
     /// The distinct characters of a text without a token, in code point order.
     #[error(
-        "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a model trained with kind = \
+        "the tokenizer does not know {}\n  hint: leave out or replace these characters; a model trained with kind = \
          \"byte\" under [tokenizer] knows every character",
         described_characters(characters)
     )]

@@ -458,7 +458,7 @@ mod tests {
         let message = error("tekken", "a b").expect_err("unknown");
         assert!(message.contains("tokenizer.ggml.pre = \"tekken\": supported are \"gpt-2\", \"olmo\""), "{message}");
         let message = error("gpt-2", "b a").expect_err("no such token");
-        assert!(message.contains("has \"b a\", and no token is what they make"), "{message}");
+        assert!(message.contains("has \"b a\", and no token is the result"), "{message}");
         let message = error("gpt-2", "ab").expect_err("one token");
         assert!(message.contains("has \"ab\", which is not two tokens with a space between"), "{message}");
     }

@@ -92,7 +92,7 @@ fn gpt2(vocab: &[VocabToken], pre_tokenizer: PreTokenizer, merges: &[String]) ->
             continue; // a placeholder for an empty list
         }
         if !known.contains(format!("{left}{right}").as_str()) {
-            return Err(format!("`{}` has {merge:?}, and no token is what they make", super::MERGES));
+            return Err(format!("`{}` has {merge:?}, and no token is the result", super::MERGES));
         }
         pairs.push([left, right]);
     }
