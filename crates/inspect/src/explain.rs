@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::capture::{capture, host};
 use super::vectors::{dot, softmax};
 use super::{HeadSelection, InspectError, Prompt};
+use tinderbox_model::config::{ModelConfig, PositionKind};
 use tinderbox_model::probe::Point;
 use tinderbox_model::{Gpt, Norm};
 
@@ -164,6 +165,27 @@ impl Explanation {
     }
 }
 
+/// The steps between the projections to queries and keys and their product, in words; empty if there are none.
+#[must_use]
+pub fn preparation(config: &ModelConfig) -> String {
+    let heads = if config.qk_norm_across_heads { "over all heads" } else { "in each head" };
+    let norm = config.qk_norm.then(|| format!("normed {heads} (qk_norm)"));
+    let rotation = (config.position == PositionKind::Rope).then(|| "turned by their position (rope)".to_owned());
+    norm.into_iter().chain(rotation).collect::<Vec<_>>().join(" and ")
+}
+
+/// The differences between a model's attention and the plain formula, a sentence each.
+#[must_use]
+pub fn differences(config: &ModelConfig) -> Vec<String> {
+    let scale = config.attention_scale.map(|scale| format!("Scores are q · k times {scale}, not over √d."));
+    let cap = config.attention_softcap.map(|cap| format!("Scores are capped: {cap} · tanh(score / {cap})."));
+    let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();
+    let has_windows = config.attention_window.iter().any(|window| *window > 0);
+    let windows = has_windows
+        .then(|| format!("Layer by layer a token sees the last {} tokens; 0 means all.", windows.join(", ")));
+    [scale, cap, windows].into_iter().flatten().collect()
+}
+
 /// `[C]` -> `[1, 1, C]`
 fn row(x: &[f32], model: &Gpt) -> Tensor<3> {
     Tensor::<1>::from_floats(x, &model.device()).reshape([1, 1, -1])
@@ -247,8 +269,6 @@ mod tests {
     use super::*;
     use crate::testing::{self, prompt, small_config};
     use tinderbox_model::attention::Rotation;
-    use tinderbox_model::config::ModelConfig;
-    use tinderbox_model::config::PositionKind;
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
     #[test]

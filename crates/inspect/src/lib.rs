@@ -36,7 +36,7 @@ pub use details::{FirstHead, PromptDetails, effects, head_of_token};
 pub use embeddings::{ContextWord, Embeddings, Stage, WordOccurrence};
 pub use error::InspectError;
 pub use evidence::{HeadEvidence, SeenToken, Snippet};
-pub use explain::{Explanation, Projection};
+pub use explain::{Explanation, Projection, differences, preparation};
 pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
 pub use lens::{ActualToken, Answer, LayerPrediction, Lens, TokenPredictions, TokenProbability, predictions};
 pub use map::{EmbeddingMap, MappedToken};

@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::config::{ModelConfig, PositionKind};
+use crate::config::ModelConfig;
 use crate::format::counted;
-use crate::inspect::{FirstHead, HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails};
+use crate::inspect::{
+    FirstHead, HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails, differences, preparation,
+};
 use crate::model::probe::Point;
 use crate::tokenizer::visible;
 use crate::view::html::packing::Packing;
@@ -223,7 +225,7 @@ impl<'a> Data<'a> {
             effects: all.effects.as_ref().map(|effects| selection.map(|layer, head| effects[layer][head])),
             first_head: all.first_head.as_ref(),
             head_dim: config.head_dim,
-            prepared: prepared(config),
+            prepared: preparation(config),
             scale: config.attention_scale,
             softcap: config.attention_softcap,
             windows: layers.iter().map(|layer| config.attention_window_of(*layer)).collect(),
@@ -238,14 +240,6 @@ impl<'a> Data<'a> {
         };
         (data, lists)
     }
-}
-
-/// The steps between the projection of queries and keys and their product, in words.
-fn prepared(config: &ModelConfig) -> String {
-    let of = if config.qk_norm_across_heads { "over all heads" } else { "in each head" };
-    let norm = config.qk_norm.then(|| format!("normed {of} (qk_norm)"));
-    let rotation = (config.position == PositionKind::Rope).then(|| "turned by their position (rope)".to_owned());
-    norm.into_iter().chain(rotation).collect::<Vec<_>>().join(" and ")
 }
 
 /// The prompt and the model in a few sentences.
@@ -263,7 +257,7 @@ fn facts(details: &PromptAttention, packing: Packing) -> String {
         counted(config.n_heads, "head"),
         counted(config.head_dim, "number"),
     );
-    let prepared = prepared(config);
+    let prepared = preparation(config);
     if !prepared.is_empty() {
         facts += &format!(", {prepared}");
     }
@@ -272,15 +266,9 @@ fn facts(details: &PromptAttention, packing: Packing) -> String {
         let group = config.n_heads / config.n_kv_heads;
         facts += &format!(" Every {group} heads share their keys.");
     }
-    if let Some(scale) = config.attention_scale {
-        facts += &format!(" Scores are q · k times {scale}, not over √d.");
-    }
-    if let Some(cap) = config.attention_softcap {
-        facts += &format!(" Scores are capped: {cap} · tanh(score / {cap}).");
-    }
-    if config.attention_window.iter().any(|window| *window > 0) {
-        let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();
-        facts += &format!(" Layer by layer a token sees the last {} tokens; 0 means all.", windows.join(", "));
+    for sentence in differences(config) {
+        facts += " ";
+        facts += &sentence;
     }
     facts += match packing {
         Packing::Exact => "",
@@ -299,6 +287,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::config::PositionKind;
     use crate::inspect::Prompt;
     use crate::inspect::testing::{model, small_config};
     use crate::tokenizer::Tokenizer;
