@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
-    plan.portable = Some(match Family::of(&config.model) {
+    plan.portable = Some(match Family::for_config(&config.model) {
         Ok(family) => Portable { family: Some(family.name()), unsupported_keys: Vec::new() },
         Err(unsupported_keys) => Portable { family: None, unsupported_keys },
     });

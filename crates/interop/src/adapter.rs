@@ -39,7 +39,7 @@ pub fn open_adapters(path: &Path, base: &Path) -> Result<Adapters, InteropError>
     }
     let config = located.run.config()?;
     let family =
-        Family::of(&config.model).map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
+        Family::for_config(&config.model).map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
     let vocab_size = located.run.tokenizer_of_model(&config)?.vocab_size();
     hf::read_adapters(path, family, &config.model, vocab_size)
 }

@@ -108,10 +108,10 @@ pub fn layout(family: &Family, naming: Naming, config: &ModelConfig, vocab_size:
             Role::Qkv(widths) => {
                 names.qkv.columns(widths, config.head_dim).into_iter().for_each(|(name, ranges)| add(name, ranges));
             }
-            role => add(names.of(role), all()),
+            role => add(names.name(role), all()),
         }
         if has_tied_output && parameter.role == Role::TokenEmbedding {
-            add(names.of(Role::Output), all());
+            add(names.name(Role::Output), all());
         }
     }
     tensors
@@ -138,7 +138,7 @@ pub(crate) struct TensorNames {
 
 impl TensorNames {
     /// The name of a layer other than the projection to queries, keys and values.
-    pub(crate) fn of(&self, role: Role) -> &'static str {
+    pub(crate) fn name(&self, role: Role) -> &'static str {
         self.others.iter().find(|(other, _)| *other == role).expect("a family names all its layers").1
     }
 }

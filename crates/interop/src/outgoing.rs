@@ -36,8 +36,8 @@ impl Outgoing {
     pub fn open(run: &Path) -> Result<Self, InteropError> {
         let located = locate(run)?;
         let config = located.run.config()?;
-        let family =
-            Family::of(&config.model).map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
+        let family = Family::for_config(&config.model)
+            .map_err(|unsupported_keys| InteropError::NotPortable { unsupported_keys })?;
         let tokenizer = located.run.tokenizer_of_model(&config)?;
         let checkpoint = Checkpoint::read(&located.checkpoint)?;
         let (parameters, state) = (checkpoint.model, checkpoint.state);

@@ -40,7 +40,7 @@ impl Target {
     pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::AttentionOutput, Self::Gate, Self::Up, Self::Down];
 
     /// The targets in a weight with this role, from left to right, with their widths.
-    fn of(weight: &Parameter) -> Vec<(Self, usize)> {
+    fn in_weight(weight: &Parameter) -> Vec<(Self, usize)> {
         let whole = |target| vec![(target, weight.shape[1])];
         match weight.role {
             Role::Qkv(widths) => [Self::Q, Self::K, Self::V].into_iter().zip(widths).collect(),
@@ -141,7 +141,7 @@ impl Lora {
     fn adapters_of(&self, weight: &Parameter) -> Vec<AdapterRows> {
         let layer = weight.path.strip_suffix(".weight").unwrap_or(&weight.path);
         let mut first = 0;
-        let all = Target::of(weight).into_iter().map(|(target, width)| {
+        let all = Target::in_weight(weight).into_iter().map(|(target, width)| {
             first += width;
             (target, first - width..first)
         });

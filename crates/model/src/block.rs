@@ -59,13 +59,13 @@ pub struct BlockMemory {
 impl Block {
     /// The block at index `block_idx`.
     pub(crate) fn new(config: &ModelConfig, block_idx: usize, block: &Placeholders<'_>) -> Self {
-        let norm = |is_there: bool, name: &str| is_there.then(|| Norm::of_residual(config, &block.of(name)));
+        let norm = |is_there: bool, name: &str| is_there.then(|| Norm::of_residual(config, &block.child(name)));
         Self {
             attention_norm: norm(config.pre_norm, "attention_norm"),
-            attention: MultiHeadAttentionConfig::from_model(config, block_idx).module(&block.of("attention")),
+            attention: MultiHeadAttentionConfig::from_model(config, block_idx).module(&block.child("attention")),
             post_attention_norm: norm(config.post_norm, "post_attention_norm"),
             mlp_norm: norm(config.pre_norm, "mlp_norm"),
-            mlp: Mlp::new(config, &block.of("mlp")),
+            mlp: Mlp::new(config, &block.child("mlp")),
             post_mlp_norm: norm(config.post_norm, "post_mlp_norm"),
             skip_factors: block.get("skip_factors"),
             parallel_residual: config.parallel_residual,

@@ -46,12 +46,12 @@ impl Gpt {
 
     /// A model with identity norms and all other weights zero, ready for weights to be loaded into it.
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let block = |model: &Placeholders<'_>, i| Block::new(config, i, &model.of(&format!("blocks.{i}")));
+        let block = |model: &Placeholders<'_>, i| Block::new(config, i, &model.child(&format!("blocks.{i}")));
         Placeholders::make(Parameter::all(config, vocab_size), device, |model| Self {
             token_embedding: Embedding::placeholder(model, "token_embedding").expect("the table has a token embedding"),
             position_embedding: Embedding::placeholder(model, "position_embedding"),
             blocks: (0..config.n_layers).map(|block_idx| block(model, block_idx)).collect(),
-            norm: Norm::of_residual(config, &model.of("norm")),
+            norm: Norm::of_residual(config, &model.child("norm")),
             output: Linear::placeholder(model, "output"),
             config: config.clone(),
             lora: None,

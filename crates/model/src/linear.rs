@@ -29,17 +29,17 @@ pub struct Linear {
 impl Linear {
     /// The layer with this weight, `[in, out]`, and bias, `[out]`.
     pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
-        Self::of(Param::from_tensor(weight), bias.map(Param::from_tensor))
+        Self::from_parts(Param::from_tensor(weight), bias.map(Param::from_tensor))
     }
 
-    fn of(weight: Param<Tensor<2>>, bias: Option<Param<Tensor<1>>>) -> Self {
+    fn from_parts(weight: Param<Tensor<2>>, bias: Option<Param<Tensor<1>>>) -> Self {
         Self { weight, bias, adapters: Vec::new(), token_rows: None, tokens: Vec::new(), frozen: None }
     }
 
     /// The layer with this name; `None` if the parameter table has none.
     pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
-        let layer = module.of(name);
-        Some(Self::of(layer.get("weight")?, layer.get("bias")))
+        let layer = module.child(name);
+        Some(Self::from_parts(layer.get("weight")?, layer.get("bias")))
     }
 
     /// Gives the layer adapters.
@@ -146,7 +146,7 @@ fn with_rows(weight: Tensor<2>, dim: usize, values: Tensor<2>, tokens: &[u32]) -
 impl Embedding {
     /// The table with this name; `None` if the parameter table has none.
     pub(crate) fn placeholder(module: &Placeholders<'_>, name: &str) -> Option<Self> {
-        Some(Self { weight: module.of(name).get("weight")?, token_rows: None, tokens: Vec::new() })
+        Some(Self { weight: module.child(name).get("weight")?, token_rows: None, tokens: Vec::new() })
     }
 
     /// Lets the vectors of these tokens change, and no others.

@@ -26,7 +26,7 @@ impl Placeholders<'_> {
     }
 
     /// The placeholders of the module with this name.
-    pub(crate) fn of(&self, name: &str) -> Self {
+    pub(crate) fn child(&self, name: &str) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }
 

@@ -123,7 +123,7 @@ impl Family {
     ///
     /// # Errors
     /// The unsupported keys of the closest family, each as `model.KEY = VALUE: WHY`.
-    pub fn of(config: &ModelConfig) -> Result<&'static Self, Vec<String>> {
+    pub fn for_config(config: &ModelConfig) -> Result<&'static Self, Vec<String>> {
         let all = Self::ALL.map(|family| (family, family.unsupported_keys(config)));
         let (family, unsupported) = all.into_iter().min_by_key(|(_, keys)| keys.len()).expect("`ALL` is not empty");
         if unsupported.is_empty() { Ok(family) } else { Err(unsupported) }
@@ -304,7 +304,7 @@ pub(crate) mod tests {
         for (family, config) in configs() {
             // Mistral's configs are Llama's, too.
             let expected = if family.name == "mistral" { &llama::FAMILY } else { family };
-            assert_eq!(Family::of(&config), Ok(expected), "{config:?}");
+            assert_eq!(Family::for_config(&config), Ok(expected), "{config:?}");
         }
     }
 
@@ -316,12 +316,12 @@ pub(crate) mod tests {
             qk_norm: true,
             ..ModelConfig::default()
         };
-        insta::assert_snapshot!(Family::of(&mixture).expect_err("no family has all of these").join("\n"), @r#"
+        insta::assert_snapshot!(Family::for_config(&mixture).expect_err("no family has all of these").join("\n"), @r#"
         model.norm = "layer_norm": qwen3 has "rms_norm"
         model.mlp = "relu_squared": qwen3 has "swiglu"
         "#);
         let windows =
             ModelConfig { attention_window: vec![0, 4, 8], attention_scale: Some(1.0), ..ModelConfig::default() };
-        insta::assert_snapshot!(Family::of(&windows).expect_err("windows of two sizes").join("\n"), @"model.attention_window = [0, 4, 8]: gpt_neo has windows of one size");
+        insta::assert_snapshot!(Family::for_config(&windows).expect_err("windows of two sizes").join("\n"), @"model.attention_window = [0, 4, 8]: gpt_neo has windows of one size");
     }
 }

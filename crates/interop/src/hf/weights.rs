@@ -33,7 +33,7 @@ pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Te
     }
     let mut tensors = with_prefix(tensors, family);
     if is_tied {
-        let embedding = format!("{}.weight", family.hf.tensors.of(Role::TokenEmbedding));
+        let embedding = format!("{}.weight", family.hf.tensors.name(Role::TokenEmbedding));
         for (name, output) in tensors.extract_if(.., |name, _| is_output(name)).collect::<Vec<_>>() {
             let is_copy = tensors.get(&embedding).map_or(Ok(true), |tied| is_same(tied, &output));
             if !is_copy.map_err(cannot_read(folder.path()))? {
@@ -114,13 +114,13 @@ pub(super) fn open_file(path: &Path) -> Result<Tensors, InteropError> {
 
 /// Whether it is the output layer, in any family.
 fn is_output(name: &str) -> bool {
-    Family::ALL.iter().any(|family| name.strip_suffix(".weight") == Some(family.hf.tensors.of(Role::Output)))
+    Family::ALL.iter().any(|family| name.strip_suffix(".weight") == Some(family.hf.tensors.name(Role::Output)))
 }
 
 /// Adds the prefix of the base model within the whole, such as `model.`, which is missing if the base model was saved
 /// alone. The output layer never has it.
 fn with_prefix(tensors: Tensors, family: &Family) -> Tensors {
-    let prefix = family.hf.tensors.of(Role::TokenEmbedding).split_inclusive('.').next().expect("a name");
+    let prefix = family.hf.tensors.name(Role::TokenEmbedding).split_inclusive('.').next().expect("a name");
     if tensors.keys().any(|name| name.starts_with(prefix)) {
         return tensors;
     }

@@ -126,7 +126,7 @@ impl MultiHeadAttentionConfig {
         assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
         let norm = |of: usize, name| {
             let (epsilon, widths) = qk_norm.zip(self.qk_norm_widths())?;
-            Some(Norm::new(NormKind::RmsNorm, widths[of], epsilon, &attention.of(name)))
+            Some(Norm::new(NormKind::RmsNorm, widths[of], epsilon, &attention.child(name)))
         };
         MultiHeadAttention {
             qkv: Linear::placeholder(attention, "qkv").expect("the table has the projection of every attention"),

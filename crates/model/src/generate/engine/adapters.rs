@@ -161,7 +161,7 @@ impl Products<'_> {
 }
 
 impl LayerAdapters {
-    fn of(&mut self, target: Target) -> &mut Option<LowRank> {
+    fn matrix_mut(&mut self, target: Target) -> &mut Option<LowRank> {
         match target {
             Target::Q | Target::K | Target::V => &mut self.qkv,
             Target::AttentionOutput => &mut self.output,
@@ -200,7 +200,7 @@ impl PackedAdapters {
                 })
             };
             let adapters = of_weight.iter().map(&mut adapter).collect::<Result<Vec<_>, E>>()?;
-            *layers[block].of(*target) = Some(LowRank::new(linear, &adapters));
+            *layers[block].matrix_mut(*target) = Some(LowRank::new(linear, &adapters));
         }
         let mut token_rows = lora.token_rows(&table).into_iter();
         let embedding_rows = token_rows.next().as_ref().map(&mut values).transpose()?.unwrap_or_default();
