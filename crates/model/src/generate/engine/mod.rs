@@ -52,8 +52,8 @@ impl Engine {
         let (vocab_size, d_model) = (token_embedding.n_vectors(), config.d_model);
         let embedding = token_embedding.weight();
         drop(token_embedding);
-        let (output, token_embedding) = if let Some(output) = &output {
-            (linear(output, precision), Some(host(embedding)))
+        let (output, token_embedding) = if let Some(output) = output {
+            (linear(&output, precision), Some(host(embedding)))
         } else {
             let pack = |values: &[f32]| {
                 let at = |c: usize, token: usize| values[token * d_model + c];
