@@ -4,7 +4,7 @@
 #   scripts/soak.sh                     all parts
 #   scripts/soak.sh kills power_loss    some of them
 #
-#   fuzz           50 times as many damaged inputs as in the gate: 1,500 to 20,000 of each kind
+#   fuzz           50 times as many damaged inputs as in the gate: 1,000 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves
 #   together       two exports to one place and two imports into one run at once, 200 rounds each
 #   plans          2,000 configs with extreme values are planned, each in less than a second
@@ -29,18 +29,18 @@ tests() {
 
 run() {
     case $1 in
-    fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests fuzz:: damaged:: ;;
-    kills) tests --ignored a_run_that_is_killed_two_hundred_times ;;
-    together) tests --ignored two_at_once_two_hundred_times ;;
+    fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests damage:: ;;
+    kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ;;
+    together) tests --ignored two_hundred_concurrent_exports ;;
     plans) tests --ignored any_config_is_planned_in_a_second ;;
     sweep) tests --ignored sweep_killed_twenty_times ;;
-    disks) tests --ignored a_disk_of_any_size ;;
-    permissions) tests --ignored permissions_that_are_taken_away ;;
+    disks) tests --ignored full_disk_of_any_size ;;
+    permissions) tests --ignored lost_permissions_keep ;;
     power_loss) tests --ignored power_loss:: ;;
-    interrupts) tests --ignored an_interrupt_is_seen_soon ;;
+    interrupts) tests --ignored every_phase_ends_soon ;;
     load) tests --include-ignored serve::load ;;
     endurance) tests --ignored twenty_thousand_steps ;;
-    endurance_gpu) tests --ignored two_thousand_steps_on_a_gpu ;;
+    endurance_gpu) tests --ignored two_thousand_gpu_steps ;;
     esac
 }
 

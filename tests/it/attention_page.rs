@@ -84,12 +84,6 @@ fn wait_for_maps(browser: &mut Browser) {
     );
 }
 
-/// Scrolls to the end, where rows are filled as they come near the viewport.
-fn scroll_down(browser: &mut Browser) {
-    browser.evaluate("scrollTo(0, document.body.scrollHeight)");
-    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
-}
-
 /// The head, query and key of each line drawn.
 fn lines(browser: &mut Browser) -> Vec<[u64; 3]> {
     let drawn = browser.evaluate("document.querySelector('.lines').pairs.map((it) => [it.head, it.query, it.key])");
@@ -106,11 +100,6 @@ fn token(name: &str, theme: Theme) -> [f64; 3] {
     [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
 }
 
-/// The colours of the head switches, which are also those of their lines.
-fn head_colors(browser: &mut Browser) -> Vec<Value> {
-    browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)")
-}
-
 /// The colour of a weight, by the tokens of the pages.
 fn heat(theme: Theme, weight: f64) -> [f64; 3] {
     let at = weight.sqrt() * 9.0;
@@ -124,8 +113,7 @@ fn is_heat(color: &[f64], theme: Theme, weight: f64) -> bool {
     (0..3).all(|channel| (color[channel] - heat(theme, weight)[channel]).abs() <= 4.0)
 }
 
-/// The page opens on a pair of tokens that is drawn: its sentence has the weight of the chosen head, which is the largest
-/// of its token, and the number of tokens that look there most.
+/// The page opens on a head and the token that it looks at most, whose weight its sentence and its bars show.
 fn headline(browser: &mut Browser, weights: &Value) {
     let [head, query, key] = ["head", "query", "key"].map(|name| {
         let found = browser.all(".telling", &format!("it.dataset.{name}"));
@@ -137,20 +125,10 @@ fn headline(browser: &mut Browser, weights: &Value) {
     let of_query = row(weights, [layer, head_idx, query]);
     assert_eq!(strongest(&of_query, 1)[0].0, key, "{of_query:?}");
     let text = browser.texts(".telling")[0].clone();
-    let share = match of_query[key] {
-        share if share >= 0.1 => format!("{:.0} %", 100.0 * share),
-        share => format!("{:.1} %", 100.0 * share),
-    };
-    assert!(text.starts_with(&format!("Head {head}: ")) && text.contains(&format!("gives {share} of its")), "{text}");
-    let after = key + 1..PROMPT.len();
-    let looks_there = |at: &usize| strongest(&row(weights, [layer, head_idx, *at]), 1)[0].0 == key;
-    let n = after.clone().filter(looks_there).count();
-    let n_after = after.len();
-    assert_eq!(text.contains(&format!("{n} of the {n_after} tokens after")), n > 1 && n < n_after, "{text}");
-    // What is drawn below is that head and that token.
+    let n_digits = usize::from(of_query[key] < 0.1);
+    let share = format!("gives {:.n_digits$} % of its", 100.0 * of_query[key]);
+    assert!(text.starts_with(&format!("Head {head}: ")) && text.contains(&share), "{text}");
     assert_eq!(browser.texts(".flow .token.present"), [PROMPT[query..=query].to_owned()]);
-    let title = browser.texts(".partners h3")[0].clone();
-    assert!(title.starts_with(&format!("Head {head}: ")), "{title}");
     assert_eq!(browser.texts(".partners .shares .number")[0], format!("{:.3}", of_query[key]));
 }
 
@@ -203,74 +181,52 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     browser.press("Escape");
 }
 
+/// The lines and the colours of heads are those of the token that is pointed at, or of all.
 fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Heads");
     let series = (0..n_heads).map(|head| json!(token(&format!("series-{head}"), theme).map(|c| c as u8)));
-    assert_eq!(head_colors(browser), series.collect::<Vec<_>>());
-    assert!(lines(browser).len() > 11);
+    let colors = browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)");
+    assert_eq!(colors, series.collect::<Vec<_>>());
+    let n_lines = lines(browser).len();
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
     let place = "scrollY + it.getBoundingClientRect().top";
     let before = browser.all(token, place);
     browser.point(token);
     assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
-    let all = lines(browser);
+    let of_query = lines(browser);
+    assert!(of_query.len() < n_lines && of_query.iter().all(|line| line[1] == 6), "{of_query:?}");
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
         let expected: Vec<String> = strongest(&row, 3).iter().map(|(_, weight)| format!("{weight:.3}")).collect();
-        let shown = browser.texts(&format!(".readout tr[data-head='{head}'] .bar"));
-        assert_eq!(shown, expected, "head {head}");
-        let of_head = all.iter().filter(|line| line[0] == head as u64).count();
+        assert_eq!(browser.texts(&format!(".readout tr[data-head='{head}'] .bar")), expected, "head {head}");
+        let of_head = of_query.iter().filter(|line| line[0] == head as u64).count();
         assert_eq!(of_head, row.iter().filter(|weight| **weight > 0.001).count());
     }
-    assert!(all.iter().all(|line| line[1] == 6), "{all:?}");
-    are_drawn(browser, &all);
+    // The canvas has colour where a head's block meets a token that it looks at.
+    for (head, token) in (0..n_heads).flat_map(|head| (0..PROMPT.len()).map(move |token| (head, token))) {
+        let size = browser.all(".blocks canvas", "[it.width, it.height]")[0].clone();
+        let at = |share: f64, side: usize| (share * number(&size[side])) as usize;
+        let middle = (token as f64 + 0.5) / PROMPT.len() as f64;
+        let [.., opacity] =
+            pixels(browser, ".blocks canvas", [at((head as f64 + 0.45) / n_heads as f64, 0), at(middle, 1)])[0];
+        let is_partner = of_query.iter().any(|line| (line[0], line[2]) == (head as u64, token as u64));
+        assert_eq!(opacity > 0.0, is_partner, "head {head}, token {token}");
+    }
 
     browser.click(".chip:first-of-type");
     browser.point(token);
     let others = lines(browser);
     assert!(!others.is_empty() && others.iter().all(|line| line[0] != 0));
     browser.click(".chip:first-of-type");
-
     browser.click(token);
     browser.point_away();
-    assert_eq!(lines(browser), all, "a click keeps the token");
+    assert_eq!(lines(browser), of_query, "a click keeps the token");
     browser.press("Escape");
-    assert!(lines(browser).len() > all.len());
-
     browser.point(".column.key .token:nth-child(3)");
     let of_key = lines(browser);
     assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 2));
     browser.point_away();
-}
-
-/// Whether there is colour at both ends of the lines and at the blocks, and nowhere else.
-fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
-    let n_tokens = PROMPT.chars().count() as u64;
-    let drawn = |browser: &mut Browser, selector: &str, [x, y]: [f64; 2]| {
-        let size = browser.all(selector, "[it.width, it.height]");
-        let at = |share: f64, size: &Value| (share * number(size)) as usize;
-        let [.., opacity] = pixels(browser, selector, [at(x, &size[0][0]), at(y, &size[0][1])])[0];
-        opacity > 0.0
-    };
-    for token in 0..n_tokens {
-        let middle = (token as f64 + 0.5) / n_tokens as f64;
-        for shift in [-0.2, 0.0, 0.2] {
-            let y = middle + shift / n_tokens as f64;
-            let far = !lines.iter().any(|line| line[1] == token);
-            assert!(!(far && drawn(browser, ".lines canvas", [0.001, y])), "token {token} does not look");
-        }
-        for head in 0..4 {
-            let x = (head as f64 + 0.45) / 4.0;
-            let is_partner = lines.iter().any(|line| (line[0], line[2]) == (head, token));
-            assert_eq!(drawn(browser, ".blocks canvas", [x, middle]), is_partner, "head {head}, token {token}");
-        }
-    }
-    let looks = (0..100).any(|step| {
-        let y = (lines[0][1] as f64 + f64::from(step) / 100.0) / n_tokens as f64;
-        drawn(browser, ".lines canvas", [0.001, y])
-    });
-    assert!(looks, "lines begin at the token that looks");
 }
 
 fn model(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
@@ -377,7 +333,7 @@ fn top(browser: &mut Browser, weights: &Value) {
 }
 
 #[test]
-fn every_view_shows_the_models_numbers_on_every_screen() {
+fn every_view_shows_numbers_of_model() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = trained(MODELS[2]); // rotated and normed queries and keys; pairs of heads share keys and values
     let page = page(&folder, PROMPT, &[]);
@@ -389,7 +345,6 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&page);
-        browser.check("attention-opened", screen);
         let bottom = number(&browser.evaluate("document.querySelector('.flow').getBoundingClientRect().bottom"));
         assert!(bottom < 640.0, "the text ends at {bottom}, below the first screen of a phone");
         text(&mut browser, &weights, &lens, screen.1);
@@ -409,186 +364,112 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     }
 }
 
-/// Eight line colours would not be distinguishable.
-#[test]
-fn one_of_many_heads_stands_out() {
-    let Some(mut browser) = Browser::start() else { return };
-    let folder = trained(&["model.d_model=16", "model.n_heads=8", "model.n_kv_heads=8"]);
-    let page = page(&folder, PROMPT, &[]);
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&page);
-        tab(&mut browser, "Heads");
-        let [chosen, other] = ["accent", "plain"].map(|name| json!(token(name, screen.1).map(|c| c as u8)));
-        let expected = |head: usize| {
-            let color = |at: usize| if at == head { chosen.clone() } else { other.clone() };
-            (0..8).map(color).collect::<Vec<_>>()
-        };
-        browser.point(".chip:nth-of-type(4)");
-        assert_eq!(head_colors(&mut browser), expected(3), "the head that is pointed at");
-        let alone = lines(&mut browser);
-        assert!(!alone.is_empty() && alone.iter().all(|line| line[0] == 3), "its lines alone: {alone:?}");
-        for _ in 0..2 {
-            browser.click(".chip:nth-of-type(6)"); // off and on
-        }
-        browser.point_away();
-        assert_eq!(head_colors(&mut browser), expected(5), "the head that was switched on last");
-        browser.check("attention-many-heads", screen);
-    }
-}
-
 /// A page so large that its numbers are rounded, and its rows are filled when they come near the viewport.
 #[test]
-fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
+fn long_prompts_have_rounded_numbers_and_all_rows() {
     let Some(mut browser) = Browser::start() else { return };
     let long = ["model.context_length=700", "tokenizer.kind=byte", "train.batch_size=1"];
     let folder = trained(&[&long[..], &["model.n_heads=4", "model.n_kv_heads=2"]].concat());
     let prompt: String = "The cat sat on the bank. ".chars().cycle().take(700).collect();
     let page = page(&folder, &prompt, &[]);
-    let weights = weights(&folder, &prompt);
-    let row_of_last = row(&weights, [1, 1, 699]);
-    let close = |shown: &str, expected: f64| {
-        let n_digits = shown.len() - shown.find('.').expect("a point") - 1;
-        let off = (shown.parse::<f64>().expect("a number") - expected).abs();
-        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 255.0, "{shown} {expected}");
-    };
+    let row_of_last = row(&weights(&folder, &prompt), [1, 1, 699]);
+    let (_, weight) = strongest(&row_of_last, 1)[0];
+    let is_close = |shown: &str| (shown.parse::<f64>().expect("a number") - weight).abs() < 0.0005 + 1.0 / 255.0;
     for screen in [SCREENS[0], SCREENS[3]] {
         browser.look(screen);
         browser.open(&page);
         assert!(browser.texts(".facts")[0].contains("within 1/255 of the model's"));
+        assert!(!browser.texts(".tab").contains(&"Neurons".to_owned()), "a coarse page has no queries and keys");
+        browser.click(".flow .token[data-token='699']"); // the other views go on with the token that is kept
+        browser.point_away();
         browser.check("attention-long-text", screen);
         tab(&mut browser, "Heads");
         let n_lines = lines(&mut browser).len();
         assert!((1..=4000).contains(&n_lines), "{n_lines}");
-        browser.check("attention-long-heads", screen);
-        let heights = "[it.getBoundingClientRect().height, it.parentNode.getBoundingClientRect().height]";
-        let held = browser.all(".lines canvas", heights);
-        assert!(held[0][0].as_f64() < held[0][1].as_f64(), "a part of the lines: {held:?}");
+        let heights = "it.getBoundingClientRect().height / it.parentNode.getBoundingClientRect().height";
+        assert!(number(&browser.all(".lines canvas", heights)[0]) < 1.0, "the lines near the viewport");
         browser.evaluate("page.picture(document.querySelector('.panel'), []).svg.length");
-        let held = browser.all(".lines canvas", heights);
-        assert_eq!(held[0][0], held[0][1], "all lines are on a picture");
-
-        tab(&mut browser, "Text");
-        browser.click(".flow .token[data-token='699']"); // the pages go on with the token that is kept
-        browser.point_away();
+        assert_eq!(browser.all(".lines canvas", heights), [json!(1)], "all lines are on a picture");
         tab(&mut browser, "Model");
         browser.click(".thumbnail:nth-of-type(6)");
-        let (_, weight) = strongest(&row_of_last, 1)[0];
-        close(&browser.texts(".large .readout strong")[0], weight);
+        assert!(is_close(&browser.texts(".large .readout strong")[0]));
         let color = pixels(&mut browser, ".large canvas", [0, 699])[0];
         assert!(is_heat(&color, screen.1, row_of_last[0]), "{color:?}");
-        let size = browser.all(".map", "it.getBoundingClientRect().height");
-        assert!(size[0].as_f64() < Some(900.0), "the map fits the window: {size:?}");
         browser.check("attention-long-map", screen);
-
-        assert!(!browser.texts(".tab").contains(&"Neurons".to_owned()), "a coarse page has no queries and keys");
-
-        tab(&mut browser, "Similarity");
-        scroll_down(&mut browser);
-        assert_eq!(browser.texts(".cosines .present td"), ["1.00"; 3], "the last token and itself");
-        browser.check("attention-long-similarity", screen);
         tab(&mut browser, "Top three");
-        scroll_down(&mut browser);
-        close(&browser.texts(".top tr:last-child .bar")[0], weight);
+        browser.evaluate("scrollTo(0, document.body.scrollHeight)");
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        assert!(is_close(&browser.texts(".top tr:last-child .bar")[0]));
         browser.check("attention-long-top", screen);
     }
 }
 
+/// The keyboard reaches everything, an address leads to what was shown, and the theme is the reader's.
 #[test]
-fn the_keyboard_reaches_everything() {
+fn keyboard_address_and_theme_control_page() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = trained(&["model.position=learned", "model.bias=true"]);
-    browser.look(SCREENS[0]);
-    browser.open(&page(&folder, PROMPT, &[]));
+    let folder = trained(&[]);
+    let page = page(&folder, PROMPT, &[]);
+    browser.look((1280, Theme::Light));
+    browser.open(&page);
+    let title = browser.evaluate("document.title");
+    assert!(title.as_str().is_some_and(|title| title.contains("tiny · step ")), "{title}");
     let focused = |browser: &mut Browser| {
         let name = "document.activeElement.dataset.token ?? document.activeElement.textContent";
-        browser.evaluate(name).as_str().expect("a text").to_owned()
+        browser.evaluate(name).as_str().expect("the field is a string").to_owned()
     };
-    browser.press("Tab");
-    assert_eq!(focused(&mut browser), "Dark theme");
-    browser.press("Tab");
-    assert_eq!(focused(&mut browser), "Text");
-    browser.press("ArrowRight");
-    assert_eq!(focused(&mut browser), "Heads");
+    for (key, expected) in [("Tab", "Dark theme"), ("Tab", "Text"), ("ArrowRight", "Heads")] {
+        browser.press(key);
+        assert_eq!(focused(&mut browser), expected);
+    }
     browser.press("Enter");
     for _ in 0..10 {
         browser.press("Tab"); // link, two pictures, layer, two heads, all, none, slider, the first token
     }
     assert_eq!(focused(&mut browser), "0");
     browser.press("ArrowDown");
-    browser.press("ArrowDown");
-    assert_eq!(focused(&mut browser), "2");
     let of_query = lines(&mut browser);
-    assert!(!of_query.is_empty() && of_query.iter().all(|line| line[1] == 2));
+    assert!(!of_query.is_empty() && of_query.iter().all(|line| line[1] == 1));
     browser.press("Enter");
-    assert_eq!(browser.all(".token[aria-pressed=true]", "it.dataset.token"), ["2"]);
+    assert_eq!(browser.all(".token[aria-pressed=true]", "it.dataset.token"), ["1"]);
     browser.press("ArrowRight");
     let of_key = lines(&mut browser);
-    assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 2), "the other column");
+    assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 1), "the other column");
     let ring = "getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.evaluate(ring), json!("solid"), "the focus can be seen");
-    assert_eq!(browser.take_problems(), [""; 0]);
-}
 
-/// An address leads to what was shown, and views never shown do not break a script that switches to them.
-#[test]
-fn an_address_keeps_the_choice() {
-    let Some(mut browser) = Browser::start() else { return };
-    let folder = trained(&[]);
-    let page = page(&folder, PROMPT, &[]);
-    browser.look(SCREENS[0]);
-    browser.open(&page);
-    let title = browser.evaluate("document.title");
-    assert!(title.as_str().is_some_and(|title| title.contains("tiny · step ")), "{title}");
     browser.evaluate("location.hash = '#section-1&view=top&layer=1&head=1&token=3'");
     browser.evaluate("new Promise((done) => setTimeout(done, 50))");
     assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Top three"]);
     assert_eq!(browser.all(".chooser select", "it.value"), [json!("1"), json!("1")]);
     assert_eq!(browser.texts(".top .present .position").first().map(String::as_str), Some("3"));
-    for _ in 0..2 {
-        browser.evaluate("document.querySelectorAll('.tab').forEach((it) => it.click())");
-        browser.evaluate("document.querySelector('.page-theme').click()");
-    }
     let saved = browser.evaluate("page.picture(document.querySelector('.panel'), ['caption']).svg");
     assert!(saved.as_str().is_some_and(|svg| svg.starts_with("<svg ") && svg.contains("caption")), "{saved}");
-    assert_eq!(browser.take_problems(), [""; 0]);
-}
 
-#[test]
-fn the_reader_chooses_light_or_dark() {
-    let Some(mut browser) = Browser::start() else { return };
-    let folder = trained(&[]);
-    let page = page(&folder, PROMPT, &[]);
-    browser.look((1280, Theme::Light));
-    browser.open(&page);
-    let brightness = |browser: &mut Browser| {
+    let is_light = |browser: &mut Browser| {
         let color = browser.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
-        number(&color[0]) + number(&color[1])
+        number(&color[0]) + number(&color[1]) > 250.0
     };
     tab(&mut browser, "Model");
-    wait_for_maps(&mut browser);
-    let drawn = ".thumbnail:last-of-type canvas";
-    let light = pixels(&mut browser, drawn, [0, 0]);
-    assert!(brightness(&mut browser) > 400.0);
+    let map = |browser: &mut Browser| {
+        wait_for_maps(browser);
+        pixels(browser, ".thumbnail:last-of-type canvas", [0, 0])
+    };
+    let light = map(&mut browser);
+    assert!(is_light(&mut browser));
     browser.click(".page-theme");
-    assert!(brightness(&mut browser) < 100.0);
-    wait_for_maps(&mut browser);
-    let dark = pixels(&mut browser, drawn, [0, 0]);
-    assert_ne!(dark, light, "maps take the theme's colour");
-    assert_eq!(browser.texts(".page-theme"), ["Light theme"]);
+    assert!(!is_light(&mut browser) && map(&mut browser) != light, "maps take the colours of the theme");
     // Browsers store page data asynchronously, and the next page may load before that.
     let is_remembered = (0..20).any(|_| {
         browser.open(&page);
-        brightness(&mut browser) < 100.0
+        !is_light(&mut browser)
     });
     assert!(is_remembered, "the choice is remembered");
-    browser.click(".page-theme");
-    assert!(brightness(&mut browser) > 400.0);
     assert_eq!(browser.take_problems(), [""; 0]);
 }
 
 #[test]
-fn a_prompt_is_text_and_nothing_else() {
+fn prompts_are_never_markup() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&["tokenizer.kind=byte", "model.context_length=80"]);
     let evil = "</script><img src=x onerror=evil=1><script>evil=1</script>\n\"'&\u{202e}é";

@@ -16,6 +16,8 @@ use std::time::Duration;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
+use crate::fixtures::fs;
+
 /// The programs to look for, in order of preference.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// How long a reply may take on the slowest machine before the browser counts as hung.
@@ -49,7 +51,7 @@ pub struct Browser {
     commands: Option<ChildStdin>,
     messages: Receiver<Value>,
     n_commands: u64,
-    /// The page's session, by which commands are sent to it and not to the browser.
+    /// The session of the page. Commands with it go to the page, others to the browser.
     session: Option<String>,
     /// Events received while waiting for replies, and not examined yet.
     events: VecDeque<Value>,
@@ -96,7 +98,7 @@ impl Browser {
             .spawn()
             .expect("sh starts");
         let (sender, messages) = channel();
-        let mut answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut answers = BufReader::new(child.stdout.take().expect("the stream is piped"));
         thread::spawn(move || {
             let mut message = Vec::new();
             while answers.read_until(0, &mut message).is_ok_and(|n| n > 0) {
@@ -260,7 +262,7 @@ impl Browser {
     /// The text content of the elements that `selector` finds.
     pub fn texts(&mut self, selector: &str) -> Vec<String> {
         let texts = self.all(selector, "it.textContent").into_iter();
-        texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
+        texts.map(|text| text.as_str().expect("the field is a string").to_owned()).collect()
     }
 
     /// Points at the centre of the first element that `selector` finds, where a reader could.
@@ -366,6 +368,16 @@ impl Browser {
         assert_eq!(self.take_problems(), [""; 0], "{name} at {width}");
     }
 
+    /// Opens a page on every screen, lets `read` use it, and checks it.
+    pub fn read(&mut self, page: &Path, name: &str, mut read: impl FnMut(&mut Self, (u32, Theme))) {
+        for screen in SCREENS {
+            self.look(screen);
+            self.open(page);
+            read(self, screen);
+            self.check(name, screen);
+        }
+    }
+
     /// Saves the whole page as a picture in the folder `TINDERBOX_SCREENSHOTS`, if that is set, for visual inspection.
     pub fn picture(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else {
@@ -376,8 +388,8 @@ impl Browser {
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
         let taken = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": true, "clip": clip}));
         let bytes = BASE64_STANDARD.decode(taken["data"].as_str().expect("a picture")).expect("base 64");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).expect("written");
+        fs::create_dir_all(&folder);
+        fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes);
     }
 
     /// Searches the events for problems.
@@ -440,7 +452,7 @@ fn site(address: &str) -> Option<&str> {
 
 /// The basis of all page tests: problems are seen, and good pages have none.
 #[test]
-fn a_bad_page_is_told_from_a_good_one() {
+fn browser_reports_problems_of_page() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("page.html");
@@ -453,7 +465,7 @@ fn a_bad_page_is_told_from_a_good_one() {
         ("<meta http-equiv='Content-Security-Policy' content=\"script-src 'none'\"><script>1</script>", false),
         ("<p>y</p>", true),
     ] {
-        std::fs::write(&file, format!("<!doctype html>{html}")).expect("written");
+        fs::write(&file, format!("<!doctype html>{html}"));
         browser.open(&file);
         let problems = browser.take_problems();
         assert_eq!(problems.is_empty(), is_good, "{html}: {problems:?}");
@@ -462,7 +474,7 @@ fn a_bad_page_is_told_from_a_good_one() {
     assert_eq!(browser.evaluate(dark), json!(true));
     assert!(browser.overflow() < 1.0);
     let wide = "<!doctype html><div style='width: 500px'>x</div>";
-    std::fs::write(&file, wide).expect("written");
+    fs::write(&file, wide);
     browser.open(&file);
     assert!(browser.overflow() > 100.0);
 }

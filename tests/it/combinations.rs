@@ -127,22 +127,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn any_run_learns_and_goes_on_after_a_stop_as_if_there_had_been_none(
+    fn any_run_learns_and_resumes_exactly(
         run in any_run(), stop_after in 1..MAX_STEPS,
     ) {
         let place = Place::new();
         let config = run.config(&place);
-        let (summary, losses) = place.train("whole", config.clone(), Start::New, None).expect("trains");
+        let (summary, losses) = place.train("whole", config.clone(), Start::New, None).expect("the run trains");
         prop_assert!(summary.steps == MAX_STEPS && losses.iter().all(|loss| loss.is_finite()));
         let stopped = place.train("parts", config.clone(), Start::New, Some(stop_after));
-        let (stopped, _) = stopped.expect("trains");
+        let (stopped, _) = stopped.expect("the run trains");
         prop_assert!(stopped.interrupted && stopped.steps == stop_after);
-        place.train("parts", config, Start::Resume, None).expect("goes on");
+        place.train("parts", config, Start::Resume, None).expect("the run resumes");
         place.assert_same("whole", "parts", &files().iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     #[test]
-    fn any_trained_model_is_the_same_on_the_disk_and_writes_what_it_thinks(run in any_run()) {
+    fn any_checkpoint_loads_and_generates_exactly(run in any_run()) {
         let place = Place::new();
         let config = run.config(&place);
         let device = Device::flex();
@@ -153,21 +153,21 @@ proptest! {
         }
         let trained = trainer.evaluated();
         let dir = place.path("saved");
-        trainer.checkpoint(TrainState::default()).write(&dir).expect("written");
+        trainer.checkpoint(TrainState::default()).write(&dir).expect("it can be written");
         let empty = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
-        let loaded = Checkpoint::load_model(&dir, empty).expect("loads");
+        let loaded = Checkpoint::load_model(&dir, empty).expect("the weights fit the model");
         let prompt = "The cat sat by the river";
-        let ids = tokenizer.encode(prompt).expect("known");
+        let ids = tokenizer.encode(prompt).expect("the tokenizer knows the text");
         let ids: Vec<i32> = ids.iter().map(|id| *id as i32).take(config.model.context_length).collect();
         prop_assert_eq!(host(trained.forward(tensor(&ids, &device))), host(loaded.forward(tensor(&ids, &device))));
 
-        let write = |model: &Gpt, temperature: f64| {
+        let generate = |model: &Gpt, temperature: f64| {
             let generate = GenerateConfig { temperature, max_new_tokens: 20, ..GenerateConfig::default() };
             let generator = Generator::new(model, &tokenizer, &generate, prompt, 0).expect("a prompt");
-            generator.collect::<Result<String, _>>().expect("writes")
+            generator.collect::<Result<String, _>>().expect("the model generates")
         };
-        prop_assert_eq!(write(&trained, 1.0), write(&loaded, 1.0));
-        prop_assert_eq!(write(&trained, 1.0), write(&trained, 1.0));
+        prop_assert_eq!(generate(&trained, 1.0), generate(&loaded, 1.0));
+        prop_assert_eq!(generate(&trained, 1.0), generate(&trained, 1.0));
     }
 }
 
@@ -175,14 +175,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn any_model_has_the_same_logits_loss_and_gradients_on_ndarray(
+    fn ndarray_repeats_logits_loss_and_gradients(
         config in any_model(), seed in 0..1000_u64,
     ) {
         alike(&config, seed, &ndarray(), 1e-4);
     }
 
     #[test]
-    fn a_probe_of_any_model_sees_every_site_and_what_it_returns_goes_on(
+    fn probe_sees_and_changes_every_site(
         config in any_model(), seed in 0..1000_u64,
     ) {
         let device = Device::flex();
@@ -293,7 +293,7 @@ fn site(block_idx: Option<usize>, point: Point) -> Site {
 
 /// The table in docs/models.md; the sizes of GPT-2 and of stories15M are those that were published.
 #[test]
-fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
+fn shipped_configs_have_documented_sizes() {
     for (name, vocab_size, parameters) in [
         ("quickstart", 2048, 1_066_368),
         ("shakespeare-fast", 1024, 430_944),
@@ -311,7 +311,7 @@ fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
 }
 
 #[test]
-fn a_gpu_moves_weights_by_muon_as_pytorch_does() {
+fn gpu_makes_pytorch_updates_of_muon() {
     if let Some(device) = wgpu() {
         check_muon(&device);
     }

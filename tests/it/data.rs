@@ -1,6 +1,5 @@
 //! Texts in every form: compressed, as records, in folders, through a pipe, several at once.
 
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -8,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 
-use crate::fixtures::{Folder, Ran, assert_transcript, set, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, fs, set, text};
 
 /// A tiny model; each test adds its own `[data]`.
 const CONFIG: &str = r#"
@@ -37,7 +36,7 @@ fn folder(data: &str) -> Folder {
 
 /// The weights of a run of six steps.
 fn weights(folder: &Folder, run: &str) -> Vec<u8> {
-    fs::read(folder.path(run).join("checkpoints/step-000006/model.safetensors")).expect("saved")
+    fs::read(folder.path(run).join("checkpoints/step-000006/model.safetensors"))
 }
 
 fn gzip(content: &[u8]) -> Vec<u8> {
@@ -47,7 +46,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
+fn run_on_standard_input_equals_run_on_file_and_resumes() {
     let folder = folder("path = \"-\"\n");
     let stopped = ["train", "tiny.toml", "--set", "train.max_steps=3"];
     let keep = ["--set", "schedule.kind=constant", "--run-dir"];
@@ -61,10 +60,10 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
     folder.succeed(&["eval", "piped"]);
 
     let kept = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|it| it == "text");
-    let entries = fs::read_dir(folder.path("cache")).expect("listed").flatten();
+    let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
     let kept: Vec<PathBuf> = entries.filter(kept).map(|entry| entry.path()).collect();
     assert_eq!(kept.len(), 1);
-    fs::remove_file(&kept[0]).expect("removed");
+    fs::remove_file(&kept[0]);
     let said = folder.fail(&["eval", "piped"]);
     assert!(said.contains("came through standard input") && said.contains("is gone"), "{said}");
     let longer = [&going_on[..], &["--set", "train.max_steps=8", "--set", "data.path=text.txt"]];
@@ -72,7 +71,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
 }
 
 #[test]
-fn records_come_through_standard_input_where_the_config_says_so() {
+fn standard_input_carries_records_if_config_says_so() {
     let folder = folder("path = \"-\"\nformat = \"jsonl\"\ntext_field = \"body\"\n");
     let lines = text().lines().map(|line| serde_json::json!({ "body": line }).to_string() + "\n").collect::<String>();
     folder.pipe(&["train", "tiny.toml"], &lines).exits(0);
@@ -100,14 +99,14 @@ fn records_come_through_standard_input_where_the_config_says_so() {
 
 #[cfg(unix)]
 #[test]
-fn a_terminal_is_not_waited_for() {
+fn terminal_on_standard_input_is_refused() {
     let folder = folder("path = \"-\"\n");
     let said = crate::terminal::shown(&folder, &["train", "tiny.toml"], &[]);
     assert!(said.contains("standard input, which is a terminal"), "{said}");
 }
 
 #[test]
-fn several_sources_are_drawn_by_their_weights() {
+fn weights_of_sources_decide_draws() {
     let sources = "[[data.sources]]\npath = \"text.txt\"\nweight = 3\n\
                    [[data.sources]]\npath = \"other.jsonl\"\ntext_field = \"body\"\n";
     let folder = folder(sources);
@@ -127,13 +126,13 @@ fn several_sources_are_drawn_by_their_weights() {
     };
     let said = resume(&sources.replace("= 3", "= 2")).stderr;
     assert!(said.contains("the weights of data.sources were [3.0, 1.0] and are now [2.0, 1.0]"), "{said}");
-    fs::rename(folder.path("text.txt"), folder.path("moved.txt")).expect("moved");
+    fs::rename(folder.path("text.txt"), folder.path("moved.txt"));
     resume(&sources.replace("text.txt", "moved.txt")).exits(0);
     folder.succeed(&["eval", "runs/tiny", "--split", "train"]);
 }
 
 #[test]
-fn one_source_is_drawn_as_a_path_is() {
+fn one_source_equals_path() {
     let folder = folder("[[data.sources]]\npath = \"text.txt\"\nweight = 0.3\n");
     folder.succeed(&["train", "tiny.toml"]);
     folder.write("tiny.toml", CONFIG.to_owned() + "path = \"text.txt\"\n");
@@ -142,7 +141,7 @@ fn one_source_is_drawn_as_a_path_is() {
 }
 
 #[test]
-fn any_text_can_be_evaluated() {
+fn eval_reads_every_format() {
     let folder = folder("path = \"text.txt\"\n");
     folder.succeed(&["train", "tiny.toml"]);
     let whole = text();
@@ -161,7 +160,7 @@ fn any_text_can_be_evaluated() {
 }
 
 #[test]
-fn mistakes_are_answered_with_a_way_out() {
+fn data_mistakes_are_explained() {
     let folder = folder("path = \"text.txt\"\n");
     folder.write("stories/tales.txt", text());
     folder.write("report.docx", b"PK\x03\x04 and so on");
@@ -201,20 +200,20 @@ fn mistakes_are_answered_with_a_way_out() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_that_leads_nowhere_and_a_file_that_may_not_be_read() {
+fn broken_links_and_unreadable_files_are_refused() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     let folder = folder("path = \"texts\"\n");
     folder.write("texts/a.txt", text());
-    symlink("gone.txt", folder.path("texts/b.txt")).expect("linked");
+    symlink("gone.txt", folder.path("texts/b.txt")).expect("the link can be made");
     assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
     error: `texts/b.txt` is a link to `gone.txt`, which is not there
       hint: remove the link, or restore its target
     ");
-    fs::remove_file(folder.path("texts/b.txt")).expect("removed");
+    fs::remove_file(folder.path("texts/b.txt"));
     let path = folder.path("texts/a.txt");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("set");
-    if fs::read(&path).is_err() {
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("the mode can be set");
+    if std::fs::read(&path).is_err() {
         // root can read everything
         assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r"
         error: cannot read the text `texts/a.txt`: Permission denied (os error 13)
@@ -226,7 +225,7 @@ fn a_link_that_leads_nowhere_and_a_file_that_may_not_be_read() {
 /// A file size limit simulates a full disk.
 #[cfg(unix)]
 #[test]
-fn a_disk_that_is_full_leaves_no_token_file() {
+fn full_disk_leaves_no_token_file() {
     let folder = folder("path = \"text.txt\"\n");
     folder.write("text.txt", text().repeat(100));
     let mut shell = folder.program("sh");
@@ -235,16 +234,16 @@ fn a_disk_that_is_full_leaves_no_token_file() {
     let said = Ran::of(shell).exits(1).stderr;
     assert!(said.contains("cannot keep the encoded text in `cache/"), "{said}");
     assert!(said.contains("make room there"), "{said}");
-    let left = fs::read_dir(folder.path("cache")).expect("listed").count();
+    let left = fs::read_dir(folder.path("cache")).expect("the folder can be listed").count();
     assert_eq!(left, 0, "nothing half-written is left");
     folder.succeed(&["train", "tiny.toml"]);
 }
 
 #[test]
-fn the_cache_stays_below_its_limit() {
+fn cache_stays_below_limit() {
     let folder = folder("path = \"text.txt\"\ncache_limit_gib = 2e-5\n"); // 21 KiB: a single file of 18 KiB
     let n_files = || {
-        let entries = fs::read_dir(folder.path("cache")).expect("listed").flatten();
+        let entries = fs::read_dir(folder.path("cache")).expect("the folder can be listed").flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|it| it == "tokens")).count()
     };
     folder.succeed(&["train", "tiny.toml"]);
@@ -256,7 +255,7 @@ fn the_cache_stays_below_its_limit() {
 }
 
 #[test]
-fn a_record_that_a_small_packed_file_makes_large_is_refused() {
+fn huge_record_in_gzip_is_refused() {
     let folder = folder("path = \"bomb.jsonl.gz\"\nrecord_limit_mib = 0.5\n");
     let record = |mib: usize| format!("{{\"text\": \"{}\"}}\n", "0123456789abcde\\n".repeat(mib << 16));
     folder.write("bomb.jsonl.gz", gzip((record(0) + &record(8)).as_bytes()));
@@ -268,7 +267,7 @@ fn a_record_that_a_small_packed_file_makes_large_is_refused() {
 }
 
 #[test]
-fn random_bytes_train_with_a_warning_and_texts_without() {
+fn random_bytes_cause_warning() {
     let folder = folder("path = \"noise\"\n");
     let mut state = 1_u64;
     let mut random = || {
@@ -288,7 +287,7 @@ fn random_bytes_train_with_a_warning_and_texts_without() {
 }
 
 #[test]
-fn a_folder_holds_out_whole_documents_and_an_old_run_keeps_its_end() {
+fn folder_holds_out_documents_and_old_run_its_end() {
     let folder = folder("path = \"texts\"\n");
     for (i, line) in text().lines().cycle().take(60).enumerate() {
         folder.write(format!("texts/{i:02}.txt"), format!("{i:02} {line}\n"));
@@ -319,7 +318,7 @@ fn a_folder_holds_out_whole_documents_and_an_old_run_keeps_its_end() {
 }
 
 #[test]
-fn the_cache_is_listed_and_cleared() {
+fn cache_command_lists_and_clears() {
     let folder = folder("path = \"text.txt\"\n");
     folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"]);
     let cache = |args: &[&str]| folder.run(&[&["cache", "--cache-dir", "cache"], args].concat()).exits(0);
@@ -338,11 +337,11 @@ fn the_cache_is_listed_and_cleared() {
 }
 
 #[test]
-fn a_home_that_cannot_be_written_does_not_stop_training() {
+fn unwritable_home_does_not_stop_training() {
     let folder = folder("path = \"text.txt\"\n");
     folder.write("tiny.toml", CONFIG.replace("cache_dir = \"cache\"", "path = \"text.txt\""));
     let mut train = folder.command(&["train", "tiny.toml"]);
-    fs::create_dir(folder.path("tmp")).expect("made");
+    fs::create_dir(folder.path("tmp"));
     train.env("HOME", folder.path("text.txt")).env("TMPDIR", folder.path("tmp"));
     let said = Ran::of(train).exits(0).stderr;
     assert_eq!(said.matches("warning: ").count(), 1, "{said}");

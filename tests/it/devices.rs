@@ -31,7 +31,7 @@ pub fn ndarray() -> Device {
 }
 
 #[test]
-fn a_gpu_gives_pytorchs_logits_losses_and_gradients() {
+fn gpu_repeats_pytorch_logits_losses_and_gradients() {
     let Some(device) = wgpu() else { return };
     check_gpt("nanogpt", &device);
     check_gpt("qwen", &device);
@@ -39,7 +39,7 @@ fn a_gpu_gives_pytorchs_logits_losses_and_gradients() {
 
 /// Twenty steps from the same seed, and then the same checkpoint on each device.
 #[test]
-fn a_gpu_trains_like_flex() {
+fn gpu_trains_like_flex() {
     if wgpu().is_none() {
         return;
     }
@@ -58,31 +58,34 @@ fn a_gpu_trains_like_flex() {
             "model.d_ff=24",
             "train.batch_size=2",
             "data.val_fraction=0.0797",
-            // What GPT-NeoX has and those fixtures do not.
+            // Options of GPT-NeoX that those fixtures lack.
             "model.position=rope",
             "model.rotary_fraction=0.5",
             "model.parallel_residual=true",
             "model.bias=true",
             "model.dropout=0.0",
         ];
-        place.train(name, place.config(&overrides), Start::New, None).expect("trains")
+        place.train(name, place.config(&overrides), Start::New, None).expect("the run trains")
     };
     let ((flex, flex_losses), (other, losses)) = (run("flex"), run("wgpu"));
     assert_eq!(losses.len(), 20);
     let apart = largest_difference(&losses, &flex_losses);
     assert!(apart < 1e-3, "losses are {apart} apart: {losses:?} and {flex_losses:?}");
-    let val_loss = |summary: &Summary| summary.val_loss.expect("evaluated");
+    let val_loss = |summary: &Summary| summary.val_loss.expect("the run was evaluated");
     assert!((val_loss(&other) - val_loss(&flex)).abs() < 1e-3);
 
-    let write = |on: &str| {
+    let generate = |on: &str| {
         let located = locate(&place.path("wgpu")).expect("a run");
-        let (config, tokenizer) = (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
-        let device = device::open(&on.parse().expect("a device")).expect("opens").device;
+        let (config, tokenizer) = (
+            located.run.config().expect("the run has a config"),
+            located.run.tokenizer().expect("the run has a tokenizer"),
+        );
+        let device = device::open(&on.parse().expect("a device")).expect("it opens").device;
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
-        let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("loads");
+        let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("the weights fit the model");
         let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
         let generator = Generator::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
-        generator.collect::<Result<String, _>>().expect("writes")
+        generator.collect::<Result<String, _>>().expect("the model generates")
     };
-    assert_eq!(write("flex"), write("wgpu"), "the same checkpoint on either device");
+    assert_eq!(generate("flex"), generate("wgpu"), "the same checkpoint on either device");
 }

@@ -1,12 +1,9 @@
 //! Disks that fill up, and files that can no longer be read or written.
 
-use std::fs;
-use std::path::Path;
-
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::fixtures::{Folder, Ran};
+use crate::fixtures::{Folder, Ran, fs};
 
 /// Runs a shell in `folder` that can mount file systems invisible to other processes.
 fn in_namespace(folder: &Folder, script: &str) -> Ran {
@@ -27,9 +24,9 @@ fn may_mount(folder: &Folder) -> bool {
 
 /// In its own file system of 300 kB, which vanishes with the process.
 #[test]
-fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
+fn full_disk_keeps_saved_checkpoints() {
     let folder = Folder::new();
-    fs::create_dir(folder.path("disk")).expect("made");
+    fs::create_dir(folder.path("disk"));
     let mounted = "mount -t tmpfs -o size=300k tmpfs disk";
     if !may_mount(&folder) {
         return;
@@ -69,11 +66,10 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
 fn assert_same_end(folder: &Folder, one: &str, other: &str) {
     let end = |run: &str| {
         let run = folder.path(run);
-        let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let logs = ["metrics.jsonl", "samples.txt", "best", "last"].map(|name| read(&run.join(name)));
-        let last = String::from_utf8(logs[3].clone()).expect("text");
+        let logs = ["metrics.jsonl", "samples.txt", "best", "last"].map(|name| fs::read(run.join(name)));
+        let last = String::from_utf8(logs[3].clone()).expect("the bytes are UTF-8");
         let checkpoint = ["model.safetensors", "optimizer.safetensors", "state.json"];
-        (logs, checkpoint.map(|name| read(&run.join("checkpoints").join(last.trim()).join(name))))
+        (logs, checkpoint.map(|name| fs::read(run.join("checkpoints").join(last.trim()).join(name))))
     };
     assert!(end(one) == end(other), "{one} and {other} differ");
 }
@@ -99,9 +95,9 @@ fn functions() -> String {
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_disk_of_any_size_that_fills_up_costs_only_what_was_not_saved() {
+fn full_disk_of_any_size_keeps_saved_checkpoints() {
     let folder = Folder::new();
-    fs::create_dir(folder.path("disk")).expect("made");
+    fs::create_dir(folder.path("disk"));
     if !may_mount(&folder) {
         return;
     }
@@ -148,7 +144,7 @@ fn unprivileged(folder: &Folder, script: &str) -> Option<Ran> {
 
 #[test]
 #[ignore = "takes a minute"]
-fn permissions_that_are_taken_away_cost_only_what_was_not_saved() {
+fn lost_permissions_keep_saved_checkpoints() {
     let folder = Folder::new();
     // During training: each folder in turn. Before resuming: each file and each folder.
     let script = functions()

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::fixtures::{Folder, Ran, Started, largest_difference, losses_of, set};
+use crate::fixtures::{Folder, Ran, Started, fs, largest_difference, losses_of, set};
 
 /// The options that let `mpirun` start more processes than cores, even as root.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
@@ -75,7 +75,7 @@ fn weights(folder: &Folder, run: &str) -> Vec<u8> {
 }
 
 #[test]
-fn ranks_repeat_the_losses_of_one_process() {
+fn ranks_repeat_losses_of_one_process() {
     let folder = Folder::new();
     for kind in ["adamw", "muon"] {
         let kind_is = format!("optimizer.kind=\"{kind}\"");
@@ -101,7 +101,7 @@ fn ranks_repeat_the_losses_of_one_process() {
 }
 
 #[test]
-fn as_many_ranks_write_the_same_bytes_and_ranks_without_rows_help_nobody() {
+fn equal_ranks_write_equal_bytes_even_without_rows() {
     let folder = Folder::new();
     let settings = [&STEPS[..], &["train.max_steps=20"]].concat();
     for run in ["a", "b"] {
@@ -117,7 +117,7 @@ fn as_many_ranks_write_the_same_bytes_and_ranks_without_rows_help_nobody() {
 }
 
 #[test]
-fn ranks_share_evaluations_out_and_find_what_one_process_finds() {
+fn ranks_share_evaluations() {
     let folder = Folder::new();
     let settings = [&STEPS[..], &["train.max_steps=8", "train.eval_interval=4", "train.eval_batches=7"]].concat();
     succeed(&folder, 0, &train("one", &settings));
@@ -140,7 +140,7 @@ fn ranks_share_evaluations_out_and_find_what_one_process_finds() {
 }
 
 #[test]
-fn ranks_with_another_config_or_text_end_the_run() {
+fn ranks_with_other_config_or_text_end_run() {
     let folder = Folder::new();
     let both = |second: &[&str]| {
         let mut command = mpirun(&folder);
@@ -152,7 +152,7 @@ fn ranks_with_another_config_or_text_end_the_run() {
     let said = both(&["train", "tiny.toml", "--set", "train.seed=7"]);
     assert!(said.contains(" has another config than rank 0 on "), "{said}");
 
-    std::fs::create_dir(folder.path("elsewhere")).expect("a folder");
+    fs::create_dir(folder.path("elsewhere"));
     folder.write("elsewhere/text.txt", folder.read("text.txt") + "More.\n");
     folder.write("elsewhere/tiny.toml", folder.read("tiny.toml"));
     let elsewhere = folder.path("elsewhere");
@@ -163,7 +163,7 @@ fn ranks_with_another_config_or_text_end_the_run() {
 
 /// As if launched by another MPI.
 #[test]
-fn a_process_without_its_peers_says_what_is_wrong() {
+fn process_without_peers_is_refused() {
     let folder = Folder::new();
     let mut command = folder.program(tinderbox());
     command.args(["train", "tiny.toml"]).env("PMI_SIZE", "4");
@@ -189,7 +189,7 @@ fn signal(name: &str, process: u32) {
 }
 
 #[test]
-fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
+fn interrupt_saves_and_killed_rank_ends_others() {
     let folder = Folder::new();
     let settings = [&STEPS[..], &["train.max_steps=100000"]].concat();
     let start = |args: &[String]| {
@@ -215,7 +215,7 @@ fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
 }
 
 #[test]
-fn a_rank_that_hangs_ends_the_run_and_is_named() {
+fn hung_rank_is_named() {
     for hung in [1, 0] {
         let folder = Folder::new();
         let steps = ["train.max_steps=100000", "train.checkpoint_interval=5", "distributed.timeout_s=2"];
@@ -235,7 +235,7 @@ fn a_rank_that_hangs_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn a_rank_that_makes_steps_by_itself_says_which_it_skips() {
+fn local_rank_reports_skipped_steps() {
     let folder = Folder::new();
     // Weights that hardly change: about every second loss is above the mean.
     let local = ["distributed.sync=\"local\"", "train.skip_loss_spikes=0.01", "train.max_steps=90"];

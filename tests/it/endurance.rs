@@ -1,15 +1,14 @@
 //! Long runs do not grow in memory.
 
-use std::fs;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::fixtures::{Folder, set};
+use crate::fixtures::{Folder, fs, set};
 
 /// The current memory of a process, in KiB; `None` after its end.
 pub fn rss_kib(id: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
@@ -42,8 +41,8 @@ fn keeps_its_memory(device: &str, max_steps: usize) {
         let n_bytes = fs::metadata(&metrics).map_or(0, |it| it.len() as usize);
         by_step.extend(rss_kib(child.id()).map(|kib| (n_bytes, kib)));
     }
-    assert!(child.wait().expect("ended").success());
-    let all = fs::metadata(&metrics).expect("logged").len() as usize;
+    assert!(child.wait().expect("the process has ended").success());
+    let all = fs::metadata(&metrics).expect("it was logged").len() as usize;
     let within = |from: usize, to: usize| {
         let some = by_step.iter().filter(|(n_bytes, _)| (from * all / 100..to * all / 100).contains(n_bytes));
         some.map(|(_, kib)| *kib).collect::<Vec<_>>()
@@ -57,13 +56,13 @@ fn keeps_its_memory(device: &str, max_steps: usize) {
 
 #[test]
 #[ignore = "takes minutes"]
-fn twenty_thousand_steps_keep_their_memory() {
+fn twenty_thousand_steps_keep_memory() {
     keeps_its_memory("flex", 20_000);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn two_thousand_steps_on_a_gpu_keep_their_memory() {
+fn two_thousand_gpu_steps_keep_memory() {
     if crate::devices::wgpu().is_some() {
         keeps_its_memory("wgpu", 2_000);
     }

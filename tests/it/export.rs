@@ -1,7 +1,6 @@
 //! Runs exported for other projects: they come back unchanged, and never half written.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
@@ -9,10 +8,10 @@ use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{ForeignModel, Outgoing, hf};
 use tinderbox::model::Dtype;
 
-use crate::fixtures::{Folder, Model, Ran, Started, bits, families, files, import};
+use crate::fixtures::{Folder, Model, Ran, Started, bits, families, files, fs, import};
 
 #[test]
-fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
+fn hf_round_trip_keeps_every_bit() {
     for family in families() {
         let folder = Folder::new();
         let model = Model::of(&family);
@@ -30,7 +29,7 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
         }
         assert!(back.tensors.keys().eq(came.tensors.keys()), "{family}: the names are theirs");
         let config = |path: &std::path::Path| -> serde_json::Map<String, Value> {
-            serde_json::from_slice(&fs::read(path.join("config.json")).expect("read")).expect("an object")
+            serde_json::from_slice(&fs::read(path.join("config.json"))).expect("an object")
         };
         // Every key that both files have is equal, except for those that a default stood for, dropout, which import turns
         // off, and the EOS token, which their tokenizer does not name.
@@ -45,7 +44,7 @@ fn what_came_in_goes_out_and_comes_back_bit_by_bit() {
 }
 
 #[test]
-fn a_run_and_the_import_of_its_export_measure_the_same() {
+fn import_of_export_has_same_loss() {
     for kind in ["tokenizer.kind=char", "tokenizer.kind=bpe"] {
         let llama = ["model.position=rope", "model.norm=rms_norm", "model.mlp=swiglu"];
         let documents = ["tokenizer.end_of_text=true", "data.document_separator=\"\\n\""];
@@ -69,15 +68,15 @@ fn a_run_and_the_import_of_its_export_measure_the_same() {
 }
 
 #[test]
-fn a_later_export_replaces_an_earlier_one_whole() {
+fn export_replaces_whole_earlier_export() {
     let folder = Folder::new();
     let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
     let [twice, once] = ["twice", "once"].map(|name| folder.path(name));
     let to_hf = |folder: &Path, dtype, overwrite| hf::export(&outgoing, dtype, &folder.join("hf"), overwrite);
     let to_gguf =
         |folder: &Path, numbers, overwrite| gguf::export(&outgoing, numbers, &folder.join("gguf"), overwrite).map(drop);
-    to_hf(&twice, Dtype::F32, false).expect("written");
-    to_gguf(&twice, TensorType::F32, false).expect("written");
+    to_hf(&twice, Dtype::F32, false).expect("it can be written");
+    to_gguf(&twice, TensorType::F32, false).expect("it can be written");
     let before = files(&twice);
     let refused = [to_hf(&twice, Dtype::Bf16, false), to_gguf(&twice, TensorType::Bf16, false)];
     for refused in refused {
@@ -85,38 +84,38 @@ fn a_later_export_replaces_an_earlier_one_whole() {
     }
     assert!(files(&twice) == before);
 
-    // What is not as the export wrote it stays, and is named.
-    fs::write(twice.join("hf/notes.txt"), "of the user").expect("written");
-    fs::create_dir(twice.join("hf/more")).expect("made");
-    let card = fs::read(twice.join("hf/README.md")).expect("read");
-    fs::write(twice.join("hf/README.md"), "by the user").expect("written");
-    fs::create_dir(twice.join(".hf.partial")).expect("made");
-    fs::write(twice.join(".hf.partial/notes.txt"), "of the user").expect("written");
+    // Files that the export did not write stay, and are named.
+    fs::write(twice.join("hf/notes.txt"), "of the user");
+    fs::create_dir(twice.join("hf/more"));
+    let card = fs::read(twice.join("hf/README.md"));
+    fs::write(twice.join("hf/README.md"), "by the user");
+    fs::create_dir(twice.join(".hf.partial"));
+    fs::write(twice.join(".hf.partial/notes.txt"), "of the user");
     let changed = files(&twice);
     let refused = to_hf(&twice, Dtype::Bf16, true).expect_err("it has others").to_string();
     assert!(refused.contains("or were changed since:\n  - README.md\n  - more\n  - notes.txt\n  hint: "), "{refused}");
     assert!(files(&twice) == changed);
-    fs::write(twice.join("hf/README.md"), card).expect("written");
-    fs::remove_file(twice.join("hf/notes.txt")).expect("removed");
-    fs::remove_dir(twice.join("hf/more")).expect("removed");
+    fs::write(twice.join("hf/README.md"), card);
+    fs::remove_file(twice.join("hf/notes.txt"));
+    fs::remove_dir(twice.join("hf/more"));
 
     for folder in [&twice, &once] {
         to_hf(folder, Dtype::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
         to_gguf(folder, TensorType::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
     }
-    assert_eq!(fs::read(twice.join(".hf.partial/notes.txt")).expect("it stays"), b"of the user");
-    fs::remove_dir_all(twice.join(".hf.partial")).expect("removed");
+    assert_eq!(fs::read(twice.join(".hf.partial/notes.txt")), b"of the user");
+    fs::remove_dir_all(twice.join(".hf.partial"));
     assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
 }
 
 #[test]
-fn of_two_at_once_one_is_there_whole() {
+fn concurrent_exports_leave_one_whole() {
     two_at_once(8);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn two_at_once_two_hundred_times() {
+fn two_hundred_concurrent_exports_leave_one_whole() {
     two_at_once(200);
 }
 
@@ -151,7 +150,7 @@ fn two_at_once(n_rounds: usize) {
         for round in 0..n_rounds {
             let overwrite = if round % 2 == 0 { &[][..] } else { &["--overwrite"] };
             if overwrite.is_empty() {
-                fs::remove_dir_all(both.path(written)).ok();
+                std::fs::remove_dir_all(both.path(written)).ok();
             }
             let started = [0, 1].map(|i| both.start(&[&args[i], overwrite].concat()));
             let ran = started.map(Started::finish);
@@ -186,7 +185,7 @@ fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> Ran {
 
 #[cfg(unix)]
 #[test]
-fn nothing_half_written_is_ever_under_the_final_name() {
+fn final_names_hold_whole_files() {
     for is_killed in [false, true] {
         let folder = Folder::new();
         let model = Model::for_gguf("llama");

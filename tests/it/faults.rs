@@ -1,26 +1,20 @@
 //! Runs with damaged files, killed while saving, or in formats of other versions.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rayon::prelude::*;
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions, Tokens};
-use tinderbox::model::parameters;
-use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, processes, samples};
+use tinderbox::run::{Checkpoint, RunDir, RunError, Trained};
 use tinderbox::train::Start;
 
-use crate::damage::everywhere;
-use crate::fixtures::{Folder, Place, Ran, TEN_STEPS, copy, files, set};
+use crate::fixtures::{Folder, Place, Ran, TEN_STEPS, copy, files, fs, set};
 
 /// The tokenizer of a config, and the token ids of its training texts.
 pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
-    let corpus = Corpus::open(config, OpenOptions::default()).expect("opens");
+    let corpus = Corpus::open(config, OpenOptions::default()).expect("it opens");
     let ids = |tokens: &Tokens| {
         let mut ids = vec![0; tokens.len()];
         tokens.read(0, &mut ids);
@@ -29,68 +23,24 @@ pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
     (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect())
 }
 
-/// Uses everything that a run's best checkpoint is used for.
-fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor>), String> {
-    let trained = Trained::open(run, None).map_err(|error| error.to_string())?;
-    Ok((trained.tokenizer.to_json(), parameters::read(&trained.model)))
-}
-
 #[test]
-fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
-    let place = Place::new();
-    let settings = ["train.max_steps=4", "train.tensorboard=true", "train.head_metrics=true", "model.n_layers=1"];
-    place.trained("run", &settings);
-    let expected = in_use(&place.path("run")).expect("whole");
-    let whole = files(&place.path("run"));
-    let damaged: Vec<_> = whole.iter().filter(|(name, _)| !name.ends_with(".lock")).enumerate().collect();
-    let (n_noticed, n_harmless) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    damaged.into_par_iter().for_each(|(n, (name, whole))| {
-        let root = place.path(&format!("damaged-{n}"));
-        copy(&place.path("run"), &root);
-        for damaged in everywhere(whole, 40) {
-            fs::write(root.join(name), &damaged).expect("written");
-            match in_use(&root) {
-                Err(error) => {
-                    assert!(error.contains("\n  hint: ") || name.ends_with("config.toml"), "{error}");
-                    n_noticed.fetch_add(1, Ordering::Relaxed);
-                }
-                // The config is meant to be read and edited.
-                Ok(_) if name.ends_with("config.toml") => {}
-                Ok(found) => {
-                    assert!(found == expected, "{} is used although it is damaged", name.display());
-                    n_harmless.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            // Whatever can be read of a run is shown.
-            let run = RunDir::open(&root);
-            let shown = run.map(|run| {
-                drop((RunInfo::read(&run), Curves::read(&run), samples(&run), processes(&run)));
-            });
-            assert!(shown.is_ok() || name.ends_with("config.toml"), "{}", name.display());
-        }
-    });
-    let (n_noticed, n_harmless) = (n_noticed.into_inner(), n_harmless.into_inner());
-    assert!(n_noticed > 200 && n_harmless > 200, "{n_noticed} noticed, {n_harmless} harmless");
-}
-
-#[test]
-fn a_damaged_checkpoint_is_refused_with_one_that_is_whole_and_resume_takes_that() {
+fn resume_skips_damaged_checkpoints() {
     let place = Place::new();
     let config = || place.config(&["train.keep_checkpoints=5"]);
-    place.train("whole", config(), Start::New, None).expect("trains");
-    place.train("stopped", config(), Start::New, Some(8)).expect("stops");
+    place.train("whole", config(), Start::New, None).expect("the run trains");
+    place.train("stopped", config(), Start::New, Some(8)).expect("the run stops as asked");
     let names = ["model.safetensors", "optimizer.safetensors", "state.json"];
     for (n, name) in names.into_iter().enumerate() {
         for damage in [40, usize::MAX] {
             let run = format!("run-{n}-{damage}");
             copy(&place.path("stopped"), &place.path(&run));
             let path = place.path(&format!("{run}/checkpoints/step-000008/{name}"));
-            let mut contents = fs::read(&path).expect("read");
+            let mut contents = fs::read(&path);
             match damage {
                 usize::MAX => contents.truncate(contents.len() / 2),
                 at => contents[at] ^= 4,
             }
-            fs::write(&path, contents).expect("written");
+            fs::write(&path, contents);
             if n != 1 {
                 let last = place.path(&format!("{run}/last"));
                 let error = Trained::open(&last, None).expect_err("damaged").to_string();
@@ -100,50 +50,46 @@ fn a_damaged_checkpoint_is_refused_with_one_that_is_whole_and_resume_takes_that(
             place.assert_same("whole", &run, &TEN_STEPS);
         }
     }
+    // A damaged best checkpoint is forgotten.
+    place.train("best", config(), Start::New, Some(6)).expect("the run stops as asked");
+    assert_eq!(place.read("best/best"), b"step-000004\n");
+    fs::write(place.path("best/checkpoints/step-000004/model.safetensors"), "");
+    let (summary, _) = place.train("best", config(), Start::Resume, None).expect("goes on from step 6");
+    assert_ne!(summary.best_step, Some(4));
     // Nor does a dangling pointer lose anything.
-    fs::write(place.path("stopped/last"), "step-0000\u{1}8\n").expect("written");
+    fs::write(place.path("stopped/last"), "step-0000\u{1}8\n");
     place.train("stopped", config(), Start::Resume, None).expect("goes on from step 8");
     place.assert_same("whole", "stopped", &TEN_STEPS);
 }
 
 #[test]
-fn a_run_without_a_whole_checkpoint_says_so() {
+fn unusable_checkpoints_are_refused_with_reason() {
     let place = Place::new();
     place.trained("run", &["train.max_steps=2"]);
-    let state = place.path("run/checkpoints/step-000002/state.json");
-    fs::write(&state, "{}").expect("written");
-    let error = place.train("run", place.config(&[]), Start::Resume, None).expect_err("damaged").to_string();
+    let path = |step: usize| place.path(&format!("run/checkpoints/step-00000{step}"));
+    let state = place.read("run/checkpoints/step-000002/state.json");
+    let resume = || place.train("run", place.config(&[]), Start::Resume, None).expect_err("unusable").to_string();
+
+    let newer = String::from_utf8(state.clone())
+        .expect("the bytes are UTF-8")
+        .replace("\"version\": 2", "\"version\": 3, \"novel\": []");
+    fs::write(path(2).join("state.json"), newer);
+    let open = Trained::open(&place.path("run"), None).expect_err("newer").to_string();
+    for error in [open, resume()] {
+        assert!(error.contains("newer version of the program") && error.contains("hint: use the newer"), "{error}");
+    }
+    fs::write(path(2).join("state.json"), "{}");
+    let error = resume();
     assert!(error.contains("no other checkpoint of the run is whole"), "{error}");
-    fs::rename(place.path("run/checkpoints/step-000002"), place.path("run/checkpoints/step-000001")).expect("moved");
-    place.train("run", place.config(&[]), Start::Resume, None).expect_err("damaged");
-}
-
-#[test]
-fn a_best_checkpoint_that_is_damaged_is_forgotten_on_resume() {
-    let place = Place::new();
-    let config = || place.config(&["train.keep_checkpoints=5"]);
-    place.train("run", config(), Start::New, Some(6)).expect("stops");
-    assert_eq!(place.read("run/best"), b"step-000004\n");
-    let best = place.path("run/checkpoints/step-000004/model.safetensors");
-    let mut contents = fs::read(&best).expect("read");
-    *contents.last_mut().expect("not empty") ^= 1;
-    fs::write(&best, contents).expect("written");
-    let (summary, _) = place.train("run", config(), Start::Resume, None).expect("goes on and finishes");
-    assert_ne!(summary.best_step, Some(4));
-}
-
-#[test]
-fn a_state_of_another_step_is_refused() {
-    let place = Place::new();
-    place.trained("run", &["train.max_steps=2"]);
-    let moved = place.path("run/checkpoints/step-000007");
-    fs::rename(place.path("run/checkpoints/step-000002"), &moved).expect("moved");
-    let error = Checkpoint::read_state(&moved).expect_err("of step 2").to_string();
+    fs::write(path(2).join("state.json"), state);
+    fs::rename(path(2), path(7));
+    let error = Checkpoint::read_state(&path(7)).expect_err("of step 2").to_string();
     assert!(error.contains("it is of step 2, and its directory of step 7"), "{error}");
+    resume();
 }
 
 #[test]
-fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
+fn pointers_out_of_run_are_refused() {
     let place = Place::new();
     for run in ["run", "other"] {
         place.trained(run, &["train.max_steps=2"]);
@@ -151,18 +97,18 @@ fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
     let run = place.run("run");
     let absolute = place.path("other/checkpoints/step-000002").display().to_string();
     for target in ["../../other/checkpoints/step-000002", &absolute, "./step-000002", ".."] {
-        fs::write(place.path("run/best"), target).expect("written");
+        fs::write(place.path("run/best"), target);
         assert!(matches!(run.best(), Err(RunError::Pointer { .. })), "{target}");
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn caches_are_readable_by_their_owner_alone() {
+fn only_owner_reads_caches() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
-    Corpus::open(&config, OpenOptions::default()).expect("opens");
+    Corpus::open(&config, OpenOptions::default()).expect("it opens");
     for (path, contents) in files(&place.path("cache")) {
         let mode = fs::metadata(place.path("cache").join(&path)).expect("a file").permissions().mode() & 0o777;
         assert!(mode == 0o600 || contents.is_empty(), "{} has mode {mode:o}", path.display());
@@ -171,23 +117,23 @@ fn caches_are_readable_by_their_owner_alone() {
 
 #[cfg(unix)]
 #[test]
-fn a_run_with_links_is_not_gone_on_with() {
+fn resume_refuses_symlinked_runs() {
     use std::os::unix::fs::symlink;
     let place = Place::new();
-    place.train("run", place.config(&[]), Start::New, Some(6)).expect("stops");
+    place.train("run", place.config(&[]), Start::New, Some(6)).expect("the run stops as asked");
     let thesis = place.path("thesis.txt");
-    fs::write(&thesis, "years of work\n").expect("written");
+    fs::write(&thesis, "years of work\n");
     for name in [".lock", "metrics.jsonl", "train.log", "tensorboard", "checkpoints/step-000006/state.json"] {
         let path = place.path("run").join(name);
-        let before = fs::read(&path).ok();
-        fs::remove_file(&path).ok();
-        symlink(&thesis, &path).expect("linked");
+        let before = std::fs::read(&path).ok();
+        std::fs::remove_file(&path).ok();
+        symlink(&thesis, &path).expect("the link can be made");
         let error = place.train("run", place.config(&[]), Start::Resume, None).expect_err("a link").to_string();
         assert!(error.contains(&format!("{}` is a link", path.display())), "{error}");
-        assert_eq!(fs::read(&thesis).expect("read"), b"years of work\n");
-        fs::remove_file(&path).expect("removed");
+        assert_eq!(fs::read(&thesis), b"years of work\n");
+        fs::remove_file(&path);
         if let Some(before) = before {
-            fs::write(&path, before).expect("written");
+            fs::write(&path, before);
         }
     }
     place.train("run", place.config(&[]), Start::Resume, None).expect("goes on without them");
@@ -195,11 +141,14 @@ fn a_run_with_links_is_not_gone_on_with() {
 
 #[cfg(unix)]
 #[test]
-fn a_received_run_with_devices_or_pipes_is_refused_at_once() {
+fn devices_and_pipes_in_runs_are_refused() {
     use std::os::unix::fs::symlink;
     let folder = Folder::trained();
-    let checkpoint =
-        fs::read_dir(folder.path("runs/tiny/checkpoints")).expect("read").next().expect("one").expect("read");
+    let checkpoint = fs::read_dir(folder.path("runs/tiny/checkpoints"))
+        .expect("it can be read")
+        .next()
+        .expect("there is a checkpoint")
+        .expect("it can be read");
     let of_checkpoint = ["state.json", "model.safetensors"].map(|name| checkpoint.path().join(name));
     let of_run =
         ["tokenizer.json", "metrics.jsonl", "samples.txt", "best"].map(|name| folder.path("runs/tiny").join(name));
@@ -210,41 +159,41 @@ fn a_received_run_with_devices_or_pipes_is_refused_at_once() {
         &["train", "tiny.toml", "--resume"],
     ];
     for path in of_run.into_iter().chain(of_checkpoint) {
-        let before = fs::read(&path).expect("read");
+        let before = fs::read(&path);
         for is_pipe in [true, false] {
-            fs::remove_file(&path).expect("removed");
+            fs::remove_file(&path);
             match is_pipe {
                 true => assert!(Command::new("mkfifo").arg(&path).status().expect("is installed").success()),
-                false => symlink("/dev/zero", &path).expect("linked"),
+                false => symlink("/dev/zero", &path).expect("the link can be made"),
             }
             for args in commands {
                 let error = folder.fail(args);
                 assert!(error.contains("is a device or a pipe"), "{args:?}, {}: {error}", path.display());
             }
         }
-        fs::remove_file(&path).expect("removed");
-        fs::write(&path, before).expect("written");
+        fs::remove_file(&path);
+        fs::write(&path, before);
     }
     folder.succeed(&["generate", "runs/tiny", "--max-new-tokens", "1"]);
 }
 
 #[test]
-fn a_folder_is_a_run_only_with_the_config_of_one() {
+fn overwrite_spares_folders_that_are_no_runs() {
     let place = Place::new();
-    fs::create_dir(place.path("site")).expect("made");
-    fs::write(place.path("site/config.toml"), "title = \"My site\"\n").expect("written");
-    fs::write(place.path("site/best"), "of the year").expect("written");
+    fs::create_dir(place.path("site"));
+    fs::write(place.path("site/config.toml"), "title = \"My site\"\n");
+    fs::write(place.path("site/best"), "of the year");
     place.train("site", place.config(&[]), Start::Overwrite, None).expect_err("not a run");
     assert_eq!(place.read("site/best"), b"of the year");
 }
 
 #[test]
-fn what_a_killed_start_leaves_is_no_obstacle() {
+fn leftovers_of_killed_start_are_replaced() {
     let place = Place::new();
     let make = |dir: &str, names: &[(&str, &str)]| {
-        fs::create_dir(place.path(dir)).expect("made");
+        fs::create_dir(place.path(dir));
         for (name, contents) in names {
-            fs::write(place.path(dir).join(name), contents).expect("written");
+            fs::write(place.path(dir).join(name), contents);
         }
     };
     let config = place.config(&["train.max_steps=2"]);
@@ -260,7 +209,7 @@ fn what_a_killed_start_leaves_is_no_obstacle() {
         for start in [Start::New, Start::Overwrite] {
             let run = format!("run-{n}-{start:?}");
             make(&run, names);
-            place.train(&run, config.clone(), start, None).expect("starts");
+            place.train(&run, config.clone(), start, None).expect("the program starts");
             let hidden =
                 files(&place.path(&run)).into_keys().filter(|path| path.extension() == Some("partial".as_ref()));
             assert_eq!(hidden.count(), 0);
@@ -270,7 +219,7 @@ fn what_a_killed_start_leaves_is_no_obstacle() {
 
 #[cfg(unix)]
 #[test]
-fn reports_that_are_written_at_the_same_time_do_not_collide() {
+fn concurrent_reports_do_not_collide() {
     let folder = Folder::trained();
     folder.write("runs/tiny/.report.html.0123456789abcdef.partial", "of a process that was killed");
     let started: Vec<_> = (0..4).map(|_| folder.start(&["report", "runs/tiny"])).collect();
@@ -299,18 +248,18 @@ fn killed_while_saving(n: u64) {
         let mut command = train(100_000, "run", more);
         let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary starts");
         sleep(Duration::from_millis(20 + attempt * 37 % 700));
-        child.kill().expect("killed");
-        let status = child.wait().expect("ended");
+        child.kill().expect("the process can be killed");
+        let status = child.wait().expect("the process has ended");
         assert_eq!(status.code(), None, "it still ran, and said nothing against its start");
         if !root.join("last").is_file() {
             continue;
         }
         let run = RunDir::open(&root).expect("a run");
-        let checkpoint = Checkpoint::read(&run.last().expect("a last")).expect("whole");
+        let checkpoint = Checkpoint::read(&run.last().expect("a last")).expect("it is whole");
         assert!(checkpoint.state.step >= step, "step {step} was saved before");
         n_saved += usize::from(checkpoint.state.step > step);
         step = checkpoint.state.step;
-        Checkpoint::read(&run.best().expect("a best")).expect("whole");
+        Checkpoint::read(&run.best().expect("a best")).expect("it is whole");
     }
     assert!(n_saved as u64 >= n / 4, "only {n_saved} of {n} processes saved anything");
     for (run, more) in [("run", &["--resume"][..]), ("whole", &[])] {
@@ -324,46 +273,31 @@ fn killed_while_saving(n: u64) {
 }
 
 #[test]
-fn a_run_that_is_killed_while_it_saves_loses_nothing_that_was_saved() {
+fn killed_run_keeps_saved_checkpoints() {
     killed_while_saving(12);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_run_that_is_killed_two_hundred_times_loses_nothing_that_was_saved() {
+fn two_hundred_kills_keep_saved_checkpoints() {
     killed_while_saving(200);
 }
 
 /// A run in each version of the format, made by the program of its time from `tests/fixtures/runs/tiny.toml`.
 #[test]
-fn runs_of_every_version_are_read_and_gone_on_with() {
+fn runs_of_every_version_resume() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runs");
     for version in ["version-1", "version-2"] {
         let folder = Folder::new();
         copy(&fixtures.join(version), &folder.path("run"));
         let written = folder.read("run/checkpoints/step-000002/state.json");
         assert!(written.contains(&format!("\"version\": {}", &version[8..])), "{written}");
-        fs::copy(fixtures.join("text.txt"), folder.path("text.txt")).expect("copied");
-        fs::copy(fixtures.join("tiny.toml"), folder.path("tiny.toml")).expect("copied");
+        fs::copy(fixtures.join("text.txt"), folder.path("text.txt"));
+        fs::copy(fixtures.join("tiny.toml"), folder.path("tiny.toml"));
         let loss = folder.json(&["eval", "run", "--json"])["loss"].as_f64().expect("a number");
         assert!((loss - 3.0554).abs() < 1e-3, "{version}: {loss}");
         folder.succeed(&["train", "tiny.toml", "--run-dir", "run", "--set", "train.max_steps=4", "--resume"]);
         let again = folder.read("run/checkpoints/step-000004/state.json");
         assert!(again.contains("\"version\": 2"), "{again}");
-    }
-}
-
-#[test]
-fn a_checkpoint_of_a_newer_version_is_refused_with_what_to_do() {
-    let place = Place::new();
-    place.trained("run", &["train.max_steps=2"]);
-    let path = place.path("run/checkpoints/step-000002/state.json");
-    let state = fs::read_to_string(&path).expect("read").replace("\"version\": 2", "\"version\": 3, \"novel\": []");
-    fs::write(&path, state).expect("written");
-    let open = Trained::open(&place.path("run"), None).expect_err("newer").to_string();
-    let resume = place.train("run", place.config(&[]), Start::Resume, None).expect_err("newer").to_string();
-    for error in [open, resume] {
-        assert!(error.contains("newer version of the program"), "{error}");
-        assert!(error.contains("hint: use the newer version"), "{error}");
     }
 }

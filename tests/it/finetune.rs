@@ -1,7 +1,5 @@
 //! Fine-tuning: adapters and all weights, exact resuming, what a checkpoint holds, and the commands.
 
-use std::fs;
-
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
 use tinderbox::config::Config;
@@ -10,12 +8,12 @@ use tinderbox::data::{BatchSource, Corpus, OpenOptions};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, Lora, Target};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::{Checkpoint, Trained};
+use tinderbox::run::Trained;
 use tinderbox::train::Start;
 use tinderbox_kernels::Targets;
 
 use crate::devices::{ndarray, wgpu};
-use crate::fixtures::{Folder, Place, largest_difference, number};
+use crate::fixtures::{Folder, Place, fs, largest_difference, number};
 
 /// A model of bytes that ends an answer with its end-of-text token.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\
@@ -41,14 +39,14 @@ fn place() -> Place {
     let settings = ["tokenizer.kind=\"byte\"", "tokenizer.end_of_text=true", "model.context_length=64"];
     place.trained("base", &[&llama[..], &settings].concat());
     let companion = serde_json::json!({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"});
-    fs::write(place.path("base/tokenizer_config.json"), companion.to_string()).expect("written");
-    fs::write(place.path("records.jsonl"), records()).expect("written");
+    fs::write(place.path("base/tokenizer_config.json"), companion.to_string());
+    fs::write(place.path("records.jsonl"), records());
     place
 }
 
 /// A fine-tuning of `base` in ten steps.
 fn config(place: &Place, overrides: &[&str]) -> Config {
-    let base = place.run("base").config().expect("read");
+    let base = place.run("base").config().expect("it can be read");
     let mut all = vec![
         format!("data.path={:?}", place.path("records.jsonl")),
         format!("finetune.base={:?}", place.path("base")),
@@ -68,21 +66,22 @@ fn config(place: &Place, overrides: &[&str]) -> Config {
 }
 
 #[test]
-fn adapters_learn_the_records_and_the_base_stays() {
+fn adapters_learn_records_and_keep_base() {
     let place = place();
     let before = place.read("base/checkpoints/step-000010/model.safetensors");
-    let (summary, losses) =
-        place.train("tuned", config(&place, &["optimizer.learning_rate=0.1"]), Start::New, None).expect("trains");
+    let (summary, losses) = place
+        .train("tuned", config(&place, &["optimizer.learning_rate=0.1"]), Start::New, None)
+        .expect("the run trains");
     assert!(losses[losses.len() - 1] < 0.95 * losses[0], "{losses:?}");
-    assert!(summary.val_loss.expect("evaluated") < f64::from(losses[0]));
+    assert!(summary.val_loss.expect("the run was evaluated") < f64::from(losses[0]));
     assert!(before == place.read("base/checkpoints/step-000010/model.safetensors"));
     // Only the adapters are in the file, and whoever opens the run sees the weights that they make.
     let checkpoint = place.path("tuned/checkpoints/step-000010");
-    let saved = tinderbox::model::tensor_file::open(&checkpoint.join("model.safetensors")).expect("opens");
+    let saved = tinderbox::model::tensor_file::open(&checkpoint.join("model.safetensors")).expect("it opens");
     assert!(saved.keys().all(|name| name.contains(".adapters.")), "{:?}", saved.keys());
-    let tensor = |name: &str| saved[name].read().expect("read");
+    let tensor = |name: &str| saved[name].read().expect("it can be read");
     let [a, b] = ["a", "b"].map(|it| tensor(&format!("blocks.1.attention.qkv.adapters.2.{it}")));
-    let weights = |run: &str| parameters::read(&Trained::open(&place.path(run), None).expect("opens").model);
+    let weights = |run: &str| parameters::read(&Trained::open(&place.path(run), None).expect("it opens").model);
     let (old, new) = (weights("base"), weights("tuned"));
     let [old, new] = [&old, &new].map(|weights| &weights["blocks.1.attention.qkv.weight"]);
     let (HostTensor { shape, values }, rank) = (new, b.shape[0]);
@@ -95,12 +94,17 @@ fn adapters_learn_the_records_and_the_base_stays() {
             assert!((values[at] - expected).abs() < 1e-6, "{} is not {expected}", values[at]);
         }
     }
+    // A tuned run is tuned again.
+    let again = format!("finetune.base={:?}", place.path("tuned"));
+    let (_, more) = place.train("twice", config(&place, &[&again]), Start::New, None).expect("the run trains");
+    assert!(more[0] < 1.5 * losses[losses.len() - 1], "{more:?} after {losses:?}");
+    Trained::open(&place.path("twice"), None).expect("it opens");
 }
 
 /// Trains the run `parts`, stopped after 5 of 10 steps and resumed: all its files are those of the run `whole`.
 fn assert_resumed(place: &Place, parts: &str, config: impl Fn() -> Config, whole: &str) {
-    place.train(parts, config(), Start::New, Some(5)).expect("stops");
-    place.train(parts, config(), Start::Resume, None).expect("continues");
+    place.train(parts, config(), Start::New, Some(5)).expect("the run stops as asked");
+    place.train(parts, config(), Start::Resume, None).expect("the run resumes");
     let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
     let files = files.map(|file| format!("checkpoints/step-000010/{file}"));
     place.assert_same(whole, parts, &files.each_ref().map(String::as_str));
@@ -108,7 +112,7 @@ fn assert_resumed(place: &Place, parts: &str, config: impl Fn() -> Config, whole
 }
 
 #[test]
-fn a_fine_tuning_that_was_stopped_continues_to_the_byte() {
+fn stopped_finetuning_resumes_exactly() {
     let place = place();
     for (name, overrides) in [
         ("lora", &["finetune.dropout=0.2", "finetune.targets=[\"q\", \"v\", \"down\"]"][..]),
@@ -118,24 +122,24 @@ fn a_fine_tuning_that_was_stopped_continues_to_the_byte() {
     ] {
         let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
         let config = || config(&place, overrides);
-        place.train(&whole, config(), Start::New, None).expect("trains");
+        place.train(&whole, config(), Start::New, None).expect("the run trains");
         assert_resumed(&place, &parts, config, &whole);
     }
 }
 
 #[test]
-fn micro_batches_of_unequal_records_are_one_batch() {
+fn unequal_micro_batches_equal_one_batch() {
     let place = place();
     let at_once = config(&place, &["train.max_steps=1", "optimizer.kind=\"adamw\""]);
     let one_by_one = config(&place, &["train.max_steps=1", "train.batch_size=1", "train.grad_accumulation_steps=4"]);
     // The order of a pass follows the batch size, so the records of the first step are named here.
     let records: String = records().split_inclusive('\n').take(5).collect();
-    fs::write(place.path("records.jsonl"), records).expect("written");
+    fs::write(place.path("records.jsonl"), records);
     // Four rows hold all of them, with several in one of them.
     let packed = config(&place, &["train.max_steps=1", "optimizer.kind=\"adamw\"", "finetune.packing=true"]);
     let losses = [("all", at_once), ("each", one_by_one), ("packed", packed)].map(|(name, config)| {
-        let (summary, losses) = place.train(name, config, Start::New, None).expect("trains");
-        (losses[0], summary.val_loss.expect("evaluated"))
+        let (summary, losses) = place.train(name, config, Start::New, None).expect("the run trains");
+        (losses[0], summary.val_loss.expect("the run was evaluated"))
     });
     for other in &losses[1..] {
         assert!((losses[0].0 - other.0).abs() < 1e-6, "{losses:?}");
@@ -144,7 +148,7 @@ fn micro_batches_of_unequal_records_are_one_batch() {
 }
 
 #[test]
-fn learned_positions_begin_anew_with_every_packed_record() {
+fn packed_records_restart_learned_positions() {
     let place = Place::new();
     let settings =
         ["tokenizer.kind=\"byte\"", "model.context_length=64", "model.position=\"learned\"", "model.dropout=0.0"];
@@ -169,19 +173,19 @@ fn learned_positions_begin_anew_with_every_packed_record() {
 }
 
 #[test]
-fn a_base_in_fewer_bytes_is_nearly_the_same_and_merged_exactly() {
+fn rounded_base_trains_alike_and_merges_exactly() {
     let place = place();
     let losses = ["f32", "bf16", "int8"].map(|precision| {
         let set = format!("finetune.base_weights=\"{precision}\"");
         let config = config(&place, &[&set, "finetune.targets=[\"q\", \"v\"]", "train.log_interval=1"]);
-        place.train(precision, config, Start::New, None).expect("trains").1
+        place.train(precision, config, Start::New, None).expect("the run trains").1
     });
     for other in &losses[1..] {
         let away: Vec<f32> = losses[0].iter().zip(other).map(|(a, b)| (a - b).abs()).collect();
         assert!(away[0] > 0.0 && away.iter().all(|away| *away < 0.02), "{losses:?}");
     }
-    // What is saved is the adapters, for the exact weights.
-    let weights = |run: &str| parameters::read(&Trained::open(&place.path(run), None).expect("opens").model);
+    // Only the adapters are saved, and they are merged with the exact weights.
+    let weights = |run: &str| parameters::read(&Trained::open(&place.path(run), None).expect("it opens").model);
     let (base, tuned) = (weights("base"), weights("int8"));
     assert_eq!(base["blocks.0.mlp.expand.weight"], tuned["blocks.0.mlp.expand.weight"]);
     assert_ne!(base["blocks.0.attention.qkv.weight"], tuned["blocks.0.attention.qkv.weight"]);
@@ -214,7 +218,7 @@ fn gradients(place: &Place, mlp: &str, device: &Device) -> Vec<(String, Vec<f32>
         let value = |i: usize| ((i * 7 + name.len() * 5) % 11) as f32 * 0.02 - 0.1;
         Some(HostTensor { shape: shape.to_vec(), values: (0..n).map(value).collect() })
     });
-    let model = model.expect("all of them");
+    let model = model.expect("every parameter has a value");
     let batch = corpus.train.spread(16, 2, 1).next().expect("a batch");
     let (tokens, targets) = batch.to_device(&model.device());
     let loss = model.loss(tokens, targets, MatmulPrecision::F32, None);
@@ -224,7 +228,7 @@ fn gradients(place: &Place, mlp: &str, device: &Device) -> Vec<(String, Vec<f32>
 }
 
 #[test]
-fn adapters_have_the_same_gradients_on_every_device_and_nothing_else_has_any() {
+fn only_adapters_have_gradients_equal_on_all_devices() {
     let place = Place::new();
     let devices = [Some(("ndarray", ndarray())), wgpu().map(|device| ("wgpu", device))];
     for mlp in ["gelu", "swiglu"] {
@@ -244,7 +248,7 @@ fn adapters_have_the_same_gradients_on_every_device_and_nothing_else_has_any() {
 }
 
 #[test]
-fn merged_weights_have_the_logits_of_adapters_beside_them() {
+fn merged_weights_repeat_logits_of_adapters() {
     let place = place();
     for (name, overrides) in [
         ("lora", &["finetune.use_rslora=true", "finetune.last_blocks=1"][..]),
@@ -252,18 +256,19 @@ fn merged_weights_have_the_logits_of_adapters_beside_them() {
         ("tokens", &["finetune.trained_tokens=[58, 256]"]),
     ] {
         let config = config(&place, overrides);
-        place.train(name, config.clone(), Start::New, None).expect("trains");
-        let merged = Trained::open(&place.path(name).join("last"), None).expect("opens");
+        place.train(name, config.clone(), Start::New, None).expect("the run trains");
+        let merged = Trained::open(&place.path(name).join("last"), None).expect("it opens");
         let device = Device::flex();
         let zeros = Gpt::zeros(&config.model, merged.tokenizer.vocab_size(), &device);
-        let lora = config.finetune.lora().expect("adapters");
-        let base = Trained::open(&place.path("base"), None).expect("opens").model;
+        let lora = config.finetune.lora().expect("the config asks for adapters");
+        let base = Trained::open(&place.path("base"), None).expect("it opens").model;
         let mut weights = parameters::read(&base);
         let saved = place.path(name).join("checkpoints/step-000010/model.safetensors");
-        for (name, tensor) in tinderbox::model::tensor_file::open(&saved).expect("opens") {
-            weights.insert(name, tensor.read().expect("read"));
+        for (name, tensor) in tinderbox::model::tensor_file::open(&saved).expect("it opens") {
+            weights.insert(name, tensor.read().expect("it can be read"));
         }
-        let beside = parameters::assign(zeros.adapted(&lora, 1), |name, _| weights.remove(name)).expect("all");
+        let beside = parameters::assign(zeros.adapted(&lora, 1), |name, _| weights.remove(name))
+            .expect("every parameter has a value");
         assert_eq!(weights.len(), 0, "{name}");
         let options = OpenOptions { tokenizer: Some(merged.tokenizer.clone()), ..Default::default() };
         let batch = Corpus::open(&config, options).expect("records").val_batches().windows(64, 2).next();
@@ -280,13 +285,12 @@ fn merged_weights_have_the_logits_of_adapters_beside_them() {
 }
 
 #[test]
-fn adapters_go_to_other_formats_and_come_back() {
+fn adapters_survive_export_import_and_merge() {
     let folder = folder();
     let arguments = [&["finetune", "runs/base", "--data", "my.jsonl"][..], &SETTINGS].concat();
     folder.succeed(&arguments);
     let loss = |arguments: &[&str]| {
-        let measured = folder.succeed(&[&["eval"][..], arguments, &["--data", "my.jsonl", "--json"]].concat());
-        number(&serde_json::from_str::<Value>(&measured).expect("JSON")["loss"])
+        number(&folder.json(&[&["eval"][..], arguments, &["--data", "my.jsonl", "--json"]].concat())["loss"])
     };
     let (base, tuned) = (loss(&["runs/base"]), loss(&["runs/base-my"]));
     assert!(tuned < base - 0.01, "{tuned} after {base}");
@@ -304,53 +308,52 @@ fn adapters_go_to_other_formats_and_come_back() {
         assert!((loss(arguments) - tuned).abs() < 1e-6, "{arguments:?}");
     }
     // A merged run needs its base no more, and is tuned like any other.
-    fs::rename(folder.path("runs/base"), folder.path("runs/gone")).expect("renamed");
+    fs::rename(folder.path("runs/base"), folder.path("runs/gone"));
     assert!((loss(&["runs/merged"]) - tuned).abs() < 1e-6);
     let refused = folder.fail(&["merge", "runs/merged", "--run-dir", "runs/none"]);
     assert!(refused.contains("has no adapter"), "{refused}");
-    fs::rename(folder.path("runs/gone"), folder.path("runs/base")).expect("renamed");
+    fs::rename(folder.path("runs/gone"), folder.path("runs/base"));
     let other = folder.fail(&["eval", "runs/merged", "--adapter", "runs/base-my", "--data", "my.jsonl"]);
     assert!(other.contains("has an adapter for other weights") && other.matches("SHA-256").count() == 1, "{other}");
     // The names and shapes of llama.cpp.
     folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "gguf", "--output", "adapter.gguf"]);
-    let file = fs::read(folder.path("adapter.gguf")).expect("written");
+    let file = fs::read(folder.path("adapter.gguf"));
     let has = |text: &str| file.windows(text.len()).any(|part| part == text.as_bytes());
     for text in ["general.type", "adapter.lora.alpha", "blk.1.attn_q.weight.lora_a", "blk.0.ffn_down.weight.lora_b"] {
         assert!(has(text), "{text}");
     }
     assert!(!has("token_embd"), "nothing of the base is in it");
-    // What else is in a folder is named.
+    // Adapters of other methods are named.
     let config = folder.read("adapter/adapter_config.json").replace("LORA", "IA3");
-    fs::write(folder.path("adapter/adapter_config.json"), config).expect("written");
+    folder.write("adapter/adapter_config.json", config);
     let refused = folder.fail(&["generate", "runs/base", "--adapter", "adapter"]);
     assert!(refused.contains("peft_type = IA3"), "{refused}");
 }
 
 #[test]
-fn the_preview_marks_what_counts_and_names_what_is_cut() {
+fn preview_marks_counted_and_truncated_tokens() {
     let folder = folder();
     let shown = folder.succeed(&["data", "preview", "runs/base", "--data", "my.jsonl", "--n-shown", "1"]);
     assert!(shown.contains("records   24: 22 for training, 2 for validation"), "{shown}");
     assert!(shown.contains("u:is it ") && shown.contains("a:⟦yes") && shown.contains("<|endoftext|>⟧"), "{shown}");
     let arguments = ["data", "preview", "runs/base", "--data", "my.jsonl", "--json", "--n-shown", "2"];
-    let cut = folder.succeed(&[&arguments[..], &["--set", "finetune.max_tokens=20"]].concat());
-    let cut: Value = serde_json::from_str(&cut).expect("JSON");
+    let cut = folder.json(&[&arguments[..], &["--set", "finetune.max_tokens=20"]].concat());
     assert_eq!(cut["shown"].as_array().expect("records").len(), 2);
     assert!(number(&cut["cut"]) > 0.0 && number(&cut["longest"]) > 20.0, "{cut}");
     assert_eq!(cut["lengths"]["longest"], 20);
     let counts = cut["shown"][0]["counts"].as_array().expect("a list");
     assert_eq!(counts.len(), cut["shown"][0]["pieces"].as_array().expect("a list").len());
     // A text is documents.
-    fs::write(folder.path("text.txt"), "one two three four five six seven\n".repeat(40)).expect("written");
+    folder.write("text.txt", "one two three four five six seven\n".repeat(40));
     let toml = "[data]\npath = \"text.txt\"\n[model]\ncontext_length = 16\n[tokenizer]\nkind = \"byte\"\n";
-    fs::write(folder.path("c.toml"), toml).expect("written");
+    folder.write("c.toml", toml);
     let shown = folder.succeed(&["data", "preview", "c.toml"]);
     assert!(shown.contains("text.txt: ") && shown.contains("longer than the context of 16 tokens"), "{shown}");
     let shown = folder.succeed(&["data", "preview", "quickstart", "--n-shown", "1"]);
     assert!(shown.contains("stories.txt: ") && shown.contains("document 1 of the training split"), "{shown}");
 }
 
-/// Questions of which the answer "yes" is the better one.
+/// Questions whose better answer is "yes".
 fn preferences(n: usize) -> String {
     let pair = |i: usize| {
         let (prompt, rejected) = (format!("is it {}?", i * 7 % 10), "no ".repeat(i % 3 + 1));
@@ -360,16 +363,16 @@ fn preferences(n: usize) -> String {
 }
 
 #[test]
-fn preferences_make_the_better_answer_likelier_and_continue_to_the_byte() {
+fn preferences_favor_chosen_answers_and_resume_exactly() {
     let place = place();
-    fs::write(place.path("records.jsonl"), preferences(14)).expect("written");
+    fs::write(place.path("records.jsonl"), preferences(14));
     for (name, overrides) in [
         ("dpo", &["finetune.dropout=0.1"][..]),
         ("orpo", &["finetune.preference=\"orpo\"", "train.grad_accumulation_steps=2"]),
     ] {
         let [whole, parts] = ["whole", "parts"].map(|it| format!("{name}-{it}"));
         let config = || config(&place, overrides);
-        let (summary, losses) = place.train(&whole, config(), Start::New, None).expect("trains");
+        let (summary, losses) = place.train(&whole, config(), Start::New, None).expect("the run trains");
         if name == "dpo" {
             // The mean of the first steps; at the first one the model is the base.
             assert!((f64::from(losses[0]) - std::f64::consts::LN_2).abs() < 0.05, "{losses:?}");
@@ -381,26 +384,25 @@ fn preferences_make_the_better_answer_likelier_and_continue_to_the_byte() {
     let full = place.train("full", config(&place, &["finetune.method=\"full\""]), Start::New, None);
     let error = full.expect_err("there is no base beside it").to_string();
     assert!(error.contains("compares with the model without its adapters"), "{error}");
-    fs::write(place.path("records.jsonl"), preferences(3) + &records()).expect("written");
+    fs::write(place.path("records.jsonl"), preferences(3) + &records());
     let error = place.train("mixed", config(&place, &[]), Start::New, None).expect_err("mixed").to_string();
     assert!(error.contains("line 4 of ") && error.contains("is a preference and others are not"), "{error}");
 }
 
 #[test]
-fn a_base_model_gets_a_chat_template_with_tokens_of_its_own() {
+fn finetune_adds_chat_template_and_tokens() {
     let folder = folder();
-    fs::remove_file(folder.path("runs/base/tokenizer_config.json")).expect("removed");
+    fs::remove_file(folder.path("runs/base/tokenizer_config.json"));
     let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--template", "chatml", "--json"];
-    let done = folder.succeed(&[&arguments[..], &SETTINGS].concat());
-    let done: Value = serde_json::from_str(&done).expect("JSON");
+    let done = folder.json(&[&arguments[..], &SETTINGS].concat());
     assert_eq!((&done["run_dir"], &done["base"]), (&"runs/base-my".into(), &"runs/base-chatml".into()));
     let saved = folder.path("runs/base-my/checkpoints/step-000004/model.safetensors");
-    let saved = tinderbox::model::tensor_file::open(&saved).expect("opens");
-    let rows = saved["token_embedding.token_rows"].read().expect("read");
+    let saved = tinderbox::model::tensor_file::open(&saved).expect("it opens");
+    let rows = saved["token_embedding.token_rows"].read().expect("it can be read");
     assert_eq!(rows.shape[0], 2);
     assert!(rows.values.iter().any(|change| change.abs() > 1e-4), "the vectors of the roles are trained");
     let [before, after] = ["runs/base", "runs/base-my"].map(|run| {
-        let run = Trained::open(&folder.path(run), None).expect("opens");
+        let run = Trained::open(&folder.path(run), None).expect("it opens");
         (run.tokenizer.n_ids(), run.tokenizer.end_of_text().map(|id| run.tokenizer.piece(id)), run.model)
     });
     assert_eq!((after.0, after.1.as_deref()), (before.0 + 2, Some("<|im_end|>")));
@@ -409,9 +411,9 @@ fn a_base_model_gets_a_chat_template_with_tokens_of_its_own() {
     assert_eq!(talk.stdout.lines().count(), 1);
     // The exports end a text with the new token, too.
     folder.succeed(&["export", "runs/base-my", "--to", "hf", "--output", "out"]);
-    let config: Value = serde_json::from_str(&folder.read("out/config.json")).expect("JSON");
-    let generation: Value = serde_json::from_str(&folder.read("out/generation_config.json")).expect("JSON");
-    let tokenizer: Value = serde_json::from_str(&folder.read("out/tokenizer_config.json")).expect("JSON");
+    let config = folder.read_json("out/config.json");
+    let generation = folder.read_json("out/generation_config.json");
+    let tokenizer = folder.read_json("out/tokenizer_config.json");
     assert_eq!(config["eos_token_id"], after.0 - 1, "{config}");
     assert!(generation["eos_token_id"].to_string().contains(&(after.0 - 1).to_string()), "{generation}");
     assert_eq!(tokenizer["eos_token"], "<|im_end|>");
@@ -423,7 +425,7 @@ fn a_base_model_gets_a_chat_template_with_tokens_of_its_own() {
 pub fn folder() -> Folder {
     let folder = Folder::new();
     crate::fixtures::copy(&place().path("base"), &folder.path("runs/base"));
-    fs::write(folder.path("my.jsonl"), records()).expect("written");
+    folder.write("my.jsonl", records());
     folder
 }
 
@@ -431,48 +433,47 @@ pub const SETTINGS: [&str; 6] =
     ["--set", "train.max_steps=4", "--set", "train.device=\"flex\"", "--set", "optimizer.learning_rate=0.01"];
 
 #[test]
-fn the_command_trains_a_run_that_every_command_takes() {
+fn finetune_makes_run_for_every_command() {
     let folder = folder();
     let arguments = [&["finetune", "runs/base", "--data", "my.jsonl", "--json"][..], &SETTINGS].concat();
-    let done: Value = serde_json::from_str(&folder.succeed(&arguments)).expect("JSON");
+    let done = folder.json(&arguments);
     assert_eq!(done["run_dir"], "runs/base-my");
     assert_eq!(done["skipped_records"], 0);
     assert!(number(&done["base_val_loss"]) > number(&done["best_val_loss"]));
     assert_eq!(done["base_sha256"].as_str().expect("a hash").len(), 64);
     assert!(number(&done["trained_parameters"]) < number(&done["parameters"]));
     assert!(number(&done["general_tokens"]) > 1000.0 && number(&done["base_general_loss"]) > 0.0);
-    let compared: Value = serde_json::from_str(&folder.read("runs/base-my/before-and-after.json")).expect("JSON");
+    let compared = folder.read_json("runs/base-my/before-and-after.json");
     assert_eq!(compared["general_loss"][1], done["general_loss"]);
     let page = folder.read("runs/base-my/report.html");
     assert!(page.contains("Before and after") && page.contains("tokens of general text"));
-    let measured = folder.succeed(&["eval", "runs/base-my", "--data", "my.jsonl", "--json"]);
-    let measured: Value = serde_json::from_str(&measured).expect("JSON");
+    let measured = folder.json(&["eval", "runs/base-my", "--data", "my.jsonl", "--json"]);
     assert_eq!(measured["records"], 24);
     assert_eq!(measured["tokens"], done["counted_tokens"]);
     assert!(number(&measured["loss"]) < number(&done["base_val_loss"]));
     folder.succeed(&["generate", "runs/base-my", "--prompt", "u:is it 3?\na:", "--max-new-tokens", "5"]);
     folder.succeed(&["export", "runs/base-my", "--to", "hf", "--output", "out"]);
     folder.succeed(&["export", "runs/base-my", "--adapter", "--to", "hf", "--output", "adapter"]);
-    let config: Value = serde_json::from_str(&folder.read("adapter/adapter_config.json")).expect("JSON");
+    let config = folder.read_json("adapter/adapter_config.json");
     assert_eq!((&config["r"], &config["peft_type"]), (&16.into(), &"LORA".into()));
     let whole = folder.fail(&["export", "runs/base", "--adapter", "--to", "hf"]);
     assert!(whole.contains("has no adapter"), "{whole}");
     // Both runs can be moved together; without its base a tuned run is nothing.
-    fs::rename(folder.path("runs"), folder.path("moved")).expect("moved");
+    fs::rename(folder.path("runs"), folder.path("moved"));
     folder.succeed(&["eval", "moved/base-my", "--data", "my.jsonl"]);
     let weights = folder.path("moved/base/checkpoints/step-000010/model.safetensors");
-    let mut changed = fs::read(&weights).expect("read");
+    let mut changed = fs::read(&weights);
     *changed.last_mut().expect("bytes") ^= 1;
-    fs::write(&weights, changed).expect("written");
+    fs::write(&weights, changed);
     let other = folder.fail(&["eval", "moved/base-my", "--data", "my.jsonl"]);
     assert!(other.contains("an adapter for other weights") && other.matches("SHA-256").count() == 1, "{other}");
-    fs::remove_dir_all(folder.path("moved/base")).expect("removed");
+    fs::remove_dir_all(folder.path("moved/base"));
     let gone = folder.fail(&["eval", "moved/base-my", "--data", "my.jsonl"]);
     assert!(gone.contains("its base `") && gone.contains("hint: put the base run back"), "{gone}");
 }
 
 #[test]
-fn a_plan_says_what_the_fine_tuning_then_is() {
+fn plan_predicts_finetuning() {
     let folder = folder();
     let print = |more: &[&str]| {
         let arguments = ["finetune", "runs/base", "--data", "my.jsonl", "--print-config"];
@@ -485,12 +486,12 @@ fn a_plan_says_what_the_fine_tuning_then_is() {
     assert_eq!(steps(&print(&["--set", "train.batch_size=2"])), Some(22));
     assert_eq!(steps(&print(&["--set", "train.grad_accumulation_steps=2"])), Some(4));
     assert!(packed.contains("batch_size = 1\n"), "{packed}");
-    fs::write(folder.path("packed.toml"), &packed).expect("written");
+    folder.write("packed.toml", &packed);
     let plan =
         |more: &[&str]| folder.succeed(&[&["plan", "packed.toml", "--set", "finetune.packing=true"], more].concat());
     let planned: Value = serde_json::from_str(&plan(&["--json"])).expect("JSON");
     let done = ["train", "packed.toml", "--run-dir", "runs/tuned", "--json"];
-    let done: Value = serde_json::from_str(&folder.succeed(&done)).expect("JSON");
+    let done = folder.json(&done);
     assert_eq!(planned["steps"], done["steps"]);
     // The last token of a record is only predicted.
     let tokens = number(&planned["tokens_per_step"]) * number(&done["steps"]);
@@ -509,22 +510,22 @@ fn a_plan_says_what_the_fine_tuning_then_is() {
 }
 
 #[test]
-fn settings_of_a_fine_tuning_are_swept_and_the_best_config_trains() {
+fn sweep_tries_finetuning_settings() {
     let folder = folder();
     let config = folder.succeed(&["finetune", "runs/base", "--data", "my.jsonl", "--print-config"]);
-    fs::write(folder.path("tune.toml"), config).expect("written");
+    folder.write("tune.toml", config);
     let sweep = ["sweep", "tune.toml", "--space", "finetune.rank=2,4", "--method", "grid", "--budget", "20s", "--json"];
-    let outcome: Value = serde_json::from_str(&folder.succeed(&sweep)).expect("JSON");
+    let outcome = folder.json(&sweep);
     assert!(outcome["trials"].as_array().is_some_and(|trials| trials.len() == 3), "{outcome}");
     let best = folder.read("sweeps/tune/best.toml");
     assert!(best.contains("[finetune]") && best.contains("rank = "), "{best}");
     let done = ["train", "sweeps/tune/best.toml", "--set", "train.max_steps=2", "--run-dir", "runs/best", "--json"];
-    let done: Value = serde_json::from_str(&folder.succeed(&done)).expect("JSON");
+    let done = folder.json(&done);
     assert_eq!(done["steps"], 2);
 }
 
 #[test]
-fn a_bad_record_is_named_with_its_line() {
+fn bad_record_is_named_with_line() {
     let folder = folder();
     for (line, expected) in [
         ("{\"messages\": [{\"role\": \"user\"}]}", "line 2 of `bad.jsonl` has no text in \"content\" in message 1"),
@@ -536,7 +537,7 @@ fn a_bad_record_is_named_with_its_line() {
         ("{\"prompt\": \"a\", \"completion\": \"\"}", "records of `bad.jsonl` have no answer"),
     ] {
         let first = records().lines().next().expect("a record").to_owned();
-        fs::write(folder.path("bad.jsonl"), format!("{first}\n{line}\n")).expect("written");
+        folder.write("bad.jsonl", format!("{first}\n{line}\n"));
         let failed = folder.fail(&["finetune", "runs/base", "--data", "bad.jsonl"]);
         assert!(failed.contains(expected) && failed.contains("hint: "), "{line}: {failed}");
         assert!(!folder.path("runs/base-bad").exists(), "nothing is left");
@@ -544,13 +545,13 @@ fn a_bad_record_is_named_with_its_line() {
 }
 
 #[test]
-fn a_conversation_goes_through_a_pipe() {
+fn chat_reads_pipe() {
     let folder = folder();
     let arguments = ["chat", "runs/base", "--temperature", "0", "--max-new-tokens", "6"];
     let input = "is it 3?\n/temperature 0.5\n/retry\n/save talk.jsonl\n/quit\nnever\n";
     let talk = folder.pipe(&arguments, input).exits(0);
     assert_eq!(talk.stdout.lines().count(), 2, "two answers: {}", talk.stdout);
-    let saved = fs::read_to_string(folder.path("talk.jsonl")).expect("saved");
+    let saved = folder.read("talk.jsonl");
     let saved: Value = serde_json::from_str(&saved).expect("a record");
     assert_eq!(
         (&saved["messages"][0]["content"], &saved["messages"][1]["role"]),
@@ -558,37 +559,7 @@ fn a_conversation_goes_through_a_pipe() {
     );
     let wrong = folder.pipe(&arguments, "/dance\n").exits(1).stderr;
     assert!(wrong.contains("no command /dance") && wrong.contains("hint: /system"), "{wrong}");
-    fs::remove_file(folder.path("runs/base/tokenizer_config.json")).expect("removed");
+    fs::remove_file(folder.path("runs/base/tokenizer_config.json"));
     let none = folder.fail(&arguments);
     assert!(none.contains("has no chat template"), "{none}");
-}
-
-#[test]
-fn the_shipped_records_are_a_task_with_an_answer_that_can_be_checked() {
-    let lines = include_str!("../../data/events.jsonl").lines();
-    let records: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("a record")).collect();
-    assert_eq!(records.len(), 300);
-    for record in records {
-        let answer: Value =
-            serde_json::from_str(record["messages"][1]["content"].as_str().expect("text")).expect("JSON");
-        let keys: Vec<&str> = answer.as_object().expect("an object").keys().map(String::as_str).collect();
-        assert_eq!(keys.len(), 5, "{keys:?}");
-        let question = record["messages"][0]["content"].as_str().expect("text");
-        assert!(
-            ["who", "day", "time"].iter().all(|key| question.contains(answer[*key].as_str().expect("text"))),
-            "{record}"
-        );
-    }
-}
-
-#[test]
-fn a_tuned_run_can_be_tuned_again() {
-    let place = place();
-    place.train("once", config(&place, &[]), Start::New, None).expect("trains");
-    let again = format!("finetune.base={:?}", place.path("once"));
-    let (summary, losses) = place.train("twice", config(&place, &[&again]), Start::New, None).expect("trains");
-    let first = Checkpoint::read_state(&place.path("once/checkpoints/step-000010")).expect("read");
-    assert!(f64::from(losses[0]) < first.train_loss.expect("logged") * 1.5, "{losses:?}");
-    assert!(summary.val_loss.is_some());
-    Trained::open(&place.path("twice"), None).expect("opens");
 }

@@ -1,40 +1,38 @@
 //! A new user's first hour: texts of every kind, mistakes, models from elsewhere.
 
-use std::fs;
-
 use burn::tensor::{Device, Tensor};
 use insta::assert_snapshot;
 use tinderbox::model::LazyTensor;
 use tinderbox::run::Checkpoint;
 
-use crate::fixtures::{Folder, Ran, assert_transcript};
+use crate::fixtures::{Folder, Ran, assert_transcript, fs};
 
 #[test]
-fn a_model_of_bytes_writes_its_bytes() {
+fn byte_model_generates_raw_bytes() {
     let folder = Folder::new();
     let noise: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     folder.write("text.txt", &noise);
     folder.train(&["tokenizer.kind=byte", "train.max_steps=2"]);
     folder.write("prompt.bin", b"\xff\x00\x80");
-    let write = |more: &[&str]| {
+    let generate = |more: &[&str]| {
         let args = ["generate", "runs/tiny", "--prompt-file", "prompt.bin", "--max-new-tokens", "50"];
         let output = folder.command(&[&args, more].concat()).output().expect("the binary starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output.stdout
     };
-    let raw = write(&["--raw"]);
+    let raw = generate(&["--raw"]);
     assert!(raw.starts_with(b"\xff\x00\x80"));
     assert_eq!(raw.len(), 3 + 50, "a byte for each token");
     assert!(std::str::from_utf8(&raw).is_err());
-    let text = String::from_utf8(write(&[])).expect("only whole characters without --raw");
+    let text = String::from_utf8(generate(&[])).expect("only whole characters without --raw");
     assert_eq!(text.trim_end_matches('\n'), String::from_utf8_lossy(&raw).trim_end_matches('\n'));
-    let two = write(&["--raw", "--num-samples", "2"]);
+    let two = generate(&["--raw", "--num-samples", "2"]);
     assert!(two.starts_with(&[&raw[..], b"\n---\n\xff\x00\x80"].concat()));
 }
 
 /// Each process would train, or sweep, on its own.
 #[test]
-fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
+fn launchers_are_refused_without_mpi() {
     let folder = Folder::new();
     let launched = |variable: &str, args: &[&str]| {
         let mut command = folder.command(args);
@@ -56,7 +54,7 @@ fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
 }
 
 #[test]
-fn a_text_without_a_line_break_trains_with_its_path_alone() {
+fn text_without_line_breaks_trains() {
     let folder = Folder::new();
     folder.write("text.txt", folder.read("text.txt").replace('\n', " "));
     folder.write(
@@ -73,7 +71,7 @@ fn a_text_without_a_line_break_trains_with_its_path_alone() {
 }
 
 #[test]
-fn a_prompt_that_does_not_fit_is_cut_and_that_is_said() {
+fn long_prompt_is_truncated_with_note() {
     let folder = Folder::trained();
     let long = "The cat sat by the bank. ".repeat(2);
     let args = ["generate", "runs/tiny", "--max-new-tokens", "2", "--num-samples", "20", "--prompt", &long];
@@ -86,7 +84,7 @@ fn a_prompt_that_does_not_fit_is_cut_and_that_is_said() {
 }
 
 #[test]
-fn a_run_is_refused_before_it_allocates_what_there_is_not() {
+fn run_beyond_memory_or_files_is_refused() {
     let folder = Folder::new();
     let sizes = ["--set", "model.d_model=16384", "--set", "model.n_layers=600"];
     let error = folder.fail(&[&["train", "tiny.toml"], &sizes[..]].concat());
@@ -112,14 +110,14 @@ fn a_run_is_refused_before_it_allocates_what_there_is_not() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_have_no_loss() {
+fn nan_weights_are_reported() {
     let folder = Folder::trained();
     let last = folder.path("runs/tiny/checkpoints/step-000040");
-    let mut checkpoint = Checkpoint::read(&last).expect("whole");
+    let mut checkpoint = Checkpoint::read(&last).expect("it is whole");
     let nan = Tensor::<1>::from_floats([f32::NAN; 16], &Device::flex());
     checkpoint.model.insert("norm.weight".to_owned(), LazyTensor::on_device(nan));
     checkpoint.state.step = 41;
-    checkpoint.write(&folder.path("runs/tiny/checkpoints/step-000041")).expect("written");
+    checkpoint.write(&folder.path("runs/tiny/checkpoints/step-000041")).expect("it can be written");
     assert_snapshot!(folder.fail(&["eval", "runs/tiny/checkpoints/step-000041", "--json"]), @r"
     error: the loss of `runs/tiny/checkpoints/step-000041` is NaN
       hint: its weights are damaged, or training diverged; use an earlier one of the run's `checkpoints/step-N`
@@ -133,7 +131,7 @@ fn records(folder: &Folder, field: &str) -> String {
 }
 
 #[test]
-fn texts_that_are_hardly_meant_are_asked_about() {
+fn unlikely_texts_need_confirmation() {
     let folder = Folder::new();
     folder.write("records.txt", records(&folder, "text"));
     folder.write("binary.txt", folder.read("text.txt").replace('.', "\0"));
@@ -151,9 +149,9 @@ fn texts_that_are_hardly_meant_are_asked_about() {
 }
 
 #[test]
-fn a_folder_is_read_in_part() {
+fn patterns_choose_files_of_folder() {
     let folder = Folder::new();
-    fs::create_dir(folder.path("folder")).expect("made");
+    fs::create_dir(folder.path("folder"));
     folder.write("folder/a.txt", folder.read("text.txt"));
     folder.write("folder/b.png", b"\x89PNG\r\n\x1a\n");
     folder.write("folder/old.txt", "Nobody reads this: 0123456789 %&$#");
@@ -175,12 +173,12 @@ fn a_folder_is_read_in_part() {
 }
 
 #[test]
-fn a_run_without_a_checkpoint_shows_no_step_to_go_on_from() {
+fn run_without_checkpoint_lists_step_0() {
     let folder = Folder::new();
     folder.train(&["train.max_steps=1"]);
-    fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints"));
     for pointer in ["last", "best"] {
-        fs::remove_file(folder.path("runs/tiny").join(pointer)).expect("removed");
+        fs::remove_file(folder.path("runs/tiny").join(pointer));
     }
     // As if killed after eleven steps, long before the first checkpoint.
     folder.write("runs/tiny/metrics.jsonl", "{\"step\":11,\"tokens\":704,\"train_loss\":3.0}\n");

@@ -1,6 +1,5 @@
 //! Runs that start from the weights of another: `train --from`.
 
-use std::fs;
 use std::path::Path;
 
 use burn::tensor::Device;
@@ -12,7 +11,7 @@ use tinderbox::run::Checkpoint;
 use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
-use crate::fixtures::{Folder, Place, TEN_STEPS, assert_transcript};
+use crate::fixtures::{Folder, Place, TEN_STEPS, assert_transcript, fs};
 
 /// Different sentences in the alphabet of the first text.
 fn other_text() -> String {
@@ -26,9 +25,9 @@ fn other_text() -> String {
 /// A place with a run `base` of ten steps, and a second text.
 fn place() -> Place {
     let place = Place::new();
-    fs::write(place.path("other.txt"), other_text()).expect("written");
+    fs::write(place.path("other.txt"), other_text());
     let base = place.config(&["train.max_steps=30", "train.eval_interval=10"]);
-    place.train("base", base, Start::New, None).expect("trains");
+    place.train("base", base, Start::New, None).expect("the run trains");
     place
 }
 
@@ -48,7 +47,7 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
 }
 
 #[test]
-fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
+fn first_losses_are_those_of_base() {
     let place = place();
     let base = place.run("base");
     let base_config = base.config().expect("its config");
@@ -60,7 +59,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let config = config(&place, "base", &[&length, "model.dropout=0.0"]);
         let run = format!("fine-{context_length}");
         let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
-        let (_, losses) = trained.expect("trains");
+        let (_, losses) = trained.expect("the run trains");
 
         let options = OpenOptions { tokenizer: Some(tokenizer.clone()), ..OpenOptions::default() };
         let corpus = Corpus::open(&config, options).expect("a corpus");
@@ -76,24 +75,25 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         assert_eq!(first["step"], 0);
         assert_eq!(first["is_best"], false, "what another run learned is no success of this one");
         if context_length == 16 {
-            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2, MatmulPrecision::F32).expect("computed");
+            let estimate =
+                evaluate::estimate(&model, &corpus.val, 4, 2, MatmulPrecision::F32).expect("the loss is finite");
             assert_eq!(first["val_loss_estimate"], estimate.nats_per_token);
         }
     }
     let positions = |run: &str, step: usize| {
         let dir = place.run(run).checkpoint(step);
-        Checkpoint::read(&dir).expect("whole").model["position_embedding.weight"].shape().to_vec()
+        Checkpoint::read(&dir).expect("it is whole").model["position_embedding.weight"].shape().to_vec()
     };
     assert_eq!(positions("fine-16", 10), [16, 16]);
     assert_eq!(positions("fine-8", 10), [8, 16]);
 }
 
 #[test]
-fn a_resumed_run_needs_the_one_it_started_from_no_more() {
+fn resume_needs_no_base() {
     let place = place();
     let train = |run: &str, config: Config, start, stop_after| {
         let from = (start == Start::New).then_some("base");
-        place.train_from(from, run, config, start, stop_after).expect("trains")
+        place.train_from(from, run, config, start, stop_after).expect("the run trains")
     };
     let new = config(&place, "base", &[]);
     assert!(new.model.dropout > 0.0, "the run's own");
@@ -101,28 +101,30 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
     let (stopped, _) = train("parts", new, Start::New, Some(5));
     assert!(stopped.interrupted);
     let on_top_of_itself = config(&place, "parts", &[]);
-    fs::remove_dir_all(place.path("base")).expect("removed");
+    fs::remove_dir_all(place.path("base"));
     train("parts", on_top_of_itself, Start::Resume, None);
     place.assert_same("whole", "parts", &TEN_STEPS);
     place.assert_same("whole", "parts", &["tokenizer.json"]);
     let last = place.run("parts").last().expect("a last");
-    let parent = Checkpoint::read_state(&last).expect("whole").started_from.expect("written down");
+    let parent = Checkpoint::read_state(&last).expect("it is whole").started_from.expect("written down");
     assert!(parent.contains("base") && parent.contains("step-0000"), "{parent}");
 }
 
 #[test]
-fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
+fn run_takes_model_and_tokenizer_but_no_optimizer_of_base() {
     let place = place();
     let tokenizer = place.read("base/tokenizer.json");
     let config = config(&place, "base", &["train.max_steps=1", "train.eval_interval=0"]);
     assert_eq!(config.model.d_model, 16);
-    place.train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None).expect("trains");
+    place
+        .train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None)
+        .expect("the run trains");
     let run = place.run("fine");
     assert_eq!(run.config().expect("its config"), Place::resolved(config), "resolved, the model included");
     assert!(place.read("fine/tokenizer.json") == tokenizer);
     let saved = Checkpoint::read(&run.checkpoint(1)).expect("the first step is step 1");
-    let base = Checkpoint::read(&place.path("base/checkpoints/step-000030")).expect("whole");
-    let host = |tensor: &LazyTensor| tensor.read().expect("whole").values;
+    let base = Checkpoint::read(&place.path("base/checkpoints/step-000030")).expect("it is whole");
+    let host = |tensor: &LazyTensor| tensor.read().expect("it is whole").values;
     let moved_on = |key: &String| host(&saved.optimizer[key]) != host(&base.optimizer[key]);
     assert!(saved.optimizer.keys().any(moved_on), "its own running means");
     assert_ne!(saved.state.text_sha256, base.state.text_sha256);
@@ -151,21 +153,21 @@ fn folder() -> Folder {
 }
 
 #[test]
-fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
+fn short_config_starts_from_base_and_resumes() {
     let folder = folder();
     let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]).exits(0);
     assert!(ran.stderr.contains("starting from the weights of `runs/tiny/checkpoints/step-0000"), "{}", ran.stderr);
     assert!(ran.stderr.contains("step  0/12  estimates: "), "{}", ran.stderr);
-    fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
+    fs::remove_dir_all(folder.path("runs/tiny"));
     let longer = ["train", "fine.toml", "--resume", "--json", "--set", "train.max_steps=14"];
     assert_eq!(folder.json(&longer)["steps"], 14);
     folder.succeed(&["generate", "runs/fine", "--max-new-tokens", "5"]);
 }
 
 #[test]
-fn mistakes_in_what_to_start_from_are_explained() {
+fn base_mistakes_are_explained() {
     let folder = folder();
-    fs::create_dir(folder.path("empty")).expect("made");
+    fs::create_dir(folder.path("empty"));
     assert_transcript!(folder, @r#"
     $ train fine.toml --from runs/nope
     error: there is no run at `runs/nope`
@@ -196,7 +198,7 @@ fn mistakes_in_what_to_start_from_are_explained() {
     assert_eq!(folder.fail(&[&itself[..], &["--overwrite"]].concat()), message);
     assert!(folder.path("runs/tiny/checkpoints/step-000040").is_dir());
     folder.misuse(&[&from[..], &["--resume"]].concat());
-    fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040")).expect("removed");
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040"));
     assert_transcript!(folder, @r"
     $ train fine.toml --from runs/tiny/last
     error: `runs/tiny/last` is damaged: it names `step-000040`, which is not there

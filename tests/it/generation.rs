@@ -31,11 +31,11 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
 
 fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
     let generator = Generator::new(model, &letters(), settings, "abc", sample).expect("a prompt");
-    generator.collect::<Result<_, _>>().expect("writes")
+    generator.collect::<Result<_, _>>().expect("the model generates")
 }
 
 #[test]
-fn samples_written_at_once_are_those_written_alone() {
+fn batched_samples_equal_single_ones() {
     let gpt = model(PositionKind::Learned);
     // Far beyond the context, and with samples that end at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
@@ -44,7 +44,7 @@ fn samples_written_at_once_are_those_written_alone() {
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
             for round in generator.expect("a prompt") {
-                for piece in round.expect("writes") {
+                for piece in round.expect("the model generates") {
                     let Piece { sample_idx, text, is_last } = piece;
                     let at = sample_idx as usize - 2;
                     assert!(!ended[at], "nothing comes after the end");
@@ -62,19 +62,6 @@ fn samples_written_at_once_are_those_written_alone() {
     assert_eq!(alone(&gpt, &settings(0, &[]), 0), "", "nothing was asked for");
 }
 
-#[test]
-fn the_engine_writes_what_the_model_of_tensors_writes() {
-    for position in [PositionKind::Learned, PositionKind::Rope] {
-        let gpt = model(position);
-        assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Engine(_)));
-        for sample in 0..4 {
-            let settings = settings(50, &[]);
-            let by_tensors = alone(LanguageModel::Tensors(Box::new(gpt.clone())), &settings, sample);
-            assert_eq!(alone(&gpt, &settings, sample), by_tensors);
-        }
-    }
-}
-
 /// The texts of these samples, and the numbers of tokens that were proposed.
 fn speculating(
     model: &LanguageModel,
@@ -87,14 +74,14 @@ fn speculating(
     let mut generator =
         BatchGenerator::new(model.clone(), &letters(), &settings, prompt, 0..n_samples).expect("a prompt");
     let mut texts = vec![String::new(); n_samples as usize];
-    for Piece { sample_idx, text, .. } in generator.by_ref().flat_map(|round| round.expect("writes")) {
+    for Piece { sample_idx, text, .. } in generator.by_ref().flat_map(|round| round.expect("the model generates")) {
         texts[sample_idx as usize].push_str(std::str::from_utf8(&text).expect("whole characters"));
     }
     (texts, generator.speculated())
 }
 
 #[test]
-fn speculation_changes_no_text() {
+fn speculation_keeps_completions() {
     let always = settings(100, &[]); // far beyond the context
     let all = [
         GenerateConfig { temperature: 0.0, ..always.clone() },
@@ -125,7 +112,7 @@ fn speculation_changes_no_text() {
 }
 
 #[test]
-fn several_texts_and_tensors_do_not_speculate() {
+fn batches_and_tensors_do_not_speculate() {
     let gpt = model(PositionKind::Rope);
     let greedy = GenerateConfig { temperature: 0.0, ..settings(60, &[]) };
     let model = LanguageModel::from(&gpt);
@@ -142,7 +129,7 @@ fn several_texts_and_tensors_do_not_speculate() {
 }
 
 #[test]
-fn a_text_ends_where_the_model_ends_it() {
+fn end_of_text_token_ends_completion() {
     let letters = ALPHABET.strip_suffix('k').expect("the last letter");
     // `k` has the same id as the end-of-text token.
     let ending = Tokenizer::char_from_alphabet(letters.chars()).expect("an alphabet").with_end_of_text();
@@ -152,7 +139,7 @@ fn a_text_ends_where_the_model_ends_it() {
         let settings = settings(60, &[]);
         let endless = alone(&gpt, &settings, sample);
         let generator = Generator::new(&gpt, &ending, &settings, "abc", sample).expect("a prompt");
-        let text: String = generator.collect::<Result<_, _>>().expect("writes");
+        let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
         assert_eq!(text, endless.split('k').next().expect("at least one part"));
         n_ended += usize::from(text.len() < 60);
     }
@@ -160,26 +147,26 @@ fn a_text_ends_where_the_model_ends_it() {
     let settings = settings(60, &["b"]);
     let stopped = alone(&gpt, &settings, 1);
     let generator = Generator::new(&gpt, &ending, &settings, "abc", 1).expect("a prompt");
-    let text: String = generator.collect::<Result<_, _>>().expect("writes");
+    let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
     assert_eq!(text, stopped.split('k').next().expect("at least one part"), "whichever comes first");
 }
 
 #[test]
-fn rows_without_a_token_are_never_written() {
+fn padding_rows_are_never_generated() {
     let tokenizer = Tokenizer::char_from_alphabet("abcdefgh".chars()).expect("an alphabet");
     let padded = tokenizer.padded_to(Some(ALPHABET.len())).expect("more rows than ids");
     let gpt = model(PositionKind::Rope);
     for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt))] {
         let generator = Generator::new(model, &padded, &settings(200, &[]), "abc", 0).expect("a prompt");
-        let text: String = generator.collect::<Result<_, _>>().expect("writes");
+        let text: String = generator.collect::<Result<_, _>>().expect("the model generates");
         assert_eq!(text.len(), 200, "every token is a letter: {text}");
     }
 }
 
 #[test]
-fn weights_of_fewer_bits_write_and_are_measured() {
+fn rounded_weights_generate_and_are_evaluated() {
     let folder = Folder::trained();
-    let write = |args: &[&str]| {
+    let generate = |args: &[&str]| {
         let always = ["generate", "runs/tiny", "--prompt", "The", "--max-new-tokens"];
         folder.succeed(&[&always, args].concat())
     };
@@ -189,14 +176,14 @@ fn weights_of_fewer_bits_write_and_are_measured() {
     };
     let (exact, n_tokens) = loss(&["--weights", "f32"]);
     for (weights, tolerance) in [("f32", 1e-5), ("bf16", 0.01), ("int8", 0.02)] {
-        let text = write(&["50", "--weights", weights]);
+        let text = generate(&["50", "--weights", weights]);
         assert_eq!(text.chars().count(), 54, "{text}");
         let (loss, n) = loss(&["--weights", weights]);
         assert!((loss - exact).abs() < tolerance, "{weights}: {loss}, not {exact}");
         assert_eq!(n, n_tokens);
         assert!(weights == "f32" || (loss - exact).abs() > 0.0, "nothing was rounded");
     }
-    assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
+    assert_eq!(generate(&["50", "--weights", "f32"]), generate(&["50"]));
     let int8 = ["--weights", "int8", "--activations"];
     let of = |activations| loss(&[&int8[..], &[activations]].concat()).0;
     let [of_int8, of_exact] = ["int8", "exact"].map(of);

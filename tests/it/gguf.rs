@@ -1,7 +1,5 @@
-//! GGUF files: every family that llama.cpp supports survives a round trip, and unsupported files or models are rejected
-//! with a reason.
+//! GGUF files: every family that llama.cpp supports survives a round trip.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -9,7 +7,7 @@ use tinderbox::config::ModelConfig;
 use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{self, ForeignModel, InteropError, Outgoing};
 
-use crate::fixtures::{Folder, Model, bits, characters, families, import};
+use crate::fixtures::{Folder, Model, bits, characters, families, fs, import};
 
 /// Exports a run's model to a file.
 fn export(run: &Path, numbers: TensorType, file: &Path) -> Result<PathBuf, InteropError> {
@@ -21,7 +19,7 @@ fn open(file: &Path) -> ForeignModel {
 }
 
 #[test]
-fn every_family_goes_out_and_comes_back_as_it_was() {
+fn gguf_round_trip_keeps_every_family() {
     for family in families() {
         let folder = Folder::new();
         let model = Model::for_gguf(&family);
@@ -46,12 +44,12 @@ fn every_family_goes_out_and_comes_back_as_it_was() {
         let again = folder.path("again/run");
         interop::import(&after, "there", &again, false).unwrap_or_else(|error| panic!("{error}"));
         let again = export(&again, TensorType::F32, &folder.path("two.gguf")).expect("it was one");
-        assert!(fs::read(again).expect("read") == fs::read(file).expect("read"), "{family}: not the same bytes");
+        assert!(fs::read(again) == fs::read(file), "{family}: not the same bytes");
     }
 }
 
 #[test]
-fn a_tied_output_layer_that_llama_cpp_needs_is_tied_again() {
+fn gguf_round_trip_keeps_tied_output() {
     let folder = Folder::new();
     let model = Model::for_gguf("olmo2");
     model.set(json!({ "tie_word_embeddings": true })).change(|tensors| drop(tensors.remove("lm_head.weight")));
@@ -62,7 +60,7 @@ fn a_tied_output_layer_that_llama_cpp_needs_is_tied_again() {
 }
 
 #[test]
-fn the_program_writes_a_file_that_it_reads_again() {
+fn export_and_import_of_gguf_generate_alike() {
     let folder = Folder::new();
     let llama = ["model.norm=rms_norm", "model.position=rope", "model.mlp=swiglu", "generate.stop=[\"\\n\"]"];
     folder.train(&[&["train.max_steps=2"], &llama[..]].concat());
@@ -75,33 +73,12 @@ fn the_program_writes_a_file_that_it_reads_again() {
     assert!(modelfile.ends_with("PARAMETER stop \"\"\"\n\"\"\"\n"), "{modelfile}");
     folder.succeed(&["import", "runs/tiny/gguf/tiny.gguf", "--run-dir", "runs/back"]);
     let greedy = ["--prompt", "The ", "--max-new-tokens", "8", "--temperature", "0"];
-    let write = |run: &str| folder.succeed(&[&["generate", run], &greedy[..]].concat());
-    assert_eq!(write("runs/back"), write("runs/tiny"));
+    let generate = |run: &str| folder.succeed(&[&["generate", run], &greedy[..]].concat());
+    assert_eq!(generate("runs/back"), generate("runs/tiny"));
 
-    let size = fs::metadata(folder.path("runs/tiny/gguf/tiny.gguf")).expect("written").len();
+    let size = fs::metadata(folder.path("runs/tiny/gguf/tiny.gguf")).expect("it can be written").len();
     folder.succeed(&["export", "runs/tiny", "--to", "gguf", "--dtype", "bf16", "--overwrite"]);
-    assert!(fs::metadata(folder.path("runs/tiny/gguf/tiny.gguf")).expect("written").len() < size);
+    assert!(fs::metadata(folder.path("runs/tiny/gguf/tiny.gguf")).expect("it can be written").len() < size);
     let error = folder.fail(&["export", "runs/tiny", "--to", "hf", "--dtype", "q8_0"]);
     assert!(error.contains("--dtype q8_0 is a type of GGUF files\n  hint: add --to gguf"), "{error}");
-}
-
-#[test]
-fn files_that_cannot_be_used_say_why() {
-    let folder = Folder::new();
-    let run = import(&Model::for_gguf("llama"), &folder);
-    let file = export(&run, TensorType::F32, &folder.path("m.gguf")).expect("written");
-    let bytes = fs::read(&file).expect("read");
-    let error = |before: &[u8], after: &[u8]| {
-        let at = bytes.windows(before.len()).position(|window| window == before).expect("it is there");
-        let mut bytes = bytes.clone();
-        bytes[at + before.len() - after.len()..at + before.len()].copy_from_slice(after);
-        fs::write(folder.path("changed.gguf"), bytes).expect("written");
-        folder.fail(&["import", "changed.gguf", "--run-dir", "runs/changed"])
-    };
-    let architecture = [b"general.architecture", &[8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], b"llama"].concat();
-    let said = error(&architecture, b"gemma");
-    assert!(said.contains("general.architecture = \"gemma\": supported are gpt2, llama, "), "{said}");
-    let said = error(b"llama.block_count", b"llama.block_cound");
-    assert!(said.contains("`llama.block_count` is missing in its metadata"), "{said}");
-    assert!(!folder.path("runs/changed").exists());
 }

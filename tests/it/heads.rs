@@ -8,7 +8,7 @@ use crate::fixtures::{Folder, assert_transcript, list, number};
 const HEADS: [&str; 3] = ["inspect", "heads", "runs/tiny"];
 
 #[test]
-fn every_head_has_its_scores() {
+fn heads_have_scores() {
     let folder = Folder::trained();
     let args = [&HEADS[..], &["--format", "json"]].concat();
     let heads = folder.json(&args);
@@ -55,7 +55,7 @@ fn every_head_has_its_scores() {
 }
 
 #[test]
-fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
+fn evaluations_log_head_scores_of_checkpoints() {
     let folder = Folder::with_run(&["train.head_metrics=true"]);
     let log = folder.read("runs/tiny/head_metrics.jsonl");
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

@@ -2,7 +2,6 @@
 //! not fit is rejected.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use safetensors::Dtype;
@@ -11,7 +10,7 @@ use tinderbox::interop::layout::ForeignTensor;
 use tinderbox::interop::{Family, ForeignModel};
 use tinderbox::tokenizer::Tokenizer;
 
-use crate::fixtures::{Folder, Held, Model, bits, characters, families};
+use crate::fixtures::{Folder, Model, StoredTensor, bits, characters, families, fs};
 
 /// The problems of a model with these keys in its `config.json`.
 fn problems(family: &str, keys: Value) -> Vec<String> {
@@ -20,7 +19,7 @@ fn problems(family: &str, keys: Value) -> Vec<String> {
 }
 
 #[test]
-fn names_and_files_may_be_as_older_versions_wrote_them() {
+fn names_of_older_versions_are_read() {
     for family in families() {
         let model = Model::of(&family);
         let source = model.open();
@@ -34,13 +33,13 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
             (named("token_embedding.weight").expect("every model has one"), named("output.weight"));
         // The base model saved by itself, with masks and RoPE frequencies.
         model.change(|tensors| {
-            let shorter = |(name, held): (String, Held)| match name.split_once('.') {
+            let shorter = |(name, held): (String, StoredTensor)| match name.split_once('.') {
                 Some((_, rest)) if Some(&name) != output => (rest.to_owned(), held),
                 _ => (name, held),
             };
             let tied = source.config.tie_embeddings.then(|| tensors[embedding].clone());
             *tensors = std::mem::take(tensors).into_iter().map(shorter).collect();
-            let mask = Held { dtype: Dtype::BOOL, shape: vec![2], bytes: vec![0, 1] };
+            let mask = StoredTensor { dtype: Dtype::BOOL, shape: vec![2], bytes: vec![0, 1] };
             for name in ["h.0.attn.bias", "layers.1.attention.masked_bias", "layers.0.self_attn.rotary_emb.inv_freq"] {
                 tensors.insert(name.to_owned(), mask.clone());
             }
@@ -51,7 +50,7 @@ fn names_and_files_may_be_as_older_versions_wrote_them() {
 }
 
 #[test]
-fn an_imported_model_ends_and_writes_as_its_files_say() {
+fn imported_generation_settings_apply() {
     let folder = Folder::new();
     let model = Model::for_gguf("llama");
     let written = |generation: Value| {
@@ -63,7 +62,7 @@ fn an_imported_model_ends_and_writes_as_its_files_say() {
     let free = free.trim_end_matches('\n');
     assert_eq!(free.chars().count(), 1 + 8, "{free:?}");
     assert!(config.contains("temperature = 0.0") && config.contains("stop_token_ids = [63]"), "{config}");
-    let letter = free.chars().nth(4).expect("it writes");
+    let letter = free.chars().nth(4).expect("a completion of eight characters");
     let id = characters().encode(&letter.to_string()).expect("a character")[0];
     let (stopped, _) = written(json!({ "eos_token_id": [id, 63], "do_sample": false, "max_new_tokens": 8 }));
     let end = 1 + free[1..].find(letter).expect("it is there");
@@ -71,7 +70,7 @@ fn an_imported_model_ends_and_writes_as_its_files_say() {
 }
 
 #[test]
-fn a_pickle_is_named_and_converted_by_one_command() {
+fn pickle_is_refused_with_conversion_command() {
     let model = Model::of("llama");
     model.remove("model.safetensors");
     model.write("pytorch_model.bin", "PK");
@@ -84,7 +83,7 @@ fn a_pickle_is_named_and_converted_by_one_command() {
 }
 
 #[test]
-fn a_model_may_be_in_several_files() {
+fn sharded_models_are_read() {
     let model = Model::of("llama");
     let expected = bits(&model.open());
     let tensors = model.tensors();
@@ -114,28 +113,29 @@ fn a_model_may_be_in_several_files() {
 
 #[cfg(unix)]
 #[test]
-fn links_may_not_leave_the_folder_but_in_a_cache_of_the_hub() {
+fn links_out_of_folder_are_refused_except_in_hub_cache() {
     use std::os::unix::fs::symlink;
     let model = Model::of("llama");
     let other = Model::of("llama");
     model.remove("model.safetensors");
-    symlink(other.path().join("model.safetensors"), model.path().join("model.safetensors")).expect("linked");
+    symlink(other.path().join("model.safetensors"), model.path().join("model.safetensors"))
+        .expect("the link can be made");
     assert!(model.error().contains("names `model.safetensors`, which is outside of the folder"), "{}", model.error());
 
     let cache = tempfile::tempdir().expect("a temporary directory");
     let [blobs, snapshot] = ["blobs", "snapshots/3f2a"].map(|name| cache.path().join("models--a--b").join(name));
-    fs::create_dir_all(&blobs).expect("made");
-    fs::create_dir_all(&snapshot).expect("made");
+    fs::create_dir_all(&blobs);
+    fs::create_dir_all(&snapshot);
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        fs::copy(other.path().join(file), blobs.join(file)).expect("copied");
-        symlink(Path::new("../../blobs").join(file), snapshot.join(file)).expect("linked");
+        fs::copy(other.path().join(file), blobs.join(file));
+        symlink(Path::new("../../blobs").join(file), snapshot.join(file)).expect("the link can be made");
     }
     let source = ForeignModel::open(&snapshot).unwrap_or_else(|error| panic!("{error}"));
     assert!(bits(&source) == bits(&other.open()));
 }
 
 #[test]
-fn halves_are_read_as_the_numbers_that_they_are() {
+fn bf16_tensors_are_read_exactly() {
     let model = Model::of("arcee");
     let expected = bits(&model.open());
     model.change(|tensors| {
@@ -155,7 +155,7 @@ fn halves_are_read_as_the_numbers_that_they_are() {
 }
 
 #[test]
-fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_supported() {
+fn unsupported_config_lists_every_key() {
     let keys = json!({
         "hidden_act": "gelu", "attention_bias": true, "partial_rotary_factor": 0.5, "max_position_embeddings": -1,
         "rope_parameters": { "rope_type": "dynamic", "factor": 4.0, "rope_theta": "high" },
@@ -219,7 +219,7 @@ fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_suppo
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_refused() {
+fn contradicting_settings_are_refused() {
     let llama3 = |factor: f64| {
         json!({
             "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -256,7 +256,7 @@ fn settings_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_tied_output_layer_that_differs_is_refused() {
+fn differing_tied_output_is_refused() {
     let tied = families().into_iter().filter(|family| Model::of(family).open().config.tie_embeddings);
     for family in tied {
         let model = Model::of(&family);
@@ -279,7 +279,7 @@ fn a_tied_output_layer_that_differs_is_refused() {
 }
 
 #[test]
-fn a_run_is_only_made_of_a_tokenizer_that_it_can_load() {
+fn import_refuses_unreadable_tokenizer() {
     let folder = Folder::new();
     let model = Model::of("llama");
     model.write("tokenizer_config.json", r#"{ "eos_token": 3, "bos_token": "a", "bos_token": "b" }"#);
@@ -302,7 +302,7 @@ fn a_run_is_only_made_of_a_tokenizer_that_it_can_load() {
 }
 
 #[test]
-fn a_tokenizer_of_sentencepiece_is_read() {
+fn sentencepiece_tokenizer_is_read() {
     let folder = Folder::new();
     let model = Model::with_sentencepiece();
     let import = |from: &str, run: &str| {
@@ -333,7 +333,7 @@ fn a_tokenizer_of_sentencepiece_is_read() {
     let tokenizer = import(path, "runs/it");
     assert_eq!((tokenizer.bos(), tokenizer.end_of_text()), (None, Some(520)));
 
-    let file = fs::read(model.path().join("tokenizer.model")).expect("read");
+    let file = fs::read(model.path().join("tokenizer.model"));
     model.write("tokenizer.model", &file[..file.len() / 2]);
     let said = model.error();
     let expected = "`MODEL/tokenizer.model` is damaged: it is not a complete SentencePiece model: ";
@@ -341,7 +341,7 @@ fn a_tokenizer_of_sentencepiece_is_read() {
 }
 
 #[test]
-fn what_stands_beside_the_tokenizer_comes_along() {
+fn files_beside_tokenizer_are_imported() {
     let model = Model::of("llama");
     model.write("chat_template.jinja", "{{ messages }}");
     model.write("tokenizer_config.json", json!({ "bos_token": null, "model_max_length": 7 }).to_string());

@@ -1,14 +1,12 @@
 //! From a text to a config to a model, and shell completions: the real binary, in its own folder.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use tinderbox::config::{Config, TokenizerKind};
-use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::preset::PRESETS;
 
-use crate::fixtures::{Folder, Ran, assert_transcript, text};
+use crate::fixtures::{Folder, Ran, assert_transcript, fs, text};
 
 fn succeed(folder: &Folder, args: &[&str]) -> Ran {
     folder.run(args).exits(0)
@@ -40,7 +38,7 @@ fn chinese() -> String {
     let mut text = String::new();
     for (i, draw) in draws(40_000, 600).enumerate() {
         // A skewed draw: some characters are much more frequent than others.
-        let character = draw * (1 + u32::try_from(i % 3).expect("small")) / 3;
+        let character = draw * (1 + u32::try_from(i % 3).expect("the index fits 32 bits")) / 3;
         text.push(char::from_u32(0x4e00 + character).expect("a character"));
         if i % 6 == 5 {
             text.push_str(if draw % 7 == 0 { "\u{1f525}\u{3002}\n" } else { "\u{3002}" });
@@ -49,22 +47,17 @@ fn chinese() -> String {
     text
 }
 
-fn code() -> String {
-    let line = |i: u32| format!("    let x{i} = {{ f(\"{}\") + {} }};\n", i % 9, i * 7 % 31);
-    (0..400).map(line).collect()
-}
-
 fn emoji() -> String {
     let faces = ["\u{1f600}", "\u{1f468}\u{200d}\u{1f680}", "\u{2764}\u{fe0f}", "\u{1f44d}\u{1f3fd}"];
     draws(600, 4).map(|draw| faces[draw as usize]).collect()
 }
 
 #[test]
-fn every_preset_is_the_shipped_file_and_loads() {
+fn presets_are_shipped_configs() {
     let folder = Folder::new();
     let shipped = |file: &str| {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-        fs::read_to_string(configs.join(file)).expect("read")
+        fs::read_to_string(configs.join(file))
     };
     for (name, file) in [
         ("quickstart", "quickstart.toml"),
@@ -99,7 +92,7 @@ fn every_preset_is_the_shipped_file_and_loads() {
 }
 
 #[test]
-fn a_preset_says_where_its_text_is() {
+fn preset_names_source_of_text() {
     let folder = Folder::new();
     for (preset, expected) in [
         (
@@ -115,7 +108,7 @@ fn a_preset_says_where_its_text_is() {
 }
 
 #[test]
-fn a_preset_is_trained_by_its_name() {
+fn train_accepts_preset_names() {
     let folder = Folder::new();
     let short = ["--set", "train.max_steps=1", "--set", "train.eval_batches=1", "--set", "train.sample_tokens=0"];
     let small = ["--set", "model.d_model=8", "--set", "model.n_layers=1", "--set", "tokenizer.kind=byte"];
@@ -124,14 +117,14 @@ fn a_preset_is_trained_by_its_name() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.starts_with("wrote the bundled stories to `data/stories.txt`\n"));
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/stories.txt");
-    assert!(fs::read(folder.path("data/stories.txt")).expect("read") == fs::read(shipped).expect("read"));
+    assert!(fs::read(folder.path("data/stories.txt")) == fs::read(shipped));
     // The text is there now, and is not written again.
     let ran = train("quickstart", &["--overwrite"]);
     assert!(ran.code == Some(0) && !ran.stderr.contains("wrote"), "{}", ran.stderr);
     // A file takes precedence, a folder does not.
     folder.write("shakespeare", "[data]\npath = 3\n");
     assert!(train("shakespeare", &[]).stderr.contains("data.path = 3"));
-    fs::create_dir(folder.path("gpt2")).expect("made");
+    fs::create_dir(folder.path("gpt2"));
     assert!(train("gpt2", &[]).stderr.contains("model.d_model = 8 must be divisible by model.n_heads = 12"));
     assert_transcript!(folder, @r"
     $ train quikstart
@@ -144,7 +137,7 @@ fn a_preset_is_trained_by_its_name() {
 }
 
 #[test]
-fn a_file_is_replaced_only_when_that_is_wished_for() {
+fn init_replaces_only_configs_with_overwrite() {
     let folder = Folder::new();
     let ran = succeed(&folder, &["init", "--preset", "quickstart", "--output", "a b.toml"]);
     assert_eq!(ran.stdout, "");
@@ -156,20 +149,20 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     error: `mine.toml` already exists; nothing was written
       hint: choose another name, or replace it with --overwrite
     ");
-    assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
+    assert_eq!(fs::read(folder.path("mine.toml")), b"years of work");
     assert_transcript!(folder, @r"
     $ init --output mine.toml --overwrite
     error: `mine.toml` is not a config, so it is not replaced
       hint: choose another name, or move the file away
     ");
-    assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
+    assert_eq!(fs::read(folder.path("mine.toml")), b"years of work");
     folder.write("mine.toml", "# Mine.\n[train]\nmax_steps = 3\n");
     succeed(&folder, &["init", "--output", "mine.toml", "--overwrite"]);
-    assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
+    assert!(fs::read(folder.path("mine.toml")) == PRESETS[0].toml.as_bytes());
 }
 
 #[test]
-fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
+fn init_checks_output_before_measuring() {
     let folder = Folder::new();
     folder.write("my.txt", english());
     assert_transcript!(folder, @r"
@@ -186,18 +179,7 @@ fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
 }
 
 #[test]
-fn a_time_that_is_none_is_refused_by_the_arguments() {
-    let folder = Folder::new();
-    folder.write("my.txt", english());
-    for minutes in ["nan", "0", "-1", "inf", "600000", "soon"] {
-        let said = folder.misuse(&["init", "--from-text", "my.txt", "--minutes", minutes]);
-        assert!(said.starts_with(&format!("error: invalid value '{minutes}' for '--minutes <N>': ")), "{said}");
-        assert!(said.contains("minutes, which are a year") || minutes == "soon", "{said}");
-    }
-}
-
-#[test]
-fn a_text_of_few_tokens_is_refused_or_learned() {
+fn shortest_texts_and_bytes_train() {
     let folder = Folder::new();
     folder.write("ab.txt", "ab".repeat(100));
     insta::assert_snapshot!(refuse(&folder, "ab.txt", &["--tokenizer", "bpe"]), @r"
@@ -206,7 +188,11 @@ fn a_text_of_few_tokens_is_refused_or_learned() {
     ");
     let shortest: String = english().chars().take(64).collect();
     folder.write("short.txt", shortest);
-    for (text, kind) in [("ab.txt", "char"), ("ab.txt", "byte"), ("short.txt", "byte"), ("short.txt", "char")] {
+    let noise = draws(4000, 256).map(|byte| u8::try_from(byte).expect("draws are below 256"));
+    folder.write("noise.bin", noise.collect::<Vec<u8>>());
+    for (text, kind) in
+        [("ab.txt", "char"), ("ab.txt", "byte"), ("short.txt", "byte"), ("short.txt", "char"), ("noise.bin", "byte")]
+    {
         let config = format!("{kind}.toml");
         let args = ["init", "--from-text", text, "--tokenizer", kind, "--device", "cpu"];
         let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
@@ -218,109 +204,52 @@ fn a_text_of_few_tokens_is_refused_or_learned() {
 
 /// From a text to a model that generates, in three commands, with a tiny time limit.
 #[track_caller]
-fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
+fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> (Folder, Ran, Config) {
     let folder = Folder::new();
     folder.write(name, text);
     let said = succeed(&folder, &["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
     let config = Config::from_toml(&said.stdout, Path::new("my.toml"), &[]).expect("it loads");
-    assert_eq!(config.tokenizer.kind, kind);
-    assert_eq!(config.data.path, Path::new(name));
+    assert_eq!((config.tokenizer.kind, &*config.data.path), (kind, Path::new(name)));
     assert!(config.train.max_steps >= 10, "{}", said.stdout);
     let prompt = &config.train.sample_prompt;
     assert!(text.contains(prompt), "{prompt:?}");
     folder.write("my.toml", &said.stdout);
     succeed(&folder, &["train", "my.toml"]);
-    let writing = ["generate", "runs/my", "--max-new-tokens", "5", "--prompt", prompt];
-    assert!(succeed(&folder, &writing).stdout.starts_with(prompt));
-    config
+    let generate = ["generate", "runs/my", "--max-new-tokens", "5", "--prompt", prompt];
+    assert!(succeed(&folder, &generate).stdout.starts_with(prompt));
+    (folder, said, config)
 }
 
 #[test]
-fn texts_in_any_language_become_models() {
-    from_text_to_model("my.txt", &english(), TokenizerKind::Char);
+fn init_serves_texts_in_any_language_and_names_their_numbers() {
     from_text_to_model("wen.txt", &chinese(), TokenizerKind::Bpe);
     from_text_to_model("faces.txt", &emoji(), TokenizerKind::Char);
+    let (folder, said, _) = from_text_to_model("my.txt", &english(), TokenizerKind::Char);
+    let plan = folder.json(&["plan", "my.toml", "--no-measure", "--json"]);
+    let grouped = |n: u64| format!("{},{:03}", n / 1000, n % 1000);
+    let planned = |n: &serde_json::Value| grouped(n.as_u64().expect("a count"));
+    let alphabet: std::collections::BTreeSet<char> = english().chars().collect();
+    for fact in [
+        format!("{} characters", grouped(english().chars().count() as u64)),
+        format!("{} different ones", alphabet.len()),
+        format!("{} parameters", planned(&plan["parameters"]["total"])),
+        format!("about {} tokens", planned(&plan["text"]["val_tokens"])),
+    ] {
+        assert!(said.stdout.contains(&fact), "{fact} in\n{}", said.stdout);
+    }
 }
 
 #[test]
-fn a_folder_of_code_becomes_a_model() {
-    let folder = Folder::new();
-    fs::create_dir_all(folder.path("src/deep")).expect("made");
-    folder.write("src/a.rs", code());
-    folder.write("src/deep/b.rs", code());
-    let said = succeed(&folder, &["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
-    assert!(said.stdout.contains("tinderbox train src.toml"), "{}", said.stdout);
-    let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
-    assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
-    assert_eq!(config.data.path, Path::new("src"));
-}
-
-#[test]
-fn records_of_json_become_a_model() {
-    let folder = Folder::new();
-    let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
-    folder.write("my.jsonl", english().lines().map(record).collect::<String>());
-    let said = succeed(&folder, &["init", "--from-text", "my.jsonl", "--minutes", "0.02", "--device", "cpu"]);
-    let n = english().trim_end().chars().count();
-    let facts = format!("{},{:03} characters", n / 1000, n % 1000);
-    assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
-    folder.write("my.toml", &said.stdout);
-    succeed(&folder, &["train", "my.toml", "--set", "train.max_steps=2"]);
-}
-
-#[test]
-fn five_hundred_characters_become_a_model_and_a_caution() {
+fn init_cautions_about_short_text() {
     let text: String = english().chars().take(500).collect();
-    let config = from_text_to_model("short.txt", &text, TokenizerKind::Char);
+    let (_, said, config) = from_text_to_model("short.txt", &text, TokenizerKind::Char);
     assert!(config.model.context_length < 128);
-    let folder = Folder::new();
-    folder.write("short.txt", text);
-    let said = succeed(&folder, &["init", "--from-text", "short.txt", "--device", "cpu"]);
     assert!(said.stderr.contains("Caution: 500 characters are a short text"), "{}", said.stderr);
     assert!(said.stdout.contains("# Caution: 500 characters are a short text"), "{}", said.stdout);
 }
 
 #[test]
-fn any_bytes_become_a_model_where_that_is_wished_for() {
-    let folder = Folder::new();
-    let bytes: Vec<u8> = draws(4000, 256).map(|byte| u8::try_from(byte).expect("below 256")).collect();
-    folder.write("noise.bin", &bytes);
-    let args = ["init", "--from-text", "noise.bin", "--tokenizer", "byte", "--minutes", "0.01", "--device", "cpu"];
-    let said = succeed(&folder, &[&args[..], &["--output", "noise.toml"]].concat());
-    assert_eq!(said.stdout, "");
-    let config = Config::load(&folder.path("noise.toml"), &[]).expect("it loads");
-    assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
-    succeed(&folder, &["train", "noise.toml", "--set", "train.max_steps=2"]);
-}
-
-#[test]
-fn the_reasons_are_in_the_numbers_of_the_text() {
-    let folder = Folder::new();
-    let text = english();
-    folder.write("my.txt", &text);
-    let said = succeed(&folder, &["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"]);
-    let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
-    let n = text.chars().count();
-    let facts = format!("{},{:03} characters", n / 1000, n % 1000);
-    assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
-    assert!(said.stdout.contains(&format!("{} different ones", alphabet.len())), "{}", said.stdout);
-    // Training finds the numbers of tokens and parameters in the comments.
-    folder.write("my.toml", &said.stdout);
-    let trained = succeed(&folder, &["train", "my.toml", "--json"]);
-    let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
-    let parameters = report["parameters"].as_u64().expect("a number");
-    let grouped = format!("{},{:03} parameters", parameters / 1000, parameters % 1000);
-    assert!(said.stdout.contains(&grouped), "{grouped} in\n{}", said.stdout);
-    let mut config = Config::load(&folder.path("my.toml"), &[]).expect("it loads");
-    config.data.path = folder.path("my.txt");
-    config.data.cache_dir = Some(folder.path("cache"));
-    let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
-    let held_back = format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
-    assert!(said.stdout.contains(&held_back), "{held_back} in\n{}", said.stdout);
-}
-
-#[test]
-fn texts_that_cannot_be_learned_from_are_explained() {
+fn init_refuses_useless_texts() {
     let folder = Folder::new();
     folder.write("tiny.txt", "Too short.");
     folder.write("dull.txt", "a".repeat(5000));
@@ -338,7 +267,7 @@ fn texts_that_cannot_be_learned_from_are_explained() {
 }
 
 #[test]
-fn a_shell_completes_commands_and_options() {
+fn shells_complete_commands_and_options() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = succeed(&folder, &["completions", shell]).stdout;
@@ -356,7 +285,7 @@ fn a_shell_completes_commands_and_options() {
             Command::new("bash").args(["--norc", "-c", script, "bash", line]).current_dir(folder.path("")).output();
         bash.ok().map(|output| {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).expect("text").trim().to_owned()
+            String::from_utf8(output.stdout).expect("the bytes are UTF-8").trim().to_owned()
         })
     };
     let Some(commands) = complete("tinderbox tr") else {
@@ -371,7 +300,7 @@ fn a_shell_completes_commands_and_options() {
 }
 
 #[test]
-fn the_manual_has_a_page_for_each_command() {
+fn manual_has_page_for_each_command() {
     let folder = Folder::new();
     let page = succeed(&folder, &["man"]).stdout;
     assert!(page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"), "{page}");
@@ -391,7 +320,7 @@ fn the_manual_has_a_page_for_each_command() {
     assert!(commands.contains(&"train") && commands.contains(&"help"), "{help}");
     for command in commands.into_iter().filter(|command| *command != "help") {
         let path = folder.path(format!("share/man1/tinderbox-{command}.1"));
-        let page = fs::read_to_string(&path).expect(command);
+        let page = fs::read_to_string(&path);
         assert!(page.contains(&format!(".TH tinderbox-{command} 1")), "{page}");
         let groff = Command::new("groff").args(["-man", "-ww", "-z"]).arg(path).output();
         let Ok(groff) = groff else {
@@ -404,10 +333,10 @@ fn the_manual_has_a_page_for_each_command() {
 }
 
 #[test]
-fn a_search_around_the_config_of_another_text_is_not_gone_on_with() {
+fn search_of_other_text_is_not_continued() {
     let folder = Folder::new();
     folder.write("my.txt", english());
-    std::fs::create_dir(folder.path("other")).expect("made");
+    fs::create_dir(folder.path("other"));
     folder.write("other/my.txt", english().to_uppercase());
     let search = |text: &str, more: &[&str]| {
         let init = ["init", "--from-text", text, "--device", "cpu", "--search", "1s"];

@@ -16,7 +16,7 @@ fn losses(place: &Place, device: &Device, options: &[&str]) -> Vec<f32> {
 
 #[cfg(feature = "ndarray")]
 #[test]
-fn the_first_thirty_losses_are_those_of_the_explicit_path() {
+fn fused_operations_repeat_thirty_composed_losses() {
     let size = [
         "model.context_length=32",
         "model.d_model=32",
@@ -45,7 +45,7 @@ fn the_first_thirty_losses_are_those_of_the_explicit_path() {
 /// The attention weights of the explicit path alone would take 256 MiB per layer, several times over.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_context_of_4096_trains_in_less_than_half_a_gibibyte() {
+fn context_of_4096_trains_below_512_mib() {
     let folder = plan::folder();
     folder.write("text.txt", text().repeat(10));
     let settings = [

@@ -18,7 +18,7 @@ fn page(folder: &Folder, subcommand: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
+fn embeddings_differ_once_context_is_read() {
     for keys in [&["model.position=rope"][..], &["model.position=learned", "tokenizer.kind=byte"]] {
         let folder = trained(keys);
         let texts = ["--prompt", "hen by the bank", "--prompt", "The dog sat by the bank"];
@@ -46,7 +46,7 @@ fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
 }
 
 #[test]
-fn two_texts_with_the_same_past_are_called_that() {
+fn equal_prefixes_are_reported() {
     let folder = trained(&[]);
     let args = ["--prompt", "The bank was old", "--prompt", "The bank sat by", "--word", "bank"];
     let page = page(&folder, "embeddings", &args);
@@ -54,7 +54,7 @@ fn two_texts_with_the_same_past_are_called_that() {
 }
 
 #[test]
-fn the_loss_without_nothing_is_that_of_eval_and_parts_are_ranked() {
+fn ablation_ranks_parts_from_loss_of_eval() {
     let folder = trained(&["model.bias=true"]);
     let eval = folder.json(&["eval", "runs/tiny", "--json"]);
     let whole = inspect(&folder, "ablate", &[]);
@@ -79,7 +79,7 @@ fn the_loss_without_nothing_is_that_of_eval_and_parts_are_ranked() {
 }
 
 #[test]
-fn the_lens_ends_with_the_models_own_prediction() {
+fn lens_ends_with_prediction_of_model() {
     let folder = trained(&["model.bias=true", "model.position=learned"]);
     let it = inspect(&folder, "lens", &["--prompt", RIVER, "--top", "3"]);
     let positions = list(&it["positions"]);
@@ -116,7 +116,7 @@ fn the_lens_ends_with_the_models_own_prediction() {
 }
 
 #[test]
-fn patching_goes_from_one_text_to_the_other() {
+fn patching_moves_prediction_between_prompts() {
     let folder = trained(&[]);
     let always = ["--prompt", RIVER, "--patch-from", HOUSE];
     let args = [&always[..], &["--token", "by", "--answer", " ", "--against", "e"]].concat();
@@ -143,7 +143,7 @@ fn patching_goes_from_one_text_to_the_other() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn lens_mistakes_are_explained() {
     let folder = trained(&[]);
     assert_transcript!(folder, @r#"
     $ inspect embeddings runs/tiny --word bank --prompt 'a bank'

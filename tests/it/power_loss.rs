@@ -2,7 +2,6 @@
 //! disk is reconstructed as it may then be, without some or all of the unflushed data, and the run resumes from there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::process::Command;
 use rayon::prelude::*;
 use tinderbox::run::{Checkpoint, RunDir};
 
-use crate::fixtures::{Folder, Ran, files, set};
+use crate::fixtures::{Folder, Ran, files, fs, set};
 
 const SETTINGS: [&str; 8] = [
     "train.max_steps=4",
@@ -42,7 +41,7 @@ struct Node {
     flushed_names: BTreeMap<String, usize>,
 }
 
-/// What became of a file's unflushed bytes.
+/// The fate of unflushed bytes of a file.
 #[derive(Clone, Copy, Debug)]
 enum Unflushed {
     Kept,
@@ -67,7 +66,7 @@ impl Disk {
         for entry in fs::read_dir(&root).expect("a folder") {
             let path = entry.expect("an entry").path();
             disk.create(fs::metadata(&path).expect("a file").ino(), &path, false);
-            disk.nodes.last_mut().expect("just made").bytes = fs::read(path).expect("read");
+            disk.nodes.last_mut().expect("just made").bytes = fs::read(path);
         }
         for node in 0..disk.nodes.len() {
             disk.flush(node);
@@ -136,7 +135,7 @@ impl Disk {
         folders.map(|(idx, _)| idx).collect()
     }
 
-    /// What a reader finds if the folders of `lost` have only their flushed names.
+    /// The files that a reader finds if the folders of `lost` have only their flushed names.
     fn tree(&self, lost: &[usize], unflushed: Unflushed) -> Tree {
         let mut tree = Tree::new();
         let mut open = vec![(0, PathBuf::new())];
@@ -192,7 +191,7 @@ struct Change<'a> {
 fn changes(mut record: &[u8]) -> Vec<Change<'_>> {
     let mut changes = Vec::new();
     while let Some(end) = record.iter().position(|&byte| byte == b'\n') {
-        let head = std::str::from_utf8(&record[..end]).expect("text");
+        let head = std::str::from_utf8(&record[..end]).expect("the bytes are UTF-8");
         let fields: Vec<&str> = head.split(' ').collect();
         let [name, inode, number, n] = fields[..] else { panic!("{head}") };
         let number_of = |field: &str| field.parse::<usize>().expect("a number");
@@ -213,14 +212,14 @@ fn record(folder: &Folder) -> Vec<u8> {
     let mut train = train(folder, &[]);
     let output = train.env("LD_PRELOAD", library).env("RECORDED", &record).output().expect("the binary starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    fs::read(record).expect("recorded")
+    fs::read(record)
 }
 
 /// The step of the last metrics line, and that of the last checkpoint, as programs see them.
 fn progress(tree: &Tree) -> (usize, usize) {
     let text = |name: &str| {
         let bytes = tree.get(Path::new(name)).cloned().flatten().unwrap_or_default();
-        String::from_utf8(bytes).expect("text")
+        String::from_utf8(bytes).expect("the bytes are UTF-8")
     };
     let logged = text("run/metrics.jsonl").lines().last().map_or(0, |line| {
         let line: serde_json::Value = serde_json::from_str(line).expect("a line");
@@ -264,8 +263,8 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     let folder = Folder::new();
     for (path, bytes) in tree.iter().filter(|(path, _)| goes_on || path.starts_with("run")) {
         match bytes {
-            None => fs::create_dir_all(folder.path("").join(path)).expect("made"),
-            Some(bytes) => fs::write(folder.path("").join(path), bytes).expect("written"),
+            None => fs::create_dir_all(folder.path("").join(path)),
+            Some(bytes) => fs::write(folder.path("").join(path), bytes),
         }
     }
     let root = folder.path("run");
@@ -298,7 +297,7 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
     let end = ["model.safetensors", "optimizer.safetensors", "state.json"];
     let end = end.map(|name| format!("run/checkpoints/step-000004/{name}"));
     for name in end.iter().map(String::as_str).chain(["run/metrics.jsonl", "run/samples.txt", "run/last", "run/best"]) {
-        let bytes = |folder: &Folder| fs::read(folder.path(name)).expect("read");
+        let bytes = |folder: &Folder| fs::read(folder.path(name));
         assert!(bytes(&folder) == bytes(whole), "{name} differs after {:?}", listed());
     }
 }
@@ -312,12 +311,12 @@ fn power_fails(every: usize) {
 }
 
 #[test]
-fn a_run_goes_on_after_the_power_failed() {
+fn run_resumes_after_power_loss() {
     power_fails(100);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_run_goes_on_after_the_power_failed_at_any_moment() {
+fn run_resumes_after_power_loss_at_any_moment() {
     power_fails(1);
 }

@@ -1,50 +1,24 @@
 //! `train.matmul_precision`: runs in bf16, and everything that stays in f32.
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::Device;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::config::PrecisionChoice;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
 use tinderbox::run::Checkpoint;
-use tinderbox::train::{Start, TrainError, evaluate};
+use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
-use crate::devices::ndarray;
-use crate::fixtures::{Folder, Place, host, trainer};
+use crate::fixtures::{Folder, Place};
 
 const BF16: &str = "train.matmul_precision=bf16";
 
 #[test]
-fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
-    let place = Place::new();
-    let config = place.config(&[
-        BF16,
-        "train.max_steps=150",
-        "model.dropout=0.0",
-        "train.eval_interval=50",
-        "train.checkpoint_interval=50",
-        "train.log_interval=1",
-    ]);
-    let trained = place.train("run", config.clone(), Start::New, None);
-    let (summary, losses) = trained.expect("trains");
-    assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
-    let run = place.run("run");
-    assert_eq!(run.config().expect("its config"), Place::resolved(config.clone()));
-
-    // As computed by `eval`, which does not know how the weights were trained.
-    let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
-    let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
-    let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
-    let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("computed");
-    assert_eq!(summary.val_loss, Some(loss.nats_per_token));
-}
-
-#[test]
-fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
+fn resume_may_change_precision() {
     let place = Place::new();
     let f32 = place.config(&[]);
-    place.train("run", place.config(&[BF16]), Start::New, Some(5)).expect("trains");
+    place.train("run", place.config(&[BF16]), Start::New, Some(5)).expect("the run trains");
     let precision = |run: &str| {
         let run = place.run(run);
         run.config().expect("its config").train.matmul_precision
@@ -59,41 +33,26 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
     assert_eq!(precision("bf16"), PrecisionChoice::Bf16);
 }
 
+/// The losses of steps are those of products in bf16; the last evaluation is computed as `eval` does, in f32.
 #[test]
-fn a_trainer_steps_in_the_precision_of_its_config() {
+fn steps_follow_precision_of_config_and_evaluations_are_in_f32() {
     let place = Place::new();
-    let first_loss = |settings: &[&str]| {
-        let config = place.config(&[&["model.d_model=64", "model.n_heads=2"], settings].concat());
-        host(trainer(&config, &Device::flex()).0.step().loss)[0]
-    };
-    let (exact, rounded) = (first_loss(&[]), first_loss(&[BF16]));
-    assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
+    let config = |settings: &[&str]| place.config(&[&["model.d_model=64", "train.log_interval=1"], settings].concat());
+    let (_, exact) = place.train("f32", config(&[]), Start::New, None).expect("the run trains");
+    let (summary, rounded) = place.train("bf16", config(&[BF16]), Start::New, None).expect("the run trains");
+    assert!((1e-12..0.01).contains(&((exact[0] - rounded[0]).abs() / exact[0])), "{exact:?} and {rounded:?}");
+
+    let run = place.run("bf16");
+    let config = config(&[BF16]);
+    let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
+    let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
+    let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("the weights fit the model");
+    let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("the loss is finite");
+    assert_eq!(summary.val_loss, Some(loss.nats_per_token));
 }
 
 #[test]
-#[should_panic(expected = "only flex multiplies in bf16")]
-fn a_loss_in_bf16_is_refused_off_flex() {
-    let place = Place::new();
-    let config = place.config(&[]);
-    let gpt = Gpt::new(&config.model, 40, 1, &ndarray());
-    let tokens = Tensor::<2, Int>::zeros([1, 4], &ndarray());
-    let _loss = gpt.loss(tokens.clone(), tokens, MatmulPrecision::Bf16, None);
-}
-
-#[test]
-fn another_device_than_burns_cpu_backend_is_refused_before_anything_is_done() {
-    let place = Place::new();
-    let config = place.config(&[BF16, "train.device=ndarray"]);
-    std::fs::remove_file(place.path("text.txt")).expect("removed");
-    for start in [Start::New, Start::Overwrite, Start::Resume] {
-        let error = place.train("run", config.clone(), start, None);
-        assert!(matches!(error, Err(TrainError::Precision(_))), "{error:?}");
-    }
-    assert!(!place.path("run").exists());
-}
-
-#[test]
-fn what_cannot_be_is_said_by_every_command_that_would_compute_it() {
+fn commands_refuse_bf16_off_flex() {
     let folder = Folder::new();
     let on_ndarray = ["tiny.toml", "--device=ndarray", "--set", BF16];
     let said = folder.fail(&[&["train"], &on_ndarray[..]].concat());
@@ -117,47 +76,30 @@ fn what_cannot_be_is_said_by_every_command_that_would_compute_it() {
 }
 
 #[test]
-fn the_automatic_precision_is_the_one_of_the_machine_and_is_written_down() {
+fn run_and_plan_name_their_precision() {
     let folder = Folder::new();
-    let auto = ["tiny.toml", "--set", "train.max_steps=2", "--set", "train.matmul_precision=auto"];
     let is_native = MatmulPrecision::Bf16.is_native();
-    for (device, precision) in [("flex", if is_native { "bf16" } else { "f32" }), ("ndarray", "f32")] {
-        let run = device;
-        let trained = folder.run(&[&["train", "--run-dir", run, "--device", device], &auto[..]].concat()).exits(0);
-        let first = format!("training `{run}` on {device}, matrices in {precision} (auto)\n");
+    let native = if is_native { "bf16" } else { "f32" };
+    for (device, choice, precision, said) in [
+        ("flex", "auto", native, format!("matrices in {native} (auto)")),
+        ("ndarray", "auto", "f32", "matrices in f32 (auto)".to_owned()),
+        ("flex", "bf16", "bf16", "matrices in bf16".to_owned()),
+    ] {
+        let run = format!("{device}-{choice}");
+        let set = ["tiny.toml", "--set", "train.max_steps=2", "--set", &format!("train.matmul_precision={choice}")];
+        let trained = folder.run(&[&["train", "--run-dir", &run, "--device", device], &set[..]].concat()).exits(0);
+        let first = format!("training `{run}` on {device}, {said}\n");
         assert!(trained.stderr.starts_with(&first), "{}", trained.stderr);
+        let is_warned = trained.stderr.contains("warning: train.matmul_precision");
+        assert_eq!(is_warned, choice == "bf16" && !is_native, "{}", trained.stderr);
         assert!(folder.read(&format!("{run}/train.log")).starts_with(&first));
         let saved = folder.read(&format!("{run}/config.toml"));
         assert!(saved.contains(&format!("\nmatmul_precision = \"{precision}\"\n")), "{saved}");
+        let timings = folder.read(&format!("{run}/timings.jsonl"));
+        assert!(timings.contains(&format!("\"matmul_precision\":\"{precision}\"")), "{timings}");
+        let planned = folder.succeed(&[&["plan", "--device", device], &set[..]].concat());
+        assert_eq!(planned.contains(&format!(" on {device}, matrices in bf16\n")), precision == "bf16", "{planned}");
+        let measured = ["bench", "train", "--rounds=1", "--steps=1", "--json", "--device", device];
+        assert_eq!(folder.json(&[&measured, &set[..]].concat())["matmul_precision"], precision);
     }
-    let planned = folder.succeed(&[&["plan"], &auto[..]].concat());
-    assert_eq!(planned.contains(" on flex, matrices in bf16\n"), is_native, "{planned}");
-    let measured = folder.json(&[&["bench", "train", "--rounds=1", "--steps=1", "--json"], &auto[..]].concat());
-    assert_eq!(measured["matmul_precision"], if is_native { "bf16" } else { "f32" });
-}
-
-#[test]
-fn a_run_and_a_plan_say_that_they_are_in_bf16() {
-    let folder = Folder::new();
-    let short = ["tiny.toml", "--set", "train.max_steps=5"];
-    let bf16 = ["tiny.toml", "--set", "train.max_steps=5", "--set", BF16];
-    let session = || -> Value {
-        let timings = folder.read("runs/tiny/timings.jsonl");
-        let line = timings.lines().next().expect("it began");
-        let line: Value = serde_json::from_str(line).expect("JSON");
-        line["session"]["matmul_precision"].clone()
-    };
-    let said = folder.run(&[&["train"], &short[..]].concat()).stderr;
-    assert!(!said.contains("bf16"), "{said}");
-    assert_eq!(session(), "f32");
-    let ran = folder.run(&[&["train", "--overwrite"], &bf16[..]].concat()).exits(0);
-    let first = "training `runs/tiny` on flex, matrices in bf16\n";
-    assert!(ran.stderr.starts_with(first), "{}", ran.stderr);
-    assert!(folder.read("runs/tiny/train.log").starts_with(first));
-    let is_warned = ran.stderr.contains("warning: train.matmul_precision");
-    assert_eq!(is_warned, !MatmulPrecision::Bf16.is_native(), "{}", ran.stderr);
-    assert_eq!(session(), "bf16");
-
-    let plan = folder.succeed(&[&["plan"], &bf16[..]].concat());
-    assert!(plan.contains(" on flex, matrices in bf16\n"), "{plan}");
 }

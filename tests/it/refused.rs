@@ -1,14 +1,13 @@
 //! Models that cannot be imported, and runs that cannot be exported: the program says why, lists what is supported, and
 //! changes nothing.
 
-use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
 use serde_json::json;
 use tinderbox::interop::Family;
 
-use crate::fixtures::{Folder, Model, import};
+use crate::fixtures::{Folder, Model, fs, import};
 
 /// The error of an import, without the temporary name of the model; nothing is left behind.
 fn refused(path: &Path) -> String {
@@ -20,7 +19,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn settings_that_are_not_supported_are_named_with_those_that_are() {
+fn unsupported_settings_are_listed() {
     assert_snapshot!(refused(Model::of("llama").set(json!({ "model_type": null })).path()), @r"
     error: the model in `MODEL/config.json` is not supported:
       - model_type is missing: FAMILIES are supported
@@ -45,14 +44,14 @@ fn with_value(file: &[u8], key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are() {
+fn unsupported_gguf_settings_are_listed() {
     let folder = Folder::new();
     let run = import(&Model::for_gguf("llama"), &folder);
     folder.succeed(&["export", run.to_str().expect("UTF-8"), "--to", "gguf", "--output", "it.gguf"]);
-    let file = fs::read(folder.path("it.gguf")).expect("read");
+    let file = fs::read(folder.path("it.gguf"));
     let says = |key: &str, value: &[u8]| {
         let path = folder.path("changed.gguf");
-        fs::write(&path, with_value(&file, key, value)).expect("written");
+        fs::write(&path, with_value(&file, key, value));
         refused(&path)
     };
     let number = |n: u32| [4_u32.to_le_bytes(), n.to_le_bytes()].concat();
@@ -81,6 +80,13 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
     error: `MODEL` is damaged: `general.alignment` is 33, not a power of 2
       hint: download or write it again
     ");
+    let other = [b"general.architecture", &[8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], b"llama"].concat();
+    let at = file.windows(other.len()).position(|window| window == other).expect("every file names its architecture");
+    let mut other_file = file.clone();
+    other_file[at + other.len() - 5..at + other.len()].copy_from_slice(b"gemma");
+    folder.write("changed.gguf", other_file);
+    let said = refused(&folder.path("changed.gguf"));
+    assert!(said.contains("general.architecture = \"gemma\": supported are gpt2, llama, "), "{said}");
     assert_snapshot!(says("llama.block_count", &number(2)), @r"
     error: `MODEL` is damaged: `llama.block_count` is repeated
       hint: download or write it again
@@ -88,7 +94,7 @@ fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are()
 }
 
 #[test]
-fn tensors_that_do_not_fit_are_listed_together() {
+fn misfitting_tensors_are_listed_together() {
     let model = Model::of("gpt2");
     model.change(|tensors| {
         let weight = tensors.remove("transformer.h.0.attn.c_attn.weight").expect("it is there");
@@ -107,7 +113,7 @@ fn tensors_that_do_not_fit_are_listed_together() {
 }
 
 #[test]
-fn files_that_are_missing_or_damaged_are_named() {
+fn missing_or_damaged_files_are_named() {
     let says = |change: &dyn Fn(&Model)| {
         let model = Model::of("llama");
         change(&model);
@@ -117,7 +123,7 @@ fn files_that_are_missing_or_damaged_are_named() {
     error: `MODEL` is not a model that can be imported: it has no config.json
       hint: name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub
     ");
-    assert_snapshot!(says(&|model| fs::rename(model.path().join("config.json"), model.path().join("x.gguf")).unwrap()), @r"
+    assert_snapshot!(says(&|model| fs::rename(model.path().join("config.json"), model.path().join("x.gguf"))), @r"
     error: `MODEL` is not a model that can be imported: it has no config.json
       hint: name a .gguf file in it, such as x.gguf
     ");
@@ -138,7 +144,7 @@ fn files_that_are_missing_or_damaged_are_named() {
       hint: it is the file of that name beside a model of the Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, tokenizer_config.json and tokenizer.model are others
     ");
     let cut = |model: &Model| {
-        let bytes = fs::read(model.path().join("model.safetensors")).expect("read");
+        let bytes = fs::read(model.path().join("model.safetensors"));
         model.write("model.safetensors", &bytes[..5000]);
     };
     assert_snapshot!(says(&cut), @r"
@@ -147,7 +153,7 @@ fn files_that_are_missing_or_damaged_are_named() {
     ");
     let index = |model: &Model| {
         let file = "model-00001-of-00002.safetensors";
-        fs::remove_file(model.path().join("model.safetensors")).expect("removed");
+        fs::remove_file(model.path().join("model.safetensors"));
         model.write("model.safetensors.index.json", json!({ "weight_map": { "x": file } }).to_string());
     };
     assert_snapshot!(says(&index), @r"
@@ -161,7 +167,7 @@ fn files_that_are_missing_or_damaged_are_named() {
 }
 
 #[test]
-fn what_is_there_stays_without_overwrite() {
+fn import_and_export_keep_existing_files() {
     let folder = Folder::new();
     let model = Model::of("llama");
     let path = model.path().to_str().expect("UTF-8");
@@ -185,7 +191,7 @@ fn what_is_there_stays_without_overwrite() {
     for name in mine {
         assert_eq!(folder.read(&format!("runs/it/{name}")), "mine");
     }
-    fs::create_dir(folder.path("notes")).expect("made");
+    fs::create_dir(folder.path("notes"));
     folder.write("notes/today.txt", "mine");
     assert_snapshot!(folder.fail(&["import", path, "--run-dir", "notes", "--overwrite"]), @r"
     error: `notes` is not empty and not a run, so nothing is written there
@@ -231,7 +237,7 @@ fn what_is_there_stays_without_overwrite() {
 }
 
 #[test]
-fn a_run_that_is_like_no_family_names_the_keys_that_stand_in_the_way() {
+fn export_names_keys_without_family() {
     let mixture = ["model.position=rope", "model.mlp=relu_squared", "model.qk_norm=true"];
     let folder = Folder::with_run(&[&["train.max_steps=1"], &mixture[..]].concat());
     let hf = folder.fail(&["export", "runs/tiny", "--to", "hf"]);

@@ -1,13 +1,10 @@
 //! The report of a run: what it contains, when it is written, and that it works in a browser.
 
-use std::fs;
-use std::path::Path;
-
 use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::browser::{Browser, SCREENS};
-use crate::fixtures::{Folder, files, number, set};
+use crate::fixtures::{Folder, files, fs, number, set};
 
 const HEADS: &str = "train.head_metrics=true";
 
@@ -28,7 +25,7 @@ fn lead(html: &str) -> &str {
 }
 
 #[test]
-fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
+fn report_shows_whole_run() {
     let folder = Folder::new();
     let ran = folder.train(&[HEADS]);
     assert!(ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"), "{}", ran.stderr);
@@ -88,7 +85,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
 }
 
 #[test]
-fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
+fn resumed_run_has_same_pictures() {
     let folder = Folder::new();
     folder.train_as("half", &[HEADS, "train.max_steps=20"]);
     assert!(folder.read("half/report.html").contains("20 steps on flex"));
@@ -117,7 +114,7 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
 
 #[cfg(unix)]
 #[test]
-fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
+fn report_says_how_run_ended() {
     let folder = Folder::new();
     let mut training = folder.start(&["train", "tiny.toml", "--set", "train.max_steps=1000000"]);
     training.wait_for("saved `");
@@ -134,10 +131,20 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     assert!(headings(&html).contains(&"Who looks at whom"));
+
+    let wild = set(&["optimizer.learning_rate=1e30", "schedule.warmup_steps=0", "optimizer.grad_clip_norm=0"]);
+    let stderr = folder.fail(&[&["train", "tiny.toml", "--run-dir", "wild"], &*wild].concat());
+    assert!(stderr.contains("report: `wild/report.html`"), "{stderr}");
+    folder.succeed(&["report", "wild", "--output", "again.html"]);
+    for html in ["wild/report.html", "again.html"].map(|name| folder.read(name)) {
+        assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
+        let notes = between(&html, "<ul class=\"notes\">", "</ul>");
+        assert!(notes.contains("<li>The run broke off: the ") && notes.contains("has no checkpoint yet"), "{notes}");
+    }
 }
 
 #[test]
-fn only_a_page_is_replaced_by_a_report() {
+fn report_replaces_only_pages() {
     let folder = Folder::trained();
     folder.write("notes.html", "<html><head></head>mine</html>");
     folder.write("comparison.html", "mine");
@@ -159,7 +166,7 @@ fn only_a_page_is_replaced_by_a_report() {
     ",
     );
     assert!(files(&folder.path("")) == before);
-    fs::remove_file(folder.path("comparison.html")).expect("removed");
+    fs::remove_file(folder.path("comparison.html"));
     for _ in 0..2 {
         folder.succeed(&["report", "runs/tiny", "--output", "runs/tiny/report.html"]);
         folder.succeed(&["report", "runs/tiny", "runs/tiny"]);
@@ -167,29 +174,11 @@ fn only_a_page_is_replaced_by_a_report() {
 }
 
 #[test]
-fn a_run_that_explodes_says_so_in_its_report() {
-    let folder = Folder::new();
-    let wild = ["optimizer.learning_rate=1e30", "schedule.warmup_steps=0", "optimizer.grad_clip_norm=0"];
-    let settings = set(&[&wild[..], &["train.log_interval=1"]].concat());
-    let stderr = folder.fail(&[&["train", "tiny.toml"], &*settings].concat());
-    assert!(stderr.contains("report: `runs/tiny/report.html`"), "{stderr}");
-    let html = folder.read("runs/tiny/report.html");
-    assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
-    let notes = between(&html, "<ul class=\"notes\">", "</ul>");
-    // A regenerated report says the same.
-    folder.succeed(&["report", "runs/tiny", "--output", "again.html"]);
-    assert!(folder.read("again.html").contains("<li>The run broke off: the "));
-    assert!(notes.contains("<li>The run broke off: the "), "{notes}");
-    assert!(notes.contains("has no checkpoint yet"), "{notes}");
-    assert!(headings(&html).contains(&"Config"));
-}
-
-#[test]
-fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
+fn unwritable_report_does_not_fail_run() {
     let folder = Folder::trained();
     // A folder with content is never replaced.
-    fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
-    fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
+    fs::remove_file(folder.path("runs/tiny/report.html"));
+    fs::create_dir_all(folder.path("runs/tiny/report.html/x"));
     let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
     let ran = folder.run(&longer).exits(0);
     assert!(ran.stderr.contains("warning: no report: cannot write the report `runs/tiny/"), "{}", ran.stderr);
@@ -198,10 +187,10 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
 }
 
 #[test]
-fn a_report_reaches_as_far_as_the_files_of_its_run() {
+fn report_shows_what_files_allow() {
     let folder = Folder::trained();
     for file in ["metrics.jsonl", "timings.jsonl", "samples.txt", "train.log", "report.html"] {
-        fs::remove_file(folder.path(format!("runs/tiny/{file}"))).expect("removed");
+        fs::remove_file(folder.path(format!("runs/tiny/{file}")));
     }
     let report = || {
         let ran = folder.run(&["report", "runs/tiny"]);
@@ -212,21 +201,21 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
     assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Details", "Config"]);
     // A missing text is reported, and everything else is there.
-    fs::remove_file(folder.path("text.txt")).expect("removed");
+    fs::remove_file(folder.path("text.txt"));
     let (stderr, html) = report();
     assert!(
         stderr.starts_with("note: Nothing can be said of heads and attention: there is no file or folder"),
         "{stderr}"
     );
     assert_eq!(headings(&html), ["Numbers", "Details", "Config"]);
-    fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
-    fs::write(folder.path("runs/tiny/config.toml"), "[model]\nnovel = 1\n").expect("written");
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints"));
+    folder.write("runs/tiny/config.toml", "[model]\nnovel = 1\n");
     let (_, html) = report();
     assert!(html.contains("<tr class=\"unknown\"><th scope=\"row\">novel</th><td>1<"), "{html}");
 }
 
 #[test]
-fn text_from_elsewhere_stays_text() {
+fn report_escapes_text() {
     let folder = Folder::new();
     let evil = "</script><script>alert(1)</script><b>\"'&amp;<!--\n";
     folder.write("<b>text.txt", evil.repeat(200));
@@ -239,19 +228,18 @@ fn text_from_elsewhere_stays_text() {
 }
 
 #[test]
-fn a_reader_clicks_through_the_report() {
+fn reader_clicks_through_report() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = Folder::with_run(&[HEADS]);
-    let file = folder.path("runs/tiny/report.html");
-    for screen in SCREENS {
+    let file = |name: &str| folder.path("runs/tiny").join(name);
+    browser.read(&file("report.html"), "report", |browser, screen| click_through(browser, screen.0 < 600));
+    for (screen, name) in
+        SCREENS.into_iter().flat_map(|screen| ["loss", "learning-rate", "heads"].map(|it| (screen, it)))
+    {
         browser.look(screen);
-        click_through(&mut browser, &file, screen.0 < 600);
-        browser.check("report", screen);
-        for name in ["loss", "learning-rate", "heads"] {
-            browser.open(&folder.path(format!("runs/tiny/{name}.svg")));
-            browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
-            assert_eq!(browser.take_problems(), [""; 0], "{name}: {screen:?}");
-        }
+        browser.open(&file(&format!("{name}.svg")));
+        browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
+        assert_eq!(browser.take_problems(), [""; 0], "{name}: {screen:?}");
     }
 }
 
@@ -291,8 +279,7 @@ fn zoom(browser: &mut Browser, size: &str) {
     browser.point_away();
 }
 
-fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
-    browser.open(file);
+fn click_through(browser: &mut Browser, is_narrow: bool) {
     let size = if is_narrow { "narrow" } else { "wide" };
     let shown = browser.all("figure > svg", "it.checkVisibility() ? it.getAttribute('class') : ''");
     let count = |size: &str| shown.iter().filter(|class| **class == json!(size)).count();
@@ -373,7 +360,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
 }
 
 #[test]
-fn several_runs_lie_over_each_other() {
+fn comparison_overlays_runs() {
     let folder = Folder::trained();
     folder.train_as("runs/<b>", &["optimizer.learning_rate=1e-3"]);
     let ran = folder.run(&["report", "runs/tiny", "runs/<b>"]);
@@ -389,14 +376,11 @@ fn several_runs_lie_over_each_other() {
     }
     assert!(html.contains("<th scope=\"row\">optimizer.learning_rate</th>") && !html.contains("<b>"));
     let Some(mut browser) = Browser::start() else { return };
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&folder.path("comparison.html"));
-        let size = if screen.0 < 600 { "narrow" } else { "wide" };
+    browser.read(&folder.path("comparison.html"), "comparison", |browser, (width, _)| {
+        let size = if width < 600 { "narrow" } else { "wide" };
         assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .drawing > .line"), "1").len(), 2);
-        browser.check("comparison", screen);
-        compare(&mut browser, size);
-    }
+        compare(browser, size);
+    });
 }
 
 /// Curves are listed as in the table, hidden by the legend in all charts, drawn over tokens and time, and smoothed.

@@ -1,18 +1,14 @@
 //! Small but complete runs: trained, stopped, resumed, broken.
 
-use std::fs;
 use std::path::PathBuf;
 
-use burn::tensor::Device;
-use tinderbox::data::{Corpus, OpenOptions, Split, Tokens};
-use tinderbox::model::{Gpt, parameters};
-use tinderbox::run::{Best, Checkpoint, RunDir, TrainState};
-use tinderbox::train::{Start, TrainError, Trainer};
+use tinderbox::run::{Checkpoint, RunDir};
+use tinderbox::train::{Start, TrainError};
 
-use crate::fixtures::{Place, expect_close, trainer, weights_of};
+use crate::fixtures::{Place, expect_close, fs};
 
 #[test]
-fn a_run_learns_and_its_summary_adds_up() {
+fn run_learns_and_summary_adds_up() {
     let place = Place::new();
     let config = place.config(&[
         "train.max_steps=150",
@@ -21,7 +17,7 @@ fn a_run_learns_and_its_summary_adds_up() {
         "train.checkpoint_interval=50",
         "train.log_interval=1",
     ]);
-    let (summary, losses) = place.train("run", config.clone(), Start::New, None).expect("trains");
+    let (summary, losses) = place.train("run", config.clone(), Start::New, None).expect("the run trains");
     assert_eq!(losses.len(), 150);
     assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
     assert_eq!(summary.tokens, 150 * 4 * 16);
@@ -29,8 +25,8 @@ fn a_run_learns_and_its_summary_adds_up() {
     assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
     let run = place.run("run");
     assert_eq!(run.config().expect("its config"), Place::resolved(config));
-    assert_eq!(run.checkpoint(summary.best_step.expect("evaluated")), run.best().expect("a best"));
-    let kept = fs::read_dir(place.path("run/checkpoints")).expect("read").count();
+    assert_eq!(run.checkpoint(summary.best_step.expect("the run was evaluated")), run.best().expect("a best"));
+    let kept = fs::read_dir(place.path("run/checkpoints")).expect("it can be read").count();
     assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");
 }
 
@@ -43,11 +39,11 @@ const EXPLODING: [&str; 4] = [
 ];
 
 #[test]
-fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint() {
+fn non_finite_loss_keeps_last_good_checkpoint() {
     let place = Place::new();
     let config = |more: &[&str]| place.config(&[&EXPLODING, more].concat());
     // Works for four steps: such a long warm-up leaves next to nothing of the learning rate.
-    place.train("run", config(&["train.checkpoint_interval=1"]), Start::New, Some(4)).expect("trains");
+    place.train("run", config(&["train.checkpoint_interval=1"]), Start::New, Some(4)).expect("the run trains");
     let explode = config(&["schedule.warmup_steps=0", "optimizer.learning_rate=1e30"]);
     let error = place.train("run", explode, Start::Resume, None).expect_err("it cannot go well");
     let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
@@ -59,36 +55,23 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
 }
 
 #[test]
-fn a_loss_that_is_not_finite_names_the_learning_rates_of_its_optimizer() {
+fn first_non_finite_loss_keeps_nothing_and_names_learning_rate() {
     let place = Place::new();
-    let hint = |kind: &str| {
-        let config = place.config(&["optimizer.learning_rate=3e38", "schedule.warmup_steps=0", kind]);
-        let error = place.train("run", config, Start::Overwrite, None);
-        error.expect_err("it cannot go well").to_string()
-    };
-    let adamw = hint("optimizer.kind=\"adamw\"");
-    assert!(adamw.contains("lower optimizer.learning_rate, or lengthen"), "{adamw}");
-    let muon = hint("optimizer.kind=\"muon\"");
-    assert!(muon.contains("lower optimizer.muon_learning_rate"), "{muon}");
+    for (kind, hint) in [
+        ("optimizer.kind=\"adamw\"", "lower optimizer.learning_rate, or lengthen"),
+        ("optimizer.kind=\"muon\"", "lower optimizer.muon_learning_rate"),
+    ] {
+        let settings = ["optimizer.learning_rate=3e38", "schedule.warmup_steps=0", "train.max_steps=1", kind];
+        let error = place.train("run", place.config(&settings), Start::Overwrite, None).expect_err("it diverges");
+        assert!(matches!(error, TrainError::NotFinite { step: 1, .. }), "{error}");
+        assert!(error.to_string().contains(hint), "{error}");
+        let run = place.run("run");
+        assert!(run.last().is_err() && run.best().is_err(), "nothing was kept");
+    }
 }
 
 #[test]
-fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
-    let place = Place::new();
-    let config = place.config(&[
-        "optimizer.learning_rate=3e38",
-        "schedule.warmup_steps=0",
-        "train.max_steps=1",
-        "train.sample_tokens=0",
-    ]);
-    let error = place.train("run", config, Start::New, None).expect_err("no loss is a number any more");
-    assert!(matches!(error, TrainError::NotFinite { step: 1, .. }), "{error}");
-    let run = place.run("run");
-    assert!(run.last().is_err() && run.best().is_err(), "nothing was kept");
-}
-
-#[test]
-fn only_the_last_few_checkpoints_and_the_best_are_kept() {
+fn last_and_best_checkpoints_are_kept() {
     let place = Place::new();
     // A growing learning rate ruins what the first evaluation saw: the first stays the best.
     let config = place.config(&[
@@ -99,113 +82,37 @@ fn only_the_last_few_checkpoints_and_the_best_are_kept() {
         "schedule.warmup_steps=12",
         "train.max_steps=12",
     ]);
-    place.train("run", config, Start::New, None).expect("trains");
+    place.train("run", config, Start::New, None).expect("the run trains");
     let run = place.run("run");
-    let best = Checkpoint::read_state(&run.last().expect("a last")).expect("whole").best.expect("evaluated");
+    let best =
+        Checkpoint::read_state(&run.last().expect("a last")).expect("it is whole").best.expect("the run was evaluated");
     assert!(best.step < 12, "the test wants a best checkpoint that is not the last");
     let mut kept: Vec<PathBuf> = fs::read_dir(place.path("run/checkpoints"))
-        .expect("read")
+        .expect("it can be read")
         .map(|entry| entry.expect("an entry").path())
         .collect();
     kept.sort();
     assert_eq!(kept, [run.checkpoint(best.step), run.checkpoint(12)]);
-    fs::write(place.path("run/best"), "step-000777\n").expect("written");
+    fs::write(place.path("run/best"), "step-000777\n");
     assert!(run.best().is_err(), "a best that is not there is no reason to take another");
 }
 
 #[test]
-fn the_state_of_a_run_is_read_back_exactly() {
-    let mut state = 1_u64;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        1.0 + 3.0 * (state >> 11) as f64 / (1_u64 << 53) as f64
-    };
+fn lock_admits_one_process_per_run() {
     let place = Place::new();
-    for step in 0..40 {
-        let best = Some(Best { step, val_loss: draw() });
-        let state = TrainState { step, best, train_loss: Some(draw()), ..TrainState::default() };
-        let saved = Checkpoint { model: Default::default(), optimizer: Default::default(), state };
-        let dir = place.path(&format!("step-{step:06}"));
-        saved.write(&dir).expect("written");
-        assert_eq!(Checkpoint::read_state(&dir).expect("read"), saved.state);
-    }
-}
-
-#[test]
-fn one_process_trains_in_a_run_at_a_time() {
-    let place = Place::new();
-    let held = RunDir::lock(&place.path("run")).expect("free");
+    let held = RunDir::lock(&place.path("run")).expect("no other process holds the run");
     let error = place.train("run", place.config(&[]), Start::New, None).expect_err("held");
     assert!(error.to_string().contains("another process is training"), "{error}");
     drop(held);
     place.train("run", place.config(&[]), Start::New, None).expect("free again");
 }
 
-#[test]
-fn accumulated_gradients_make_the_update_of_one_large_batch() {
-    let place = Place::new();
-    let weights = |batch_size: usize, n: usize| {
-        let config = place.config(&[
-            "model.dropout=0.0",
-            &format!("train.batch_size={batch_size}"),
-            &format!("train.grad_accumulation_steps={n}"),
-        ]);
-        let (mut trainer, _) = trainer(&config, &Device::flex());
-        let losses: Vec<f32> = (0..5).map(|_| trainer.step().loss.into_scalar()).collect();
-        (losses, weights_of(&trainer))
-    };
-    let ((one_losses, one), (parts_losses, parts)) = (weights(8, 1), weights(2, 4));
-    expect_close("losses", &parts_losses, &one_losses, 1e-5);
-    for (name, tensor) in one {
-        expect_close(&name, &parts[&name].values, &tensor.values, 2e-5);
-    }
-}
-
-#[test]
-fn training_stops_early_when_nothing_gets_better() {
-    let place = Place::new();
-    let config = place.config(&[
-        "train.max_steps=500",
-        "train.early_stopping_patience=2",
-        "train.eval_interval=2",
-        "optimizer.learning_rate=0.5",
-        "schedule.kind=constant",
-    ]);
-    let (summary, _) = place.train("run", config, Start::New, None).expect("trains");
-    assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
-    let last = place.run("run").last().expect("a checkpoint");
-    let best = Checkpoint::read_state(&last).expect("whole").best.expect("evaluated");
-    assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
-}
-
 /// A change that should not affect numbers must keep these, the first losses of a fixed run.
 #[test]
-fn the_golden_losses_of_a_fixed_run() {
+fn fixed_run_has_golden_losses() {
     let place = Place::new();
     let config = place.config(&["train.max_steps=8", "train.log_interval=1"]);
-    let (_, losses) = place.train("run", config, Start::New, None).expect("trains");
+    let (_, losses) = place.train("run", config, Start::New, None).expect("the run trains");
     let golden = [3.4848318, 3.460958, 3.3932996, 3.3160253, 3.2107446, 3.1830971, 3.085939, 3.102891];
     expect_close("losses", &losses, &golden, 2e-4);
-}
-
-#[test]
-fn a_text_in_memory_trains_like_one_on_the_disk() {
-    let place = Place::new();
-    let config = place.config(&[]);
-    let corpus = Corpus::open(&config, OpenOptions::default());
-    let corpus = corpus.expect("a corpus");
-    let text = corpus.train.texts().next().expect("one text").clone();
-    let mut ids = vec![0; text.len()];
-    text.read(0, &mut ids);
-    let ids: Vec<u32> = ids.into_iter().map(|id| u32::try_from(id).expect("an id")).collect();
-    let tokens = Tokens::from_ids(&ids, text.bytes());
-    let device = Device::flex().autodiff();
-    let gpt = || Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
-    let weights = |tokens: Tokens| {
-        let mut trainer = Trainer::new(gpt(), &config, Split::from(tokens));
-        trainer.step();
-        weights_of(&trainer)
-    };
-    assert_eq!(weights(tokens), weights(text.clone()));
-    assert_ne!(parameters::read(&gpt()), weights(text), "a step changes weights");
 }

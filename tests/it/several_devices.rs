@@ -21,13 +21,16 @@ fn losses(place: &Place, run: &str) -> Vec<f64> {
 }
 
 #[test]
-fn several_devices_make_the_run_of_one() {
+fn several_devices_repeat_run_of_one() {
     let place = Place::new();
-    let one = train(&place, 1, "one", Start::New, &["train.max_steps=30"]).expect("trains");
+    let one = train(&place, 1, "one", Start::New, &["train.max_steps=30"]).expect("the run trains");
     for n in [2, 3] {
         let run = format!("{n}-devices");
-        let several = train(&place, n, &run, Start::New, &["train.max_steps=30"]).expect("trains");
-        assert!((several.val_loss.expect("measured") - one.val_loss.expect("measured")).abs() < 1e-5);
+        let several = train(&place, n, &run, Start::New, &["train.max_steps=30"]).expect("the run trains");
+        assert!(
+            (several.val_loss.expect("the loss was measured") - one.val_loss.expect("the loss was measured")).abs()
+                < 1e-5
+        );
         assert!(losses(&place, "one").len() > 30 && apart(&place, "one", &run) < 1e-5);
     }
 }
@@ -44,27 +47,28 @@ fn expect_to_go_on(place: &Place, settings: &[&str]) {
     {
         let max_steps = format!("train.max_steps={max_steps}");
         let settings = [&["schedule.kind=\"constant\"", "train.eval_interval=0", &max_steps], settings].concat();
-        train(place, 2, run, start, &settings).expect("trains");
+        train(place, 2, run, start, &settings).expect("the run trains");
     }
     let files = ["model", "optimizer"].map(|name| format!("checkpoints/step-000020/{name}.safetensors"));
     place.assert_same("whole", "parts", &files.each_ref().map(String::as_str));
 }
 
 #[test]
-fn a_run_goes_on_with_as_many_devices_to_the_same_bytes_and_with_others() {
+fn resume_keeps_bytes_with_equal_devices() {
     let place = Place::new();
     expect_to_go_on(&place, &[]);
     let more = ["schedule.kind=\"constant\"", "train.eval_interval=0", "train.max_steps=24"];
-    assert_eq!(train(&place, 3, "parts", Start::Resume, &more).expect("trains").steps, 24);
+    assert_eq!(train(&place, 3, "parts", Start::Resume, &more).expect("the run trains").steps, 24);
 }
 
 const LOCAL: [&str; 2] = ["distributed.sync=\"local\"", "distributed.local_steps=5"];
 const AVERAGE: [&str; 2] = ["distributed.outer_learning_rate=1.0", "distributed.outer_momentum=0.0"];
 
 #[test]
-fn devices_that_make_steps_by_themselves_average_their_weights_and_go_on() {
+fn local_steps_average_weights_and_resume() {
     let place = Place::new();
-    train(&place, 2, "local", Start::New, &[&LOCAL[..], &AVERAGE, &["train.max_steps=20"]].concat()).expect("trains");
+    train(&place, 2, "local", Start::New, &[&LOCAL[..], &AVERAGE, &["train.max_steps=20"]].concat())
+        .expect("the run trains");
     let losses = losses(&place, "local");
     assert!(losses[19] < losses[0] - 0.5, "{losses:?}");
     for kind in ["optimizer.kind=\"adamw\"", "optimizer.kind=\"muon\""] {
@@ -73,25 +77,25 @@ fn devices_that_make_steps_by_themselves_average_their_weights_and_go_on() {
 }
 
 #[test]
-fn devices_that_move_alike_by_themselves_are_one_device() {
+fn equal_local_steps_equal_one_device() {
     let place = Place::new();
     // One row: each of two devices takes the same step as a single one, so averaging changes nothing.
     let one_row = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
-    train(&place, 1, "one", Start::New, &one_row).expect("trains");
-    train(&place, 2, "average", Start::New, &[&one_row[..], &LOCAL, &AVERAGE].concat()).expect("trains");
+    train(&place, 1, "one", Start::New, &one_row).expect("the run trains");
+    train(&place, 2, "average", Start::New, &[&one_row[..], &LOCAL, &AVERAGE].concat()).expect("the run trains");
     assert!(apart(&place, "average", "one") < 1e-5);
-    train(&place, 2, "outer", Start::New, &[&one_row[..], &LOCAL].concat()).expect("trains");
+    train(&place, 2, "outer", Start::New, &[&one_row[..], &LOCAL].concat()).expect("the run trains");
     assert!(apart(&place, "outer", "one") > 1e-4, "the outer steps go another way");
 }
 
 #[test]
-fn gradients_in_bf16_lead_close_by() {
+fn bf16_gradients_stay_close() {
     let place = Place::new();
     let calm = ["train.max_steps=60", "optimizer.learning_rate=1e-3"];
     let bf16 = [&calm[..], &["distributed.gradient_dtype=\"bf16\""]].concat();
-    train(&place, 3, "f32", Start::New, &calm).expect("trains");
+    train(&place, 3, "f32", Start::New, &calm).expect("the run trains");
     for run in ["bf16", "again"] {
-        train(&place, 3, run, Start::New, &bf16).expect("trains");
+        train(&place, 3, run, Start::New, &bf16).expect("the run trains");
     }
     place.assert_same("bf16", "again", &["checkpoints/step-000060/model.safetensors"]);
     let difference = apart(&place, "bf16", "f32");
@@ -99,14 +103,14 @@ fn gradients_in_bf16_lead_close_by() {
 }
 
 #[test]
-fn a_run_that_cannot_start_ends_on_all_devices() {
+fn failed_start_ends_all_devices() {
     let place = Place::new();
     let error = train(&place, 3, "run", Start::New, &["data.path=\"-\""]).expect_err("no text");
     assert!(matches!(error, TrainError::Distributed(DistributedError::StandardInput)), "{error}");
 }
 
 #[test]
-fn a_loss_that_is_not_finite_ends_the_run_on_all_devices() {
+fn non_finite_loss_ends_all_devices() {
     let place = Place::new();
     let settings = ["optimizer.learning_rate=3e38", "optimizer.weight_decay=0", "schedule.warmup_steps=0"];
     for sync in ["step", "local"] {

@@ -1,26 +1,32 @@
-//! The pages and pictures of `tinderbox inspect lens` and `ablate`: their cells show the numbers of `--format json`.
+//! The figures of `inspect`, `tokenizer show` and `plan` as pages and pictures: their cells show the numbers of
+//! `--format json`.
 
 use serde_json::{Value, json};
 
-use crate::browser::{Browser, SCREENS};
-use crate::fixtures::{list, number};
+use crate::browser::Browser;
+use crate::fixtures::{Folder, list, number};
 use crate::inspect::{page, trained};
 
 const PROMPT: &str = "The cat sat";
 
+/// The JSON and the picture that `inspect` makes of a run.
+fn measured(folder: &Folder, args: &[&str]) -> (Value, String) {
+    let inspect = |format: &str| folder.succeed(&[&["inspect"], args, &["--format", format]].concat());
+    let svg = inspect("svg");
+    assert!(svg.starts_with("<svg ") && svg.contains("tiny · step ") && !svg.contains("var("), "{args:?}: {svg}");
+    (serde_json::from_str(&inspect("json")).expect("JSON"), svg)
+}
+
 #[test]
-fn a_lens_is_a_grid_of_layers_by_tokens() {
-    let Some(mut browser) = Browser::start() else { return };
+fn lens_is_grid_of_layers_by_tokens() {
     let folder = trained(&[]);
     let args = ["lens", "runs/tiny", "--prompt", PROMPT];
-    let measured = folder.json(&[&["inspect"], &args[..], &["--format", "json"]].concat());
-    let page = page(&folder, &args);
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&page);
+    let (measured, svg) = measured(&folder, &args);
+    assert!(svg.matches("<rect").count() > 3 * PROMPT.len());
+    let Some(mut browser) = Browser::start() else { return };
+    browser.read(&page(&folder, &args), "lens", |browser, _| {
         assert!(browser.texts(".page-about")[0].starts_with("tiny · step "));
-        let rows = browser.texts(".cells tbody th");
-        assert_eq!(rows, ["embedding", "layer 0", "layer 1"]);
+        assert_eq!(browser.texts(".cells tbody th"), ["embedding", "layer 0", "layer 1"]);
         let cells = browser.texts(".cells td[data-about]");
         assert_eq!(cells.len(), 3 * PROMPT.len());
         for (at, cell) in cells.iter().enumerate() {
@@ -44,60 +50,44 @@ fn a_lens_is_a_grid_of_layers_by_tokens() {
         assert_eq!(terms.len(), list(&measured["attribution"]["terms"]).len() * PROMPT.len(), "of every token");
         let shown =
             |browser: &mut Browser| browser.all("figure[data-column]:not([hidden])", "Number(it.dataset.column)");
-        assert_eq!(shown(&mut browser), [PROMPT.len() - 1]);
+        assert_eq!(shown(browser), [PROMPT.len() - 1]);
         browser.press("Enter");
-        assert_eq!(shown(&mut browser), [3], "those of the token that was chosen");
+        assert_eq!(shown(browser), [3], "those of the token that was chosen");
         browser.click(".cells tbody tr:nth-child(2) td:nth-child(4)");
-        assert_eq!(shown(&mut browser), [2]);
+        assert_eq!(shown(browser), [2]);
         assert_eq!(browser.texts(".scale span").len(), 6, "a legend");
         assert!(!browser.texts("section")[0].contains('`'), "no markup of other places");
-        browser.check("lens", screen);
-    }
-    let picture = folder.succeed(&[&["inspect"], &args[..], &["--format", "svg"]].concat());
-    assert!(picture.starts_with("<svg ") && picture.contains("tiny · step "), "{picture}");
-    assert!(picture.matches("<rect").count() > 3 * PROMPT.len());
+    });
 }
 
-/// What the other commands measure is drawn too, with the numbers of their JSON.
 #[test]
-fn heads_steps_and_words_are_pages_and_pictures() {
+fn heads_steps_and_embeddings_show_numbers_of_json() {
     let folder = trained(&[]);
     let heads = ["heads", "runs/tiny"];
     let explain = ["explain", "runs/tiny", "--prompt", PROMPT, "--layer", "1", "--head", "1"];
     let words = ["embeddings", "runs/tiny", "--word", "cat", "--prompt", PROMPT, "--prompt", "The cat at"];
-    let inspect = |args: &[&str], format: &str| folder.succeed(&[&["inspect"], args, &["--format", format]].concat());
-    for args in [&heads[..], &explain, &words] {
-        let svg = inspect(args, "svg");
-        assert!(svg.starts_with("<svg ") && svg.contains("tiny · step ") && !svg.contains("var("), "{args:?}");
-    }
+    let [scores, steps, similar] = [&heads[..], &explain, &words].map(|args| measured(&folder, args).0);
     let Some(mut browser) = Browser::start() else { return };
-    let json = |args: &[&str]| -> Value { serde_json::from_str(&inspect(args, "json")).expect("JSON") };
-    let [scores, steps, similar] = [&heads[..], &explain, &words].map(json);
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&page(&folder, &heads));
+    browser.read(&page(&folder, &heads), "heads-sheet", |browser, _| {
         let kinds = browser.texts("figure:first-of-type .cells td[data-about]");
-        let kind =
-            scores["heads"][1][1]["kind"].as_str().expect("a kind").replace('_', " ").replace("diagonal", "self");
+        let kind = scores["heads"][1][1]["kind"].as_str().expect("a kind");
+        let kind = kind.replace('_', " ").replace("diagonal", "self");
         assert!(kinds.len() == 4 && kinds[3].starts_with(&kind), "{kinds:?}");
-        browser.check("heads-sheet", screen);
-
-        browser.open(&page(&folder, &explain));
+    });
+    browser.read(&page(&folder, &explain), "explain-sheet", |browser, _| {
         assert!(browser.texts("h2")[0].contains("·\u{200b}"), "lines break between words");
         let weights = browser.texts("figure:nth-of-type(4) .cells td[data-about]");
         let expected = list(&steps["weights"]).iter().map(|it| format!("{:.3}", number(it)));
         assert_eq!(weights, expected.collect::<Vec<_>>());
-        browser.check("explain-sheet", screen);
-
-        browser.open(&page(&folder, &words));
+    });
+    browser.read(&page(&folder, &words), "embeddings-sheet", |browser, _| {
         let cells = browser.texts("figure:first-of-type .cells tbody tr:last-child td");
         let last = list(&similar["similarity"]).last().expect("a stage");
         assert_eq!(cells[0], format!("{:.2}", number(&last[0][1])));
-        browser.check("embeddings-sheet", screen);
-    }
+    });
 }
 
-/// A text in its tokens, under one model and under two: every token has its bits, and they add up to the loss.
+/// Every token of a text has its bits, under one model and under two, and they add up to the loss.
 #[test]
 fn tokens_have_their_bits() {
     let folder = trained(&["train.eval_interval=5", "train.checkpoint_interval=5"]);
@@ -124,60 +114,52 @@ fn tokens_have_their_bits() {
     assert_ne!(of_models[0], of_models[1]);
     let Some(mut browser) = Browser::start() else { return };
     show(&["--format", "html", "--output", "tokens.html"]);
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&folder.path("tokens.html"));
+    browser.read(&folder.path("tokens.html"), "tokens", |browser, _| {
         assert_eq!(browser.texts(".pieces span").concat().replace('·', " ").replace('↵', "\n"), text);
         assert!(browser.texts(".lead")[0].contains(&line));
         browser.evaluate("document.querySelector('.pieces').focus()");
         browser.press("ArrowRight");
         let said = browser.texts("figure output")[0].clone();
         assert!(said.starts_with("token 1 ") && said.contains(&format!("{:.2} bits", bits[0])), "{said}");
-        browser.check("tokens", screen);
-
-        browser.open(&page(&folder, &two));
+    });
+    browser.read(&page(&folder, &two), "two-models", |browser, _| {
         let said = browser.all("figure:last-of-type .pieces span:nth-of-type(3)", "it.dataset.about");
         let [a, b] = of_models.each_ref().map(|bits| number(&bits[2]));
-        assert!(said[0].as_str().expect("text").contains(&format!("{a:.2} bits, then {b:.2}")), "{said:?}");
+        assert!(
+            said[0].as_str().expect("the field is a string").contains(&format!("{a:.2} bits, then {b:.2}")),
+            "{said:?}"
+        );
         let better = of_models[0].iter().zip(&of_models[1]).filter(|(a, b)| b.as_f64() < a.as_f64()).count();
         let lead = browser.texts(".lead")[0].clone();
         assert!(lead.contains(&format!("expects {better} of {} tokens better", n - 1)), "{lead}");
-        browser.check("two-models", screen);
-    }
+    });
 }
 
-/// The map has every token with those that its JSON says are the most similar.
 #[test]
-fn embeddings_are_a_map() {
+fn map_names_most_similar_tokens() {
     let folder = trained(&[]);
     let args = ["map", "runs/tiny", "--tokens", "12"];
-    let map = folder.json(&[&["inspect"], &args[..], &["--format", "json"]].concat());
+    let (map, svg) = measured(&folder, &args);
     let tokens = list(&map["tokens"]);
     assert!(tokens.len() <= 12 && tokens.windows(2).all(|pair| number(&pair[0]["count"]) >= number(&pair[1]["count"])));
-    let svg = folder.succeed(&[&["inspect"], &args[..], &["--format", "svg"]].concat());
-    assert!(svg.contains("tiny · step ") && svg.matches("Most similar: ").count() == 2 * tokens.len(), "{svg}");
+    assert_eq!(svg.matches("Most similar: ").count(), 2 * tokens.len(), "{svg}");
     let Some(mut browser) = Browser::start() else { return };
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&page(&folder, &args));
+    browser.read(&page(&folder, &args), "map", |browser, _| {
         let about = browser.all(".map [data-about]", "it.dataset.about");
         assert_eq!(about.len(), tokens.len());
         for (about, token) in about.iter().zip(tokens) {
-            let nearest = &token["nearest"][0];
-            let expected =
-                format!("Most similar: “{}” {:.2}", nearest[0].as_str().expect("a name"), number(&nearest[1]));
-            assert!(about.as_str().expect("text").contains(&expected), "{about} {expected}");
+            let (name, cosine) = (token["nearest"][0][0].as_str().expect("a name"), number(&token["nearest"][0][1]));
+            let about = about.as_str().expect("the field is a string");
+            assert!(about.contains(&format!("Most similar: “{name}” {cosine:.2}")), "{about}");
         }
         browser.evaluate("document.querySelector('.map').focus()");
         browser.press("ArrowRight");
         assert!(about[1] == json!(browser.texts("figure output")[0]));
-        browser.check("map", screen);
-    }
+    });
 }
 
-/// A plan's bars and curve show the numbers of its JSON.
 #[test]
-fn a_plan_is_drawn() {
+fn plan_shows_numbers_of_json() {
     let folder = trained(&[]);
     let args = ["plan", "tiny.toml", "--no-measure"];
     let plan = folder.json(&[&args[..], &["--json"]].concat());
@@ -188,9 +170,7 @@ fn a_plan_is_drawn() {
     assert!(svg.starts_with("<svg ") && svg.contains("Learning rate") && !svg.contains("NaN"), "{svg}");
     let Some(mut browser) = Browser::start() else { return };
     folder.succeed(&[&args[..], &["--format", "html", "--output", "plan.html"]].concat());
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&folder.path("plan.html"));
+    browser.read(&folder.path("plan.html"), "plan", |browser, _| {
         assert_eq!(browser.texts("h2"), ["Memory", "Schedule"], "nothing is measured");
         let names = browser.texts(".terms dt");
         assert_eq!(names.len(), parts.iter().filter(|(_, bytes)| *bytes > 0.0).count());
@@ -199,35 +179,29 @@ fn a_plan_is_drawn() {
             let (_, bytes) = parts.iter().find(|(part, _)| part == name).expect("a part of the plan");
             assert!((number(&share) - bytes / largest).abs() < 0.01, "{name}: {share}");
         }
-        browser.check("plan", screen);
-    }
+    });
 }
 
 #[test]
 fn ablation_and_patching_are_maps_of_parts() {
-    let Some(mut browser) = Browser::start() else { return };
     let folder = trained(&[]);
     let ablate = ["ablate", "runs/tiny", "--max-batches", "2"];
     let patch =
         ["lens", "runs/tiny", "--prompt", PROMPT, "--patch-from", "The hen sat", "--answer", "a", "--against", "e"];
-    let [measured, patched] =
-        [&ablate[..], &patch].map(|args| folder.json(&[&["inspect"], args, &["--format", "json"]].concat()));
-    for screen in SCREENS {
-        browser.look(screen);
-        browser.open(&page(&folder, &ablate));
+    let [ablated, patched] = [&ablate[..], &patch].map(|args| measured(&folder, args).0);
+    let Some(mut browser) = Browser::start() else { return };
+    browser.read(&page(&folder, &ablate), "ablation", |browser, _| {
         let cells = browser.texts(".cells td[data-about]");
         assert_eq!(cells.len(), 2 * 4, "two layers of two heads, attention and mlp");
         let of = |part: &Value| part["part"] == "head" && part["layer"] == 1 && part["head"] == 1;
-        let head = list(&measured["parts"]).iter().find(|part| of(part)).expect("measured");
-        let rise = number(&head["mean"]) - number(&measured["loss"]);
+        let head = list(&ablated["parts"]).iter().find(|part| of(part)).expect("the head was ablated");
+        let rise = number(&head["mean"]) - number(&ablated["loss"]);
         assert_eq!(cells[5].replace(['+', '\u{2212}'], "").replace('-', ""), format!("{:.3}", rise.abs()));
-        browser.check("ablation", screen);
-
-        browser.open(&page(&folder, &patch));
+    });
+    browser.read(&page(&folder, &patch), "patching", |browser, _| {
         let cells = browser.all("figure:first-of-type .cells tbody tr:last-child td", "it.textContent");
         let last = list(&patched["residual"][2]);
         assert_eq!(cells.len(), PROMPT.len() - 4, "from the first token that differs");
         assert_eq!(cells.last(), Some(&json!(format!("{:.1} %", 100.0 * number(&last[10])))));
-        browser.check("patching", screen);
-    }
+    });
 }

@@ -1,44 +1,21 @@
-//! Runs stopped while they do not train: in the last evaluation, or while the text is read.
+//! Runs stopped while they do not train, and runs whose directories are moved or removed.
 
-use std::fs;
 use std::path::Path;
 
 use tinderbox::data::Purpose;
 use tinderbox::train::{Event, Start, Summary, TrainError};
 
-use crate::fixtures::{Place, TEN_STEPS, files, observed};
+use crate::fixtures::{Place, TEN_STEPS, files, fs, observed};
 
-fn go(place: &Place, run: &str, start: Start, stops: bool) -> Summary {
-    let summary = observed(place.job(run, place.config(&[]), start), move |event, interrupter| {
-        if stops && matches!(event, Event::FinalEvaluation) {
-            interrupter.stop();
-        }
-    });
-    summary.expect("trains")
+fn whole(place: &Place, run: &str, start: Start) -> Summary {
+    place.train(run, place.config(&[]), start, None).expect("the run trains").0
 }
 
 #[test]
-fn a_last_evaluation_that_was_stopped_is_made_up_for() {
-    let place = Place::new();
-    let whole = go(&place, "whole", Start::New, false);
-    let stopped = go(&place, "parts", Start::New, true);
-    assert!(stopped.interrupted && stopped.steps == 10, "{stopped:?}");
-    assert_eq!((stopped.val_loss, stopped.val_bits_per_byte), (None, None));
-    let resumed = go(&place, "parts", Start::Resume, false);
-    assert!(!resumed.interrupted && resumed.steps == 10, "{resumed:?}");
-    assert_eq!(
-        (resumed.val_loss, resumed.best_val_loss, resumed.best_step),
-        (whole.val_loss, whole.best_val_loss, whole.best_step)
-    );
-    assert!(whole.val_loss.is_some());
-    place.assert_same("whole", "parts", &["metrics.jsonl", "samples.txt", "best", "last"]);
-}
-
-#[test]
-fn a_run_does_not_end_before_where_it_is() {
+fn resume_refuses_earlier_end() {
     let place = Place::new();
     let new = place.config(&[]);
-    place.train("run", new, Start::New, Some(6)).expect("stops");
+    place.train("run", new, Start::New, Some(6)).expect("the run stops as asked");
     let resumed = |max_steps: &str| {
         let config = place.config(&[max_steps]);
         place.train("run", config, Start::Resume, None)
@@ -50,7 +27,7 @@ fn a_run_does_not_end_before_where_it_is() {
 }
 
 #[test]
-fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
+fn interrupted_reading_leaves_nothing() {
     let place = Place::new();
     let purposes = [Purpose::Scan, Purpose::CountWords, Purpose::FindMerges, Purpose::Encode];
     let job = |max_steps: &str, start| {
@@ -75,7 +52,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
         assert!(!place.path("run").exists(), "{purpose:?}");
         assert_eq!(n_files(), n_kept, "only a whole tokenizer is kept: {purpose:?}");
     }
-    let whole = |job| observed(job, |_, _| {}).expect("trains");
+    let whole = |job| observed(job, |_, _| {}).expect("the run trains");
     whole(job("train.max_steps=2", Start::New));
 
     // An existing run stays unchanged.
@@ -99,20 +76,20 @@ fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> T
 
 #[cfg(unix)]
 #[test]
-fn a_run_that_is_moved_while_it_trains_is_saved_where_it_is_and_touches_nothing_else() {
+fn moved_run_saves_in_new_place() {
     let place = Place::new();
-    go(&place, "whole", Start::New, false);
+    whole(&place, "whole", Start::New);
     for other_follows in [false, true] {
         if other_follows {
-            go(&place, "other", Start::New, false);
+            whole(&place, "other", Start::New);
         }
         let [run, moved, other] = ["run", "moved", "other"].map(|name| place.path(name));
         let error = disturbed(&place, "run", {
             let (run, moved, other) = (run.clone(), moved.clone(), other.clone());
             move || {
-                fs::rename(&run, moved).expect("moved");
+                fs::rename(&run, moved);
                 if other_follows {
-                    fs::rename(other, run).expect("moved");
+                    fs::rename(other, run);
                 }
             }
         });
@@ -120,7 +97,7 @@ fn a_run_that_is_moved_while_it_trains_is_saved_where_it_is_and_touches_nothing_
         assert!(error.contains(&*run.to_string_lossy()), "{error}");
         if cfg!(target_os = "linux") {
             assert!(error.contains(&format!("--run-dir {}", moved.display())), "{error}");
-            assert_eq!(fs::read_to_string(moved.join("last")).expect("read"), "step-000004\n", "the next one is saved");
+            assert_eq!(fs::read_to_string(moved.join("last")), "step-000004\n", "the next one is saved");
         }
         if other_follows {
             let (expected, found) = (files(&place.path("whole")), files(&run));
@@ -132,29 +109,29 @@ fn a_run_that_is_moved_while_it_trains_is_saved_where_it_is_and_touches_nothing_
         } else {
             assert!(!run.exists());
         }
-        let resumed = go(&place, "moved", Start::Resume, false);
+        let resumed = whole(&place, "moved", Start::Resume);
         assert_eq!(resumed.steps, 10);
         place.assert_same("whole", "moved", &TEN_STEPS[..5]);
-        fs::remove_dir_all(&moved).expect("removed");
-        fs::remove_dir_all(&run).ok();
+        fs::remove_dir_all(&moved);
+        std::fs::remove_dir_all(&run).ok();
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn a_run_whose_directory_is_removed_stops_and_makes_no_other() {
+fn removed_run_stops() {
     let place = Place::new();
     let run = place.path("run");
     let error = disturbed(&place, "run", {
         let run = run.clone();
-        move || fs::remove_dir_all(run).expect("removed")
+        move || fs::remove_dir_all(run)
     });
     assert!(error.to_string().contains("was removed or replaced"), "{error}");
     assert!(!run.exists());
 }
 
 #[test]
-fn a_run_that_is_stopped_before_its_first_step_is_no_obstacle() {
+fn run_stopped_before_first_step_is_replaced() {
     let place = Place::new();
     for start in [Start::New, Start::New, Start::Overwrite] {
         let config = place.config(&["train.head_metrics=true"]);
@@ -163,8 +140,8 @@ fn a_run_that_is_stopped_before_its_first_step_is_no_obstacle() {
                 interrupter.stop();
             }
         });
-        let summary = stopped.expect("stops");
+        let summary = stopped.expect("the run stops as asked");
         assert!(summary.interrupted && summary.steps == 0, "{summary:?}");
     }
-    assert_eq!(go(&place, "run", Start::New, false).steps, 10);
+    assert_eq!(whole(&place, "run", Start::New).steps, 10);
 }

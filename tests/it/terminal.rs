@@ -6,7 +6,7 @@ use std::io::Read;
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use unicode_width::UnicodeWidthStr;
 
-use crate::fixtures::{Folder, Ran};
+use crate::fixtures::{Folder, Ran, fs};
 
 /// Sets a terminal's title, clipboard and colour: with ESC and with C1 codes.
 const CODES: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;b3duZWQ=\u{7}\u{9b}31m";
@@ -24,13 +24,13 @@ pub fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> Stri
     for (name, value) in variables {
         command.env(name, value);
     }
-    let mut reader = pair.master.try_clone_reader().expect("readable");
+    let mut reader = pair.master.try_clone_reader().expect("the terminal can be read");
     let mut child = pair.slave.spawn_command(command).expect("the binary starts");
     drop(pair.slave);
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).ok(); // some systems report a closed terminal as an error
-    child.wait().expect("ends");
-    String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
+    child.wait().expect("the program ends");
+    String::from_utf8(bytes).expect("the bytes are UTF-8").replace("\r\n", "\n")
 }
 
 /// Every line fits, and every word of letters is one of the wide output: none is broken, and none is lost in a cut.
@@ -86,10 +86,10 @@ fn eighty_columns_break_no_word() {
 }
 
 #[test]
-fn a_terminal_is_not_controlled_by_texts_and_names() {
+fn texts_and_names_cannot_control_terminal() {
     let folder = Folder::with_run(&["tokenizer.kind=byte", "train.max_steps=1"]);
     let named = format!("runs/{CODES}");
-    std::fs::rename(folder.path("runs/tiny"), folder.path(&named)).expect("renamed");
+    fs::rename(folder.path("runs/tiny"), folder.path(&named));
     let write = ["generate", &named, "--prompt", CODES, "--max-new-tokens", "3"];
     let attention = ["inspect", "attention", &named, "--prompt", "\u{1b}c owned\u{9b}31m"];
     let attention_json = [&attention[..], &["--format", "json"]].concat();
@@ -120,7 +120,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn colours_are_there_for_a_reader_who_wants_them() {
+fn colors_follow_terminal_and_variables() {
     let folder = Folder::trained();
     let write = ["generate", "runs/tiny", "--prompt", "The", "--max-new-tokens", "3"];
     let (list, wrong) = (["metrics", "runs/tiny"], ["generate", "runs/tin"]);
@@ -143,7 +143,7 @@ fn colours_are_there_for_a_reader_who_wants_them() {
 }
 
 #[test]
-fn tables_of_numbers_glow_where_colours_are_seen() {
+fn tables_are_colored_in_terminals() {
     let folder = Folder::trained();
     let lens = ["inspect", "lens", "runs/tiny", "--prompt", "The cat"];
     let patch = [&lens[..], &["--patch-from", "The hat", "--answer", "a", "--against", "e"]].concat();
@@ -164,7 +164,7 @@ fn tables_of_numbers_glow_where_colours_are_seen() {
 }
 
 #[test]
-fn training_shows_a_bar_a_curve_and_samples_with_their_margin() {
+fn training_shows_bar_curve_and_samples() {
     let folder = Folder::new();
     let args = ["train", "tiny.toml", "--set", "train.sample_tokens=200"];
     let written = shown(&folder, &args, &[]);

@@ -8,11 +8,9 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tinderbox::config::Config;
-use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
 
-use crate::fixtures::{Folder, Ran, number, set};
+use crate::fixtures::{Folder, Ran, fs, number, set};
 
 const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
 
@@ -26,7 +24,7 @@ fn file(name: &str) -> Tokenizer {
 
 /// The text that the files were trained on.
 fn text() -> String {
-    let text = std::fs::read_to_string("data/stories.txt").unwrap();
+    let text = fs::read_to_string("data/stories.txt");
     text.chars().take(200_000).collect()
 }
 
@@ -63,8 +61,8 @@ fn read_all() -> Vec<(&'static str, Tokenizer)> {
 }
 
 #[test]
-fn files_give_the_ids_and_texts_that_they_give_in_python() {
-    let expected = std::fs::read_to_string(path_of("expected")).unwrap();
+fn files_repeat_ids_and_texts_of_python() {
+    let expected = fs::read_to_string(path_of("expected"));
     let expected: Value = serde_json::from_str(&expected).unwrap();
     for name in FILES {
         let tokenizer = file(name);
@@ -83,7 +81,7 @@ fn files_give_the_ids_and_texts_that_they_give_in_python() {
 }
 
 #[test]
-fn training_here_and_in_python_writes_the_same_file() {
+fn bpe_training_repeats_file_of_python() {
     let trained = Tokenizer::train_bpe(600, &text());
     assert!(trained == file("trained"));
     assert_eq!(trained.kind(), TokenizerKind::Bpe);
@@ -92,7 +90,7 @@ fn training_here_and_in_python_writes_the_same_file() {
 }
 
 #[test]
-fn a_short_text_gives_what_tokens_there_are_in_it() {
+fn short_text_trains_few_tokens() {
     let trained = |text: &str| Tokenizer::train_bpe(5000, text);
     assert_eq!(trained("").vocab_size(), 257);
     assert_eq!(trained("abc").vocab_size(), 257);
@@ -106,7 +104,7 @@ fn a_short_text_gives_what_tokens_there_are_in_it() {
 }
 
 #[test]
-fn the_end_of_a_text_is_known() {
+fn end_of_text_token_is_found() {
     let name = |file_name| {
         let tokenizer = file(file_name);
         tokenizer.end_of_text().map(|id| tokenizer.piece(id))
@@ -119,10 +117,10 @@ fn the_end_of_a_text_is_known() {
 }
 
 #[test]
-fn a_run_keeps_the_file_beside_a_tokenizer_and_its_prompts_begin_as_that_asks() {
+fn run_keeps_tokenizer_config_and_bos() {
     let folder = Folder::new();
-    std::fs::create_dir(folder.path("llama3")).unwrap();
-    std::fs::copy(path_of("llama3"), folder.path("llama3/tokenizer.json")).unwrap();
+    fs::create_dir(folder.path("llama3"));
+    fs::copy(path_of("llama3"), folder.path("llama3/tokenizer.json"));
     let config = r#"{"bos_token": "<|begin_of_text|>", "eos_token": {"content": "!"}, "chat_template": "T"}"#;
     folder.write("llama3/tokenizer_config.json", config);
     let sets = ["--set", "tokenizer.kind=file", "--set", "tokenizer.path=llama3/tokenizer.json"];
@@ -149,7 +147,7 @@ fn a_run_keeps_the_file_beside_a_tokenizer_and_its_prompts_begin_as_that_asks() 
 }
 
 #[test]
-fn pieces_can_be_read() {
+fn pieces_are_readable() {
     let tokenizer = file("trained");
     let piece = |text| tokenizer.piece(tokenizer.encode(text).unwrap()[0]);
     assert_eq!(piece(" the"), " the");
@@ -161,7 +159,7 @@ fn pieces_can_be_read() {
 }
 
 #[test]
-fn texts_can_be_cut_where_it_is_known_to_be_safe() {
+fn safe_split_finds_safe_places() {
     let cut = |name, text: &str| file(name).safe_split(text);
     assert_eq!(cut("trained", "one two. \n"), Some(8));
     assert_eq!(cut("trained", "one"), None);
@@ -205,7 +203,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn ids_are_those_of_the_library(text in any_text()) {
+    fn ids_are_those_of_library(text in any_text()) {
         for ((name, tokenizer), library) in all().iter().zip(libraries()) {
             let Some(found) = ids(tokenizer, &text) else { continue };
             prop_assert_eq!(&tokenizer.encode_bytes(text.as_bytes()).unwrap(), &found);
@@ -218,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_that_is_cut_has_the_ids_of_the_whole(text in any_text(), more in any_text()) {
+    fn split_text_keeps_ids(text in any_text(), more in any_text()) {
         for (name, tokenizer) in all() {
             let whole = text.clone() + &more;
             let (Some(at), Some(whole_ids)) = (tokenizer.safe_split(&text), ids(tokenizer, &whole)) else {
@@ -232,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn what_streams_is_what_is_decoded(
+    fn stream_equals_decoded_text(
         text in any_text(), drawn in prop::collection::vec(any::<prop::sample::Index>(), 0..30), n_known in 0..4_usize,
     ) {
         for (name, tokenizer) in all() {
@@ -259,7 +257,7 @@ proptest! {
 }
 
 #[test]
-fn characters_and_bytes_have_the_ids_of_the_library() {
+fn long_characters_and_bytes_have_ids_of_library() {
     for ((name, tokenizer), library) in all().iter().zip(libraries()).skip(FILES.len()) {
         assert_eq!(library.get_vocab_size(true), tokenizer.vocab_size());
         // A single word longer than the library's word cache holds.
@@ -295,7 +293,7 @@ fn folder() -> Folder {
     folder.write("text.txt", text().chars().take(20_000).collect::<String>());
     folder.write("tiny.toml", CONFIG);
     for name in FILES {
-        std::fs::copy(path_of(name), folder.path(format!("{name}.json"))).unwrap();
+        fs::copy(path_of(name), folder.path(format!("{name}.json")));
     }
     folder
 }
@@ -308,7 +306,7 @@ fn train_with(folder: &Folder, file: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_run_with_bpe_is_like_any_other() {
+fn bpe_run_trains_and_is_shown() {
     let folder = folder();
     let bpe = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"];
     let train = ["train", "tiny.toml", "--run-dir", "run"];
@@ -319,10 +317,10 @@ fn a_run_with_bpe_is_like_any_other() {
     assert_eq!((tokenizer.kind(), tokenizer.vocab_size()), (TokenizerKind::Bpe, 300));
 
     // Every evaluation has bits per byte that match its loss and the validation split's length.
-    let text = std::fs::read_to_string(folder.path("text.txt")).unwrap();
+    let text = folder.read("text.txt");
     let val = &text[text.floor_char_boundary(text.len() * 9 / 10)..];
     let tokens_per_byte = tokenizer.encode(val).unwrap().len() as f64 / val.len() as f64;
-    let metrics = std::fs::read_to_string(folder.path("run/metrics.jsonl")).unwrap();
+    let metrics = folder.read("run/metrics.jsonl");
     let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let estimates: Vec<Value> = lines.filter(|line| line["is_best"].is_boolean()).collect();
     assert_eq!(estimates.len(), 2);
@@ -358,26 +356,26 @@ fn a_run_with_bpe_is_like_any_other() {
 
     // For records, the encoded text differs from the file's content.
     let config = folder.path("run/config.toml");
-    let of_records = std::fs::read_to_string(&config).unwrap() + "\n";
+    let of_records = fs::read_to_string(&config) + "\n";
     assert!(of_records.contains("format = \"auto\""), "{of_records}");
-    std::fs::write(&config, of_records.replace("format = \"auto\"", "format = \"jsonl\"")).unwrap();
+    fs::write(&config, of_records.replace("format = \"auto\"", "format = \"jsonl\""));
     let info = folder.succeed(&["tokenizer", "info", "run"]);
     assert!(!info.contains("bytes per token"), "{info}");
 }
 
 #[test]
-fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
+fn run_keeps_copy_of_tokenizer_file() {
     for name in ["gpt2", "llama2", "unigram", "wordpiece"] {
         let folder = folder();
         let file = format!("{name}.json");
         train_with(&folder, &file, &[]).exits(0);
-        let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
-        assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
+        let own = folder.read("run/tokenizer.json");
+        assert_eq!(own, fs::read_to_string(path_of(name)));
         let written = folder.succeed(&["generate", "run", "--prompt", "The girl", "--max-new-tokens", "8"]);
         assert!(written.starts_with("The girl"), "{written}");
         folder.succeed(&["eval", "run"]);
 
-        std::fs::remove_file(folder.path(&file)).unwrap();
+        fs::remove_file(folder.path(&file));
         train_with(&folder, "elsewhere.json", &["--resume", "--set", "train.max_steps=6"]).exits(0);
         let other = train_with(&folder, "trained.json", &["--resume", "--set", "train.max_steps=8"]);
         assert!(other.stderr.contains("the tokenizer `trained.json` has changed"), "{}", other.stderr);
@@ -385,9 +383,9 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
 }
 
 #[test]
-fn a_vocabulary_beyond_two_bytes_trains() {
+fn vocabulary_beyond_two_bytes_trains() {
     let folder = folder();
-    let mut file: Value = serde_json::from_str(&std::fs::read_to_string(path_of("trained")).unwrap()).unwrap();
+    let mut file: Value = serde_json::from_str(&fs::read_to_string(path_of("trained"))).unwrap();
     let n_known = file["model"]["vocab"].as_object().unwrap().len();
     for id in n_known..70_000 {
         file["model"]["vocab"][format!("filler {id}")] = id.into();
@@ -397,29 +395,16 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     last["content"] = "<|last|>".into();
     file["added_tokens"].as_array_mut().unwrap().push(last);
     folder.write("big.json", file.to_string());
-    let text: String = text().chars().take(3_000).collect();
-    folder.write("text.txt", text.replace(". ", "<|last|>"));
-
-    let mut config = Config::default();
-    config.data.path = folder.path("text.txt");
-    config.data.cache_dir = Some(folder.path("cache"));
-    config.tokenizer.kind = TokenizerKind::File;
-    config.tokenizer.path = Some(folder.path("big.json"));
-    let corpus = Corpus::open(&config, OpenOptions::default()).unwrap();
-    let mut ids = vec![0; corpus.train.len()];
-    let train = corpus.train.texts().next().expect("one text");
-    train.read(0, &mut ids);
-    let ids: Vec<u32> = ids.into_iter().map(i32::cast_unsigned).collect();
-    assert!(ids.contains(&70_000) && !ids.contains(&(70_000 % 65_536)));
-    assert!(text.replace(". ", "<|last|>").starts_with(&corpus.tokenizer.decode(&ids)));
-
+    folder.write("text.txt", text().chars().take(3_000).collect::<String>().replace(". ", "<|last|>"));
     let trained = train_with(&folder, "big.json", &["--set", "train.max_steps=2"]).exits(0);
     assert!(trained.stderr.contains("vocabulary of 70001"), "{}", trained.stderr);
+    let ids = folder.succeed(&["tokenizer", "encode", "run", "a<|last|>", "--ids"]);
+    assert!(ids.trim_end().ends_with(" 70000"), "{ids}");
     folder.succeed(&["generate", "run", "--max-new-tokens", "3"]);
 }
 
 #[test]
-fn mistakes_with_tokenizers_are_told() {
+fn tokenizer_mistakes_are_explained() {
     let folder = folder();
     folder.write("not.json", "hello");
     folder.write("other.json", r#"{"architectures": ["GPT2LMHeadModel"]}"#);
@@ -434,7 +419,7 @@ fn mistakes_with_tokenizers_are_told() {
         assert!(error.contains(expected) && error.contains("hint:"), "{error}");
         assert!(error.contains(&format!("`{file}`")), "{error}");
     }
-    let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
+    let bpe = fs::read_to_string(path_of("trained"));
     folder.write("no_tilde.json", bpe.replace("\"~\": ", "\"filler\": "));
     folder.write("text.txt", "some text with a ~\n".repeat(100));
     let error = said("no_tilde.json");

@@ -1,6 +1,5 @@
 //! `TensorBoard` events, and the commands `metrics` and `runs`.
 
-use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use tinderbox::run::RunDir;
 use tinderbox::train::Start;
 
-use crate::fixtures::{Folder, Place, assert_transcript, list, number};
+use crate::fixtures::{Folder, Place, assert_transcript, fs, list, number};
 
 const EVENTS: &str = "tensorboard/events.out.tfevents.tinderbox";
 
@@ -52,7 +51,7 @@ struct Texts {
 
 /// Reads an event file. Unit tests compare the bytes of its records, checksums included, with Python's.
 fn read_events(path: &Path) -> Vec<Logged> {
-    let file = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let file = fs::read(path);
     let mut rest = &file[..];
     let mut logged = Vec::new();
     while !rest.is_empty() {
@@ -106,14 +105,14 @@ fn without_speed(events: Vec<Logged>) -> Vec<Logged> {
 }
 
 #[test]
-fn tensorboard_is_told_what_the_metrics_say() {
+fn tensorboard_repeats_metrics() {
     let place = Place::new();
     let config = place.config(&["train.tensorboard=true"]);
-    place.train("run", config, Start::New, None).expect("trains");
+    place.train("run", config, Start::New, None).expect("the run trains");
     let events = without_speed(read_events(&place.path("run").join(EVENTS)));
     let (numbers, texts): (Vec<Logged>, Vec<Logged>) =
         events.into_iter().partition(|event| matches!(event, Logged::Number(..)));
-    let metrics = String::from_utf8(place.read("run/metrics.jsonl")).expect("text");
+    let metrics = String::from_utf8(place.read("run/metrics.jsonl")).expect("the bytes are UTF-8");
     // The metrics have four digits of the norms by layer.
     let rounded = numbers.into_iter().map(|event| match event {
         Logged::Number(step, tag, value) if tag.starts_with("gradient_norm/") => {
@@ -127,26 +126,26 @@ fn tensorboard_is_told_what_the_metrics_say() {
         assert!(is_sample, "{event:?}");
     }
     assert_eq!(texts.len(), 3);
-    place.train("plain", place.config(&[]), Start::New, None).expect("trains");
+    place.train("plain", place.config(&[]), Start::New, None).expect("the run trains");
     assert!(!place.path("plain/tensorboard").exists(), "only where it is asked for");
 }
 
 #[test]
-fn all_logs_are_cut_back_even_in_the_middle_of_a_line() {
+fn resume_truncates_all_logs() {
     let place = Place::new();
     let all = ["train.tensorboard=true", "train.head_metrics=true", "train.keep_checkpoints=9"];
     let config = || place.config(&all);
-    place.train("whole", config(), Start::New, None).expect("trains");
-    place.train("died", config(), Start::New, Some(9)).expect("trains");
+    place.train("whole", config(), Start::New, None).expect("the run trains");
+    place.train("died", config(), Start::New, Some(9)).expect("the run trains");
     let path = place.path("died").join(EVENTS);
-    let file = fs::read(&path).expect("read");
+    let file = fs::read(&path);
     // As if the process had been killed between steps 6 and 9, in mid-line and mid-save.
-    fs::write(&path, &file[..file.len() - 5]).expect("written");
+    fs::write(&path, &file[..file.len() - 5]);
     let half = [&place.read("died/metrics.jsonl")[..], b"{\"step\":9,\"tr"].concat();
-    fs::write(place.path("died/metrics.jsonl"), half).expect("written");
-    fs::create_dir(place.path("died/checkpoints/.step-000010.partial")).expect("made");
-    fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    place.train("died", config(), Start::Resume, None).expect("goes on");
+    fs::write(place.path("died/metrics.jsonl"), half);
+    fs::create_dir(place.path("died/checkpoints/.step-000010.partial"));
+    fs::write(place.path("died/last"), "step-000006\n");
+    place.train("died", config(), Start::Resume, None).expect("the run resumes");
     let read = |run: &str| without_speed(read_events(&place.path(run).join(EVENTS)));
     assert_eq!(read("died"), read("whole"));
     let is_of_heads = |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "heads/induction/1.0");
@@ -154,15 +153,15 @@ fn all_logs_are_cut_back_even_in_the_middle_of_a_line() {
     let weights = "checkpoints/step-000010/model.safetensors";
     place.assert_same("whole", "died", &[weights, "metrics.jsonl", "samples.txt", "head_metrics.jsonl"]);
     assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
-    let finished = fs::metadata(&path).expect("there").len();
+    let finished = fs::metadata(&path).expect("the log exists").len();
     let fewer = place.config(&["train.tensorboard=true", "train.max_steps=4"]);
-    place.train("died", fewer, Start::Overwrite, None).expect("trains");
-    assert!(fs::metadata(&path).expect("there").len() < finished, "a new file");
+    place.train("died", fewer, Start::Overwrite, None).expect("the run trains");
+    assert!(fs::metadata(&path).expect("the log exists").len() < finished, "a new file");
     assert!(!place.path("died/head_metrics.jsonl").exists(), "only where it is asked for");
 }
 
 #[test]
-fn curves_come_as_a_table_as_csv_and_as_json() {
+fn metrics_prints_table_csv_and_json() {
     let folder = Folder::trained();
     let table = folder.succeed(&["metrics", "runs/tiny"]);
     let mut lines = table.lines();
@@ -173,7 +172,7 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
     let csv = folder.succeed(&["metrics", "runs/tiny", "--csv"]);
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let headings = reader.headers().expect("headings").clone();
-    let records: Vec<csv::StringRecord> = reader.records().map(|record| record.expect("whole")).collect();
+    let records: Vec<csv::StringRecord> = reader.records().map(|record| record.expect("it is whole")).collect();
     let at = |name: &str| headings.iter().position(|heading| heading == name).expect(name);
     let cells: Vec<[&str; 3]> = records
         .iter()
@@ -194,7 +193,7 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
 }
 
 #[test]
-fn curves_of_a_run_that_died_or_just_began_are_shown() {
+fn metrics_reads_torn_or_missing_logs() {
     let folder = Folder::trained();
     let half = folder.read("runs/tiny/metrics.jsonl") + "{\"step\":45,\"trai";
     folder.write("runs/tiny/metrics.jsonl", &half);
@@ -204,7 +203,7 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     let ran = folder.run(&["metrics", "runs/tiny", "--csv"]).exits(0);
     assert_snapshot!(ran.stderr, @"note: one line of the logs cannot be read and is left out");
     for log in ["metrics.jsonl", "timings.jsonl"] {
-        fs::remove_file(folder.path("runs/tiny").join(log)).expect("removed");
+        fs::remove_file(folder.path("runs/tiny").join(log));
     }
     let ran = folder.run(&["metrics", "runs/tiny"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
@@ -229,15 +228,15 @@ fn folder_of_runs() -> Folder {
     let first_lines: String = metrics.split_inclusive('\n').take(4).collect();
     folder.write("runs/stopped/metrics.jsonl", first_lines);
     folder.write("runs/stopped/last", "step-000010\n");
-    // What older versions wrote.
+    // As older versions wrote it.
     let metrics = folder.read("runs/old/metrics.jsonl");
     folder.write("runs/old/metrics.jsonl", metrics.replace("\"best_", "\"no_"));
-    fs::remove_file(folder.path("runs/old/timings.jsonl")).expect("removed");
-    // What later versions might write.
+    fs::remove_file(folder.path("runs/old/timings.jsonl"));
+    // As later versions might write it.
     let newer = folder.read("runs/newer/config.toml") + "novelty = 1\n";
     folder.write("runs/newer/config.toml", newer);
     for other in ["notes", ".cache", "broken"] {
-        fs::create_dir(folder.path("runs").join(other)).expect("made");
+        fs::create_dir(folder.path("runs").join(other));
     }
     folder.write("runs/broken/config.toml", "[train");
     folder.write("runs/todo.txt", "train more");
@@ -245,7 +244,7 @@ fn folder_of_runs() -> Folder {
 }
 
 #[test]
-fn runs_are_listed_with_what_is_known_of_them() {
+fn runs_lists_sorts_and_marks_runs() {
     let folder = folder_of_runs();
     let ran = folder.run(&["runs", "--json"]).exits(0);
     let runs = facts(&ran.stdout);
@@ -280,13 +279,8 @@ fn runs_are_listed_with_what_is_known_of_them() {
     note: skipped: cannot read the config file `runs/broken/config.toml`: TOML parse error at line 1, column 7
     note: skipped: `runs/notes` is not a run
     ");
-}
 
-#[test]
-fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
-    let folder = folder_of_runs();
-    let by_loss = facts(&folder.succeed(&["runs", "--json"]));
-    let bits: Vec<f64> = by_loss.iter().map(|facts| number(&facts["val_bits_per_byte"])).collect();
+    let bits: Vec<f64> = runs.iter().map(|facts| number(&facts["val_bits_per_byte"])).collect();
     assert!(bits.is_sorted(), "{bits:?}");
     let by_time = facts(&folder.succeed(&["runs", "runs", "--json", "--sort", "time"]));
     let names: Vec<&Value> = by_time.iter().map(|facts| &facts["run"]).collect();
@@ -295,7 +289,7 @@ fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
     assert_eq!(table.lines().count(), 6);
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
 
-    let held = RunDir::lock(&folder.path("runs/stopped")).expect("free");
+    let held = RunDir::lock(&folder.path("runs/stopped")).expect("no other process holds the run");
     let status = || facts(&folder.succeed(&["runs", "runs/stopped", "--json"]))[0]["status"].clone();
     assert_eq!(status(), "running");
     drop(held);
@@ -303,19 +297,19 @@ fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
 }
 
 #[test]
-fn a_resumed_run_adds_up_its_time() {
+fn resumed_run_sums_its_time() {
     let place = Place::new();
-    let train = |start, stop_after| place.train("run", place.config(&[]), start, stop_after).expect("trains").0;
+    let train = |start, stop_after| place.train("run", place.config(&[]), start, stop_after).expect("the run trains").0;
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
     let run = place.run("run");
-    let facts = tinderbox::run::RunInfo::read(&run).expect("read");
+    let facts = tinderbox::run::RunInfo::read(&run).expect("it can be read");
     let sum = first.train_s + second.train_s;
-    assert!((facts.train_s.expect("known") - sum).abs() < 1e-9);
+    assert!((facts.train_s.expect("the log has the time") - sum).abs() < 1e-9);
     assert!(facts.wall_s >= Some(first.wall_s + second.wall_s - 1e-9));
 }
 
 #[test]
-fn runs_are_compared_by_what_sets_them_apart() {
+fn runs_compares_differing_settings() {
     let folder = Folder::trained();
     folder.train_as("runs/other", &["train.seed=7", "train.max_steps=20"]);
     let table = folder.succeed(&["runs", "runs/tiny", "runs/other"]);
@@ -333,13 +327,13 @@ fn runs_are_compared_by_what_sets_them_apart() {
 }
 
 #[test]
-fn a_folder_without_runs_is_explained() {
+fn folder_without_runs_is_explained() {
     let folder = Folder::new();
     assert_snapshot!(folder.fail(&["runs"]), @r"
     error: there is no folder `runs`
       hint: train a run with `tinderbox train CONFIG`, or name the folder that holds yours
     ");
-    fs::create_dir_all(folder.path("runs/notes")).expect("made");
+    fs::create_dir_all(folder.path("runs/notes"));
     assert_transcript!(folder, @r"
     $ runs
     error: there are no runs in `runs`

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixtures::{Folder, Model, families, list};
+use crate::fixtures::{Folder, Model, list};
 
 /// A folder with the imported run `runs/it`, and its model, which may be modified.
 fn imported(family: &str) -> (Folder, Model) {
@@ -33,22 +33,9 @@ fn unequal(found: &Value) -> Vec<(&str, &str)> {
     named.filter(|(_, result)| *result != "equal").collect()
 }
 
-#[test]
-fn an_imported_run_is_its_model_in_every_family() {
-    for family in families() {
-        let (folder, model) = imported(&family);
-        let found = folder.json(&verify(&model, &["--json"]));
-        assert_eq!(found["same"], json!(true), "{family}: {found}");
-        assert_eq!(unequal(&found), [], "{family}");
-        assert_eq!(found["settings"], json!([]), "{family}");
-        assert_eq!((&found["logits"]["max_difference"], &found["logits"]["same_ids"]), (&json!(0.0), &json!(true)));
-        assert_eq!(found["logits"]["n_same_argmax"], found["logits"]["n_tokens"]);
-    }
-}
-
 /// Every writable type: its own type explains the differences, and no other does.
 #[test]
-fn an_export_is_the_run_in_every_type_of_numbers() {
+fn verify_accepts_exports_of_every_type() {
     let folder = Folder::new();
     let llama = ["model.norm=rms_norm", "model.position=rope", "model.mlp=swiglu", "model.d_model=32"];
     folder.train(&[&["train.max_steps=3", "model.d_ff=64"], &llama[..]].concat());
@@ -71,15 +58,20 @@ fn an_export_is_the_run_in_every_type_of_numbers() {
         if to == "gguf" {
             assert_eq!(tensor("output_norm.weight")["result"], json!("equal"), "vectors stay exact");
         } else {
-            let config: Value = serde_json::from_str(&folder.read(&format!("{place}/config.json"))).expect("JSON");
+            let config = folder.read_json(&format!("{place}/config.json"));
             assert_eq!(config["torch_dtype"], json!(if dtype == "f16" { "float16" } else { "bfloat16" }));
         }
     }
 }
 
 #[test]
-fn a_changed_number_is_found() {
+fn verify_finds_changed_number() {
     let it = imported("llama");
+    let found = it.0.json(&verify(&it.1, &["--json"]));
+    assert_eq!((&found["same"], &found["settings"]), (&json!(true), &json!([])), "{found}");
+    assert_eq!(unequal(&found), []);
+    assert_eq!((&found["logits"]["max_difference"], &found["logits"]["same_ids"]), (&json!(0.0), &json!(true)));
+    assert_eq!(found["logits"]["n_same_argmax"], found["logits"]["n_tokens"]);
     it.1.change(|tensors| {
         let last = tensors.get_mut("lm_head.weight").expect("it is not tied").bytes.last_mut();
         *last.expect("a number") ^= 0x40; // in the exponent
@@ -96,7 +88,7 @@ fn a_changed_number_is_found() {
 }
 
 #[test]
-fn missing_and_extra_tensors_are_listed_together() {
+fn verify_lists_missing_and_extra_tensors() {
     let it = imported("gpt2");
     let [height, weight] = ["height", "weight"].map(|end| format!("transformer.h.0.attn.c_attn.{end}"));
     it.1.change(|tensors| {
@@ -109,13 +101,16 @@ fn missing_and_extra_tensors_are_listed_together() {
 }
 
 #[test]
-fn settings_and_other_families_are_differences_too() {
+fn verify_reports_settings_and_families() {
     let it = imported("qwen2");
     it.1.set(json!({ "rms_norm_eps": 1e-3 }));
     let found = differing(&it, &["--prompt", "a"]);
     assert_eq!(unequal(&found), []);
     let settings = list(&found["settings"]);
-    assert!(settings.len() == 1 && settings[0].as_str().expect("text").starts_with("model.norm_eps = "), "{found}");
+    assert!(
+        settings.len() == 1 && settings[0].as_str().expect("the field is a string").starts_with("model.norm_eps = "),
+        "{found}"
+    );
 
     let error = it.0.fail(&verify(&Model::of("gpt2"), &[]));
     assert!(error.contains("which is of the family gpt2") && error.contains("model.position"), "{error}");
