@@ -31,17 +31,17 @@ use crate::faults::tokenizer_and_tokens;
 use crate::fixtures::{Folder, Model, Place, copy, files, fs, import, text};
 
 /// A change to some bytes: its kind, two places, a length and a number.
-type Damage = (u8, [Index; 2], usize, u64);
+pub type Damage = (u8, [Index; 2], usize, u64);
 
 /// A few damages to one file.
-fn damages() -> impl Strategy<Value = Vec<Damage>> {
+pub fn damages() -> impl Strategy<Value = Vec<Damage>> {
     let sizes = vec![0, 1, 1 << 20, 400_000_000, 1 << 31, 1 << 40, u64::MAX];
     let numbers = prop_oneof![prop::sample::select(sizes), 0..70_u64, any::<u64>()];
     prop::collection::vec((0..10_u8, any::<[Index; 2]>(), 1..200_usize, numbers), 1..6)
 }
 
 /// `whole` after all damages in turn.
-fn damaged(whole: &[u8], damages: &[Damage]) -> Vec<u8> {
+pub fn damaged(whole: &[u8], damages: &[Damage]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for (kind, places, n, number) in damages {
         let n_bytes = bytes.len();
@@ -93,7 +93,7 @@ fn everywhere(whole: &[u8], n: usize) -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// The number of cases per test; `TINDERBOX_FUZZ_TIMES` multiplies it.
-fn cases(n: u32) -> ProptestConfig {
+pub fn cases(n: u32) -> ProptestConfig {
     let times: u32 = std::env::var("TINDERBOX_FUZZ_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     ProptestConfig { cases: n * times, source_file: Some(file!()), ..ProptestConfig::default() }
 }
