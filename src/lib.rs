@@ -33,7 +33,7 @@ pub use tinderbox_interop as interop;
 pub use tinderbox_model as model;
 pub use tinderbox_model::{device, format, generate, measure, tokenizer};
 pub use tinderbox_train::{autoconfig, config, data, distributed, finetune, optimizer, run, sweep, train};
-pub use view::{self as draw, report};
+pub use view::report;
 
 /// What training takes, before it begins: see [`tinderbox_train::plan`].
 pub mod plan {

@@ -17,7 +17,7 @@ use crate::format::{grouped, without_control};
 use crate::preset::Preset;
 use crate::run;
 use crate::tokenizer::Tokenizer;
-use crate::view;
+use crate::view::terminal::columns::folded;
 
 /// Longer documents are shown up to this many tokens.
 const MOST_SHOWN: usize = 200;
@@ -208,7 +208,7 @@ impl Preview {
 /// Prints a coloured text, wrapped between words if the width is known.
 fn show(text: &str) -> anyhow::Result<()> {
     match paint::given_columns() {
-        Some(n_columns) => print_styled(&view::folded(text, n_columns)),
+        Some(n_columns) => print_styled(&folded(text, n_columns)),
         None => print_styled(text),
     }
 }

@@ -10,6 +10,9 @@ use super::numbers::within;
 use super::paint::{given_columns, n_columns};
 use super::print::{print, print_styled};
 use super::{output, paint};
+use crate::view::html::is_page;
+use crate::view::svg::is_picture;
+use crate::view::terminal::columns::folded;
 use crate::view::{self, Palette, Sheet};
 
 /// The output format.
@@ -35,10 +38,9 @@ pub(super) struct DrawnOutput {
     pub file: File,
 }
 
-/// One result in every format.
+/// One result, for every format.
 #[derive(Debug)]
 pub(super) struct Drawn {
-    pub text: String,
     pub json: String,
     pub sheet: Sheet,
 }
@@ -54,14 +56,21 @@ impl DrawnOutput {
         matches!(self.format, DrawnFormat::Svg | DrawnFormat::Html)
     }
 
-    /// Writes the results; pictures have a title and a line about the run.
-    pub(super) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
-        let (mut texts, mut documents, mut sheets) = (Vec::new(), Vec::new(), Vec::new());
-        for Drawn { text, json, sheet } in results {
-            texts.push(text);
-            documents.push(json);
-            sheets.push(sheet);
-        }
+    /// Whether text is asked for.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.format, DrawnFormat::Text)
+    }
+
+    /// Writes the results; pictures have a title and a line about the run, text has these colours.
+    pub(super) fn write(
+        &self,
+        title: &str,
+        about: &str,
+        results: Vec<Drawn>,
+        style: (Palette, usize),
+    ) -> anyhow::Result<()> {
+        let (documents, sheets): (Vec<_>, Vec<_>) = results.into_iter().map(|it| (it.json, it.sheet)).unzip();
+        let texts: Vec<String> = sheets.iter().map(|sheet| view::sheet_text(sheet, style)).collect();
         self.write_sheets(title, about, &texts.join("\n"), &json_of(documents), &sheets)
     }
 
@@ -100,7 +109,7 @@ impl File {
     /// Checks that the output file can be written, before anything is computed.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.output.as_deref().map_or(Ok(()), |path| {
-            let is_ours = |text: &str| view::is_page(text) || view::is_picture(text);
+            let is_ours = |text: &str| is_page(text) || is_picture(text);
             output::check_replaced(path, "a page or a picture that Tinderbox wrote", is_ours)
         })
     }
@@ -118,7 +127,7 @@ impl File {
     pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
         match (&self.output, given_columns()) {
             (Some(path), _) => output::write(path, text),
-            (None, Some(n_columns)) => print_styled(&view::folded(text, n_columns)),
+            (None, Some(n_columns)) => print_styled(&folded(text, n_columns)),
             (None, None) => print_styled(text),
         }
     }
@@ -141,6 +150,11 @@ pub(super) enum Color {
     Always,
     /// Never; maps use characters of increasing density
     Never,
+}
+
+/// The style of tables without colours.
+pub(super) fn uncoloured() -> (Palette, usize) {
+    (Palette::Characters, n_columns())
 }
 
 /// The colours of text.

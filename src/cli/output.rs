@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::model::disk::write_atomically;
 use crate::run::layout;
-use crate::view::is_page;
+use crate::view::html::is_page;
 
 /// Returns an error if `path` is a folder, its folder does not exist, or it is one of a run's own files.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {

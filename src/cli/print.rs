@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::paint;
 use crate::format::without_control;
-use crate::view;
+use crate::view::terminal::columns::folded;
 
 /// Writes a line to standard error. On a terminal, control characters are removed, and notes and warnings are wrapped. A
 /// closed standard error does not stop the program.
@@ -15,7 +15,7 @@ pub(super) fn note(line: impl Display) {
     let mut line = line.to_string();
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() && ["note: ", "warning: "].iter().any(|kind| line.starts_with(kind)) {
-        line = view::folded(&line, paint::n_columns());
+        line = folded(&line, paint::n_columns());
     }
     let written = match stderr.is_terminal() {
         true if paint::has_colors(&stderr) => writeln!(stderr, "{}", paint::message(&without_control(&line))),
@@ -49,7 +49,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
 /// Prints a result with long lines wrapped between words, if the width is known.
 pub(super) fn print_folded(text: &str) -> anyhow::Result<()> {
     match paint::given_columns() {
-        Some(n_columns) => print(&view::folded(text, n_columns)),
+        Some(n_columns) => print(&folded(text, n_columns)),
         None => print(text),
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn print_folded(text: &str) -> anyhow::Result<()> {
 /// Prints a table, with colours if standard output shows them, and wrapped like [`print_folded`].
 pub(super) fn print_table(text: &str) -> anyhow::Result<()> {
     match paint::has_colors(&io::stdout()) {
-        true => print_styled(&paint::table(&view::folded(&without_control(text), paint::n_columns()))),
+        true => print_styled(&paint::table(&folded(&without_control(text), paint::n_columns()))),
         false => print_folded(text),
     }
 }

@@ -182,12 +182,13 @@ fn show(args: &Show) -> anyhow::Result<()> {
     };
     let name = opened.as_ref().map_or_else(|| path.display().to_string(), place);
     let sheet = view::tokens_sheet(&ReadText { name, prompt: &prompt, bits: bits.clone() });
-    let drawn = Drawn {
-        text: view::pieces_text(&sheet, args.colors.style(&args.output.file)),
-        json: json!({ "tokens": prompt.texts, "ids": prompt.ids, "bits": bits }).to_string(),
-        sheet,
-    };
-    args.output.write("A text in its tokens", &opened.as_ref().map(about).unwrap_or_default(), vec![drawn])
+    let drawn = Drawn { json: json!({ "tokens": prompt.texts, "ids": prompt.ids, "bits": bits }).to_string(), sheet };
+    args.output.write(
+        "A text in its tokens",
+        &opened.as_ref().map(about).unwrap_or_default(),
+        vec![drawn],
+        args.colors.style(&args.output.file),
+    )
 }
 
 fn decode(args: &Decode) -> anyhow::Result<()> {

@@ -82,7 +82,7 @@ pub(super) async fn asset(Name(name): Name) -> Result<Response, ApiError> {
         "page.js" => (JS, view::app_assets().1),
         "page.css" => (CSS, view::app_assets().0),
         "app.css" => (CSS, include_str!("assets/app.css").to_owned()),
-        "spark.svg" => ("image/svg+xml", view::SPARK.to_owned()),
+        "spark.svg" => ("image/svg+xml", view::html::SPARK.to_owned()),
         name => match MODULES.iter().find(|(module, _)| *module == name) {
             Some((_, text)) => (JS, (*text).to_owned()),
             None => return Err(ApiError::no_route("GET", &format!("/assets/{name}"))),
@@ -205,7 +205,7 @@ fn run_json(listed: &ListedRun, settings: &str) -> Value {
         "age": info.as_ref().and_then(|info| info.began_unix_s).map(|began| (run::unix_s() - began).max(0.0)),
         "settings": settings,
         "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
-        "curve": view::means(&losses, N_SPARK),
+        "curve": view::terminal::sparkline::means(&losses, N_SPARK),
     })
 }
 

@@ -14,6 +14,8 @@ use crate::inspect::{
 };
 use crate::model::Gpt;
 use crate::view;
+use crate::view::html::attention::attention_fragment;
+use crate::view::sheet::html::sheet_fragment;
 
 /// The number of most probable tokens in each cell of the lens.
 const N_TOP: usize = 5;
@@ -87,18 +89,18 @@ impl ViewRequest {
             Kind::Effects => return Ok(json!({"effects": effects(model, &prompt)?}).to_string()),
             Kind::Attention => {
                 let all = HeadSelection::new(None, None, &hosted.config)?;
-                view::attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
+                attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
             }
             Kind::Lens { token } => {
                 let answer = Answer::likeliest(model, tokenizer, &prompt, *token)?;
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
-                view::sheet_fragment(&view::lens_sheet(&lens, &[attribution], *token, &prompt))
+                sheet_fragment(&view::lens_sheet(&lens, &[attribution], *token, &prompt, true))
             }
             Kind::Explain { token, heads } => {
                 let [layer, head] = head_of_token(model, tokenizer, &prompt, heads, *token)?;
                 let explanation = Explanation::new(model, &prompt, [layer, head, *token])?;
-                view::sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
+                sheet_fragment(&view::explanation_sheet(&explanation, &prompt))
             }
             Kind::Patching { token, from } => {
                 let from = Prompt::of_ids(from.clone(), tokenizer);
@@ -106,7 +108,7 @@ impl ViewRequest {
                 let likeliest = |prompt: &Prompt| Answer::likeliest(model, tokenizer, prompt, *token);
                 let answers = [likeliest(&prompt)?, likeliest(&from)?];
                 let patching = Patching::new(model, [&prompt, &from], *token, answers)?;
-                view::sheet_fragment(&view::patching_sheet(&patching, [&prompt, &from]))
+                sheet_fragment(&view::patching_sheet(&patching, [&prompt, &from]))
             }
         };
         let data: Option<Value> = fragment.data.map(Value::String); // a string, which the browser parses once

@@ -3,6 +3,24 @@
 use crate::inspect::{HeadEvidence, HeadKind, HeadScores, SeenToken};
 use crate::tokenizer::visible;
 
+/// The scores shown, as keys and names. Entropy in bits would duplicate entropy.
+pub(crate) const SCORES: [(&str, &str); 9] = [
+    ("entropy", "entropy"),
+    ("uniform", "uniform"),
+    ("focused", "focused"),
+    ("diagonal", "self"),
+    ("previous_token", "previous token"),
+    ("first_token", "first token"),
+    ("local", "local"),
+    ("duplicate_token", "same token"),
+    ("induction", "induction"),
+];
+
+/// The value of a score by key.
+pub(crate) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
+    scores.named().into_iter().find(|(name, _)| *name == key)?.1
+}
+
 /// A share as the pages write it: `33 %`, `3.1 %`.
 fn percent(share: f64) -> String {
     match share {
@@ -12,7 +30,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// What a head looks at most, beyond what an even head gives it.
+/// The main target of a head: the one with the most attention beyond that of an even head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lead {
     /// In a word or two, such as `itself` or `“,”`.
@@ -35,7 +53,7 @@ impl Lead {
     }
 }
 
-/// What a head looks at most. Tokens near it are named only for a head of that kind: they contain the others.
+/// The main target of a head. Near tokens are named only for a local head: they contain the others.
 pub(crate) fn lead(scores: &HeadScores, even: &HeadScores, evidence: Option<&HeadEvidence>) -> Option<Lead> {
     let lead = |what: &str, share: Option<f64>, even: Option<f64>| {
         Some(Lead { what: what.to_owned(), share: share?, even: even? })
@@ -72,13 +90,13 @@ pub(crate) fn because(scores: &HeadScores, even: &HeadScores, evidence: Option<&
         HeadKind::FirstToken => mass("The first token", scores.first_token, even.first_token),
         HeadKind::DuplicateToken => mass("The same token, earlier,", scores.duplicate_token, even.duplicate_token),
         HeadKind::Induction => {
-            mass("What followed the same token in repeated sequences", scores.induction, even.induction)
+            mass("The token after the same token in repeated sequences", scores.induction, even.induction)
         }
-        HeadKind::Local => mass("What is at most 4 tokens away", scores.local, even.local),
+        HeadKind::Local => mass("The part up to 4 tokens away", scores.local, even.local),
         HeadKind::Uniform => Some(format!("{} of its attention is spread evenly", shown(scores.uniform))),
         HeadKind::Focused => Some(format!("Its largest weight is {} on average", shown(scores.focused))),
         HeadKind::Mixed => lead(scores, even, evidence)
-            .map(|lead| format!("No score reaches the threshold of a kind. Most of all: {}", lead.sentence())),
+            .map(|lead| format!("No score reaches the threshold of a kind. Its main target: {}", lead.sentence())),
     };
     known.map(|sentence| sentence + ".").unwrap_or_default()
 }
@@ -97,20 +115,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_has_its_number_and_a_mixed_head_what_it_looks_at_most() {
+    fn kinds_are_explained_by_numbers() {
         let even = scores(0.03, 0.03, 0.13);
         let own = |scores: HeadScores| because(&scores, &even, None);
         let itself = "The token itself has 77 % of its attention; an even head gives it 3.0 %.";
         assert_eq!(own(scores(0.77, 0.05, 0.85)), itself);
-        let near = "What is at most 4 tokens away has 82 % of its attention; an even head gives it 13 %.";
+        let near = "The part up to 4 tokens away has 82 % of its attention; an even head gives it 13 %.";
         assert_eq!(own(scores(0.07, 0.31, 0.82)), near);
         let mixed = scores(0.1, 0.33, 0.7);
-        assert_eq!(lead(&mixed, &even, None).expect("a lead").short(), "33 % the token before");
+        assert_eq!(lead(&mixed, &even, None).expect("a mixed head has a main target").short(), "33 % the token before");
         let seen = SeenToken { token: " \"".to_owned(), share: 0.4, even: 0.02 };
         let evidence = HeadEvidence { tokens: vec![seen], snippets: Vec::new() };
         assert_eq!(
             because(&mixed, &even, Some(&evidence)),
-            "No score reaches the threshold of a kind. Most of all: “·\"” has 40 % of its attention; an even head gives \
+            "No score reaches the threshold of a kind. Its main target: “·\"” has 40 % of its attention; an even head gives \
              it 2.0 %."
         );
     }

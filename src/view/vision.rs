@@ -29,7 +29,7 @@ fn seen(color: LinSrgb<f64>, vision: [[f64; 3]; 3]) -> Lab<D65, f64> {
 }
 
 #[test]
-fn everyone_tells_the_series_apart() {
+fn series_differ_with_colour_vision_deficiencies() {
     for theme in [Theme::Light, Theme::Dark] {
         let series = |at: usize| Srgb::from(rgb(&format!("series-{at}"), theme)).into_linear();
         let colors: Vec<LinSrgb<f64>> = (0..N_SERIES).map(series).collect();

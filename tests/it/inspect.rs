@@ -106,23 +106,20 @@ fn explanation_has_every_step() {
     let place = ["--token", "5", "--layer", "1", "--head", "3"];
     let page = folder.succeed(&[&["inspect", "explain", "runs/tiny", "--prompt", PROMPT], &place[..]].concat());
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
-    let is_heading = |line: &&str| line.starts_with(|c: char| !c.is_whitespace());
+    let is_heading = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit()) && line[1..].starts_with(". ");
     let headings: Vec<&str> = page.lines().filter(is_heading).collect();
     assert_snapshot!(headings.join("\n"), @r"
-    layer 1 head 3: what `a`, the token at position 5, gathers from the tokens it sees
-    1. The token's vector
-    2. Three learned matrices make a query, a key and a value of it
-    3. The query times every key: how well they match
-    4. Divided by sqrt(4) = 2.0000
-    5. Later tokens are masked; softmax turns the rest into weights that sum to 1
-    6. The sum of the values, each times its weight
+    1. The token's vector (the first of 16 numbers)
+    2. Three learned matrices make a query, a key and a value of it (the first of 4 numbers)
+    3. The query times every key: how well they match; 4. divided by sqrt(4) = 2.0000; 5. without later
+    5. Softmax turns these into weights that sum to 1 (not shown: 1 later token)
+    6. The sum of the values, each times its weight; those of all heads go through one more matrix and
     ");
     for words in [
         "q normed (qk_norm)",
         "k rotated by position 5",
         "k and v are those of key/value head 1, shared with head 2",
-        "(itself)",
-        "... 1 more that come later: masked too",
+        "(not shown: 1 later token)",
         "= what the head gathers",
     ] {
         assert!(page.contains(words), "{words}: {page}");

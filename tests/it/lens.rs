@@ -39,7 +39,7 @@ fn embeddings_differ_once_context_is_read() {
 
         let short = page(&folder, "embeddings", &args);
         let long = page(&folder, "embeddings", &[&args[..], &["--positions"]].concat());
-        assert!(short.contains("token embedding") && short.contains("`by` in 1"));
+        assert!(short.contains("token embedding") && short.contains("“by” in 1"));
         let n_lines = |page: &str| page.lines().count();
         assert_eq!(n_lines(&long) - n_lines(&short), 14 + 22);
     }
@@ -75,7 +75,7 @@ fn ablation_ranks_parts_from_loss_of_eval() {
     assert!(some["parts"][0]["mean"].is_null());
     let page = page(&folder, "ablate", &["--max-batches", "2"]);
     assert!(page.contains("over 256 tokens: 2 batches, spread over the validation split"));
-    assert!(page.contains("mean instead  zeros instead") && page.contains("layer 1 head 0"));
+    assert!(page.contains("with the mean over these tokens in their place") && page.contains("layer 1 head 0"));
 }
 
 #[test]
@@ -110,7 +110,8 @@ fn lens_ends_with_prediction_of_model() {
         assert!((sum - number(&it["difference"])).abs() < 1e-3, "{it}");
     }
     let page = page(&folder, "lens", &["--prompt", RIVER]);
-    for words in ["24 tokens", "came", "After `r`, token 23", "layer 1 attention bias", "together"] {
+    for words in ["actual next", "After “r”, token 23", "layer 1 attention bias", "the sum of these contributions"]
+    {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
@@ -136,7 +137,7 @@ fn patching_moves_prediction_between_prompts() {
     assert!((number(&back["from_difference"]) - number(&it["difference"])).abs() < 1e-5);
 
     let page = page(&folder, "lens", &args);
-    for words in ["patched from", "After token 13", "moved", "embedding", "13 y"] {
+    for words in ["patched from", "After token 13", "move it most", "embedding", "13 y"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains(" 3 ·"), "what both texts have in common: {page}");

@@ -32,16 +32,7 @@ fn report_shows_whole_run() {
     let html = folder.read("runs/tiny/report.html");
     assert_eq!(
         headings(&html),
-        [
-            "Numbers",
-            "Curves",
-            "What it wrote",
-            "What each head does",
-            "How its heads formed",
-            "Who looks at whom",
-            "Details",
-            "Config"
-        ]
+        ["Numbers", "Curves", "Samples", "Heads", "Head scores during training", "Attention", "Details", "Config"]
     );
     assert!(lead(&html).starts_with("Done: 40 steps on flex in "), "{}", lead(&html));
     let facts = folder.json(&["runs", "runs/tiny", "--json"]);
@@ -64,18 +55,15 @@ fn report_shows_whole_run() {
     }
     // The heads of the best checkpoint are those of `inspect heads`.
     let heads = folder.json(&["inspect", "heads", "runs/tiny", "--format", "json"]);
-    let data = between(&html, "class=\"heads\"", "</section>");
-    let data = between(data, "<script type=\"application/json\">", "</script>");
-    let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
-    let place = |name| data["names"].as_array().unwrap().iter().position(|known| known == name);
-    let local = place("local").expect("a score");
-    assert_eq!(data["heads"][3]["scores"][local], heads["heads"][1][1]["local"]);
-    assert_eq!(data["even"][local], heads["even"]["local"]);
+    let drawn = between(&html, "<h2>Heads</h2>", "</section>");
     for at in 0..4 {
-        let of_head = &heads["heads"][at / 2][at % 2];
-        assert_eq!(data["heads"][at]["snippets"], heads["evidence"][at / 2][at % 2]["snippets"], "{at}");
-        let kind = data["heads"][at]["kind"].as_str().expect("a kind");
-        assert_eq!(kind.replace(' ', "_"), of_head["kind"].as_str().expect("a kind").replace("diagonal", "self"));
+        let [layer, head] = [at / 2, at % 2];
+        let scores = &heads["heads"][layer][head];
+        let kind = scores["kind"].as_str().expect("a kind").replace('_', " ").replace("diagonal", "self");
+        let local = number(&scores["local"]);
+        assert!(drawn.contains(&format!("local of {layer}.{head} {kind}: {local:.4}<")), "{layer}.{head}: {drawn}");
+        let weight = number(&heads["evidence"][layer][head]["snippets"][0]["weight"]);
+        assert!(drawn.contains(&format!(" {weight:.2}   ")), "{layer}.{head}: {drawn}");
     }
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let svg = folder.read(&format!("runs/tiny/{file}"));
@@ -100,7 +88,7 @@ fn resumed_run_has_same_pictures() {
     constant("40", "parts", &["--resume"]);
     let html = folder.read("parts/report.html");
     assert!(lead(&html).starts_with("Done: 40 steps"), "{}", lead(&html));
-    assert!(html.contains("<dt>Went on</dt><dd>once</dd>"));
+    assert!(html.contains("<dt>Resumed</dt><dd>once</dd>"));
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let (whole, parts) = (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
         // Each says which run it is of.
@@ -109,7 +97,7 @@ fn resumed_run_has_same_pictures() {
     // A new run leaves nothing of the one it replaces.
     folder.succeed(&["train", "tiny.toml", "--run-dir", "parts", "--overwrite"]);
     assert!(!folder.path("parts/heads.svg").exists());
-    assert!(!folder.read("parts/report.html").contains("Went on"));
+    assert!(!folder.read("parts/report.html").contains("Resumed"));
 }
 
 #[cfg(unix)]
@@ -130,7 +118,7 @@ fn report_says_how_run_ended() {
     assert!(ran.stderr.trim_end().ends_with("--resume"), "{}", ran.stderr);
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
-    assert!(headings(&html).contains(&"Who looks at whom"));
+    assert!(headings(&html).contains(&"Attention"));
 
     let wild = set(&["optimizer.learning_rate=1e30", "schedule.warmup_steps=0", "optimizer.grad_clip_norm=0"]);
     let stderr = folder.fail(&[&["train", "tiny.toml", "--run-dir", "wild"], &*wild].concat());
@@ -199,12 +187,12 @@ fn report_shows_what_files_allow() {
     };
     let (stderr, html) = report();
     assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
-    assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Details", "Config"]);
+    assert_eq!(headings(&html), ["Numbers", "Heads", "Attention", "Details", "Config"]);
     // A missing text is reported, and everything else is there.
     fs::remove_file(folder.path("text.txt"));
     let (stderr, html) = report();
     assert!(
-        stderr.starts_with("note: Nothing can be said of heads and attention: there is no file or folder"),
+        stderr.starts_with("note: Heads and attention could not be measured: there is no file or folder"),
         "{stderr}"
     );
     assert_eq!(headings(&html), ["Numbers", "Details", "Config"]);
@@ -283,8 +271,8 @@ fn click_through(browser: &mut Browser, is_narrow: bool) {
     let size = if is_narrow { "narrow" } else { "wide" };
     let shown = browser.all("figure > svg", "it.checkVisibility() ? it.getAttribute('class') : ''");
     let count = |size: &str| shown.iter().filter(|class| **class == json!(size)).count();
-    assert_eq!([count(size), count("small")], [2, 4], "{shown:?}");
-    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 6, "{shown:?}");
+    assert_eq!([count(size), count("small")], [1, 4 + 9], "{shown:?}");
+    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 14, "{shown:?}");
 
     // A chart reads out what is under the pointer, and the arrow keys continue from there.
     let readout = "figure[data-chart=loss] output";
@@ -320,39 +308,33 @@ fn click_through(browser: &mut Browser, is_narrow: bool) {
     browser.press("ArrowLeft");
     assert_eq!(visible(browser), 2);
 
-    // A head's scores stay after a click, and are previewed on hover.
-    let heading = |browser: &mut Browser| browser.texts(".heads .detail h3")[0].clone();
-    // It begins with a head that has something to show: its strongest look, with its two tokens.
-    assert!(heading(browser).starts_with("Head "));
-    let weights = browser.all(".heads .snippets li", "Number(it.dataset.weight)");
-    assert!(!weights.is_empty() && weights.len() <= 3, "{weights:?}");
-    assert_eq!(browser.texts(".heads .snippet mark").len(), 2 * weights.len());
-    browser.click(".heads .cell[data-head='1.0']");
-    browser.point(".heads .cell[data-head='1.1']");
-    assert!(heading(browser).starts_with("Head 1.1: "));
-    browser.point_away();
-    assert!(heading(browser).starts_with("Head 1.0: "));
-    assert_eq!(browser.texts(".heads .bars .number").len(), 9);
+    // A cell says why a head has its kind, and a click opens its maps.
+    let cell = "section.sheet .cells [role=row]:nth-child(3) [role=cell]:nth-child(2)";
+    browser.point(cell);
+    assert!(browser.texts("section.sheet output")[0].starts_with("Head 1.0: "));
+    browser.click(cell);
+    let address = browser.evaluate("location.hash");
+    assert!(address.as_str().is_some_and(|hash| hash.ends_with("layer=1&head=0")), "{address}");
 
-    // The same head is highlighted in all charts.
-    browser.point(&format!(".forming svg.{size} .panel[data-score=local] .area"));
-    let picked = browser.all(".forming .picked", "it.dataset.head");
+    // The head nearest to the pointer is highlighted and read out in all charts.
+    let local = "figure[data-chart=heads-local]";
+    browser.point(&format!("{local} > svg"));
+    let picked = browser.all(".picked", "it.dataset.curve");
     assert!(picked.len() >= 9 && picked.iter().all(|head| *head == picked[0]), "{picked:?}");
-    let output = browser.texts(".forming output")[0].clone();
-    assert!(output.starts_with("head ") && output.contains("local 0."), "{output}");
+    let output = browser.texts(&format!("{local} output"))[0].clone();
+    assert!(output.starts_with("step ") && output.contains("head "), "{output}");
     browser.point_away();
-    assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
+    assert_eq!(browser.all(".picked", "1"), [0; 0]);
 
-    // With the keyboard alone, all scores of a head are read out.
-    browser.evaluate("document.querySelector('.forming figure').focus()");
+    // The same with the keyboard alone.
+    browser.evaluate(&format!("document.querySelector('{local}').focus()"));
     browser.press("ArrowDown");
     browser.press("ArrowLeft");
-    let output = browser.texts(".forming output")[0].clone();
-    assert!(output.starts_with("head ") && output.contains("step ") && output.contains("entropy"), "{output}");
-    let picked = browser.all(".forming .picked", "it.dataset.head");
-    assert!(picked.len() >= 9, "{picked:?}");
+    let output = browser.texts("figure[data-chart=heads-entropy] output")[0].clone();
+    assert!(output.starts_with("step ") && output.contains("head 0.0 "), "{output}");
+    assert!(browser.all(".picked", "1").len() >= 9);
     browser.evaluate("document.activeElement.blur()");
-    assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
+    assert_eq!(browser.all(".picked", "1"), [0; 0]);
 
     assert!(!browser.texts("section.attention").is_empty());
     browser.click(".page-theme");
@@ -366,7 +348,7 @@ fn comparison_overlays_runs() {
     let ran = folder.run(&["report", "runs/tiny", "runs/<b>"]);
     assert_eq!((ran.code, &*ran.stderr), (Some(0), "wrote `comparison.html`\n"));
     let html = folder.read("comparison.html");
-    assert_eq!(headings(&html), ["Runs", "Curves", "What they wrote", "What sets them apart"]);
+    assert_eq!(headings(&html), ["Runs", "Curves", "Samples", "Differing settings"]);
     let bits = |run: &str| number(&folder.json(&["runs", run, "--json"])[0]["val_bits_per_byte"]);
     let [tiny, slow] = ["runs/tiny", "runs/<b>"].map(bits);
     let first = if tiny <= slow { "tiny" } else { "&lt;b&gt;" };

@@ -71,12 +71,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         true => format!("the whole {of}"),
         false => format!("{n_batches} batches, spread over the {of}"),
     };
-    let drawn = Drawn {
-        text: view::ablation(&ablation, &measured_on, args.colors.style(&args.output.file)),
-        json: serde_json::to_string(&document)?,
-        sheet: view::ablation_sheet(&ablation, &measured_on),
-    };
-    args.output.write("What each part is good for", &about(&opened), vec![drawn])
+    let drawn = Drawn { json: serde_json::to_string(&document)?, sheet: view::ablation_sheet(&ablation, &measured_on) };
+    args.output.write("Contribution of each part", &about(&opened), vec![drawn], args.colors.style(&args.output.file))
 }
 
 impl Instead {

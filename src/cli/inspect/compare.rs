@@ -43,13 +43,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let json = reads.each_ref().map(|read| {
             json!({ "model": read.name, "tokens": read.prompt.texts, "ids": read.prompt.ids, "bits": read.bits })
         });
-        pages.push(Drawn {
-            text: view::pieces_text(&sheet, args.colors.style(&args.output.file)),
-            json: json!({ "models": json }).to_string(),
-            sheet,
-        });
+        pages.push(Drawn { json: json!({ "models": json }).to_string(), sheet });
     }
-    args.output.write("One text under two models", &names.join(" and "), pages)
+    args.output.write("One text under two models", &names.join(" and "), pages, args.colors.style(&args.output.file))
 }
 
 fn read<'a>(opened: &Trained, name: &str, prompt: &'a Prompt) -> anyhow::Result<ReadText<'a>> {

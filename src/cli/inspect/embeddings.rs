@@ -2,8 +2,7 @@
 
 use super::prompts::{Prompts, about};
 use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput};
-use crate::cli::paint::n_columns;
+use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
 use crate::inspect::Embeddings;
 use crate::view;
 
@@ -36,9 +35,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
     let drawn = Drawn {
-        text: view::embeddings(&embeddings, &prompts, args.positions, n_columns()),
         json: serde_json::to_string(&embeddings)?,
-        sheet: view::embeddings_sheet(&embeddings, &prompts),
+        sheet: view::embeddings_sheet(&embeddings, &prompts, args.positions),
     };
-    args.output.write("A word in its contexts", &about(&opened), vec![drawn])
+    args.output.write("A word in its contexts", &about(&opened), vec![drawn], uncoloured())
 }

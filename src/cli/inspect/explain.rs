@@ -2,9 +2,8 @@
 
 use super::prompts::{Prompts, TokenArg, about};
 use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput};
+use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
 use crate::cli::numbers::count;
-use crate::cli::paint::n_columns;
 use crate::inspect::{Explanation, HeadSelection, head_of_token};
 use crate::view;
 
@@ -42,10 +41,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let [layer, head] = head_of_token(&opened.model, &opened.tokenizer, &prompt, &heads, token)?;
         let explanation = Explanation::new(&opened.model, &prompt, [layer, head, token])?;
         pages.push(Drawn {
-            text: view::explanation(&explanation, &prompt, n_columns()),
             json: serde_json::to_string(&explanation)?,
             sheet: view::explanation_sheet(&explanation, &prompt),
         });
     }
-    args.output.write("One token in one head, step by step", &about(&opened), pages)
+    args.output.write("One token in one head, step by step", &about(&opened), pages, uncoloured())
 }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use super::prompts::about;
 use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput};
+use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
 use crate::cli::numbers::at_least_one;
-use crate::cli::paint::n_columns;
 use crate::data::batch;
 use crate::inspect::{HeadEvidence, N_WINDOWS, ScoredHeads};
 use crate::view;
@@ -39,10 +38,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let evidence = HeadEvidence::measure(&opened.model, &opened.tokenizer, &windows)?;
     let mut json = heads.to_json();
     json["evidence"] = serde_json::to_value(&evidence)?;
-    let drawn = Drawn {
-        text: view::scored_heads(&heads, &evidence, n_columns()),
-        json: json.to_string(),
-        sheet: view::scored_heads_sheet(&heads, &evidence),
-    };
-    args.output.write("What each head does", &about(&opened), vec![drawn])
+    let drawn = Drawn { json: json.to_string(), sheet: view::scored_heads_sheet(&heads, &evidence) };
+    args.output.write("Attention heads", &about(&opened), vec![drawn], uncoloured())
 }

@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             None => args.predict(&opened, &prompt)?,
         });
     }
-    args.output.write("What each layer predicts", &about(&opened), pages)
+    args.output.write("Predictions by layer", &about(&opened), pages, args.colors.style(&args.output.file))
 }
 
 impl Args {
@@ -75,10 +75,12 @@ impl Args {
         let lens = Lens::new(model, tokenizer, prompt, self.top)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
+        let attributions = self.attributions(opened, prompt, attribution)?;
+        // The text of a chosen token is about that token.
+        let has_all = !(self.output.is_text() && self.token.is_given());
         Ok(Drawn {
-            text: view::lens(&lens, &attribution, prompt, !self.token.is_given(), self.colors.style(&self.output.file)),
             json: serde_json::to_string(&document)?,
-            sheet: view::lens_sheet(&lens, &self.attributions(opened, prompt, attribution)?, position, prompt),
+            sheet: view::lens_sheet(&lens, &attributions, position, prompt, has_all),
         })
     }
 
@@ -112,11 +114,7 @@ impl Args {
         };
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
-        Ok(Drawn {
-            text: view::patching(&patching, [prompt, &from], self.colors.style(&self.output.file)),
-            json: serde_json::to_string(&patching)?,
-            sheet: view::patching_sheet(&patching, [prompt, &from]),
-        })
+        Ok(Drawn { json: serde_json::to_string(&patching)?, sheet: view::patching_sheet(&patching, [prompt, &from]) })
     }
 
     /// Reads the tokens of --answer and --against.

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use super::prompts::about;
 use crate::cli::args::Subject;
-use crate::cli::drawn::{Drawn, DrawnOutput};
+use crate::cli::drawn::{Drawn, DrawnOutput, uncoloured};
 use crate::cli::numbers::within;
-use crate::cli::paint::n_columns;
 use crate::data::BatchSource;
 use crate::inspect::EmbeddingMap;
 use crate::view;
@@ -38,10 +37,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let counts = text.counts(opened.tokenizer.vocab_size());
     text.check()?;
     let map = EmbeddingMap::new(&opened.model, &opened.tokenizer, &counts, args.tokens)?;
-    let drawn = Drawn {
-        text: view::embedding_map_text(&map, n_columns()),
-        json: serde_json::to_string(&map)?,
-        sheet: view::embedding_map_sheet(&map),
-    };
-    args.output.write("The token embedding", &about(&opened), vec![drawn])
+    let drawn = Drawn { json: serde_json::to_string(&map)?, sheet: view::embedding_map_sheet(&map) };
+    args.output.write("The token embedding", &about(&opened), vec![drawn], uncoloured())
 }

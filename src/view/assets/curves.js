@@ -2,7 +2,7 @@
 const MOST_DOTS = 60;
 const LEAST_STEPS = 4;
 
-/** What curves can be drawn over, and the factor of smoothing, 0 for none. */
+/** The x axes of curves, and the largest factor of smoothing; 0 is none. */
 const AXES = { step: "steps", tokens: "tokens", seconds: "time" };
 const MOST_SMOOTHING = 0.98;
 
@@ -31,8 +31,8 @@ class Chart {
     Object.assign(this, { figure, digits, mark, series, listed, across, shared, shown: null, smoothing: 0 });
     this.isLogarithmic = logarithmic && series.every((curve) => curve.points.every((point) => point[1] > 0));
     this.ceiling = ceiling ?? Infinity;
-    for (const curve of series) {
-      curve.raw = curve.points;
+    for (const [index, curve] of series.entries()) {
+      Object.assign(curve, { index, raw: curve.points });
     }
     this.arrange();
     this.index = this.all.length - 1;
@@ -42,7 +42,7 @@ class Chart {
     page.set(figure, {
       tabindex: 0,
       focus: ({ target }) => target === figure && this.read(true),
-      blur: () => this.read(false),
+      blur: () => this.leave(),
       keydown: (event) => this.key(event),
     });
     if (this.isLogarithmic) {
@@ -124,6 +124,7 @@ class Chart {
     const at = (event) => Math.min(Math.max(place(svg, event).x, picture.x.range[0]), picture.x.range[1]);
     const follow = (event) => {
       this.index = nearest(this.all, picture.x.number(at(event)));
+      this.pick(picture, event);
       this.read(true);
       if (from !== null && Math.abs(at(event) - from) > 4) {
         const [left, right] = [from, at(event)].sort((a, b) => a - b);
@@ -149,7 +150,7 @@ class Chart {
         from = null;
       },
       pointercancel: () => (from = null),
-      pointerleave: () => this.read(false),
+      pointerleave: () => this.leave(),
       dblclick: () => this.ask(null),
     });
     return picture;
@@ -164,6 +165,11 @@ class Chart {
     if (to !== undefined) {
       this.index = Math.min(Math.max(to, 0), last);
       this.read(true);
+    } else if (this.grouped.length > 0 && ["ArrowUp", "ArrowDown"].includes(event.key)) {
+      const at = this.grouped.findIndex(({ name }) => name === this.shared.picked);
+      const next = event.key === "ArrowUp" ? Math.max(at, 0) - 1 : at + 1;
+      this.shared.pick(this.grouped.at(next % this.grouped.length).name);
+      this.read(true);
     } else if (event.key === "+") {
       this.zoomIn();
     } else if (event.key === "-" || event.key === "Escape") {
@@ -172,6 +178,34 @@ class Chart {
       return;
     }
     event.preventDefault();
+  }
+
+  /** The visible curves that share an entry of the legend. */
+  get grouped() {
+    const shared = this.listed.filter((indices) => indices.length > 1).flat();
+    return shared.map((index) => this.series[index]).filter(({ name }) => !this.shared.hidden.has(name));
+  }
+
+  /** Picks the nearest of them to a pointer. */
+  pick({ svg, y }, event) {
+    const pointer = place(svg, event).y;
+    const distance = ({ steps: at, values }) => Math.abs(y.at(values[nearest(at, this.all[this.index])]) - pointer);
+    const found = this.grouped.reduce((best, curve) => (best && distance(best) <= distance(curve) ? best : curve), null);
+    this.shared.pick(found?.name ?? null);
+  }
+
+  /** Highlights the picked curve. */
+  highlight() {
+    const picked = this.series.findIndex(({ name }) => name === this.shared.picked);
+    this.figure.classList.toggle("is-picked", picked >= 0);
+    for (const path of this.figure.querySelectorAll("[data-curve]")) {
+      path.classList.toggle("picked", Number(path.dataset.curve) === picked);
+    }
+  }
+
+  leave() {
+    this.shared.pick(null);
+    this.read(false);
   }
 
   /** Asks for half of the steps, around the one that is read. */
@@ -245,14 +279,14 @@ class Chart {
     ];
   }
 
-  curve({ x, y }, { className, points, rough, hasDots }) {
+  curve({ x, y }, { index, className, points, rough, hasDots }) {
     const at = ([step, value]) => [x.at(step), y.at(value)].map((place) => place.toFixed(1));
     const line = (all) => all.map((point, i) => `${i === 0 ? "M" : "L"}${at(point).join(" ")}`).join("");
     const path = line(points);
     const dots = points.length === 1 || (hasDots && points.length <= MOST_DOTS) ? points : [];
     return [
       ...(rough ? [page.svg("path", { class: `line rough ${className}`, d: line(rough) })] : []),
-      page.svg("path", { class: `line ${className}`, d: path }),
+      page.svg("path", { class: `line ${className}`, "data-curve": index, d: path }),
       ...dots.map((point) => page.svg("circle", { class: `dot ${className}`, cx: at(point)[0], cy: at(point)[1], r: 2.5 })),
     ];
   }
@@ -299,10 +333,11 @@ class Chart {
     const fixed = (number) => (digits === 0 ? steps(Math.round(number)) : number.toFixed(digits));
     const value = (number) => (digits === null ? number.toExponential(2) : fixed(number));
     const isVisible = ({ name }) => !this.shared.hidden.has(name);
-    // In the order of the legend; those that have no colour of their own have no number, either.
+    // In the order of the legend; of those that share an entry, the picked one.
+    const isRead = (index, indices) => indices.length === 1 || this.series[index].name === this.shared.picked;
     const found = this.listed
-      .filter((indices) => indices.length === 1 && isVisible(this.series[indices[0]]))
-      .map(([index]) => ({ ...this.series[index], at: nearest(this.series[index].steps, step) }));
+      .flatMap((indices) => indices.filter((index) => isRead(index, indices) && isVisible(this.series[index])))
+      .map((index) => ({ ...this.series[index], at: nearest(this.series[index].steps, step) }));
     const words = found.map(({ name, steps: at, values, at: i }) => {
       const [here, there] = [step, at[i]].map((x) => placeName(across, x));
       const where = here === there ? "" : ` at ${across} ${there}`;
@@ -334,6 +369,13 @@ page.view("curves", (section, numbers) => {
   const switches = [];
   const shared = {
     hidden: new Set(),
+    picked: null, // the name of the highlighted curve
+    pick(name) {
+      if (shared.picked !== name) {
+        shared.picked = name;
+        charts?.forEach((chart) => chart.highlight());
+      }
+    },
     ask: show,
     onHide: (changed) => switches.push(changed),
     hide(names, isHidden) {

@@ -1,4 +1,4 @@
-/** What a reader takes along: a link to what is shown, and a picture of it. */
+/** Buttons to copy a link to the page's state and to save a picture of a section. */
 {
   const MARGIN = 20;
   const LINE = 20;
@@ -20,6 +20,9 @@
     if (style.backgroundColor !== "rgba(0, 0, 0, 0)") {
       svg += `<rect ${place} fill="${style.backgroundColor}" rx="${parseFloat(style.borderRadius) || 0}"/>`;
     }
+    if (node.tagName === "svg") {
+      return `${svg}${styled(node, { x, y, width: box.width, height: box.height })}`;
+    }
     if (node.tagName === "CANVAS") {
       return `${svg}<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${node.toDataURL()}"/>`;
     }
@@ -31,6 +34,18 @@
       }
     }
     return style.opacity === "1" ? svg : `<g opacity="${style.opacity}">${svg}</g>`;
+  }
+
+  /** A picture of the page with its styles as attributes, and these. */
+  function styled(svg, attributes) {
+    const copy = svg.cloneNode(true);
+    const copies = [copy, ...copy.querySelectorAll("*")];
+    [svg, ...svg.querySelectorAll("*")].forEach((node, at) => {
+      const style = getComputedStyle(node);
+      const names = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "visibility", "font-family", "font-size", "font-weight"];
+      page.set(copies[at], Object.fromEntries(names.map((name) => [name, style.getPropertyValue(name)])));
+    });
+    return new XMLSerializer().serializeToString(page.set(copy, attributes));
   }
 
   /** The words of a text, each where it is. */
@@ -46,7 +61,7 @@
     }).join("");
   }
 
-  /** What `node` shows, below the lines of a caption. */
+  /** A picture of `node` below the lines of a caption. */
   function picture(node, caption) {
     node.querySelectorAll("canvas").forEach((canvas) => canvas.dispatchEvent(new Event("picture"))); // draw all of it
     const frame = node.getBoundingClientRect();

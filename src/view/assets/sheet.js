@@ -1,60 +1,78 @@
 /** The cell that the reader chose last, to be read again after the server drew its grid anew. */
 let chosen = null;
 
-/** A grid's cell in words: the one under the pointer, or the one that the arrow keys reach. */
-function readCells(table) {
-  const output = table.closest("figure").querySelector("output");
-  const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1));
-  const columns = [...table.tHead.rows[0].cells].slice(1);
-  let at = { row: rows.length - 1, column: columns.length - 1 };
+/** Says in words what is under the pointer, or what the arrow keys reach: a cell of a grid, a token of a text or map. */
+function walk(svg) {
+  const output = svg.closest("figure").querySelector("output");
+  for (const title of svg.querySelectorAll("title")) {
+    title.parentNode.dataset.about = title.textContent; // said above the picture, and not in a tooltip as well
+    title.remove();
+  }
+  const cells = [...svg.querySelectorAll("[role=row]")].map((row) => [...row.querySelectorAll("[role=cell]")]);
+  const grid = cells.filter((row) => row.length > 0);
+  const isGrid = grid.length > 0;
+  const rows = isGrid ? grid : [[...svg.querySelectorAll("[data-about]")]];
+  const columns = [...svg.querySelectorAll("[role=columnheader]")];
+  const last = { row: rows.length - 1, column: rows[0].length - 1 };
+  let at = isGrid ? last : { row: 0, column: 0 };
 
   function show(to) {
     const cell = rows[to.row]?.[to.column];
     if (!cell) {
       return false;
     }
-    table.querySelectorAll(".present").forEach((old) => old.classList.remove("present"));
+    svg.querySelectorAll(".present").forEach((old) => old.classList.remove("present"));
     at = to;
-    [cell, cell.parentNode.cells[0], columns[at.column]].forEach((node) => node.classList.add("present"));
+    const header = isGrid ? [cell.parentNode.querySelector("[role=rowheader]"), columns[at.column]] : [];
+    [cell, ...header].forEach((node) => node.classList.add("present"));
     output.textContent = cell.dataset.about ?? "";
     return true;
   }
 
-  // A click, or Enter, chooses the column whose bars are shown below.
-  const bars = [...table.closest("section").querySelectorAll("figure[data-column]")];
-  const choose = () => {
-    chosen = { label: table.ariaLabel, at };
-    if (bars.some((figure) => Number(figure.dataset.column) === at.column)) {
-      bars.forEach((figure) => (figure.hidden = Number(figure.dataset.column) !== at.column));
+  // A click, or Enter, chooses the token whose figures are shown below, or the head whose maps are on the page.
+  const maps = page.section("attention");
+  const others = [...svg.closest("section").querySelectorAll("figure[data-column]")];
+  const isAbout = (figure, column) => Number(figure.dataset.column) === column;
+  function choose() {
+    if ("heads" in svg.dataset && maps) {
+      location.hash = `#${maps.id}&view=text&layer=${at.row}&head=${at.column}`;
     }
-    table.dispatchEvent(new CustomEvent("choose", { bubbles: true, detail: at.column }));
-  };
-  if (bars.length > 0) {
-    page.set(table, { "data-choosable": true });
+    if (!("first" in svg.dataset)) {
+      return;
+    }
+    const token = Number(svg.dataset.first) + at.column;
+    chosen = { label: svg.ariaLabel, at };
+    if (others.some((figure) => isAbout(figure, token))) {
+      others.forEach((figure) => (figure.hidden = !isAbout(figure, token)));
+    }
+    svg.dispatchEvent(new CustomEvent("choose", { bubbles: true, detail: token }));
   }
-  const point = (event) => {
-    const cell = event.target.closest("td[data-about]");
-    if (cell) {
-      show({ row: rows.indexOf(rows.find((row) => row.includes(cell))), column: cell.cellIndex - 1 });
-    }
-  };
-  page.set(table, {
+  if ((others.length > 0 && "first" in svg.dataset) || (maps && "heads" in svg.dataset)) {
+    page.set(svg, { "data-choosable": true });
+  }
+  function point(event) {
+    const found = event.target.closest("[data-about]");
+    const row = rows.findIndex((cells) => cells.includes(found));
+    return row >= 0 && show({ row, column: rows[row].indexOf(found) });
+  }
+  page.set(svg, {
     pointermove: point,
     pointerdown: point,
-    click: (event) => event.target.closest("td[data-about]") && choose(),
+    click: (event) => point(event) && choose(),
     focus: () => show(at),
     keydown: (event) => {
       const { row, column } = at;
       if (event.key === "Enter") {
         choose();
       }
+      const by = (rows, columns) => (isGrid ? { row: row + rows, column: column + columns } : { row, column: column + rows + columns });
       const to = {
-        ArrowLeft: { row, column: column - 1 },
-        ArrowRight: { row, column: column + 1 },
-        ArrowUp: { row: row - 1, column },
-        ArrowDown: { row: row + 1, column },
+        ArrowLeft: by(0, -1),
+        ArrowRight: by(0, 1),
+        ArrowUp: by(-1, 0),
+        ArrowDown: by(1, 0),
         Home: { row, column: 0 },
-        End: { row, column: columns.length - 1 },
+        End: { row, column: last.column },
       }[event.key];
       if (to && show(to)) {
         event.preventDefault();
@@ -62,46 +80,28 @@ function readCells(table) {
       }
     },
   });
-  if (chosen?.label !== table.ariaLabel || !show(chosen.at)) {
-    output.textContent = "Point at a cell, or walk with the arrow keys.";
+  if (chosen?.label === svg.ariaLabel) {
+    show(chosen.at);
   }
 }
 
-/** A text or a map in words: the token under the pointer, or the one that the arrow keys reach. */
-function walk(node) {
-  const output = node.closest("figure").querySelector("output");
-  const all = [...node.querySelectorAll("[data-about]")];
-  let at = 0;
-  const show = (to) => {
-    all[at].classList.remove("present");
-    at = Math.min(Math.max(to, 0), all.length - 1);
-    all[at].classList.add("present");
-    output.textContent = all[at].dataset.about;
-  };
-  const point = (event) => {
-    const found = event.target.closest("[data-about]");
-    if (found) {
-      show(all.indexOf(found));
-    }
-  };
-  page.set(node, {
-    pointermove: point,
-    pointerdown: point,
-    focus: () => show(at),
-    keydown: (event) => {
-      const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: -all.length, End: all.length }[event.key];
-      if (by) {
-        event.preventDefault();
-        show(at + by);
-        all[at].scrollIntoView({ block: "nearest", inline: "nearest" });
+/** Keeps the names of rows in view while a wide grid scrolls. */
+function holdNames(scrolls) {
+  const names = [...scrolls.querySelectorAll(".cells [role=rowheader]")];
+  let held = null;
+  scrolls.addEventListener("scroll", () => {
+    if (names.length > 0) {
+      if (held === null) {
+        held = page.svg("g", { "aria-hidden": "true" }, ...names.map((name) => page.set(name.cloneNode(true), { role: null })));
+        names[0].parentNode.parentNode.append(held); // above the cells
       }
-    },
+      page.set(held, { transform: `translate(${scrolls.scrollLeft} 0)` });
+    }
   });
-  output.textContent = "Point at a token, or walk with the arrow keys.";
 }
 
 page.view("sheet", (section) => {
-  section.querySelectorAll(".cells").forEach(readCells);
   section.querySelectorAll("[data-walk]").forEach(walk);
+  section.querySelectorAll(".scrolls").forEach(holdNames);
   section.querySelector(".lead").after(page.actions(section, () => section));
 });

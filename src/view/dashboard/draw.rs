@@ -12,7 +12,7 @@ use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, 
 use super::board::{Activity, Board, Curve, History, StepSample};
 use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
-use crate::view::round_marks;
+use crate::view::svg::plot::round_marks;
 
 /// The colours of the two splits, of axes and of warnings, from the 256 terminal colours. Unlike the terminal's sixteen
 /// basic colours they are fixed, and they stand out on white as well as on black.
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::measure::Machine;
     use crate::train::{Evaluation, Event, Logged, Started};
-    use crate::view::terminal::attention::color_of_256;
+    use crate::view::terminal::palette::color_of_256;
     use crate::view::theme::luminance;
 
     /// The text that is drawn in a window of this size.

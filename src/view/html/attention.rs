@@ -14,9 +14,10 @@ use crate::inspect::{
 };
 use crate::model::probe::Point;
 use crate::tokenizer::visible;
+use crate::view::escape::{breakable, escape};
 use crate::view::html::packing::Packing;
+use crate::view::html::{Fragment, page_about};
 use crate::view::terminal::columns::fit;
-use crate::view::{Fragment, breakable, escape, page_about};
 
 const STYLES: &[&str] = &[
     include_str!("../assets/attention/attention.css"),
@@ -67,7 +68,7 @@ pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
         (breakable(&whole_words(heading.trim_end())), attention_fragment(details))
     };
-    page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
+    page_about("Attention", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
 /// The views of one prompt, as a section of any page.
@@ -83,7 +84,7 @@ fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     let (data, lists) = Data::new(details, packing);
     Fragment {
         body: format!("<p class=\"facts\">{}</p>", escape(&facts(&details.attention, packing))),
-        data: Some(serde_json::to_string(&data).expect("plain data")),
+        data: Some(serde_json::to_string(&data).expect("a page's data is plain")),
         lists,
         ..EMPTY
     }
@@ -291,28 +292,35 @@ mod tests {
     use crate::inspect::Prompt;
     use crate::inspect::testing::{model, small_config};
     use crate::tokenizer::Tokenizer;
-    use crate::view::svg::plot::N_SERIES;
 
     fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptDetails {
         let config = ModelConfig { context_length: 64, position: PositionKind::Rope, ..small_config() };
-        let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
-        let selection = HeadSelection::new(layer, head, &config).expect("is there");
-        PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured")
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("the byte tokenizer encodes any text");
+        let selection = HeadSelection::new(layer, head, &config).expect("the model has this layer and head");
+        PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection)
+            .expect("the flex device runs the model")
     }
 
     /// The data for the scripts, and a function that reads exact lists by index.
     fn data(details: &PromptDetails) -> (Value, impl Fn(&Value) -> Vec<f32>) {
         let fragment = attention_fragment(details);
         let list = move |index: &Value| {
-            let list = &fragment.lists[usize::try_from(index.as_u64().expect("an index")).expect("small")];
-            let bytes = BASE64_STANDARD.decode(list).expect("base 64");
-            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
+            let list = &fragment.lists
+                [usize::try_from(index.as_u64().expect("a list is named by its index")).expect("an index fits usize")];
+            let bytes = BASE64_STANDARD.decode(list).expect("packed lists are base 64");
+            bytes
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("chunks have four bytes")))
+                .collect()
         };
-        (serde_json::from_str(&fragment.data.expect("data")).expect("JSON"), list)
+        (
+            serde_json::from_str(&fragment.data.expect("the fragment has data")).expect("the fragment's data is JSON"),
+            list,
+        )
     }
 
     #[test]
-    fn every_number_is_there_to_the_bit() {
+    fn page_holds_exact_numbers() {
         let it = details("hello", Some(1), None);
         let (data, unpacked) = data(&it);
         assert_eq!(data["layers"], serde_json::json!([1]));
@@ -332,40 +340,23 @@ mod tests {
     }
 
     #[test]
-    fn one_head_has_its_own_numbers_only() {
-        let it = details("hello", Some(0), Some(3));
-        let (data, unpacked) = data(&it);
-        assert_eq!(data["kv_heads"], serde_json::json!([1]));
-        assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
-        assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
-        assert_eq!(unpacked(&data["keys"][0]["1"]), it.attention.recording.get(0, Point::Keys).values[20..40]);
-    }
-
-    #[test]
-    fn the_model_is_described() {
+    fn facts_name_scale_and_windows() {
+        let config = ModelConfig { attention_scale: Some(1.0), attention_window: vec![0, 3], ..small_config() };
+        let prompt = Prompt::read("hello", &Tokenizer::byte(), 16).expect("the byte tokenizer encodes any text");
+        let selection = HeadSelection::new(Some(1), None, &config).expect("the model has this layer and head");
+        let it = PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection)
+            .expect("the flex device runs the model");
+        let (data, _) = data(&it);
+        assert_eq!((&data["scale"], &data["windows"]), (&1.0.into(), &serde_json::json!([3])));
         assert_eq!(
-            facts(&details("hello", None, None).attention, Packing::Exact),
-            "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
-             position (rope). Every 2 heads share their keys."
+            facts(&it.attention, Packing::Exact),
+            "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers. Every 2 heads share their \
+             keys. Scores are q · k times 1, not over √d. Layer by layer a token sees the last 0, 3 tokens; 0 means all."
         );
     }
 
     #[test]
-    fn what_scores_and_windows_are_not_of_the_paper_is_said() {
-        let config = ModelConfig { attention_scale: Some(1.0), attention_window: vec![0, 3], ..small_config() };
-        let prompt = Prompt::read("hello", &Tokenizer::byte(), 16).expect("bytes");
-        let selection = HeadSelection::new(Some(1), None, &config).expect("is there");
-        let it = PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured");
-        let (data, _) = data(&it);
-        assert_eq!((&data["scale"], &data["windows"]), (&1.0.into(), &serde_json::json!([3])));
-        let facts = facts(&it.attention, Packing::Exact);
-        let said =
-            " Scores are q · k times 1, not over √d. Layer by layer a token sees the last 0, 3 tokens; 0 means all.";
-        assert!(facts.ends_with(said), "{facts}");
-    }
-
-    #[test]
-    fn scripts_cannot_end_their_element_and_fetch_nothing() {
+    fn assets_fetch_nothing() {
         for asset in SCRIPTS.iter().chain(STYLES) {
             for forbidden in ["</", "<!--", "\r", "://", "url(", "@import"] {
                 assert!(!asset.contains(forbidden), "{forbidden}");
@@ -373,19 +364,8 @@ mod tests {
         }
     }
 
-    /// `vision.rs` shows that the series are distinguishable; the page has as many of them, and makes no other colours.
     #[test]
-    fn heads_have_the_colours_of_the_series() {
-        let scripts = SCRIPTS.concat();
-        assert!(scripts.contains(&format!("const N_SERIES = {N_SERIES};")));
-        assert!(scripts.contains("`var(--series-${head})`"));
-        for function in ["hsl(", "hwb(", "lab(", "lch("] {
-            assert!(!scripts.contains(function), "{function}");
-        }
-    }
-
-    #[test]
-    fn a_page_has_a_size_before_it_is_made() {
+    fn page_size_is_known_in_advance() {
         let it = details(&"hello, and good bye".repeat(3), None, None);
         let size = |packing| fragment(&it, packing).lists.concat().len();
         let PromptAttention { config, selection, prompt, .. } = &it.attention;
@@ -399,21 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn a_heading_ends_with_a_word() {
-        assert_eq!(whole_words("it·was·too·tir…"), "it·was·too·…");
-        assert_eq!(whole_words("it·was·tired"), "it·was·tired");
-        assert_eq!(whole_words("tire…"), "tire…");
-    }
-
-    #[test]
-    fn long_prompts_are_rounded_and_short_ones_exact() {
+    fn long_prompts_are_rounded() {
         let config = ModelConfig { n_layers: 12, n_heads: 3, n_kv_heads: 3, d_model: 192, ..small_config() };
-        let all = HeadSelection::new(None, None, &config).expect("is there");
+        let all = HeadSelection::new(None, None, &config).expect("the model has this layer and head");
         assert_eq!(
             [32, 128, 1024].map(|n| packing(&config, &all, n)),
             [Packing::Exact, Packing::Fine, Packing::Coarse]
         );
-        let one = HeadSelection::new(Some(0), Some(0), &config).expect("is there");
+        let one = HeadSelection::new(Some(0), Some(0), &config).expect("the model has this layer and head");
         assert!(attention_mib(&config, &all, 1024) <= 34 && attention_mib(&config, &one, 1024) <= 25);
         let facts = |packing| facts(&details("hello", None, None).attention, packing);
         assert!(facts(Packing::Fine).contains("within 1/65535") && facts(Packing::Coarse).contains("within 1/255"));

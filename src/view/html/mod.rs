@@ -1,17 +1,16 @@
 //! Standalone HTML pages: styles, scripts and data are in the file, and nothing is ever fetched.
 //!
-//! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data cannot
+//! A page is safe to open whatever text it shows: [`escape()`] is for text between tags and in attributes, data cannot
 //! end its element, and the browser runs only the page's script, identified by its hash.
 
 pub(crate) mod attention;
 pub(crate) mod curves;
-pub(crate) mod head_history;
-pub(crate) mod head_map;
 mod packing;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
+use crate::view::escape::escape;
 use crate::view::theme::TOKENS;
 
 pub(crate) const STYLE: &str = include_str!("../assets/page.css");
@@ -164,28 +163,6 @@ fn section(number: usize, heading: &str, is_title: bool, fragment: &Fragment) ->
     html + "</section>\n"
 }
 
-/// A text whose lines may break after each visible space, and then nowhere within a word.
-pub(crate) fn breakable(text: &str) -> String {
-    text.replace('·', "·\u{200b}")
-}
-
-/// Escapes text for HTML or SVG, between tags or in a quoted attribute.
-pub(crate) fn escape(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            '\0' => html.push('\u{fffd}'), // not allowed in HTML
-            other => html.push(other),
-        }
-    }
-    html
-}
-
 /// Escapes a JSON document for a `<script>`: nothing in it can end the element or start a comment.
 fn escape_json(document: &str) -> String {
     document.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
@@ -203,36 +180,14 @@ mod tests {
 
     /// The text between the first `start` and the `end` after it.
     fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
-        let (_, rest) = text.split_once(start).expect("a start");
-        rest.split_once(end).expect("an end").0
+        let (_, rest) = text.split_once(start).expect("the page has this element");
+        rest.split_once(end).expect("the element is closed").0
     }
 
     #[test]
-    fn text_is_no_markup() {
-        assert_eq!(
-            escape("<a href=\"x\" b='y'>&amp;\0é"),
-            "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;\u{fffd}é"
-        );
-    }
-
-    #[test]
-    fn styles_and_scripts_of_a_kind_are_written_once() {
-        let sections = [("One", moving("[1]")), ("Still", Fragment::empty("words", &[], &[])), ("Two", moving("[2]"))];
-        assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
-        assert!(page("One", "", &sections[..1]).contains("<h2 hidden>One"), "a title is not said twice");
-        let html = page("A page", "", &sections);
-        assert_eq!(html.matches("const one = 1;").count(), 1);
-        assert_eq!(html.matches("section.example {").count(), 1);
-        assert!(!html.contains("section.words"));
-        assert_eq!(html.matches("<section ").count(), 3);
-        assert_eq!(html.matches("type=\"application/json\"").count(), 2);
-        assert!(html.contains("<li><a href=\"#section-3\">Two</a></li>"));
-    }
-
-    #[test]
-    fn text_and_data_stay_what_they_are() {
+    fn page_escapes_text_and_data() {
         let evil = "</title></script><script>alert(1)</script><!--<script>]]>\"'&amp;\u{2028}\\";
-        let data = serde_json::to_string(&[evil]).expect("plain data");
+        let data = serde_json::to_string(&[evil]).expect("a page's data is plain");
         let html = page(evil, evil, &[(evil, moving(&data))]);
         assert_eq!(html.matches("<script").count(), 2, "its own and the data");
         assert_eq!(html.matches("</script").count(), 2);
@@ -240,12 +195,12 @@ mod tests {
         assert!(!html.contains("alert(1)</") && !html.contains("<!--"));
         let written = between(&html, "<script type=\"application/json\">", "</script>");
         assert!(!written.contains(['<', '>', '&']), "{written}");
-        let read: Vec<String> = serde_json::from_str(written).expect("still JSON");
+        let read: Vec<String> = serde_json::from_str(written).expect("escaped JSON stays JSON");
         assert_eq!(read, [evil]);
     }
 
     #[test]
-    fn the_browser_runs_this_script_and_fetches_nothing() {
+    fn policy_allows_only_own_script() {
         let html = page("A page", "", &[("One", moving("1"))]);
         let script = between(&html, "<script>", "</script>");
         let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
@@ -255,11 +210,5 @@ mod tests {
         assert!(!html.contains("https:"));
         let other = html.replace("http://www.w3.org/2000/svg", ""); // a namespace, not an address
         assert!(!other.contains("http:"));
-    }
-
-    /// With other line endings the hash would differ from the browser's, which reads them all as `\n`.
-    #[test]
-    fn assets_have_plain_line_ends() {
-        assert!(!STYLE.contains('\r') && !SCRIPT.contains('\r'));
     }
 }

@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_in_steps_of_their_roots() {
-        let decode = |text| BASE64_STANDARD.decode(text).expect("base 64");
+    fn weights_are_rounded_by_root() {
+        let decode = |text| BASE64_STANDARD.decode(text).expect("packed lists are base 64");
         assert_eq!(decode(Packing::Fine.weights(&[0.0, 0.25, 1.0])), [0, 0, 0x00, 0x80, 0xff, 0xff]);
         assert_eq!(decode(Packing::Coarse.weights(&[0.0, 0.25, 1.0])), [0, 128, 255]);
         for i in 0..=1000_u16 {
@@ -123,26 +123,29 @@ mod tests {
     }
 
     #[test]
-    fn a_cosine_takes_two_bytes_or_one() {
-        let decode = |text| BASE64_STANDARD.decode(text).expect("base 64");
+    fn cosines_take_two_bytes_or_one() {
+        let decode = |text| BASE64_STANDARD.decode(text).expect("packed lists are base 64");
         assert_eq!(decode(Packing::Fine.cosines(&[-1.0, 0.0, 0.5])), [0x01, 0x80, 0, 0, 0, 0x40]);
         assert_eq!(decode(Packing::Coarse.cosines(&[-1.0, 0.0, 0.5])), [0x81, 0, 64]);
     }
 
     #[test]
-    fn a_vector_has_its_own_scale() {
+    fn vectors_have_scales() {
         let packed = Packing::Fine.vectors([&[0.0, 0.0][..], &[-4.0, 2.0]]);
-        let bytes = BASE64_STANDARD.decode(packed).expect("base 64");
+        let bytes = BASE64_STANDARD.decode(packed).expect("packed lists are base 64");
         assert_eq!(bytes[4..8], 4.0_f32.to_le_bytes());
         assert_eq!(bytes[8..], [0, 0, 0, 0, 0x01, 0x80, 0, 0x40]);
     }
 
     #[test]
-    fn exact_numbers_are_floats() {
+    fn exact_packing_keeps_floats() {
         let numbers = [0.1, -0.7];
         let it = Packing::Exact;
         for packed in [it.weights(&numbers), it.cosines(&numbers), it.vectors([&numbers[..1], &numbers[1..]])] {
-            assert_eq!(BASE64_STANDARD.decode(packed).expect("base 64"), numbers.map(f32::to_le_bytes).concat());
+            assert_eq!(
+                BASE64_STANDARD.decode(packed).expect("packed lists are base 64"),
+                numbers.map(f32::to_le_bytes).concat()
+            );
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::format::{grouped, without_control};
 use crate::run::{Answers, BeforeAndAfter};
-use crate::view::{Fragment, escape};
+use crate::view::escape::escape;
+use crate::view::html::Fragment;
 
 const STYLE: &str = include_str!("../assets/answers.css");
 
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_text_whatever_the_models_wrote() {
+    fn answers_are_escaped() {
         let text = |text: &str| text.to_owned();
         let [prompt, before] = ["<|im_start|>user\n<b>", "</td><script>x()</script>\u{1b}[31m"].map(text);
         let answers = vec![Answers { prompt, expected: text("yes"), before, after: text("yes") }];
@@ -41,8 +42,5 @@ mod tests {
         let html = super::answers(&compared).body;
         assert!(!html.contains("<script") && !html.contains("<b>") && !html.contains('\u{1b}'), "{html}");
         assert!(html.contains("&lt;|im_start|&gt;user\n&lt;b&gt;") && !html.contains("general"), "{html}");
-        assert!(html.contains("<td>2.0000</td><td>1.5000</td>"), "{html}");
-        let compared = BeforeAndAfter { general_loss: Some([3.0, 3.25]), general_tokens: 1234, ..compared };
-        assert!(super::answers(&compared).body.contains("1,234 tokens of general text</th><td>3.0000</td><td>3.2500"));
     }
 }

@@ -1,11 +1,16 @@
 //! Several runs on one page: their numbers, their overlaid curves, their samples, and their differing settings.
 
-use super::curves::{self, Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
+use super::curves::{self as charts, Column, GRADIENT_NORM, LEARNING_RATE, SPEED, TRAINING_LOSS, progress};
 use super::numbers::median;
 use super::{Report, ReportError};
 use crate::format::{compact, duration, grouped, whole};
 use crate::run::{self, Difference, RunDir, RunInfo};
-use crate::view::{self, Chart, Fragment, N_SERIES, PLAIN, STEPS, Series, escape, run_names};
+use crate::view::escape::escape;
+use crate::view::html::curves::curves;
+use crate::view::html::{Fragment, page};
+use crate::view::svg::chart::{Chart, Series, ranked_class};
+use crate::view::svg::plot;
+use crate::view::terminal::runs::{marked_loss, run_names};
 
 const STYLE: &str = include_str!("../assets/comparison.css");
 
@@ -44,38 +49,27 @@ impl Comparison {
         let names = run_names(&facts);
         let sections = [
             ("Runs", Some(self.table(&names))),
-            ("Curves", view::curves(&self.charts(&names), "")),
-            ("What they wrote", self.samples(&names)),
-            ("What sets them apart", self.settings(&names)),
+            ("Curves", curves(&self.charts(&names), "")),
+            ("Samples", self.samples(&names)),
+            ("Differing settings", self.settings(&names)),
         ];
         let known: Vec<_> = sections.into_iter().filter_map(|(heading, it)| Some((heading, it?))).collect();
         let lead = format!("{} runs, the best first. ~ marks an estimate.", names.len());
-        view::page(&names.join(", "), &lead, &known)
+        page(&names.join(", "), &lead, &known)
     }
 
     /// The validation losses as a large chart, the training losses and the other columns as small ones, with a curve per
     /// run. The best are in front.
     fn charts(&self, names: &[String]) -> Vec<Chart> {
         let runs = || names.iter().zip(&self.reports).enumerate().rev();
+        let series = runs().map(|(at, (name, report))| Series {
+            has_dots: true,
+            progress: progress(&report.curves),
+            ..Series::new(name, ranked_class(at), report.curves.column("val_bits_per_byte_estimate"))
+        });
         let losses = Chart {
-            id: "loss".to_owned(),
-            title: ["Validation loss", "bits per byte, estimates"].map(str::to_owned),
-            series: runs()
-                .map(|(at, (name, report))| Series {
-                    name: name.clone(),
-                    class: class(at),
-                    points: report.curves.column("val_bits_per_byte_estimate"),
-                    has_dots: true,
-                    progress: progress(&report.curves),
-                })
-                .collect(),
-            across: STEPS,
             is_ranked: true,
-            is_logarithmic: false,
-            mark: None,
-            from_zero: false,
-            ceiling: f64::INFINITY,
-            decimals: Some(4),
+            ..Chart::new("loss", ["Validation loss", "bits per byte, estimates"], series.collect())
         };
         let training = Chart { from_zero: false, ..self.column(TRAINING_LOSS, names) };
         let small = [LEARNING_RATE, GRADIENT_NORM, SPEED].map(|column| self.column(column, names));
@@ -85,7 +79,7 @@ impl Comparison {
     /// A column of the logs, with a curve per run, the best in front.
     fn column(&self, column: Column, names: &[String]) -> Chart {
         let runs = names.iter().zip(&self.reports).enumerate().rev();
-        let of_runs = runs.map(|(at, (name, report))| (name.clone(), class(at), &report.curves));
+        let of_runs = runs.map(|(at, (name, report))| (name.clone(), ranked_class(at), &report.curves));
         Chart { is_ranked: true, ..column.chart(of_runs) }
     }
 
@@ -98,12 +92,12 @@ impl Comparison {
         for (layer, _) in deepest {
             let of_run = |at: usize| {
                 let (_, points) = layers[at].iter().find(|(known, _)| known == layer)?;
-                Some((names[at].clone(), class(at), points.clone(), &self.reports[at].curves))
+                Some((names[at].clone(), ranked_class(at), points.clone(), &self.reports[at].curves))
             };
             charts.push(Chart {
                 title: [(*layer).to_owned(), "gradient norm".to_owned()],
                 is_ranked: true,
-                ..curves::chart(&format!("gradients-{layer}"), (0..names.len()).rev().filter_map(of_run))
+                ..charts::chart(&format!("gradients-{layer}"), (0..names.len()).rev().filter_map(of_run))
             });
         }
         charts
@@ -112,17 +106,17 @@ impl Comparison {
     fn table(&self, names: &[String]) -> Fragment {
         let mut body = "<div class=\"scrolls\" role=\"region\" aria-label=\"The runs\" tabindex=\"0\">\n<table>\n\
                         <tr><th>run</th><th>bits per byte</th><th>best validation loss</th><th>at step</th>\
-                        <th>steps</th><th>parameters</th><th>tokens per second</th><th>time of steps</th></tr>\n"
+                        <th>steps</th><th>parameters</th><th>tokens per second</th><th>training time</th></tr>\n"
             .to_owned();
         for (at, (name, report)) in names.iter().zip(&self.reports).enumerate() {
             let facts = &report.facts;
-            let loss = |loss: Option<f64>| loss.map(|loss| view::loss(loss, facts.is_estimate)).unwrap_or_default();
+            let loss = |loss: Option<f64>| loss.map(|loss| marked_loss(loss, facts.is_estimate)).unwrap_or_default();
             let speed = median(&report.curves, "tokens_per_s").map(whole).unwrap_or_default();
             body += &format!(
                 "<tr><th scope=\"row\"><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 \
                  5H19\"/></svg>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{speed}</td><td>{}</td>\
                  </tr>\n",
-                class(at),
+                ranked_class(at),
                 escape(name),
                 loss(facts.val_bits_per_byte),
                 loss(facts.val_loss),
@@ -162,14 +156,6 @@ impl Comparison {
     }
 }
 
-/// The CSS class of a run's curve: the best are coloured, the others grey.
-fn class(at: usize) -> String {
-    match at < N_SERIES {
-        true => format!("series-{at}"),
-        false => PLAIN.to_owned(),
-    }
-}
-
 fn fragment(body: String) -> Fragment {
-    Fragment { body, ..Fragment::empty("comparison", &[view::PLOT_STYLE, STYLE], &[]) }
+    Fragment { body, ..Fragment::empty("comparison", &[plot::STYLE, STYLE], &[]) }
 }

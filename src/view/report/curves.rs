@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::run::{Curves, RunInfo};
-use crate::view::{Chart, N_SERIES, Point, STEPS, Series, spread};
+use crate::view::svg::chart::{Chart, Series};
+use crate::view::svg::plot::{N_SERIES, Point, spread};
 
 /// The multiple of the first loss above which losses are drawn at the upper edge: an explosion would flatten everything
 /// else.
@@ -22,32 +23,16 @@ pub(super) fn losses(curves: &Curves, facts: &RunInfo) -> Chart {
     let mark = best.map(|point| (point, label(point.1)));
     let first = train.first().into_iter().chain(validation.first());
     let first = first.map(|point| point.1).fold(0.0, f64::max);
+    let training = Series { progress: progress(curves), ..Series::new("training", "train".to_owned(), train) };
+    let validation = Series {
+        has_dots: true,
+        progress: progress(curves),
+        ..Series::new("validation (estimates)", "validation".to_owned(), validation)
+    };
     Chart {
-        id: "loss".to_owned(),
-        title: ["Loss", "nats per token"].map(str::to_owned),
-        series: vec![
-            Series {
-                name: "training".to_owned(),
-                class: "train".to_owned(),
-                points: train,
-                has_dots: false,
-                progress: progress(curves),
-            },
-            Series {
-                name: "validation (estimates)".to_owned(),
-                class: "validation".to_owned(),
-                points: validation,
-                has_dots: true,
-                progress: progress(curves),
-            },
-        ],
-        across: STEPS,
-        is_ranked: false,
-        is_logarithmic: false,
         mark,
-        from_zero: false,
         ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
-        decimals: Some(4),
+        ..Chart::new("loss", ["Loss", "nats per token"], vec![training, validation])
     }
 }
 
@@ -115,11 +100,8 @@ impl Column {
 /// A chart without a title, from 0, with the name, the CSS class, the points and the log of each curve.
 pub(super) fn chart<'a>(id: &str, curves: impl IntoIterator<Item = (String, String, Vec<Point>, &'a Curves)>) -> Chart {
     let series = curves.into_iter().map(|(name, class, points, curves)| Series {
-        name,
-        class,
-        points,
-        has_dots: false,
         progress: progress(curves),
+        ..Series::new(&name, class, points)
     });
     Chart { decimals: GRADIENT_NORM.decimals, ..Chart::from_zero(id, series.collect()) }
 }
@@ -146,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_number_is_that_of_the_whole_split_or_named_an_estimate() {
+    fn mark_says_whole_split_or_estimate() {
         let curves = curves(&[
             json!({"step": 10, "train_loss": 3.0}),
             json!({"step": 20, "train_loss": 2.0, "val_loss_estimate": 2.25}),
@@ -159,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explosion_does_not_hide_what_came_before() {
+    fn ceiling_hides_explosions() {
         let curves = curves(&[
             json!({"step": 1, "train_loss": 4.0}),
             json!({"step": 2, "train_loss": 15.0}),
@@ -170,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_logs_has_empty_charts() {
+    fn missing_logs_make_empty_charts() {
         let nothing = Curves::default();
         assert!(losses(&nothing, &facts(None, false)).is_empty() && LEARNING_RATE.single(&nothing).is_empty());
     }

@@ -14,6 +14,7 @@ use crate::inspect::{
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, RunDir};
 use crate::tokenizer::Tokenizer;
+use crate::view::html::attention::attention_mib;
 use crate::view::svg::plot::spread;
 
 /// The fewest and the most tokens of the words, so that their maps fit the page.
@@ -25,8 +26,8 @@ const MOST_MIB: usize = 2;
 /// The number of tokens of the validation split that are searched for starts of lines.
 const SEARCHED_TOKENS: usize = 4096;
 
-/// The windows on which heads are measured in a run that was trained on records, and their length: records are short
-/// beside the context of a pretrained model, which is also many times as large as one that is trained from nothing.
+/// The number and the length of the windows in a run that was trained on records: these are short beside the context of
+/// a pretrained model, which is also much larger than one that is trained from nothing.
 const RECORD_WINDOWS: usize = 8;
 const RECORD_TOKENS: usize = 64;
 
@@ -38,9 +39,9 @@ const N_CANDIDATES: usize = 12;
 pub(super) struct Measured {
     pub step: u64,
     pub heads: ScoredHeads,
-    /// What each head looks at most on the windows of its scores, `[L][H]`.
+    /// The main targets of each head on the windows of its scores, `[L][H]`.
     pub evidence: Vec<Vec<HeadEvidence>>,
-    /// The attention on some words of the validation split; `None` if it is empty.
+    /// The attention on some words of the validation split; `None` if the split is empty.
     pub attention: Option<PromptDetails>,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn measure(run: &RunDir, device: &Device) -> Result<Measured, Box<dyn
 fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<PromptDetails>, InspectError> {
     let config = model.config();
     let selection = HeadSelection::new(None, None, config)?;
-    let is_small = |n: &usize| crate::view::attention_mib(config, &selection, *n) <= MOST_MIB;
+    let is_small = |n: &usize| attention_mib(config, &selection, *n) <= MOST_MIB;
     let most = PROMPT_TOKENS.rev().find(is_small);
     let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
     let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_spread_and_of_one_text() {
+    fn candidates_spread_and_stay_in_one_text() {
         let tokenizer = Tokenizer::byte().with_end_of_text();
         let lines: Vec<u32> = (0..40).flat_map(|i| [10, 65 + i % 26, 66, 67]).collect();
         let of = |ids: &[u32]| candidates(&Tokens::from_ids(ids, ids.len() as u64), &tokenizer, 3);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn words_begin_with_a_line_and_end_with_a_word() {
+    fn candidates_start_lines_and_end_words() {
         let text = "and end.\n\n\nThe bank of the river was wide and long.\nMore of it.";
         assert_eq!(words(text, 20), "The bank of the");
         assert_eq!(words(text, 15), "The bank of the");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_has_some_words() {
+    fn any_text_has_candidates() {
         assert_eq!(words("no line ends here at all", 12), "no line ends");
         assert_eq!(words("short", 12), "short");
         assert_eq!(words("oneverylongwordindeed", 8), "oneveryl");

@@ -5,11 +5,13 @@
 mod answers;
 mod comparison;
 mod curves;
+mod heads;
 mod measured;
 mod numbers;
 mod samples;
 mod settings;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
@@ -18,7 +20,13 @@ use crate::format::grouped;
 use crate::inspect::ScoredHeads;
 use crate::model::disk::{remove_left_over, write_atomically};
 use crate::run::{self, BeforeAndAfter, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout};
-use crate::view::{self, HeadHistory};
+use crate::view::html::attention::attention_fragment;
+use crate::view::html::curves as sections;
+use crate::view::html::page;
+use crate::view::sheet::Sheet;
+use crate::view::sheet::heads::scored_heads_sheet;
+use crate::view::sheet::html::sheet_fragment;
+use crate::view::sheet::svg::charts_svg;
 pub use comparison::Comparison;
 use measured::Measured;
 use settings::Section;
@@ -51,7 +59,7 @@ pub struct Report {
     facts: RunInfo,
     processes: Vec<Process>,
     curves: Curves,
-    heads: Option<HeadHistory>,
+    heads: BTreeMap<u64, ScoredHeads>,
     samples: Vec<Sample>,
     compared: Option<BeforeAndAfter>,
     settings: Vec<Section>,
@@ -75,7 +83,7 @@ impl Report {
             facts,
             processes: run::processes(run)?,
             curves: Curves::read(run)?,
-            heads: HeadHistory::new(&run::head_metrics(run, ScoredHeads::from_json)?),
+            heads: run::head_metrics(run, ScoredHeads::from_json)?,
             samples: run::samples(run)?,
             compared: BeforeAndAfter::read(run)?,
             settings: settings::sections(&run::config_table(run)?),
@@ -92,7 +100,7 @@ impl Report {
             Err(error) => {
                 let error = error.to_string(); // without its hint
                 let reason = error.lines().next().unwrap_or_default();
-                self.note(format!("Nothing can be said of heads and attention: {reason}"));
+                self.note(format!("Heads and attention could not be measured: {reason}"));
             }
         }
     }
@@ -118,10 +126,11 @@ impl Report {
         let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.single(&self.curves)];
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
         for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
-            replace(&run.join(name), &chart.file(&about))?;
+            replace(&run.join(name), &charts_svg(&chart.title.join(", "), vec![chart], &about))?;
         }
-        if let Some(heads) = &self.heads {
-            replace(&run.join(layout::HEADS_SVG), &heads.file(&about))?;
+        let heads = heads::charts(&self.heads);
+        if !heads.is_empty() {
+            replace(&run.join(layout::HEADS_SVG), &charts_svg("Head scores by step", heads, &about))?;
         }
         replace(&run.join(PAGE), &self.html())
     }
@@ -134,22 +143,26 @@ impl Report {
             [curves::LEARNING_RATE, curves::GRADIENT_NORM, curves::SPEED].map(|column| column.single(&self.curves));
         let charts = [losses, rate, norm, curves::gradient_norms(&self.curves), speed];
         let measured = self.measured.as_ref();
-        let head_map = |Measured { step, heads, evidence, .. }: &Measured| view::head_map(*step, heads, evidence);
+        let heads = |Measured { step, heads, evidence, .. }: &Measured| {
+            let sheet = scored_heads_sheet(heads, evidence);
+            let lead = format!("The best checkpoint, step {}. {}", grouped(*step), sheet.lead);
+            sheet_fragment(&Sheet { lead, ..sheet })
+        };
         let attention = measured.and_then(|measured| measured.attention.as_ref());
-        let newest = samples::newest("What it writes now", &self.samples).unwrap_or_default();
+        let newest = samples::newest("Latest sample", &self.samples).unwrap_or_default();
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
-            ("Curves", view::curves(&charts, &newest)),
+            ("Curves", sections::curves(&charts, &newest)),
             ("Before and after", self.compared.as_ref().map(answers::answers)),
-            ("What it wrote", samples::samples(&self.samples, &self.curves)),
-            ("What each head does", measured.map(head_map)),
-            ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),
-            ("Who looks at whom", attention.map(view::attention_fragment)),
+            ("Samples", samples::samples(&self.samples, &self.curves)),
+            ("Heads", measured.map(heads)),
+            ("Head scores during training", heads::history(&self.heads)),
+            ("Attention", attention.map(attention_fragment)),
             ("Details", Some(numbers::details(self))),
             ("Config", Some(settings::settings(&self.settings))),
         ];
         let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
-        view::page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
+        page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
     }
 
     /// The name of the run, even if its path is `.`.

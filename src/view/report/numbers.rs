@@ -4,7 +4,9 @@ use super::Report;
 use crate::format::{duration, grouped, short, whole};
 use crate::measure;
 use crate::run::{Curves, Status};
-use crate::view::{self, Fragment, escape};
+use crate::view::escape::escape;
+use crate::view::html::Fragment;
+use crate::view::terminal::runs::marked_loss;
 
 const STYLE: &str = include_str!("../assets/numbers.css");
 
@@ -71,7 +73,7 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
         true => ("~", "nats per token, an estimate"),
         false => ("", "nats per token, over the whole split"),
     };
-    let loss = |loss| view::loss(loss, facts.is_estimate);
+    let loss = |loss| marked_loss(loss, facts.is_estimate);
     let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
     let trained = report.processes.last().and_then(|process| process.train_tokens);
     let epochs = |tokens: u64| {
@@ -81,9 +83,9 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     let step_ms = median(&report.curves, "median_step_ms").map(|ms| format!("{} ms per step", short(ms)));
     let tiles = [
         ("Best validation loss", facts.val_loss.map(loss), unit.to_owned()),
-        ("Perplexity", perplexity, "tokens it is unsure between".to_owned()),
+        ("Perplexity", perplexity, "equally likely choices per token".to_owned()),
         ("Bits per byte", facts.val_bits_per_byte.map(loss), "of the validation text".to_owned()),
-        ("Parameters", facts.parameters.map(grouped), "numbers that were learned".to_owned()),
+        ("Parameters", facts.parameters.map(grouped), "learned numbers".to_owned()),
         ("Tokens seen", facts.tokens.map(grouped), facts.tokens.map(epochs).unwrap_or_default()),
         ("Tokens per second", median(&report.curves, "tokens_per_s").map(whole), step_ms.unwrap_or_default()),
     ];
@@ -100,14 +102,14 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let rows = [
         ("Best checkpoint", facts.best_step.map(|step| format!("step {}", grouped(step)))),
         ("Last weights", last_weights(&report.curves)),
-        ("Time of all", facts.wall_s.map(duration)),
-        ("Time of steps", facts.train_s.map(duration)),
+        ("Total time", facts.wall_s.map(duration)),
+        ("Training time", facts.train_s.map(duration)),
         ("Peak memory", peak_mib.map(|mib| format!("{} MiB", whole(mib)))),
         ("Device", facts.device.clone()),
         ("Text", text.map(|[train, val]| format!("{train} training and {val} validation tokens"))),
         ("Vocabulary", last.and_then(|process| process.vocab_size).map(|n| format!("{} tokens", grouped(n)))),
         ("Started from", facts.started_from.clone()),
-        ("Went on", (resumed > 0).then(|| times(resumed))),
+        ("Resumed", (resumed > 0).then(|| times(resumed))),
         ("Version", last.and_then(|process| process.version.as_ref()).map(|version| format!("Tinderbox {version}"))),
     ];
     rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -117,8 +119,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 fn last_weights(curves: &Curves) -> Option<String> {
     let last = |column| curves.column(column).pop();
     let shown = |loss: f64, bits: Option<f64>, is_estimate: bool| {
-        let bits = bits.map(|bits| format!(", {} bits per byte", view::loss(bits, is_estimate)));
-        format!("{} nats per token{}", view::loss(loss, is_estimate), bits.unwrap_or_default())
+        let bits = bits.map(|bits| format!(", {} bits per byte", marked_loss(bits, is_estimate)));
+        format!("{} nats per token{}", marked_loss(loss, is_estimate), bits.unwrap_or_default())
     };
     let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
     match whole {
@@ -151,7 +153,7 @@ mod tests {
     use crate::view::terminal::runs::tests::log_row;
 
     #[test]
-    fn the_last_weights_are_those_of_the_last_evaluation() {
+    fn last_weights_have_last_evaluation() {
         let curves = |rows: &[serde_json::Value]| Curves {
             rows: rows.iter().cloned().map(log_row).collect(),
             ..Curves::default()

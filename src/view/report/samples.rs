@@ -2,7 +2,9 @@
 
 use crate::format::{grouped, without_control};
 use crate::run::{Curves, Sample};
-use crate::view::{Fragment, escape, spread};
+use crate::view::escape::escape;
+use crate::view::html::Fragment;
+use crate::view::svg::plot::spread;
 
 const STYLE: &str = include_str!("../assets/samples.css");
 const SCRIPT: &str = include_str!("../assets/samples.js");
@@ -61,21 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_text_whatever_the_model_wrote() {
-        let sample =
-            Sample { step: 1000, text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned() };
-        let html = samples(&[sample], &Curves::default()).expect("a section").body;
-        assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
-        assert!(html.contains("<pre tabindex=\"0\">\n\n&lt;/pre&gt;"), "{html}");
-        assert!(!html.contains('\u{1b}') && !html.contains('\0'));
-        assert!(html.contains("Step 1,000<"));
-    }
-
-    #[test]
-    fn of_many_samples_some_are_shown() {
+    fn many_samples_are_thinned() {
         let sample = |step| Sample { step, text: format!("text {step}.") };
         let many: Vec<Sample> = (1..=300).map(sample).collect();
-        let html = samples(&many, &Curves::default()).expect("a section").body;
+        let html = samples(&many, &Curves::default()).expect("there are samples").body;
         assert_eq!(html.matches("<li>").count(), MOST_SAMPLES);
         assert!(html.contains("text 1.<") && html.contains("text 300.<"));
         assert!(html.contains("50 of 300 samples"));

@@ -5,7 +5,8 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use crate::config::Config;
-use crate::view::{Fragment, escape};
+use crate::view::escape::escape;
+use crate::view::html::Fragment;
 
 const STYLE: &str = include_str!("../assets/settings.css");
 
@@ -72,8 +73,8 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
     let mut settings = sections.iter().flat_map(|section| &section.settings);
     let is_known = settings.all(|setting| setting.origin != Origin::Unknown);
     let mut body = match is_known {
-        true => "<p>What this run chose has a dot; everything else is at its default.</p>\n",
-        false => "<p>This version does not know all of these keys, and so not their defaults either.</p>\n",
+        true => "<p>A dot marks a value that is not the default.</p>\n",
+        false => "<p>This version does not know all of these keys, so their defaults are unknown.</p>\n",
     }
     .to_owned();
     body += "<div class=\"sections\">\n";
@@ -148,7 +149,7 @@ fn shown(value: &Value) -> String {
         Value::String(text) => format!("{text:?}"), // TOML would write some on several lines
         // A default may be a product of others, as 0.1 * 0.003: without the last digits, which nobody wrote.
         Value::Float(number) if number.is_finite() => {
-            let rounded: f64 = format!("{number:.11e}").parse().expect("a number");
+            let rounded: f64 = format!("{number:.11e}").parse().expect("a formatted number parses");
             Value::Float(rounded).to_string()
         }
         other => other.to_string(),
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_chosen_is_marked() {
+    fn chosen_settings_are_marked() {
         let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
         let origin = |name, key| setting(&sections, name, key).origin.clone();
         let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
@@ -190,21 +191,21 @@ mod tests {
     }
 
     #[test]
-    fn a_number_has_the_digits_that_someone_would_write() {
+    fn floats_are_rounded() {
         for (number, expected) in [(0.1 * 0.003, "0.0003"), (0.1 + 0.2, "0.3"), (1.0, "1.0")] {
             assert_eq!(shown(&Value::Float(number)), expected);
         }
     }
 
     #[test]
-    fn a_key_that_others_need_is_chosen() {
+    fn required_keys_are_chosen() {
         let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
         let n_heads = &setting(&sections, "model", "n_heads").origin;
         assert_eq!(*n_heads, Origin::Chosen(Some("4".to_owned())));
     }
 
     #[test]
-    fn of_another_versions_config_nothing_is_said() {
+    fn unknown_config_has_unknown_origins() {
         let sections = of("[model]\nnovel = 1\n[[data.sources]]\npath = 'a'\nweight = 2.0");
         assert_eq!(setting(&sections, "model", "novel").origin, Origin::Unknown);
         let sources = &setting(&sections, "data", "sources").value;

@@ -1,63 +1,100 @@
-//! What each head does as a sheet: its kind with what it looks at most, and every score.
+//! The kind, the scores and the main targets of each attention head.
 
 use crate::format::counted;
-use crate::inspect::{HeadEvidence, HeadScores, ScoredHeads};
-use crate::view::html::head_history::{SCORES, score};
-use crate::view::kinds::{because, lead};
-use crate::view::sheet::{Cell, ColorScale, Figure, Grid, Sheet};
+use crate::inspect::{HeadEvidence, HeadScores, ScoredHeads, Snippet};
+use crate::view::kinds::{SCORES, because, lead, score, token};
+use crate::view::sheet::{Cell, ColorScale, ColumnKind, Content, Figure, Grid, Sheet};
 
-/// A map of kinds, coloured by the share of what each head looks at most, and all scores; `evidence` is `[L][H]`.
+/// The number of heads per layer from which a cell has room for one word only.
+const MANY_HEADS: usize = 7;
+
+/// The kind of each head, coloured by the share of its main target; all scores; and its largest weight.
+/// `evidence` is `[L][H]`.
 #[must_use]
 pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -> Sheet {
-    let kind = |layer: usize, head: usize, scores: &HeadScores| {
-        let seen = evidence.get(layer).and_then(|layer| layer.get(head));
-        let most = lead(scores, &heads.even, seen);
-        let snippet = seen.and_then(|seen| seen.snippets.first()).map(|it| {
-            let text = format!("{}[{}]{}{{{}}}{}", it.before, it.key, it.between, it.query, it.after);
-            format!(" Its strongest look, {:.2}, is from {{this}} to [this]: {}", it.weight, text.replace('\n', "↵"))
-        });
-        let because = because(scores, &heads.even, seen);
-        Some(Cell {
-            value: most.as_ref().map_or(0.0, |most| most.share),
-            label: scores.kind().to_string(),
-            note: most.map(|most| most.short()).unwrap_or_default(),
-            about: format!("Head {layer}.{head}: {because}{}", snippet.unwrap_or_default()),
-        })
-    };
     let n_heads = heads.scores.first().map_or(0, Vec::len);
-    let of_layer = |(layer, scores): (usize, &Vec<HeadScores>)| {
-        scores.iter().enumerate().map(|(head, scores)| kind(layer, head, scores)).collect()
+    let seen = |layer: usize, head: usize| evidence.get(layer).and_then(|of_layer| of_layer.get(head));
+    let kind = |layer: usize, head: usize| {
+        let scores = &heads.scores[layer][head];
+        let most = lead(scores, &heads.even, seen(layer, head));
+        let about = format!("Head {layer}.{head}: {}", because(scores, &heads.even, seen(layer, head)));
+        let value = most.as_ref().map_or(0.0, |most| most.share);
+        let name = scores.kind().to_string();
+        let label = if n_heads < MANY_HEADS { &name } else { name.split(' ').next().unwrap_or(&name) };
+        Some(Cell { value, label: label.to_owned(), note: String::new(), about })
     };
     let kinds = Grid {
-        title: "What each head mostly does; the colour is the share of what it looks at most".to_owned(),
         rows: (0..heads.scores.len()).map(|layer| format!("layer {layer}")).collect(),
         columns: (0..n_heads).map(|head| format!("head {head}")).collect(),
-        cells: heads.scores.iter().enumerate().map(of_layer).collect(),
+        kind: ColumnKind::Heads,
+        cells: (0..heads.scores.len()).map(|layer| (0..n_heads).map(|head| kind(layer, head)).collect()).collect(),
         scale: ColorScale::Fraction,
     };
+    let repeated = match heads.n_repeated {
+        0 => "The context is too short for repeated sequences: induction is not measured.".to_owned(),
+        n => format!("Induction is measured on {n} sequences of {} random tokens, each twice.", heads.period),
+    };
+    Sheet {
+        heading: "Attention heads".to_owned(),
+        lead: format!(
+            "Measured on {} of {} tokens. A head has the name of the first score that reaches its threshold. {repeated}",
+            counted(heads.n_windows as u64, "window"),
+            heads.window_tokens
+        ),
+        figures: vec![
+            Figure::grid("The kind of each head; the colour is the share of attention on its main target", kinds),
+            Figure::grid("All scores; even is a head with uniform attention", scores(heads)),
+            Figure::new(
+                "The main targets of each head, and its largest weight, from {this} token to [this] one",
+                Content::Lines(looks(heads, evidence)),
+            ),
+        ],
+    }
+}
+
+fn scores(heads: &ScoredHeads) -> Grid {
     let named = heads.scores.iter().enumerate().flat_map(|(layer, scores)| {
-        scores.iter().enumerate().map(move |(head, scores)| (format!("{layer}.{head}"), scores))
+        scores.iter().enumerate().map(move |(head, scores)| (format!("{layer}.{head} {}", scores.kind()), scores))
     });
     let rows: Vec<(String, &HeadScores)> = named.chain([("even".to_owned(), &heads.even)]).collect();
-    let number = |name: &str, scores: &HeadScores, (key, title): (&str, &str)| {
+    let cell = |name: &str, scores: &HeadScores, (key, title): (&str, &str)| {
         let value = score(scores, key)?;
         let about = format!("{title} of {name}: {value:.4}");
         Some(Cell { value, label: format!("{value:.2}"), note: String::new(), about })
     };
-    let scores = Grid {
-        title: "Every score; even is a head that looks at all tokens equally".to_owned(),
-        rows: rows.iter().map(|(name, _)| name.clone()).collect(),
-        columns: SCORES.iter().map(|(_, title)| (*title).to_owned()).collect(),
-        cells: rows.iter().map(|(name, of)| SCORES.iter().map(|it| number(name, of, *it)).collect()).collect(),
+    Grid {
+        columns: SCORES.iter().map(|(_, title)| title.trim_end_matches(" token").to_owned()).collect(),
+        kind: ColumnKind::Named,
+        cells: rows.iter().map(|(name, of)| SCORES.iter().map(|it| cell(name, of, *it)).collect()).collect(),
+        rows: rows.into_iter().map(|(name, _)| name).collect(),
         scale: ColorScale::Fraction,
-    };
-    Sheet {
-        heading: "What each head does".to_owned(),
-        lead: format!(
-            "Measured on {} of {} tokens. A head has the name of the first score that reaches its threshold.",
-            counted(heads.n_windows as u64, "window"),
-            heads.window_tokens
-        ),
-        figures: vec![Figure::Grid(kinds), Figure::Grid(scores)],
     }
+}
+
+/// One or two lines for each head.
+fn looks(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (layer, (scores, evidence)) in heads.scores.iter().zip(evidence).enumerate() {
+        for (head, (scores, evidence)) in scores.iter().zip(evidence).enumerate() {
+            let mut most: Vec<String> =
+                lead(scores, &heads.even, Some(evidence)).map(|it| it.short()).into_iter().collect();
+            let tokens = evidence.tokens.iter().map(|seen| token(seen).short());
+            most.extend(tokens.filter(|seen| most.first() != Some(seen)).collect::<Vec<_>>());
+            let name = format!("{layer}.{head}");
+            lines.push(format!("{name:<5} {:<6} {}", scores.kind().to_string(), most.join(", ")));
+            let snippet = evidence.snippets.first();
+            lines.extend(snippet.map(|snippet| format!("      {:.2}   {}", snippet.weight, marked(snippet))));
+        }
+    }
+    lines
+}
+
+fn marked(Snippet { before, key, between, query, after, .. }: &Snippet) -> String {
+    // A blank that begins a token stays outside its brackets, where it separates words.
+    let mark = |[open, close]: [char; 2], token: &str| {
+        let word = token.trim_start_matches(' ');
+        format!("{}{open}{word}{close}", " ".repeat(token.len() - word.len()))
+    };
+    let text = format!("{before}{}{between}{}{after}", mark(['[', ']'], key), mark(['{', '}'], query));
+    text.replace('\n', "↵")
 }

@@ -1,24 +1,20 @@
-//! The results of `inspect`, except attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
+//! Measured subjects as sheets: a heading, text and figures, without a drawing. `text`, `svg` and `html` each draw
+//! every kind of figure once.
 
 pub(crate) mod embeddings;
 pub(crate) mod explanation;
 pub(crate) mod heads;
+pub(crate) mod html;
 pub(crate) mod map;
 pub(crate) mod measured;
 pub(crate) mod pieces;
 pub(crate) mod plan;
+pub(crate) mod svg;
+pub(crate) mod text;
 
 use crate::format::signed;
-use crate::view::svg::plot;
-use crate::view::svg::{self, Anchor};
-use crate::view::terminal::columns::{fit, flow, width};
-use crate::view::theme::{self, Heat, Theme, hex};
-use crate::view::{Chart, Fragment, breakable, escape, page_about};
-use map::Map;
-use pieces::Pieces;
-
-const STYLE: &str = include_str!("../assets/sheet.css");
-const SCRIPT: &str = include_str!("../assets/sheet.js");
+use crate::view::svg::chart::Chart;
+use crate::view::theme::{self, Heat, Theme};
 
 /// A heading, text and figures about one measured subject.
 #[derive(Clone, Debug)]
@@ -31,9 +27,29 @@ pub struct Sheet {
     pub figures: Vec<Figure>,
 }
 
-/// A picture of numbers.
+/// A figure with its title.
 #[derive(Clone, Debug)]
-pub enum Figure {
+pub struct Figure {
+    /// The meaning of the figure.
+    pub title: String,
+    /// The column of the sheet's first grid that the figure is about, if a page lets the reader choose another.
+    pub choice: Option<Choice>,
+    /// The numbers.
+    pub content: Content,
+}
+
+/// One of several figures, by the column that a reader clicks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The column, counted from 0.
+    pub column: usize,
+    /// Whether this figure is shown first. Only such a figure is in a picture and in a terminal.
+    pub is_first: bool,
+}
+
+/// The numbers of a figure.
+#[derive(Clone, Debug)]
+pub enum Content {
     /// Cells in rows and columns.
     Grid(Grid),
     /// A bar per number, to the right or the left of 0.
@@ -42,24 +58,39 @@ pub enum Figure {
     Pieces(Pieces),
     /// Names in a plane.
     Map(Map),
-    /// Curves.
+    /// Curves: one chart, or several small ones with one legend.
     #[allow(private_interfaces, reason = "only drawn, and made here")]
-    Chart(Chart),
+    Charts(Vec<Chart>),
+    /// Lines of monospaced text.
+    Lines(Vec<String>),
 }
 
 /// Cells in rows and columns, coloured by value.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// The meaning of the cells.
-    pub title: String,
     /// The row names, from top to bottom.
     pub rows: Vec<String>,
     /// The column names, from left to right.
     pub columns: Vec<String>,
+    /// The subject of a column.
+    pub kind: ColumnKind,
     /// `[rows][columns]`; `None` for an empty cell.
     pub cells: Vec<Vec<Option<Cell>>>,
     /// The meaning of the colours.
     pub scale: ColorScale,
+}
+
+/// The subject of a column of a grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnKind {
+    /// Anything with a name.
+    Named,
+    /// The heads of the layers that are the rows. A click opens a head's maps, if they are on the page.
+    Heads,
+    /// The tokens of a text from this position on. There may be many: a terminal lists them from top to bottom.
+    TokensFrom(usize),
+    /// The elements of a vector: a terminal shows as many as fit.
+    Elements,
 }
 
 /// A value in a grid.
@@ -89,24 +120,100 @@ pub enum ColorScale {
 /// Numbers with names.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// The meaning of the numbers.
-    pub title: String,
     /// The names and numbers, from top to bottom.
     pub rows: Vec<(String, f64)>,
-    /// The column of the sheet's first grid that they are about, if the reader can choose another; of these only the one
-    /// that is shown first is in a picture.
-    pub choice: Option<Choice>,
     /// A number as text.
     pub label: fn(f64) -> String,
 }
 
-/// One of several bars, by the column that a reader clicks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The column, counted from 0.
-    pub column: usize,
-    /// Whether these bars are shown first.
-    pub is_first: bool,
+/// A text as its tokens, in lines.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    /// The tokens, in order.
+    pub tokens: Vec<Piece>,
+    /// The meaning of the values.
+    pub scale: ColorScale,
+}
+
+/// A token of a text.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Its readable form.
+    pub text: String,
+    /// Whether a line ends after it.
+    pub ends_line: bool,
+    /// `None` for a token without a value: every other one is then shaded.
+    pub value: Option<f64>,
+    /// The tooltip.
+    pub about: String,
+}
+
+/// Points with names; the title of the figure is the meaning of the plane.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The points, the most important first: its name is drawn where another would cover it.
+    pub points: Vec<MapPoint>,
+}
+
+/// A point with a name.
+#[derive(Clone, Debug)]
+pub struct MapPoint {
+    /// The name.
+    pub name: String,
+    /// Its place; any range.
+    pub at: [f64; 2],
+    /// The tooltip.
+    pub about: String,
+}
+
+impl Sheet {
+    /// The figures that are shown before a reader chooses others.
+    pub(crate) fn shown_first(&self) -> impl Iterator<Item = &Figure> {
+        self.figures.iter().filter(|figure| figure.choice.is_none_or(|choice| choice.is_first))
+    }
+}
+
+impl Figure {
+    fn new(title: impl Into<String>, content: Content) -> Self {
+        Self { title: title.into(), choice: None, content }
+    }
+
+    fn grid(title: impl Into<String>, grid: Grid) -> Self {
+        Self::new(title, Content::Grid(grid))
+    }
+
+    fn bars(title: impl Into<String>, rows: Vec<(String, f64)>, label: fn(f64) -> String) -> Self {
+        Self::new(title, Content::Bars(Bars { rows, label }))
+    }
+}
+
+impl Bars {
+    /// The length of a value's bar, as a fraction of the longest.
+    pub(crate) fn length(&self, value: f64) -> f64 {
+        let longest = self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max);
+        value.abs() / longest
+    }
+}
+
+impl Pieces {
+    pub(crate) fn has_values(&self) -> bool {
+        self.tokens.iter().any(|piece| piece.value.is_some())
+    }
+}
+
+impl Map {
+    /// The place of each point, both coordinates in 0..=1, with up as positive.
+    pub(crate) fn placed(&self) -> Vec<[f64; 2]> {
+        let ends = [0, 1].map(|axis| {
+            let ends = |[low, high]: [f64; 2], x: f64| [low.min(x), high.max(x)];
+            self.points.iter().map(|point| point.at[axis]).fold([f64::INFINITY, f64::NEG_INFINITY], ends)
+        });
+        let part = |axis: usize, x: f64| {
+            let [low, high] = ends[axis];
+            if high > low { (x - low) / (high - low) } else { 0.5 }
+        };
+        self.points.iter().map(|point| [part(0, point.at[0]), part(1, point.at[1])]).collect()
+    }
 }
 
 impl ColorScale {
@@ -116,9 +223,9 @@ impl ColorScale {
         Self::Signed(values.into_iter().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max))
     }
 
-    /// The strength of a value, in 0..=1, by square root, and the name of its colour token.
+    /// The strength of a value's colour, in 0..=1.
     #[allow(clippy::cast_possible_truncation, reason = "a colour")]
-    fn strength(self, value: f64) -> f32 {
+    pub(crate) fn strength(self, value: f64) -> f32 {
         match self {
             Self::Fraction => value.clamp(0.0, 1.0).sqrt() as f32,
             Self::UpTo(full) => (value / full).clamp(0.0, 1.0) as f32,
@@ -127,7 +234,7 @@ impl ColorScale {
     }
 
     /// Values across the scale, with their labels: a legend.
-    fn legend(self) -> Vec<(f64, String)> {
+    pub(crate) fn legend(self) -> Vec<(f64, String)> {
         match self {
             Self::Fraction => [0.0, 0.01, 0.05, 0.2, 0.5, 1.0].map(|x| (x, format!("{:.0} %", 100.0 * x))).to_vec(),
             Self::UpTo(full) => [0.0, 0.25, 0.5, 0.75, 1.0].map(|x| (x * full, (x * full).to_string())).to_vec(),
@@ -151,267 +258,4 @@ impl ColorScale {
         };
         [ground, theme::letters_on(ground)]
     }
-}
-
-/// Several sheets as a page; `about` names a run and its step.
-#[must_use]
-pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
-    let section = |sheet: &Sheet| (breakable(&sheet.heading), sheet_fragment(sheet));
-    page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
-}
-
-/// An empty section of this kind.
-pub(crate) const EMPTY: Fragment = Fragment::empty("sheet", &[plot::STYLE, STYLE], &[SCRIPT]);
-
-/// A sheet as a section of any page.
-pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
-    let figures = sheet.figures.iter().map(|figure| match figure {
-        Figure::Grid(grid) => grid.html(),
-        Figure::Bars(bars) => bars.html(),
-        Figure::Pieces(pieces) => pieces.html(),
-        Figure::Map(map) => map.html(),
-        Figure::Chart(chart) => chart.still(),
-    });
-    Fragment {
-        body: format!("<p class=\"lead\">{}</p>\n{}", breakable(&escape(&sheet.lead)), figures.collect::<String>()),
-        ..EMPTY
-    }
-}
-
-/// The colours of a cell and of the text in it, in both themes, in CSS.
-fn css_colors(scale: ColorScale, value: f64) -> [String; 2] {
-    let [light, dark] = [Theme::Light, Theme::Dark].map(|theme| scale.colors(value, theme).map(hex));
-    [0, 1].map(|at| format!("light-dark({}, {})", light[at], dark[at]))
-}
-
-/// The colours of a scale and their values, as a line of a page.
-fn legend_html(scale: ColorScale) -> String {
-    let entry = |(value, label): (f64, String)| {
-        let [ground, _] = css_colors(scale, value);
-        format!("<span><i style=\"background:{ground}\"></i>{}</span>", escape(&label))
-    };
-    format!("<p class=\"scale\">{}</p>\n", scale.legend().into_iter().map(entry).collect::<String>())
-}
-
-/// The same in a picture, below `y`.
-fn legend_svg(scale: ColorScale, svg: &mut String, y: f64) {
-    let mut x = MARGIN;
-    for (value, label) in scale.legend() {
-        let (class, _) = scale.classes(value);
-        *svg += &format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\"/>\n");
-        *svg += &svg::text("i", [x + 18.0, y + 10.0], Some(SIZE), Anchor::Start, &label);
-        x += 18.0 + ADVANCE * (width(&label) as f64 + 2.0);
-    }
-}
-
-impl Grid {
-    fn html(&self) -> String {
-        let columns: String =
-            self.columns.iter().map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
-        let mut rows = String::new();
-        for (name, cells) in self.rows.iter().zip(&self.cells) {
-            rows += &format!("<tr><th scope=\"row\">{}</th>", escape(name));
-            for cell in cells {
-                rows += &match cell {
-                    None => "<td></td>".to_owned(),
-                    Some(Cell { value, label, note, about }) => {
-                        let ([ground, letters], about, label) =
-                            (css_colors(self.scale, *value), escape(about), escape(label));
-                        let note =
-                            if note.is_empty() { String::new() } else { format!("<small>{}</small>", escape(note)) };
-                        format!(
-                            "<td style=\"background:{ground};color:{letters}\" data-about=\"{about}\">{label}{note}</td>"
-                        )
-                    }
-                };
-            }
-            rows += "</tr>\n";
-        }
-        let legend = legend_html(self.scale);
-        format!(
-            "<figure>\n<figcaption>{}</figcaption>\n{legend}<output></output>\n\
-             <div class=\"scrolls\">\n<table class=\"cells\" tabindex=\"0\" aria-label=\"{}\">\n\
-             <thead><tr><td></td>{columns}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n</figure>\n",
-            escape(&self.title),
-            escape(&format!("{}: arrow keys move from cell to cell", self.title)),
-        )
-    }
-
-    /// Draws the grid below `y`; returns its right and lower ends.
-    fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
-        let has_notes = self.cells.iter().flatten().flatten().any(|cell| !cell.note.is_empty());
-        let height = if has_notes { 36.0 } else { ROW };
-        let chars = |names: &mut dyn Iterator<Item = &String>| names.map(|name| width(name)).max().unwrap_or(0) as f64;
-        let left = MARGIN + ADVANCE * (chars(&mut self.rows.iter()) + 1.5);
-        let mut labels = self.cells.iter().flatten().flatten().flat_map(|cell| [&cell.label, &cell.note]);
-        let widest = chars(&mut labels).max(chars(&mut self.columns.iter())).max(2.0);
-        let column = ADVANCE * (widest + 1.0);
-        let top = y + 3.2 * ROW;
-        *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
-        legend_svg(self.scale, svg, y + 24.0);
-        for (at, name) in self.columns.iter().enumerate() {
-            let x = left + (at as f64 + 0.5) * column;
-            *svg += &svg::text("m", [x, top - 6.0], Some(SIZE), Anchor::Middle, name);
-        }
-        for (row, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
-            let y = top + row as f64 * height;
-            *svg += &svg::text("m", [left - 8.0, y + 15.0], Some(SIZE), Anchor::End, name);
-            for (at, cell) in cells.iter().enumerate() {
-                let Some(Cell { value, label, note, about }) = cell else { continue };
-                let x = left + at as f64 * column;
-                let (class, letters) = self.scale.classes(*value);
-                *svg += &format!(
-                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>\n",
-                    column - 1.0,
-                    height - 1.0,
-                    escape(about)
-                );
-                for (text, size, below) in [(label, SIZE, 15.0), (note, SIZE - 2.0, 30.0)] {
-                    if !text.is_empty() {
-                        *svg += &svg::text(&letters, [x + column / 2.0, y + below], Some(size), Anchor::Middle, text);
-                    }
-                }
-            }
-        }
-        [left + self.columns.len() as f64 * column, top + self.rows.len() as f64 * height]
-    }
-}
-
-impl Bars {
-    /// Whether there are bars to the left of 0, which is then in the middle.
-    fn is_signed(&self) -> bool {
-        self.rows.iter().any(|(_, value)| *value < 0.0)
-    }
-
-    /// The CSS class, the left end and the length of a value's bar within `width`, which the largest fills.
-    fn bar(&self, value: f64, width: f64) -> (&'static str, f64, f64) {
-        let zero = if self.is_signed() { width / 2.0 } else { 0.0 };
-        let full = self.rows.iter().map(|(_, value)| value.abs()).fold(f64::MIN_POSITIVE, f64::max);
-        let length = (width - zero) * value.abs() / full;
-        if value < 0.0 { ("negative", zero - length, length) } else { ("positive", zero, length) }
-    }
-
-    fn html(&self) -> String {
-        let choice = self.choice.map_or(String::new(), |Choice { column, is_first }| {
-            format!(" data-column=\"{column}\"{}", if is_first { "" } else { " hidden" })
-        });
-        let mut rows = String::new();
-        for (name, value) in &self.rows {
-            let (class, left, width) = self.bar(*value, 100.0); // percent
-            rows += &format!(
-                "<dt>{}</dt><dd><span class=\"track\"><i class=\"{class}\" style=\"left:{left:.2}%;width:{width:.2}%\"></i>\
-                 </span><span class=\"number\">{}</span></dd>\n",
-                escape(name),
-                escape(&(self.label)(*value))
-            );
-        }
-        format!(
-            "<figure{choice}>\n<figcaption>{}</figcaption>\n<dl class=\"terms{}\">\n{rows}</dl>\n</figure>\n",
-            escape(&self.title),
-            if self.is_signed() { "" } else { " from-zero" }
-        )
-    }
-
-    fn svg(&self, svg: &mut String, y: f64) -> [f64; 2] {
-        const WIDTH: f64 = 320.0;
-        let longest = self.rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0) as f64;
-        let left = MARGIN + ADVANCE * (longest + 1.0);
-        let labels: Vec<String> = self.rows.iter().map(|(_, value)| (self.label)(*value)).collect();
-        let end = left + WIDTH + ADVANCE * (1 + labels.iter().map(|label| width(label)).max().unwrap_or(0)) as f64;
-        *svg += &svg::text("i", [MARGIN, y + 14.0], Some(SIZE), Anchor::Start, &self.title);
-        let top = y + 26.0;
-        for (row, (name, value)) in self.rows.iter().enumerate() {
-            let y = top + row as f64 * ROW;
-            let (class, start, length) = self.bar(*value, WIDTH);
-            let x = left + start;
-            *svg += &svg::text("m", [left - 8.0, y + 14.0], Some(SIZE), Anchor::End, name);
-            *svg += &format!(
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"12\"/>\n",
-                y + 4.0
-            );
-            *svg += &svg::text("i", [end, y + 14.0], Some(SIZE), Anchor::End, &labels[row]);
-        }
-        [end, top + self.rows.len() as f64 * ROW]
-    }
-}
-
-/// All sizes are in pixels.
-const MARGIN: f64 = 24.0;
-const SIZE: f64 = 13.0;
-/// The width of a character in monospaced fonts.
-const ADVANCE: f64 = 8.0;
-const FIGURE_GAP: f64 = 24.0;
-/// The height of a row of cells with one line of text.
-const ROW: f64 = 22.0;
-/// The number of shades per scale in SVG.
-const N_SHADES: usize = 16;
-
-impl ColorScale {
-    /// The CSS classes of a cell and of text on it, in SVG.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
-    fn classes(self, value: f64) -> (String, String) {
-        let shade = (self.strength(value) * N_SHADES as f32).round() as usize;
-        let kind = match self {
-            Self::Fraction | Self::UpTo(_) => 's',
-            Self::Signed(_) if value < 0.0 => 'n',
-            Self::Signed(_) => 'p',
-        };
-        (format!("{kind}{shade}"), format!("{kind}{shade}-text"))
-    }
-}
-
-/// The styles of a picture: a class per shade, and one for text on it.
-fn svg_style() -> String {
-    let signed = ".positive{fill:var(--positive)}.negative{fill:var(--negative)}\n\
-                  .odd,.frame{fill:var(--panel)}.even{fill:var(--edge)}.point{fill:var(--plain)}\n";
-    let mut style = [svg::STYLE, plot::STYLE, signed].concat();
-    for shade in 0..=N_SHADES {
-        let value = (shade as f64 / N_SHADES as f64).powi(2);
-        for (kind, scale, value) in [
-            ('s', ColorScale::Fraction, value),
-            ('p', ColorScale::Signed(1.0), value),
-            ('n', ColorScale::Signed(1.0), -value),
-        ] {
-            let [ground, letters] = css_colors(scale, value);
-            style += &format!(".{kind}{shade}{{fill:{ground}}}.{kind}{shade}-text{{fill:{letters}}}\n");
-        }
-    }
-    theme::in_file(&style)
-}
-
-/// Several sheets as a picture, stacked vertically; `about` names a run and its step.
-#[must_use]
-pub fn sheets_svg(title: &str, about: &str, sheets: &[Sheet]) -> String {
-    let (mut body, mut right, mut y) = (String::new(), 560.0_f64, MARGIN);
-    let mut line = |body: &mut String, y: &mut f64, class: &str, text: &str| {
-        *body += &svg::text(class, [MARGIN, *y + 14.0], Some(SIZE), Anchor::Start, text);
-        right = right.max(MARGIN + ADVANCE * width(text) as f64);
-        *y += 20.0;
-    };
-    line(&mut body, &mut y, "m", about);
-    let mut ends = 0.0_f64;
-    for sheet in sheets {
-        line(&mut body, &mut y, "i", fit(&sheet.heading, 100).trim_end());
-        let words: Vec<String> = sheet.lead.split_inclusive(' ').map(str::to_owned).collect();
-        for text in flow(&words, 100) {
-            line(&mut body, &mut y, "m", text.trim_end());
-        }
-        for figure in &sheet.figures {
-            if matches!(figure, Figure::Bars(Bars { choice: Some(Choice { is_first: false, .. }), .. })) {
-                continue;
-            }
-            y += FIGURE_GAP / 2.0;
-            let [end, below] = match figure {
-                Figure::Grid(grid) => grid.svg(&mut body, y),
-                Figure::Bars(bars) => bars.svg(&mut body, y),
-                Figure::Pieces(pieces) => pieces.svg(&mut body, y),
-                Figure::Map(map) => map.svg(&mut body, y),
-                Figure::Chart(chart) => chart.below(&mut body, [MARGIN, y]),
-            };
-            ends = ends.max(end);
-            y = below + FIGURE_GAP / 2.0;
-        }
-        y += FIGURE_GAP;
-    }
-    svg::picture([right.max(ends) + MARGIN, y], title, &svg_style(), &body)
 }

@@ -4,8 +4,9 @@ use crate::config::Config;
 use crate::format::{counted, duration, grouped, size};
 use crate::optimizer::learning_rate;
 use crate::plan::{Memory, Plan, Time};
-use crate::view::sheet::{Bars, Figure, Sheet};
-use crate::view::{Chart, N_SERIES, Series, spread};
+use crate::view::sheet::{Content, Figure, Sheet};
+use crate::view::svg::chart::{Chart, Series};
+use crate::view::svg::plot::{N_SERIES, spread};
 
 /// The most points of the schedule.
 const MOST_POINTS: usize = 400;
@@ -16,10 +17,6 @@ pub fn plan_sheets(plan: &Plan, config: &Config) -> Vec<Sheet> {
     let mut sheets = vec![memory(plan), schedule(plan, config)];
     sheets.extend(plan.time.as_ref().map(|it| time(it, plan)));
     sheets
-}
-
-fn bars(title: &str, rows: Vec<(String, f64)>, label: fn(f64) -> String) -> Figure {
-    Figure::Bars(Bars { title: title.to_owned(), rows, choice: None, label })
 }
 
 fn memory(plan: &Plan) -> Sheet {
@@ -38,7 +35,7 @@ fn memory(plan: &Plan) -> Sheet {
             size(peak),
             size(kept_for_backward)
         ),
-        figures: vec![bars("By part, at the peak", rows, label)],
+        figures: vec![Figure::bars("By part, at the peak", rows, label)],
     }
 }
 
@@ -48,13 +45,7 @@ fn schedule(plan: &Plan, config: &Config) -> Sheet {
     let rate = |step: usize| (step as u64 + 1, learning_rate(&config.schedule, peak, step, n_steps));
     let points = spread(n_steps, MOST_POINTS).into_iter().map(rate).collect();
     let epochs = run.epochs.map_or_else(String::new, |epochs| format!(", {epochs:.1} times the training text"));
-    let curve = Series {
-        name: "learning rate".to_owned(),
-        class: format!("series-{}", N_SERIES - 1),
-        points,
-        has_dots: false,
-        progress: Vec::new(),
-    };
+    let curve = Series::new("learning rate", format!("series-{}", N_SERIES - 1), points);
     Sheet {
         heading: "Schedule".to_owned(),
         lead: format!(
@@ -65,10 +56,10 @@ fn schedule(plan: &Plan, config: &Config) -> Sheet {
             counted(run.evaluations, "evaluation"),
             counted(run.checkpoints, "checkpoint")
         ),
-        figures: vec![Figure::Chart(Chart {
-            title: ["Learning rate", "by step"].map(str::to_owned),
-            ..Chart::from_zero("schedule", vec![curve])
-        })],
+        figures: vec![Figure::new(
+            "Learning rate, by step",
+            Content::Charts(vec![Chart::from_zero("schedule", vec![curve])]),
+        )],
     }
 }
 
@@ -90,6 +81,6 @@ fn time(time: &Time, plan: &Plan) -> Sheet {
             crate::format::whole(time.tokens_per_s),
             time.measured.how
         ),
-        figures: vec![bars("By activity", rows, duration)],
+        figures: vec![Figure::bars("By activity", rows, duration)],
     }
 }

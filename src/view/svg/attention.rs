@@ -7,28 +7,25 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::inspect::PromptAttention;
+use crate::view::escape::escape;
 use crate::view::svg::png;
-use crate::view::svg::{self, Anchor};
+use crate::view::svg::{self, Anchor, SIZE, Stack};
 use crate::view::terminal::attention::strength;
 use crate::view::terminal::columns::{flow, width};
-use crate::view::theme::{Heat, Theme};
-use crate::view::{escape, theme};
+use crate::view::theme::{self, Heat, Theme};
 
-/// All sizes are in pixels.
-const MARGIN: f32 = 24.0;
-/// Side of a cell of a single head, and of several.
-const LARGE_CELL: f32 = 20.0;
-const SMALL_CELL: f32 = 10.0;
+/// Side of a cell of a single head, and of several, in pixels.
+const LARGE_CELL: f64 = 20.0;
+const SMALL_CELL: f64 = 10.0;
 /// The width of a character in monospaced fonts, as a generous fraction of the font size.
-const ADVANCE: f32 = 0.62;
-const TEXT_SIZE: f32 = 13.0;
-const SCREEN: f32 = 1000.0;
+const ADVANCE: f64 = 0.62;
+const SCREEN: f64 = 1000.0;
 /// The line height, relative to the text size.
-const LINE: f32 = 1.5;
-/// The gap between heads.
-const GAP: f32 = 18.0;
+const LINE: f64 = 1.5;
+/// The gap between heads, and between prompts.
+const GAP: f64 = 18.0;
 /// The width of the legend, and so the minimum width of a picture.
-const LEAST_WIDTH: f32 = 430.0;
+const LEAST_WIDTH: f64 = 430.0;
 /// The number of shades for several heads: a divisor of 255.
 const N_SHADES: usize = 15;
 /// The most cells of a map that is drawn as paths; larger maps are images.
@@ -38,19 +35,24 @@ const MOST_CELLS: usize = 20_000;
 #[must_use]
 pub fn attention_svg(prompts: &[PromptAttention], about: &str) -> String {
     let pictures: Vec<Picture<'_>> = prompts.iter().map(Picture::new).collect();
-    let least_width = LEAST_WIDTH.max(TEXT_SIZE * ADVANCE * width(about) as f32); // no word is cut off
-    let content_width = pictures.iter().map(|picture| picture.width).fold(least_width, f32::max);
+    let content_width = pictures.iter().map(|picture| picture.width).fold(LEAST_WIDTH, f64::max);
     // A picture wider than a screen is scaled down, so its text has to be larger.
-    let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
-    let has_images = prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS);
-    let mut body = if has_images { filters() } else { String::new() };
-    let mut y = MARGIN + 20.0;
-    body += &svg::text("m", [MARGIN, y], Some(size), Anchor::Start, about);
-    for picture in &pictures {
-        y = picture.draw(&mut body, y, content_width, size) + MARGIN;
+    let size = SIZE * (content_width / SCREEN).max(1.0);
+    let mut stack = Stack::new(content_width, size, about);
+    if prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS) {
+        stack.body.insert_str(0, &filters());
     }
-    y = legend(&mut body, y, size);
-    svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", &style(), &body)
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
+    let columns = (stack.width / (size * ADVANCE)) as usize;
+    for picture in &pictures {
+        for line in flow(&picture.attention.prompt.whole_pieces(), columns) {
+            stack.line("i", &line);
+        }
+        stack.drawing(picture.drawing(size));
+        stack.y += GAP;
+    }
+    stack.drawing(legend(size));
+    stack.finish("Attention", &style())
 }
 
 /// The styles, with a class for each shade: `s0`, `s1` and so on.
@@ -72,73 +74,67 @@ fn style() -> String {
 struct Picture<'a> {
     attention: &'a PromptAttention,
     is_single: bool,
-    cell: f32,
+    cell: f64,
     /// The font size of labels.
-    font: f32,
+    font: f64,
     /// Room for the queries' labels on the left, and the keys' above.
-    left: f32,
-    above: f32,
+    left: f64,
+    above: f64,
     /// Whether the keys' labels are single characters, which need not be rotated.
     is_upright: bool,
     /// Side of one head's map.
-    side: f32,
-    width: f32,
+    side: f64,
+    width: f64,
 }
 
 impl<'a> Picture<'a> {
     fn new(attention: &'a PromptAttention) -> Self {
         let is_single = attention.selection.single().is_some();
         let cell = if is_single { LARGE_CELL } else { SMALL_CELL };
-        let font = (cell * 0.85).min(TEXT_SIZE);
+        let font = (cell * 0.85).min(SIZE);
         let longest = attention.prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
         let is_upright = longest <= 1;
         let digits = (attention.prompt.len() - 1).to_string().len();
         let advance = font * ADVANCE;
         // The rows of a single head are also numbered.
-        let left = advance * (longest as f32 + if is_single { digits as f32 + 2.0 } else { 1.0 });
-        let above = if is_upright { cell * 1.2 } else { advance * (longest as f32 + 1.0) };
-        let side = cell * attention.prompt.len() as f32;
-        let n = attention.selection.heads.len() as f32;
+        let left = advance * (longest as f64 + if is_single { digits as f64 + 2.0 } else { 1.0 });
+        let above = if is_upright { cell * 1.2 } else { advance * (longest as f64 + 1.0) };
+        let side = cell * attention.prompt.len() as f64;
+        let n = attention.selection.heads.len() as f64;
         let width = left + n * side + (n - 1.0) * GAP;
         Self { attention, is_single, cell, font, left, above, is_upright, side, width }
     }
 
-    /// Draws the prompt and its heads below `y`, and returns their lower end.
-    fn draw(&self, svg: &mut String, mut y: f32, content_width: f32, size: f32) -> f32 {
-        let PromptAttention { prompt, recording, selection, .. } = self.attention;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
-        let columns = (content_width / (size * ADVANCE)) as usize;
-        for line in flow(&prompt.whole_pieces(), columns) {
-            y += LINE * size;
-            *svg += &svg::text("i", [MARGIN, y], Some(size), Anchor::Start, &line);
-        }
-        y += 6.0;
+    /// The heads, in rows of a layer, with captions of this font size.
+    fn drawing(&self, size: f64) -> svg::Drawing {
+        let PromptAttention { recording, selection, .. } = self.attention;
+        let (mut svg, mut y) = (String::new(), 0.0);
         for layer in selection.layers.clone() {
             let is_first = layer == selection.layers.start;
             y += LINE * size + 8.0;
             let top = y + 8.0 + if is_first { self.above } else { 0.0 };
             for (index, head) in selection.heads.clone().enumerate() {
-                let x = MARGIN + self.left + index as f32 * (self.side + GAP);
+                let x = self.left + index as f64 * (self.side + GAP);
                 let caption = format!("layer {layer} head {head}");
-                *svg += &svg::text("m", [x, y], Some(size), Anchor::Start, &caption);
+                svg += &svg::text("m", [x, y], Some(size), Anchor::Start, &caption);
                 if is_first {
-                    self.keys(svg, x, top);
+                    self.keys(&mut svg, x, top);
                 }
                 if index == 0 {
-                    self.queries(svg, x, top);
+                    self.queries(&mut svg, x, top);
                 }
-                self.map(svg, recording.map(layer, head), x, top);
+                self.map(&mut svg, recording.map(layer, head), x, top);
             }
             y = top + self.side;
         }
-        y
+        (svg, [self.width, y])
     }
 
     /// The labels of the keys, above a map.
-    fn keys(&self, svg: &mut String, x: f32, top: f32) {
+    fn keys(&self, svg: &mut String, x: f64, top: f64) {
         let size = self.font;
         for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
-            let middle = x + (at as f32 + 0.5) * self.cell;
+            let middle = x + (at as f64 + 0.5) * self.cell;
             if self.is_upright {
                 *svg += &svg::text("i", [middle, top - self.cell * 0.3], Some(size), Anchor::Middle, piece);
                 continue;
@@ -150,18 +146,18 @@ impl<'a> Picture<'a> {
     }
 
     /// The labels of the queries, left of a map.
-    fn queries(&self, svg: &mut String, x: f32, top: f32) {
+    fn queries(&self, svg: &mut String, x: f64, top: f64) {
         let size = self.font;
         for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
-            let y = top + (at as f32 + 0.5) * self.cell + size * 0.35;
+            let y = top + (at as f64 + 0.5) * self.cell + size * 0.35;
             *svg += &svg::text("i", [x - size * 0.4, y], Some(size), Anchor::End, piece);
             if self.is_single {
-                *svg += &svg::text("m", [MARGIN, y], Some(size), Anchor::Start, &at.to_string());
+                *svg += &svg::text("m", [0.0, y], Some(size), Anchor::Start, &at.to_string());
             }
         }
     }
 
-    fn map(&self, svg: &mut String, map: &[f32], x: f32, top: f32) {
+    fn map(&self, svg: &mut String, map: &[f32], x: f64, top: f64) {
         let pieces = &self.attention.prompt.pieces;
         // The triangle of the keys that each query may attend to.
         let triangle = "h1v1".repeat(pieces.len());
@@ -249,24 +245,20 @@ fn shade_of(weight: f32) -> usize {
     (strength(weight) * N_SHADES as f32).round() as usize
 }
 
-/// Draws the scale and the axis names below `y`, and returns their lower end.
-fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
-    let baseline = y + size;
-    *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, "weight");
+/// The scale and the names of the axes.
+fn legend(size: f64) -> svg::Drawing {
+    let mut svg = svg::text("m", [0.0, size], Some(size), Anchor::Start, "weight");
     let square = 1.2 * size;
     for (index, weight) in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32].into_iter().enumerate() {
-        let x = MARGIN + (5.0 + 4.7 * index as f32) * size;
+        let x = (5.0 + 4.7 * index as f64) * size;
         let shade = shade_of(weight);
-        *svg += &format!(
-            "<rect class=\"s{shade}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"
-        );
-        let position = [x + 1.6 * size, baseline];
-        *svg += &svg::text("m", position, Some(size), Anchor::Start, &weight.to_string());
+        svg +=
+            &format!("<rect class=\"s{shade}\" x=\"{x:.1}\" y=\"0\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n");
+        svg += &svg::text("m", [x + 1.6 * size, size], Some(size), Anchor::Start, &weight.to_string());
     }
     let axes = "down: the token that looks; across: the one it looks at";
-    let baseline = baseline + LINE * size + 4.0;
-    *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, axes);
-    baseline + 4.0
+    svg += &svg::text("m", [0.0, 2.5 * size + 4.0], Some(size), Anchor::Start, axes);
+    (svg, [LEAST_WIDTH, 2.5 * size + 8.0])
 }
 
 #[cfg(test)]
@@ -275,7 +267,7 @@ mod tests {
     use crate::inspect::testing::attention;
 
     #[test]
-    fn neighbours_of_one_shade_are_one_run() {
+    fn equal_neighbours_are_one_run() {
         let map = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0];
         let path = "M0 0h1v1H0zM0 1h2v1H0zM0 2h1v1H0zM2 2h1v1H2z";
         assert_eq!(shades(&map, 3), format!("<path class=\"s15\" d=\"{path}\"/>\n"));
@@ -284,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_has_images() {
+    fn long_prompts_have_images() {
         let picture =
             |n: usize| attention_svg(&[attention(&"a".repeat(n), [1, 2], [None, None], |_, _, _| 0.3)], "mine");
         let (short, long) = (picture(199), picture(200));
@@ -309,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_well_formed_whatever_the_text_is() {
+    fn any_text_makes_well_formed_pictures() {
         for head in [None, Some(1)] {
             let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
             let svg =

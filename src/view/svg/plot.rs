@@ -1,24 +1,16 @@
 //! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to the picture's resolution.
 //!
-//! In a page, a plot is drawn twice, wide and narrow, with the same font size, and the page chooses. As a file it
-//! includes its title, legend and colours, light or dark like the reader's system.
+//! In a page, a plot is drawn twice, wide and narrow, with the same font size, and the page chooses.
 
 use crate::format::whole;
-use crate::view::escape;
-use crate::view::svg::{self, Anchor};
-use crate::view::theme;
+use crate::view::escape::escape;
+use crate::view::svg::{self, Anchor, Drawing};
 
 /// The styles of plots in a page.
 pub(crate) const STYLE: &str = include_str!("../assets/plot.css");
 /// The styles and the script of figures: plots in a page that respond to the pointer.
 pub(crate) const FIGURE_STYLE: &str = include_str!("../assets/figure.css");
 pub(crate) const FIGURE_SCRIPT: &str = include_str!("../assets/figure.js");
-
-/// Additional styles of a plot as a file.
-const FILE_STYLE: &str = "\
-svg { background: var(--paper); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
-\"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
-";
 
 /// The number of series colours, classes `series-0` and on, from the darkest: more would not be distinguishable for
 /// everyone.
@@ -144,8 +136,8 @@ impl Axis {
     }
 }
 
-/// Round numbers at even distances, at most about `most + 1`, of which the first and the last enclose the numbers from
-/// `low` to `high`; with labels.
+/// At most about `most + 1` round numbers at even distances, with labels. The first and the last enclose `low` to
+/// `high`.
 #[cfg(feature = "cli")]
 pub(crate) fn round_marks([low, high]: [f64; 2], most: f64) -> Vec<(f64, String)> {
     let room = margin(low, high);
@@ -244,47 +236,22 @@ pub(crate) fn legend_entry(class: &str, name: &str) -> String {
     )
 }
 
-/// A plot as a file: a title with its unit, a line about its run, a legend of classes and names, and `body` below them.
-pub(crate) fn file(
-    [title, unit]: [&str; 2],
-    about: &str,
-    legend: &[(String, String)],
-    note: Option<&str>,
-    [width, height]: [f64; 2],
-    body: &str,
-) -> String {
-    const PADDING: f64 = 16.0;
-    let [mut x, mut y] = [0.0, 34.0];
-    let mut entries = svg::text("name", [width, 14.0], None, Anchor::End, about);
-    for (class, name) in legend {
-        let name_width = text_width(name);
-        if x + 24.0 + name_width > width {
-            [x, y] = [0.0, y + 18.0];
+/// A legend of classes and names in lines of at most this width; an entry without a class has no sample.
+pub(crate) fn legend(entries: &[(String, String)], width: f64) -> Drawing {
+    const LINE: f64 = 18.0;
+    let (mut svg, mut x, mut y) = (String::new(), 0.0, 0.0);
+    for (class, name) in entries {
+        let advance = 46.0 + text_width(name);
+        if x > 0.0 && x + advance > width {
+            (x, y) = (0.0, y + LINE);
         }
-        entries += &format!(
-            "<path class=\"{class}\" d=\"M{x:.1} {y}H{:.1}\"/><text class=\"name\" x=\"{:.1}\" y=\"{}\">{}</text>\n",
-            x + 18.0,
-            x + 24.0,
-            y + 4.0,
-            escape(name)
-        );
-        x += 24.0 + name_width + 22.0;
+        if !class.is_empty() {
+            svg += &format!("<path class=\"{class}\" d=\"M{x:.1} {:.1}h18\"/>", y + 8.0);
+        }
+        svg += &svg::text("name", [x + 24.0, y + 12.0], None, Anchor::Start, name);
+        x += advance;
     }
-    if let Some(note) = note {
-        entries += &svg::text("name", [width, 38.0], None, Anchor::End, note);
-    }
-    let heading = y + 28.0;
-    let style = theme::in_file(&[FILE_STYLE, STYLE].concat());
-    svg::picture(
-        [width + 2.0 * PADDING, height + heading + 2.0 * PADDING],
-        &format!("{title}, {unit}"),
-        &style,
-        &format!(
-            "<g transform=\"translate({PADDING} {PADDING})\">\n\
-             <text class=\"title\" x=\"0\" y=\"14\">{title}<tspan class=\"unit\" dx=\"8\">{unit}</tspan></text>\n\
-             {entries}<g transform=\"translate(0 {heading})\">\n{body}</g>\n</g>\n"
-        ),
-    )
+    (svg, [width, if entries.is_empty() { 0.0 } else { y + LINE + 8.0 }])
 }
 
 #[cfg(test)]
@@ -292,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_within() {
+    fn ticks_are_round_and_inside() {
         let few = |low: f64, high: f64, most: f64, least: f64| {
             let ticks = Axis { domain: [low, high], range: [0.0, 1.0] }.ticks(most, least);
             ticks.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
@@ -320,7 +287,7 @@ mod tests {
 
     #[cfg(feature = "cli")]
     #[test]
-    fn marks_are_round_and_enclose_all_numbers() {
+    fn marks_are_round_and_enclose_numbers() {
         let labels = |low, high, most| {
             let marks = round_marks([low, high], most);
             assert!(marks[0].0 <= low && marks[marks.len() - 1].0 >= high, "{marks:?}");
@@ -334,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_may_run_down_or_have_no_extent() {
+    fn axis_may_descend_or_be_empty() {
         let scale = Axis { domain: [1.0, 3.0], range: [100.0, 0.0] };
         assert!((scale.at(1.0) - 100.0).abs() < 1e-12 && scale.at(3.0).abs() < 1e-12);
         assert!((scale.at(2.0) - 50.0).abs() < 1e-12);
@@ -343,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn peaks_and_ends_of_a_long_curve_stay() {
+    fn thinning_keeps_peaks_and_ends() {
         let value = |step: u64| match step {
             50_021 => 9.0,
             77_777 => -9.0,
@@ -365,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_has_both_ends() {
+    fn spread_has_both_ends() {
         assert_eq!(spread(3, 5), [0, 1, 2]);
         assert_eq!(spread(9, 3), [0, 4, 8]);
         assert_eq!(spread(1, 3), [0]);
@@ -373,13 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_closes_its_rules() {
-        let file = file(["a", "b"], "", &[], None, [1.0, 1.0], "");
-        assert_eq!(file.matches('{').count(), file.matches('}').count());
-    }
-
-    #[test]
-    fn layers_are_spread_over_all_series() {
+    fn layers_spread_over_series() {
         let series = |n| (0..n).map(|layer| series_of(layer, n)).collect::<Vec<_>>();
         assert_eq!(series(1), [0]);
         assert_eq!(series(2), [0, 5]);
@@ -391,9 +352,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_legend_has_several_lines() {
-        let legend = vec![("line".to_owned(), "layers 0–1".to_owned()); 9];
-        let svg = file(["a", "b"], "", &legend, None, [880.0, 100.0], "");
-        assert!(svg.contains("d=\"M0.0 34H") && svg.contains("d=\"M0.0 52H"), "{svg}");
+    fn long_legends_wrap() {
+        let entries = vec![("line".to_owned(), "layers 0–1".to_owned()); 9];
+        let (svg, [_, height]) = legend(&entries, 880.0);
+        assert!(svg.contains("d=\"M0.0 8.0h") && svg.contains("d=\"M0.0 26.0h"), "{svg}");
+        assert!((height - 44.0).abs() < 1e-9);
     }
 }

@@ -13,7 +13,7 @@ use flate2::{Compression, Crc};
 /// If the number of pixels is different.
 pub(crate) fn grey(side: usize, pixels: &[u8]) -> Vec<u8> {
     assert_eq!(pixels.len(), side * side, "a square");
-    let length = u32::try_from(side).expect("an image").to_be_bytes();
+    let length = u32::try_from(side).expect("an image is smaller than 4 GiB").to_be_bytes();
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     let grey_of_8_bits = [8, 0, 0, 0, 0];
     chunk(&mut file, *b"IHDR", &[&length[..], &length, &grey_of_8_bits].concat());
@@ -28,7 +28,7 @@ pub(crate) fn grey(side: usize, pixels: &[u8]) -> Vec<u8> {
 }
 
 fn chunk(file: &mut Vec<u8>, kind: [u8; 4], data: &[u8]) {
-    file.extend(u32::try_from(data.len()).expect("an image").to_be_bytes());
+    file.extend(u32::try_from(data.len()).expect("an image is smaller than 4 GiB").to_be_bytes());
     let start = file.len();
     file.extend(kind);
     file.extend(data);
@@ -46,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_its_pixels() {
+    fn png_holds_pixels() {
         let file = grey(2, &[0, 85, 170, 255]);
         // The checksum of the empty last chunk, with which every PNG file ends.
         assert!(file.ends_with(b"\0\0\0\0IEND\xae\x42\x60\x82"));
         assert_eq!(file[16..29], [0, 0, 0, 2, 0, 0, 0, 2, 8, 0, 0, 0, 0]);
-        let length = u32::from_be_bytes(file[33..37].try_into().expect("four")) as usize;
+        let length = u32::from_be_bytes(file[33..37].try_into().expect("chunks have four bytes")) as usize;
         let mut pixels = Vec::new();
-        ZlibDecoder::new(&file[41..41 + length]).read_to_end(&mut pixels).expect("packed");
+        ZlibDecoder::new(&file[41..41 + length]).read_to_end(&mut pixels).expect("the image data is deflated");
         assert_eq!(pixels, [0, 0, 85, 0, 170, 255]);
     }
 }

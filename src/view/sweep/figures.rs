@@ -1,9 +1,9 @@
 //! The settings of a sweep as pictures: the loss against each key, and every setting as a line through all keys.
 
-use super::page::class;
 use super::{name, values};
 use crate::sweep::{Outcome, TrialRow};
-use crate::view::escape;
+use crate::view::escape::escape;
+use crate::view::svg::chart::ranked_class;
 use crate::view::svg::plot::{self, Axis, Plot, Size, margin, text_width};
 use crate::view::svg::{self, Anchor};
 
@@ -98,7 +98,7 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
         }
         for (at, row, loss) in known.iter().rev() {
             let (x, y) = (along.at(&row.values[key]), frame.y.at(*loss));
-            let class = class(*at);
+            let class = ranked_class(*at);
             if let Some([low, high]) = row.seeds {
                 let [from, to] = [low, high].map(|end| frame.y.at(end));
                 body += &format!("<path class=\"line {class}\" d=\"M{x:.1} {from:.1}V{to:.1}\"/>\n");
@@ -149,7 +149,7 @@ pub(super) fn parallel(outcome: &Outcome) -> String {
             let points = texts.enumerate().map(|(key, text)| format!("{:.1} {:.1}", x(key), axes[key].at(text)));
             body += &format!(
                 "<path class=\"line {}\" d=\"M{}\"><title>{}: {}</title></path>\n",
-                class(*at),
+                ranked_class(*at),
                 points.collect::<Vec<_>>().join("L"),
                 escape(&values(outcome, row)),
                 losses[place]

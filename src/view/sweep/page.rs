@@ -3,8 +3,11 @@
 use super::{figures, loss, remarks, values};
 use crate::format::{duration, grouped, milliseconds, percent, whole};
 use crate::sweep::{Importance, Outcome};
-use crate::view::svg::plot::{self, N_SERIES};
-use crate::view::{self, Chart, Fragment, PLAIN, SECONDS, Series, escape, page};
+use crate::view::escape::escape;
+use crate::view::html::curves::curves as curves_section;
+use crate::view::html::{Fragment, page};
+use crate::view::svg::chart::{Chart, SECONDS, Series, ranked_class};
+use crate::view::svg::plot;
 
 const STYLE: &str = include_str!("../assets/sweep.css");
 const SCRIPT: &str = include_str!("../assets/sweep.js");
@@ -25,7 +28,7 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
     if !found.is_empty() {
         sections.push(("What was found", section(found)));
     }
-    sections.extend(view::curves(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
+    sections.extend(curves_section(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
     let of_keys = figures::scatters(outcome) + &figures::parallel(outcome);
     if !of_keys.is_empty() {
         sections.push(("Each key", section(of_keys)));
@@ -45,29 +48,16 @@ fn chart(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Chart {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
     let in_ms = |curve: &[(f64, f64)]| curve.iter().map(|(s, loss)| ((s * 1e3).round() as u64, *loss)).collect();
     let series = outcome.trials.iter().zip(curves).enumerate().map(|(at, (row, curve))| Series {
-        name: format!("trial {}", row.trial),
-        class: class(at),
-        points: in_ms(curve),
         has_dots: true,
-        progress: Vec::new(),
+        ..Series::new(&format!("trial {}", row.trial), ranked_class(at), in_ms(curve))
     });
+    let title = ["Validation loss", "bits per byte, by seconds of training steps"];
     Chart {
-        id: "loss".to_owned(),
-        title: ["Validation loss", "bits per byte, by seconds of training steps"].map(str::to_owned),
-        series: series.rev().collect(),
         across: SECONDS,
         is_ranked: true,
         is_logarithmic: true,
-        mark: None,
-        from_zero: false,
-        ceiling: f64::INFINITY,
-        decimals: Some(4),
+        ..Chart::new("loss", title, series.rev().collect())
     }
-}
-
-/// The class of a setting's curve, by its place in the ranking.
-pub(super) fn class(at: usize) -> String {
-    if at < N_SERIES { format!("series-{at}") } else { PLAIN.to_owned() }
 }
 
 fn settings(outcome: &Outcome) -> String {

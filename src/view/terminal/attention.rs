@@ -10,59 +10,14 @@ use unicode_width::UnicodeWidthChar;
 use crate::format::counted;
 use crate::inspect::{Prompt, PromptAttention, strongest};
 use crate::view::terminal::columns::{fit, flow, numbered, width};
+use crate::view::terminal::palette::Palette;
 use crate::view::theme::{Heat, Theme};
-
-/// The colours that the output can show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Palette {
-    /// No colours: characters of growing density.
-    Characters,
-    /// The 256 colours that nearly every terminal has.
-    Ansi256,
-    /// 24-bit colours.
-    TrueColor,
-}
-
-impl Palette {
-    /// Text with this background and letter colour.
-    pub(crate) fn on(self, [ground, letters]: [[u8; 3]; 2], text: &str) -> String {
-        let code = |color: [u8; 3]| match self {
-            Self::Characters => None,
-            Self::Ansi256 => Some(format!("5;{}", nearest_of_256(color))),
-            Self::TrueColor => Some(format!("2;{};{};{}", color[0], color[1], color[2])),
-        };
-        match (code(ground), code(letters)) {
-            (Some(ground), Some(letters)) => format!("\u{1b}[38;{letters};48;{ground}m{text}\u{1b}[0m"),
-            _ => text.to_owned(),
-        }
-    }
-}
-
-/// One of xterm's 256 colours, from 16: its colour cube, then its greys. The first 16 are the reader's own.
-pub(crate) fn color_of_256(code: u8) -> [u8; 3] {
-    let level = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
-    match code - 16 {
-        cube @ 0..216 => [cube / 36, cube / 6 % 6, cube % 6].map(level),
-        grey => [8 + 10 * (grey - 216); 3],
-    }
-}
-
-/// The nearest of a terminal's 256 colours.
-fn nearest_of_256(color: [u8; 3]) -> u8 {
-    let distance = |code: &u8| -> u32 {
-        color.iter().zip(color_of_256(*code)).map(|(one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()
-    };
-    (16..=255).min_by_key(distance).expect("240 colours")
-}
 
 /// The scale from 0 to 1, in ASCII, which every font has.
 const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
 /// Inferno, as on dark pages: its lightness grows steadily, so that it reads the same with any colour vision.
 static HEAT: LazyLock<Heat> = LazyLock::new(|| Heat::new(Theme::Dark));
-
-/// The nearest to [`HEAT`] among the 256 colours.
-const COLORS_256: [u8; 10] = [16, 17, 53, 90, 125, 167, 202, 214, 221, 229];
 
 /// The most columns of a token's name next to a row, and lines above a column.
 const LONGEST_NAME: usize = 12;
@@ -304,14 +259,7 @@ impl Painter {
     }
 
     fn color(&self, weight: Option<f32>) -> Option<String> {
-        match self.palette {
-            Palette::Characters => None,
-            Palette::Ansi256 => Some(format!("5;{}", COLORS_256[step(weight?)])),
-            Palette::TrueColor => {
-                let [r, g, b] = HEAT.at(strength(weight?));
-                Some(format!("2;{r};{g};{b}"))
-            }
-        }
+        self.palette.code(HEAT.at(strength(weight?)))
     }
 
     fn put(&mut self, colors: [Option<String>; 2], text: &str) {
@@ -365,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn several_heads_are_small() {
+    fn several_heads_are_thumbnails() {
         assert_snapshot!(shown("abcdef", [None, None], Palette::Characters, 40), @r"
         6 tokens  abcdef
 
@@ -392,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_large_with_whom_each_token_looks_at() {
+    fn single_head_lists_top_tokens() {
         assert_snapshot!(shown("a cat\né", [Some(1), Some(0)], Palette::Characters, 80), @r"
         8 tokens  a·cat↵é
 
@@ -417,9 +365,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_goes_on_below() {
+    fn wide_map_continues_below() {
         let text = shown("abcdefgh", [Some(0), Some(1)], Palette::Characters, 9);
-        let (_, maps) = text.split_once("\n\n").expect("a heading");
+        let (_, maps) = text.split_once("\n\n").expect("the heading ends with a blank line");
         assert_snapshot!(maps, @r"
         layer 0 head 1, down: the token that looks; across: the one it looks at
 
@@ -456,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_drawn_smaller_and_loses_no_strong_weight() {
+    fn long_text_keeps_strong_weights() {
         let text = shown(&"ab".repeat(64), [Some(0), None], Palette::Characters, 60);
         let is_map = |line: &&str| line.contains('@') && !line.starts_with("weight");
         let diagonal: Vec<&str> = text.lines().filter(is_map).collect();
@@ -465,41 +413,17 @@ mod tests {
     }
 
     #[test]
-    fn colours_draw_the_same_cells() {
-        let plain = shown("abcdef", [Some(0), Some(0)], Palette::Characters, 40);
-        let colored = shown("abcdef", [Some(0), Some(0)], Palette::TrueColor, 40);
-        assert_eq!(plain.lines().count(), colored.lines().count());
-        assert_eq!(plain.matches("@@").count(), 6);
-        assert_eq!(colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(), 6 + 1, "and the legend's");
-    }
-
-    #[test]
-    fn text_lies_on_the_nearest_colour() {
-        let colors = [[252, 255, 164], [0, 0, 0]];
-        assert_eq!(Palette::Characters.on(colors, "a"), "a");
-        assert_eq!(Palette::TrueColor.on(colors, "a"), "\u{1b}[38;2;0;0;0;48;2;252;255;164ma\u{1b}[0m");
-        assert_eq!(Palette::Ansi256.on(colors, "a"), "\u{1b}[38;5;16;48;5;229ma\u{1b}[0m");
-        assert_eq!([[255; 3], [34, 29, 26], [255, 180, 84]].map(nearest_of_256), [231, 234, 215]);
-    }
-
-    #[test]
-    fn the_scale_reaches_from_0_to_1() {
-        assert_eq!((step(0.0), step(1.0), step(2.0)), (0, 9, 9));
-        assert!((0..100).all(|i| step(i as f32 / 100.0) <= step((i + 1) as f32 / 100.0)));
-    }
-
-    #[test]
-    fn the_legend_names_the_least_weight_of_each_character() {
+    fn legend_names_least_weights() {
         let legend = legend(Palette::Characters);
-        let (_, at) = legend.split_once("* ").expect("a step");
-        let least: f32 = at[..5].parse().expect("a number");
+        let (_, at) = legend.split_once("* ").expect("the legend names this character");
+        let least: f32 = at[..5].parse().expect("a formatted number parses");
         assert_eq!(CHARACTERS[step(least + 1e-3)], '*');
         assert_eq!(CHARACTERS[step(least - 1e-3)], '+');
         assert!(legend.len() <= 100 && !legend.contains('\u{1b}'), "{legend}");
     }
 
     #[test]
-    fn a_line_ends_in_the_terminals_own_colours() {
+    fn line_resets_colours() {
         let mut painter = Painter::new(Palette::TrueColor);
         painter.cell(Some(1.0), 2);
         assert_eq!(painter.finish(), "\u{1b}[0;48;2;252;255;164m  \u{1b}[0m\n");

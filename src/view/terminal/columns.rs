@@ -40,7 +40,7 @@ pub(crate) fn numbered(number: usize, last: usize, name: &str) -> String {
 pub(crate) fn flow(pieces: &[String], n: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for piece in pieces {
-        let line = lines.last_mut().expect("never empty");
+        let line = lines.last_mut().expect("a text has a first line");
         if line.is_empty() || width(line) + width(piece) <= n {
             line.push_str(piece);
         } else {
@@ -62,7 +62,6 @@ pub(crate) fn named_flow(name: &str, name_width: usize, pieces: &[String], n_col
 
 /// A text whose lines are wrapped between words if they are too long for `n_columns`: below their last column, if it
 /// begins early enough, or else indented by two blanks more than they are. Colours have no width.
-#[cfg(feature = "cli")]
 pub(crate) fn folded(text: &str, n_columns: usize) -> String {
     let mut folded = String::new();
     for line in text.split_inclusive('\n') {
@@ -77,7 +76,7 @@ pub(crate) fn folded(text: &str, n_columns: usize) -> String {
             if column > indent && column <= n_columns * 2 / 3 { column } else { (indent + 2).min(n_columns / 2) };
         let mut lines = vec![String::new()];
         for word in words.split_inclusive(' ') {
-            let last = lines.last_mut().expect("never empty");
+            let last = lines.last_mut().expect("a text has a first line");
             if last.trim().is_empty() || width(&plain(last)) + width(&plain(word.trim_end())) <= n_columns {
                 last.push_str(word);
             } else {
@@ -91,7 +90,6 @@ pub(crate) fn folded(text: &str, n_columns: usize) -> String {
 }
 
 /// The text without escape codes of colours.
-#[cfg(feature = "cli")]
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut parts = text.split('\u{1b}');
@@ -104,9 +102,8 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "cli")]
     #[test]
-    fn a_long_line_is_wrapped_between_words_and_below_its_beginning() {
+    fn long_lines_wrap_below_last_column() {
         assert_eq!(folded("short\n  one two three\n", 10), "short\n  one two\n    three\n");
         assert_eq!(folded("key   12  a remark\n", 16), "key   12  a\n          remark\n");
         assert_eq!(folded("\u{1b}[31mred\u{1b}[0m word", 8), "\u{1b}[31mred\u{1b}[0m word");
@@ -115,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_fit_their_columns() {
+    fn fit_cuts_and_pads() {
         assert_eq!(fit("ab", 4), "ab  ");
         assert_eq!(fit("abcdef", 4), "abc…");
         assert_eq!(fit("猫の川", 6), "猫の川");
@@ -123,12 +120,5 @@ mod tests {
         assert_eq!(fit("猫の川", 4), "猫… ");
         assert_eq!(fit("abc", 0), "");
         assert_eq!(width("e\u{301}"), 1);
-    }
-
-    #[test]
-    fn pieces_flow_into_lines() {
-        let pieces = ["the", "·cat", "·sat"].map(str::to_owned);
-        assert_eq!(flow(&pieces, 8), ["the·cat", "·sat"]);
-        assert_eq!(flow(&pieces, 1), ["the", "·cat", "·sat"]);
     }
 }

@@ -3,11 +3,9 @@
 pub(crate) mod attention;
 pub(crate) mod cache;
 pub(crate) mod columns;
-pub(crate) mod explanation;
-pub(crate) mod heads;
+pub(crate) mod palette;
 pub(crate) mod plan;
 pub(crate) mod runs;
 pub(crate) mod sparkline;
 pub(crate) mod table;
-pub(crate) mod tables;
 pub(crate) mod verification;

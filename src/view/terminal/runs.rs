@@ -5,11 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration, short, whole};
+use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration, whole};
 use crate::run::{Curves, Difference, LogRow, RunInfo, Status};
-use crate::view;
-use crate::view::sparkline;
 use crate::view::terminal::columns::width;
+use crate::view::terminal::sparkline::curve_table;
 use crate::view::terminal::table::{Column, cut_table, narrowed_table};
 
 /// The most runs that are shown side by side.
@@ -49,7 +48,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
         ("steps", &|info| Some(steps(info))),
         ("parameters", &|info| info.parameters.map(grouped)),
         ("tokens", &|info| info.tokens.map(grouped)),
-        ("time of steps", &|info| info.train_s.map(duration)),
+        ("training time", &|info| info.train_s.map(duration)),
         ("total time", &|info| info.wall_s.map(duration)),
         ("val loss", &|info| Some(loss(info, info.val_loss))),
         ("bits per byte", &|info| Some(loss(info, info.val_bits_per_byte))),
@@ -91,6 +90,11 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
     blocks.collect::<Vec<_>>().join("\n")
 }
 
+/// A loss or its bits per byte, to four decimals; an estimate is marked with `~`.
+pub(crate) fn marked_loss(loss: f64, is_estimate: bool) -> String {
+    format!("{}{loss:.4}", if is_estimate { "~" } else { "" })
+}
+
 /// The last part of a path.
 fn name(run: &Path) -> String {
     let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned()); // `.` has no name
@@ -128,7 +132,7 @@ fn steps(info: &RunInfo) -> String {
 }
 
 fn loss(info: &RunInfo, loss: Option<f64>) -> String {
-    loss.map(|loss| view::loss(loss, info.is_estimate)).unwrap_or_default()
+    loss.map(|loss| marked_loss(loss, info.is_estimate)).unwrap_or_default()
 }
 
 /// The rows with the most important columns; in a narrow table without the time of a step, which its speed says, too.
@@ -141,8 +145,8 @@ pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
         let loss = |full: &str, estimate: &str| match number(full) {
-            Some(full) => view::loss(full, false),
-            None => show(estimate, |estimate| view::loss(estimate, true)),
+            Some(full) => marked_loss(full, false),
+            None => show(estimate, |estimate| marked_loss(estimate, true)),
         };
         let is_best = match row.get("best_step") {
             None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
@@ -166,20 +170,12 @@ pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
 /// The gradient norm of each layer as a line: its curve, the first and the last. Empty for a run of an older version.
 #[must_use]
 pub fn gradient_norms_table(curves: &Curves, n_columns: usize) -> String {
-    const NUMBERS: usize = 2 * 10; // two numbers and their gaps
     let layers = curves.gradient_norms();
     if layers.is_empty() {
         return String::new();
     }
-    let longest = layers.iter().map(|(layer, _)| width(layer)).max().unwrap_or(0);
-    let room = n_columns.saturating_sub(longest + NUMBERS + 2).clamp(8, 60);
-    let row = |(layer, points): &(&str, Vec<(u64, f64)>)| {
-        let norms: Vec<f64> = points.iter().map(|(_, norm)| *norm).collect();
-        let number = |norm: Option<&f64>| norm.map(|norm| short(*norm)).unwrap_or_default();
-        [(*layer).to_owned(), sparkline(&norms, room), number(norms.first()), number(norms.last())]
-    };
-    let rows: Vec<_> = layers.iter().map(row).collect();
-    view::terminal::table::table("GRADIENT NORM OF | OVER THE STEPS | >FIRST | >LAST", &rows, n_columns)
+    let layers: Vec<(&str, &[(u64, f64)])> = layers.iter().map(|(name, points)| (*name, &**points)).collect();
+    curve_table("GRADIENT NORM OF", &layers, n_columns)
 }
 
 #[cfg(test)]
@@ -230,7 +226,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_is_read_at_a_glance_and_stays_within_its_width() {
+    fn runs_table_fits_width() {
         let running = RunInfo {
             status: Status::Running,
             step: 500,
@@ -253,7 +249,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn runs_stand_side_by_side_with_what_sets_them_apart() {
+    fn comparison_lists_differences() {
         let fine =
             RunInfo { started_from: Some("runs/quickstart/checkpoints/step-001600".to_owned()), ..bare("runs/fine") };
         let value = |text: &str| Some(toml::Value::String(text.to_owned()));
@@ -267,7 +263,7 @@ pub(crate) mod tests {
         steps          1,600               250/1,600
         parameters     804,096
         tokens         2,457,600
-        time of steps  2 min 19 s
+        training time  2 min 19 s
         total time     2 min 30 s
         val loss       1.0277
         bits per byte  1.4827
@@ -282,7 +278,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn many_runs_stand_in_several_blocks() {
+    fn many_runs_continue_below() {
         let runs: Vec<RunInfo> = (0..6).map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9)))).collect();
         let text = runs_side_by_side(&runs, &[], 0.0, 100);
         assert!(text.lines().all(|line| width(line) <= 100), "{text}");
@@ -291,13 +287,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn runs_of_one_name_are_told_apart() {
+    fn equal_run_names_become_paths() {
         let runs = ["a/m", "b/m", "b/n"].map(done);
         assert_eq!(run_names(&runs), ["a/m", "b/m", "n"]);
     }
 
     #[test]
-    fn a_key_that_is_too_long_is_cut() {
+    fn long_keys_are_cut() {
         let key = "key".repeat(100);
         let difference = Difference { key, values: vec![Some(1.into()), None] };
         let text = runs_side_by_side(&["a", "b"].map(done), &[difference], 0.0, 100);
@@ -310,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_estimate_is_marked_until_the_whole_split_is_known() {
+    fn estimates_are_marked() {
         let rows = [
             log_row(
                 json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true}),
@@ -327,7 +323,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
+    fn best_row_is_that_of_whole_split() {
         let last = |best_step: Value| {
             let last = log_row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
             curves_table(&[&last], 100).contains("best")

@@ -1,5 +1,9 @@
 //! Curves in a line of terminal text.
 
+use crate::format::short;
+use crate::view::terminal::columns::width;
+use crate::view::terminal::table::table;
+
 /// The levels, from lowest to highest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -22,6 +26,20 @@ pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     means.iter().map(level).collect()
 }
 
+/// A line for each curve: its name, its shape, the first and the last number.
+pub(crate) fn curve_table(heading: &str, curves: &[(&str, &[(u64, f64)])], n_columns: usize) -> String {
+    const NUMBERS: usize = 2 * 10; // two numbers and their gaps
+    let longest = curves.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
+    let room = n_columns.saturating_sub(longest + NUMBERS + 2).clamp(8, 60);
+    let row = |(name, points): &(&str, &[(u64, f64)])| {
+        let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
+        let number = |value: Option<&f64>| value.map(|value| short(*value)).unwrap_or_default();
+        [(*name).to_owned(), sparkline(&values, room), number(values.first()), number(values.last())]
+    };
+    let rows: Vec<_> = curves.iter().map(row).collect();
+    table(&format!("{heading} | OVER THE STEPS | >FIRST | >LAST"), &rows, n_columns)
+}
+
 /// At most `n` numbers, each the mean of an equal share of `numbers`.
 pub(crate) fn means(numbers: &[f64], n: usize) -> Vec<f64> {
     let n = n.min(numbers.len());
@@ -34,14 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_curve_is_made_of_means() {
+    fn means_share_numbers_equally() {
         assert_eq!(means(&[1.0, 3.0, 5.0, 7.0], 2), [2.0, 6.0]);
         assert_eq!(means(&[1.0, 3.0], 60), [1.0, 3.0]);
         assert!(means(&[], 60).is_empty());
     }
 
     #[test]
-    fn a_curve_fills_its_columns_from_the_lowest_to_the_highest() {
+    fn sparkline_spans_lowest_to_highest() {
         assert_eq!(sparkline(&[4.0, 2.0, 1.0], 8), "█▅▁");
         assert_eq!(sparkline(&[-3.0, 0.0, 4.0], 8), "▁▄█", "no logarithm of these");
         let long: Vec<f64> = (1..=1000).map(f64::from).collect();
@@ -50,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_nothing_and_no_number_have_a_line() {
+    fn sparkline_takes_constants_and_nan() {
         assert_eq!(sparkline(&[2.0, 2.0], 8), "▁▁");
         assert_eq!(sparkline(&[], 8), "");
         assert_eq!(sparkline(&[f64::NAN, 1.0, f64::INFINITY], 8), "▁");

@@ -149,37 +149,19 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_on_their_sides() {
-        assert_eq!(
-            table("NAME | >N | KIND", &[row(["a", "1", "x"]), row(["longer", "1,000", ""])], 80),
-            "NAME        N  KIND\n\
-             a           1  x\n\
-             longer  1,000\n"
-        );
-    }
-
-    #[test]
-    fn a_table_stays_within_its_width_by_cutting_names() {
-        let name = "sweep-".to_owned() + &"x".repeat(100) + "-lr3e-4";
-        let text = table("NAME | >N", &[row([&name, "1,000"])], 60);
-        let line = text.lines().nth(1).unwrap();
-        assert_eq!(width(line), 60);
-        assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
-    }
-
-    #[test]
-    fn a_narrow_table_leaves_out_what_matters_least() {
+    fn narrow_table_drops_least_columns() {
         let rows = [row(["a-rather-long-name", "1,000", "x", "2"])];
         let at = |n_columns| narrowed_table("NAME | >TOKENS | KIND | >N", &rows, n_columns, &["TOKENS", "KIND"]);
-        let heading =
-            |n_columns| at(n_columns).lines().next().expect("headings").split_whitespace().collect::<String>();
+        let heading = |n_columns| {
+            at(n_columns).lines().next().expect("a table has headings").split_whitespace().collect::<String>()
+        };
         assert_eq!(heading(30), "NAMETOKENSKINDN");
         assert_eq!(heading(28), "NAMEKINDN");
         assert_eq!(at(15), "NAME          N\na-rat…g-name  2\n");
     }
 
     #[test]
-    fn a_cell_is_painted_as_wide_as_its_column() {
+    fn paint_covers_whole_cell() {
         let rows = [("x".to_owned(), row(["1", "1"])), ("long".to_owned(), row(["10", "猫"]))];
         let text = continued_table(&row(["a", "bbb"]), &rows, 80, |row, column, cell| match (row, column) {
             (0, 1) => format!("<{cell}>"),
@@ -189,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_do_not_fit_go_on_below() {
+    fn columns_continue_below() {
         let columns: Vec<String> = (0..30).map(|i| format!("column {i}")).collect();
         let rows = [("name".to_owned(), vec!["1".to_owned(); 30])];
         let text = continued_table(&columns, &rows, 100, |_, _, cell| cell);

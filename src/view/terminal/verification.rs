@@ -75,7 +75,7 @@ mod tests {
     use crate::interop::verify::LogitComparison;
 
     #[test]
-    fn equal_tensors_are_counted_and_others_listed() {
+    fn verification_counts_equal_tensors_and_lists_others() {
         let tensor = |name: &str, result, max: Option<f32>| TensorComparison {
             name: name.to_owned(),
             result,
@@ -87,7 +87,7 @@ mod tests {
         };
         let mut found = Verification {
             same: false,
-            family: Family::from_name("llama").expect("a family"),
+            family: Family::from_name("llama").expect("llama is a known family"),
             settings: vec!["model.norm_eps = 1e-5, and 1e-6 in the file".to_owned()],
             tensors: vec![
                 tensor("a", TensorResult::Equal, Some(0.0)),

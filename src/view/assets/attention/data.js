@@ -25,7 +25,7 @@ class Attention {
     this.prepared = data.prepared;
     const scale = data.scale ?? 1 / Math.sqrt(data.head_dim);
     const cap = data.softcap;
-    /** What the softmax takes of a product of a query and a key. */
+    /** The score of a product of a query and a key, as the softmax takes it. */
     this.scaled = (sum) => (cap === null ? sum * scale : cap * Math.tanh((sum * scale) / cap));
     /** The same in words. */
     this.scaling = (data.scale === null ? `÷ √${data.head_dim}` : `× ${data.scale}`) + (cap === null ? "" : `, capped at ${cap}`);

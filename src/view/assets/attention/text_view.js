@@ -1,4 +1,4 @@
-/** The prompt as text: the tokens that one looks at glow in place, and below it are all heads to choose from. */
+/** The prompt as text, coloured by the weights of one token, and below it all heads to choose from. */
 class TextView {
   static key = "text";
   static title = "Text";
@@ -41,8 +41,8 @@ class TextView {
       page.element(
         "p",
         { class: "about" },
-        "Point at a token, or walk with the arrow keys: the others glow by the weight that they have for it. The bar " +
-          "below a token is the probability that the model gave it before it came. A click keeps a token.",
+        "Point at a token, or walk with the arrow keys: the colours of the others are its attention weights. The bar " +
+          "below a token is the probability that the model gave it. A click keeps a token selected.",
       ),
       this.readout,
       this.heads.node,
@@ -176,17 +176,17 @@ class TextView {
     return page.element("div", { class: "partners" }, title, shares(items));
   }
 
-  /** What the model expects after a token. */
+  /** The model's prediction after a token. */
   guesses(token) {
     const { attention } = this;
     const { top, came } = attention.predictions[token];
-    const title = page.element("h3", {}, "After ", tokenName(attention, token), " it expects");
+    const title = page.element("h3", {}, "Predictions after ", tokenName(attention, token));
     const items = top.map(([text, chance]) => [page.element("span", { class: "piece" }, text), chance]);
     const parts = [title, shares(items)];
     if (came !== null) {
       const next = page.element("span", { class: "piece" }, attention.tokens[token + 1]);
       const [chance, rank] = came;
-      parts.push(page.element("p", { class: "quiet" }, next, ` came: ${percent(chance)}, number ${rank} of its list`));
+      parts.push(page.element("p", { class: "quiet" }, next, ` follows: ${percent(chance)}, rank ${rank}`));
     }
     return page.element("div", { class: "guesses" }, ...parts);
   }
