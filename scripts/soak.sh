@@ -32,8 +32,8 @@ run() {
     fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests damage:: ;;
     kills) tests --ignored two_hundred_kills_keep_saved_checkpoints ;;
     together) tests --ignored two_hundred_concurrent_exports ;;
-    plans) tests --ignored any_config_is_planned_in_a_second ;;
-    sweep) tests --ignored sweep_killed_twenty_times ;;
+    plans) tests --ignored two_thousand_random_configs ;;
+    sweep) tests --ignored sweep_survives_twenty_kills ;;
     disks) tests --ignored full_disk_of_any_size ;;
     permissions) tests --ignored lost_permissions_keep ;;
     power_loss) tests --ignored power_loss:: ;;

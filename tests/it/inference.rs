@@ -172,7 +172,7 @@ const TRAINING_ONLY: [&str; 2] = ["zero_init_projections", "dropout"];
 
 /// A new key fails here until it has a value, and the engine supports it.
 #[test]
-fn engine_supports_every_key_of_a_model() {
+fn engine_supports_every_model_key() {
     let plain = ModelConfig {
         context_length: 24,
         d_model: 16,

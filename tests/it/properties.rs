@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn logits_of_a_row_do_not_depend_on_its_batch(config in any_model(), seed in 0..1000_u64) {
+    fn batch_keeps_logits_of_each_row(config in any_model(), seed in 0..1000_u64) {
         let device = Device::flex();
         let gpt = lively(&config, seed, &device);
         let rows = [tokens(config.context_length, 3), tokens(config.context_length, 5)];
@@ -289,7 +289,7 @@ fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
 }
 
 #[test]
-fn generation_past_the_context_drops_half_of_it() {
+fn generation_past_context_drops_half_of_it() {
     let tokenizer = letters();
     for context_length in [1, 2, 5, 8] {
         for position in [PositionKind::Learned, PositionKind::Rope] {
@@ -309,7 +309,7 @@ fn generation_past_the_context_drops_half_of_it() {
 }
 
 #[test]
-fn cpu_backends_draw_the_same_weights() {
+fn cpu_backends_draw_same_weights() {
     let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
     assert_eq!(read(&Device::flex()), read(&ndarray()));
@@ -344,7 +344,7 @@ fn all_logits(gpt: &Gpt, tokens: &[i32]) -> [Vec<f32>; 3] {
 }
 
 #[test]
-fn tokens_reach_as_far_as_the_attention_window() {
+fn tokens_reach_as_far_as_attention_window() {
     const AT: usize = 3;
     for window in [1, 2, 7, 16, 17] {
         let gpt = lively(&ModelConfig { attention_window: vec![window], ..small() }, 3, &Device::flex());

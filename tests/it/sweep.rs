@@ -125,7 +125,7 @@ fn check_page(folder: &Folder, table: &serde_json::Value) {
 
 #[test]
 #[ignore = "takes minutes"]
-fn sweep_killed_twenty_times_ends_the_same() {
+fn sweep_survives_twenty_kills() {
     let folder = Folder::new();
     // So little time for so many settings that each trains for a part of the base config's run.
     let twenty = |argument| if argument == "1h" { "20s" } else { argument };
