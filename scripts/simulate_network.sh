@@ -123,7 +123,7 @@ communication() {
     local rate dtype measured wire
     printf '%-14s %-6s %22s %22s %8s\n' network dtype "measured, ms per step" "bytes / bandwidth, ms" ratio
     for dtype in f32 bf16; do
-        # What the ranks compute for an exchange, on cores that they share as machines would not.
+        # The ranks' own computation for an exchange, on cores that they share, unlike machines.
         measure "$dtype"
         printf '%-14s %-6s %22.1f\n' "shared memory" "$dtype" "$measured"
     done

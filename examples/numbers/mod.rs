@@ -1,4 +1,4 @@
-//! What the worked examples share: how numbers get into tensors, and onto the page.
+//! Shared by the worked examples: matrices from numbers, and numbers as text.
 
 #![allow(dead_code, reason = "no example needs all of it")]
 

@@ -21,7 +21,7 @@ ENVIRONMENT = {**os.environ, "RAYON_NUM_THREADS": str(THREADS), "NO_COLOR": "1"}
 
 
 class Bars:
-    """What is required and what was measured."""
+    """A requirement and its measurement."""
 
     def __init__(self):
         self.rows = []
@@ -63,7 +63,7 @@ class Failed(Exception):
 
 
 def tinderbox(*arguments):
-    """What the program prints."""
+    """The program's output."""
     ran = subprocess.run([TINDERBOX, *map(str, arguments)], capture_output=True, env=ENVIRONMENT)
     if ran.returncode != 0:
         raise Failed(f"tinderbox {' '.join(map(str, arguments))}: {ran.stderr.decode(errors='replace')}")

@@ -32,7 +32,7 @@ def open_tap(name):
 
 
 def wire_bytes(frame):
-    """What the pieces of a frame take on the wire."""
+    """The bytes of a frame's pieces on the wire."""
     segment = struct.unpack_from("<BBHH", frame)[3]
     length = len(frame) - HEADER
     n = max(1, -(-(length - HEADERS) // segment)) if segment else 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes into a release beside the program, the same bytes at each run. Python's standard library only.
+"""The files of a release beside the program, with the same bytes on every run. Python's standard library only.
 
     pack.py licences TARGET FILE          the licences of all crates that are linked into the program
     pack.py sbom TARGET FILE              these crates as CycloneDX 1.5

@@ -39,7 +39,7 @@ class Server:
 
 
 def generate(run, prompt, n):
-    """What `tinderbox generate` writes greedily after a prompt."""
+    """The greedy completion of a prompt by `tinderbox generate`."""
     command = [PROGRAM, "generate", run, "--prompt", prompt, "--temperature", "0", "--max-new-tokens", str(n)]
     written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert written.startswith(prompt) and written.endswith("\n"), written

@@ -105,16 +105,13 @@ impl Progress {
 
     /// Reports the end of the run: the line about its report page, and the next command with its purpose.
     pub(super) fn finish(&self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
-        let mut screen = self.screen();
-        screen.is_over = true;
-        screen.finish(summary, report, [what, next]);
+        self.screen().finish(summary, report, [what, next]);
     }
 
     /// Removes the bar or the dashboard and writes the error to the log.
     pub(super) fn failed(&self, error: &str) {
         let mut screen = self.screen();
-        screen.is_over = true;
-        screen.clear();
+        screen.end();
         screen.keep(error);
     }
 
@@ -354,7 +351,7 @@ impl Screen {
     }
 
     fn finish(&mut self, summary: &Summary, report: &str, [what, next]: [&str; 2]) {
-        self.clear();
+        self.end();
         if summary.interrupted {
             let run = summary.run_dir.display();
             let when = if self.is_last_evaluation { "during the last evaluation, after" } else { "after" };
@@ -410,6 +407,11 @@ impl Screen {
         }
     }
 
+    fn end(&mut self) {
+        self.is_over = true;
+        self.clear();
+    }
+
     /// Removes the bar or the dashboard; later lines are printed plainly.
     fn clear(&mut self) {
         if let Surface::Bar(bar) = &self.surface {
@@ -441,12 +443,8 @@ impl Screen {
 /// The shares of time that ranks spend waiting and communicating.
 fn described(exchange: &Exchange) -> String {
     let Exchange { ranks, waiting_share, communication_share } = exchange;
-    let percent = |share: &f64| 100.0 * share;
-    format!(
-        "  {ranks} ranks: {:.0} % waiting, {:.0} % communicating",
-        percent(waiting_share),
-        percent(communication_share)
-    )
+    let [waiting, communicating] = [waiting_share, communication_share].map(|share| 100.0 * share);
+    format!("  {ranks} ranks: {waiting:.0} % waiting, {communicating:.0} % communicating")
 }
 
 /// The amount of a text read so far: `35 %`, or `120 MB` if its length is unknown.

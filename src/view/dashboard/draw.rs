@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");
         }
         assert_eq!(picture.matches("The cat sat").count(), 1, "not in the log as well:\n{picture}");
-        assert_eq!(picture.matches(" 2,000│").count(), 3, "axes reach to the last step:\n{picture}");
+        assert_eq!(picture.matches(" 2,000│").count(), 4, "axes reach to the last step:\n{picture}");
         board.select(-1);
         let picture = self::picture(&board, 150, 40, false);
         assert!(picture.contains("┌ peak memory (MiB) ─") && !picture.contains("┌ loss"), "{picture}");
