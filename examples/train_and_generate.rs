@@ -1,4 +1,5 @@
-//! Trains a small GPT on a text file and generates text with it: a training loop of your own, made of the library's parts.
+//! Trains a small GPT on a text file and generates text with it: a training loop of your own, made of the library's
+//! parts.
 //!
 //! `cargo run --release --example train_and_generate -- data/stories.txt 500 "The "`
 

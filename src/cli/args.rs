@@ -14,7 +14,8 @@ use crate::run::Trained;
 pub(super) struct Subject {
     /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     pub(super) run: PathBuf,
-    /// Adapters to apply to the run's weights: a run fine-tuned from it, or a folder from PEFT or mlx-lm [default: none]
+    /// Adapters to apply to the run's weights: a run fine-tuned from it, or a folder from PEFT or mlx-lm [default:
+    /// none]
     #[arg(long, value_name = "PATH")]
     adapter: Option<PathBuf>,
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: the run's]

@@ -50,7 +50,8 @@ struct Preview {
     /// Config file, name of a preset, or run directory
     #[arg(value_name = "RUN|CONFIG")]
     of: PathBuf,
-    /// Records to fine-tune RUN on: a JSON Lines file, or a folder of such files [default: the data of the config or run]
+    /// Records to fine-tune RUN on: a JSON Lines file, or a folder of such files [default: the data of the config or
+    /// run]
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     /// Number of records or texts to show

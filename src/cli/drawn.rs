@@ -122,8 +122,8 @@ impl File {
         }
     }
 
-    /// Like [`File::write`] for coloured text, whose long lines are wrapped if the width is known. The caller has removed
-    /// other control characters.
+    /// Like [`File::write`] for coloured text, whose long lines are wrapped if the width is known. The caller has
+    /// removed other control characters.
     pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
         match (&self.output, given_columns()) {
             (Some(path), _) => output::write(path, text),
@@ -183,7 +183,8 @@ impl Colors {
 pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
-    /// Maximum number of columns of a map in text [default: the environment variable COLUMNS, else the terminal's, else 100]
+    /// Maximum number of columns of a map in text [default: the environment variable COLUMNS, else the terminal's, else
+    /// 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }

@@ -53,8 +53,8 @@ pub(super) struct Args {
     /// columns, full all parameters
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     method: FinetuneMethod,
-    /// Chat template to add to the model, in a new run beside it; the embeddings of the template's tokens are trained, too
-    /// [default: the model's own]
+    /// Chat template to add to the model, in a new run beside it; the embeddings of the template's tokens are trained,
+    /// too [default: the model's own]
     #[arg(long, value_name = "NAME", value_enum)]
     template: Option<ChatFormat>,
     /// Number of passes over the records
@@ -63,8 +63,8 @@ pub(super) struct Args {
     /// Override a config key, such as finetune.rank=8; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Text of another kind, to measure forgetting by its loss before and after [default: a page of English that comes with
-    /// the program]
+    /// Text of another kind, to measure forgetting by its loss before and after [default: a page of English that comes
+    /// with the program]
     #[arg(long, value_name = "FILE")]
     general_text: Option<PathBuf>,
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: cpu]

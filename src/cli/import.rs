@@ -10,8 +10,8 @@ use crate::interop::{self, Family, ForeignModel};
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(super) struct Args {
-    /// Folder in the format of transformers (config.json, safetensors files, tokenizer.json), .gguf file, or hf:OWNER/NAME
-    /// or hf:OWNER/NAME/FILE.gguf to download from the Hugging Face hub; @REVISION may follow NAME
+    /// Folder in the format of transformers (config.json, safetensors files, tokenizer.json), .gguf file, or
+    /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf to download from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
     /// Base run, if MODEL is a folder with adapters from PEFT or mlx-lm [default: MODEL is a whole model]
     #[arg(long, value_name = "RUN")]

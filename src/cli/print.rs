@@ -9,8 +9,8 @@ use super::paint;
 use crate::format::without_control;
 use crate::view::terminal::columns::folded;
 
-/// Writes a line to standard error. On a terminal, control characters are removed, and notes and warnings are wrapped. A
-/// closed standard error does not stop the program.
+/// Writes a line to standard error. On a terminal, control characters are removed, and notes and warnings are wrapped.
+/// A closed standard error does not stop the program.
 pub(super) fn note(line: impl Display) {
     let mut line = line.to_string();
     let mut stderr = io::stderr().lock();

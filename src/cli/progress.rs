@@ -455,8 +455,8 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
     }
 }
 
-/// A sample with a margin, without blank lines around it and without control characters: an untrained model may generate
-/// some that switch the terminal to another character set. Lines are wrapped to `n_columns`, if given.
+/// A sample with a margin, without blank lines around it and without control characters: an untrained model may
+/// generate some that switch the terminal to another character set. Lines are wrapped to `n_columns`, if given.
 fn quotation(text: &str, n_columns: Option<usize>) -> String {
     let lines: Vec<Cow<'_, str>> = text.lines().map(|line| without_control(line.trim_end())).collect();
     let is_written = |line: &Cow<'_, str>| !line.is_empty();

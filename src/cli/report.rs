@@ -23,8 +23,8 @@ pub(super) struct Args {
     /// Run directory; the run may still be in progress. Several runs share their charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Output page; an existing file is replaced only if it is such a page [default: report.html in the run, with the curves
-    /// as SVG beside it; for several runs, comparison.html]
+    /// Output page; an existing file is replaced only if it is such a page [default: report.html in the run, with the
+    /// curves as SVG beside it; for several runs, comparison.html]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Device to measure the heads on: auto, cpu, or a name from `tinderbox devices` [default: the run's]
@@ -65,8 +65,8 @@ fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the report of a run that has just ended, and returns a line with its path or the error. A missing report is not a
-/// failure, since everything else is saved.
+/// Writes the report of a run that has just ended, and returns a line with its path or the error. A missing report is
+/// not a failure, since everything else is saved.
 pub(super) fn at_end(run_dir: &Path) -> String {
     let write = || -> anyhow::Result<()> {
         let run = RunDir::open(run_dir)?;

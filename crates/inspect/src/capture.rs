@@ -71,8 +71,8 @@ impl Recording {
 /// # Errors
 /// If the device fails, or a number is not finite: the weights are damaged.
 pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
-    /// Values are flat, so that tensors of any rank fit one list, and are read after the pass, so that no site waits for
-    /// the device.
+    /// Values are flat, so that tensors of any rank fit one list, and are read after the pass, so that no site waits
+    /// for the device.
     struct Capture<'a>(&'a [Point], Vec<(Site, Vec<usize>, Tensor<1>)>);
     impl Probe for Capture<'_> {
         fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {

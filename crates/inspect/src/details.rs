@@ -1,4 +1,5 @@
-//! The contents of the page about a prompt: attention, predictions, the effect of each head, and the head to show first.
+//! The contents of the page about a prompt: attention, predictions, the effect of each head, and the head to show
+//! first.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
@@ -161,8 +162,8 @@ pub fn head_of_token(
 fn pull(row: &[f32], query: usize, sinks: &[bool]) -> (usize, f64) {
     let key = most(row, query);
     let is_telling = key < query && !sinks[key] && !sinks[query];
-    // Squared, so that one large weight outweighs many small ones. The logarithm makes the previous token negligible and
-    // keeps a small weight across a long text from winning.
+    // Squared, so that one large weight outweighs many small ones. The logarithm makes the previous token negligible
+    // and keeps a small weight across a long text from winning.
     let weight = f64::from(row[key]).powi(2);
     (key, if is_telling { weight * ((query - key) as f64 + 0.1).ln() } else { 0.0 })
 }

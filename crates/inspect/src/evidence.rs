@@ -70,8 +70,8 @@ struct AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// The squared weight, scaled up with the distance: finding a token far away says more about a head than finding its
-    /// neighbour.
+    /// The squared weight, scaled up with the distance: finding a token far away says more about a head than finding
+    /// its neighbour.
     fn strength(&self) -> f64 {
         f64::from(self.weight).powi(2) * (1.0 + ((self.query - self.key) as f64).ln())
     }

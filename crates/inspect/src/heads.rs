@@ -75,8 +75,8 @@ impl ScoredHeads {
         })
     }
 
-    /// One JSON object, `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads": [L][H]}`, each head with
-    /// its `kind` and its scores; a score without rows is `null`.
+    /// One JSON object, `{"windows", "window_tokens", "repeated", "period", "even": {..}, "heads": [L][H]}`, each head
+    /// with its `kind` and its scores; a score without rows is `null`.
     ///
     /// # Panics
     /// Never: the fields are plain data.

@@ -55,8 +55,8 @@ impl Patching {
     /// first of `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
-    /// In the same cases as [`Patching::check`] and [`capture()`], if both answers are the same, or if their difference is
-    /// the same after both prompts.
+    /// In the same cases as [`Patching::check`] and [`capture()`], if both answers are the same, or if their difference
+    /// is the same after both prompts.
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],

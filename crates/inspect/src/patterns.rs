@@ -1,14 +1,14 @@
 //! Scores of attention patterns, and a name chosen by thresholds.
 //!
-//! Most scores are a mean mass: the share of its attention that a token gives to certain tokens. A row counts only if it
-//! sees both such a token and another: the first token of a causal map has no choice.
+//! Most scores are a mean mass: the share of its attention that a token gives to certain tokens. A row counts only if
+//! it sees both such a token and another: the first token of a causal map has no choice.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens up to this distance count as near; in sequences shorter than four times that, up to a quarter of the length, at
-/// least 1.
+/// Tokens up to this distance count as near; in sequences shorter than four times that, up to a quarter of the length,
+/// at least 1.
 const NEAR: usize = 4;
 
 /// From this mass on, a head mostly attends to one kind of token: no other kind can have as much.

@@ -46,8 +46,8 @@ impl Reading {
     }
 }
 
-/// The loss of each token of a text in bits, `[T]`; `None` for the first token, which is not predicted. A text longer than
-/// the context is read in windows of that length, each starting with the last token of the previous one.
+/// The loss of each token of a text in bits, `[T]`; `None` for the first token, which is not predicted. A text longer
+/// than the context is read in windows of that length, each starting with the last token of the previous one.
 ///
 /// # Errors
 /// In the same cases as [`Reading::new`].

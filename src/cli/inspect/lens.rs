@@ -38,8 +38,8 @@ pub(super) struct Args {
     /// Token to compare it with [default: the mean of all tokens; with --patch-from the likeliest after that text]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     against: Option<String>,
-    /// Text of the same number of tokens, whose values are patched into the prompt's forward pass, part by part [default:
-    /// none]
+    /// Text of the same number of tokens, whose values are patched into the prompt's forward pass, part by part
+    /// [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
     #[command(flatten)]

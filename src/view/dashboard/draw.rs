@@ -34,8 +34,8 @@ const NARROW: u16 = 36;
 /// The window size from which four charts and the samples have panes.
 const WIDE: [u16; 2] = [120, 30];
 
-/// The window size from which every metric has a chart, that of the selected one a large one, and the samples a pane below
-/// the table.
+/// The window size from which every metric has a chart, that of the selected one a large one, and the samples a pane
+/// below the table.
 const LARGE: [u16; 2] = [160, 44];
 
 /// The width of the table and the samples in such a window.
