@@ -1,4 +1,4 @@
-//! The logits of a run as bytes, for comparisons with other engines.
+//! Prints the logits of a run as bytes, to compare with other engines.
 //!
 //! `cargo run --release --example logits -- runs/quickstart < ids.jsonl > logits.bin`
 //!

@@ -1,4 +1,4 @@
-//! Writes from a run with a sampler of one's own: always the likeliest token, except the last few.
+//! Generates text with a sampling rule of your own: the likeliest token that is not among the last few.
 //!
 //! `cargo run --release --example own_sampler -- runs/quickstart "The "`
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use tinderbox::generate::{ChooseToken, Generator};
 use tinderbox::run::Trained;
 
-/// How many of the last tokens may not come again.
+/// The number of latest tokens that may not be repeated.
 const FORBIDDEN: usize = 4;
 
 #[derive(Debug)]
@@ -26,10 +26,10 @@ impl ChooseToken for NeverAgain {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [run, prompt] = &arguments[..] else { return Err("give a run and a prompt".into()) };
-    write(Path::new(run), prompt, &mut io::stdout())
+    generate(Path::new(run), prompt, &mut io::stdout())
 }
 
-pub(crate) fn write(run: &Path, prompt: &str, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+pub(crate) fn generate(run: &Path, prompt: &str, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let Trained { model, tokenizer, config, .. } = Trained::open(run, None)?;
     let generator = Generator::new(&model, &tokenizer, &config.generate, prompt, 0)?;
     write!(out, "{prompt}")?;

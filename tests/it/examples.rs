@@ -1,4 +1,4 @@
-//! The programs in `examples/`, checked against the page that shows their output.
+//! The programs in `examples/`, compared with the page that shows their output.
 
 #![allow(
     dead_code,
@@ -30,7 +30,7 @@ mod train_and_generate;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
 
-/// Fails unless the page shows the program's command, followed by the output of `run`.
+/// Asserts that the page shows the program's command and then the output of `run`.
 fn expect_on_the_page(name: &str, run: fn(&mut Vec<u8>) -> io::Result<()>) {
     let mut printed = Vec::new();
     run(&mut printed).expect("memory takes any output");
@@ -78,7 +78,7 @@ fn examples_generate_from_runs() {
     assert_eq!(String::from_utf8(text).expect("completions are UTF-8"), format!("a{expected}\n"));
 
     let mut text = Vec::new();
-    own_sampler::write(&run, "a", &mut text).expect("the run has a checkpoint");
+    own_sampler::generate(&run, "a", &mut text).expect("the run has a checkpoint");
     let text: Vec<char> = String::from_utf8(text).expect("completions are UTF-8").chars().collect();
     assert_eq!(text.len(), 22, "a prompt of one character and a line break");
     for (at, char) in text[..21].iter().enumerate() {
