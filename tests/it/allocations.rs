@@ -117,11 +117,11 @@ fn checkpoints_are_written_and_read_tensor_by_tensor() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dir = dir.path().join("step-000000");
     let saved = Checkpoint { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
-    let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
+    let (most, ()) = most_held(|| saved.write(&dir).expect("the checkpoint can be written"));
     assert!(most < some, "{most} of {}", 2 * n_bytes);
 
     let zeros = Gpt::zeros(&config, gpt.vocab_size(), &device);
-    let (most, loaded) = most_held(|| Checkpoint::load_model(&dir, zeros).expect("loads"));
+    let (most, loaded) = most_held(|| Checkpoint::load_model(&dir, zeros).expect("the weights fit the model"));
     assert!(most < 2 * largest + some, "{most} of {n_bytes}");
     assert_eq!(parameters::read(&loaded), parameters::read(&gpt));
 }

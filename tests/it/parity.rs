@@ -25,7 +25,7 @@ struct GptFixture {
 
 /// The model of a fixture, with its weights.
 pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
-    let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("there");
+    let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("the fixture exists");
     let GptFixture { model, vocab_size } = serde_json::from_str(&text).expect("a model config");
     let fixture = Fixture::read(&format!("gpt/{name}"));
     let gpt = Gpt::zeros(&model.with_derived(), vocab_size, device);

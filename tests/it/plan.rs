@@ -160,7 +160,7 @@ fn planned_memory_is_within_15_percent_of_run() {
         let set = set(&settings);
         let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
         assert_eq!(plan["time"], Value::Null);
-        let planned = plan["memory"]["peak"].as_f64().expect("bytes") / 1_048_576.0;
+        let planned = plan["memory"]["peak"].as_f64().expect("the peak is a number") / 1_048_576.0;
         // Next to other tests, threads wait for each other, and one frees what another could have used: the same run
         // varies by a fifth. The minimum of several is that of an idle machine; a single thread never waits.
         let mut measured = f64::INFINITY;

@@ -299,8 +299,8 @@ fn generation_past_context_drops_half_of_it() {
             for n_prompt in [1, context_length, context_length + 1, 11] {
                 let prompt = &ALPHABET[..n_prompt];
                 let generator = Generator::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
-                let text = generator.collect::<Result<String, _>>().expect("writes");
-                let ids = tokenizer.encode(prompt).expect("known");
+                let text = generator.collect::<Result<String, _>>().expect("the model generates");
+                let ids = tokenizer.encode(prompt).expect("the tokenizer knows the prompt");
                 let expected = tokenizer.decode(&greedy_reference(&gpt, &ids, 30));
                 assert_eq!(text, expected, "context {context_length}, prompt of {n_prompt}");
             }

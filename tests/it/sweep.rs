@@ -37,7 +37,7 @@ fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
     let log = folder.read(&format!("{old}/log.jsonl"));
     let is_measured = |line: &&str| line.contains("\"planned\"") || line.contains("\"prepared\"");
     let measured: Vec<&str> = log.split_inclusive('\n').filter(is_measured).collect();
-    fs::create_dir_all(folder.path(new)).expect("made");
+    fs::create_dir_all(folder.path(new)).expect("the folder can be made");
     folder.write(format!("{new}/log.jsonl"), measured.concat());
     folder.write(format!("{new}/sweep.json"), folder.read(&format!("{old}/sweep.json")));
     measured.len()
@@ -90,7 +90,7 @@ fn killed_sweep_resumes_to_same_table() {
 #[cfg(unix)]
 fn check_page(folder: &Folder, table: &serde_json::Value) {
     let Some(mut browser) = Browser::start() else { return };
-    let trials = table["trials"].as_array().expect("trials");
+    let trials = table["trials"].as_array().expect("the table lists trials");
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&folder.path("sweeps/tiny/sweep.html"));
