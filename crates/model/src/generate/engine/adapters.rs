@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::layer::Layer;
 use super::{Engine, in_f32};
 use crate::config::ModelConfig;
 use crate::{AdapterRows, Lora, Parameter, Target};
@@ -54,10 +53,9 @@ impl AdapterWork {
         let ModelConfig { d_model, d_ff, .. } = engine.config;
         let with_adapters = if engine.adapters.is_empty() { 0 } else { n_rows };
         let ranks = engine.adapters.iter().flat_map(|adapters| &adapters.layers).flat_map(LayerAdapters::ranks);
-        let has_post_norms = engine.layers.iter().any(Layer::has_post_norms);
         Self {
             inner: PackedRows::new(with_adapters, ranks.max().unwrap_or(0)),
-            to_residual: Rows::new(if has_post_norms { n_rows } else { with_adapters }, d_model),
+            to_residual: Rows::new(if engine.has_post_norms() { n_rows } else { with_adapters }, d_model),
             hidden: Rows::new(with_adapters, d_ff),
         }
     }

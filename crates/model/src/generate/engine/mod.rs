@@ -118,6 +118,11 @@ impl Engine {
         self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
 
+    /// Whether norms follow the projections to the residual stream.
+    fn has_post_norms(&self) -> bool {
+        self.layers.iter().any(Layer::has_post_norms)
+    }
+
     /// Writes the sum of a token embedding and a position embedding to `out`.
     fn embed(&self, token: u32, position: usize, adapters: Option<usize>, out: &mut [f32]) {
         let (idx, width) = (token as usize, self.config.d_model);
