@@ -90,6 +90,16 @@ impl Projection {
     pub fn used(&self) -> &[f32] {
         self.rotated.as_ref().or(self.normed.as_ref()).unwrap_or(&self.projected)
     }
+
+    /// The vector after each step, with the step in words, where `letter` is q, k or v.
+    #[must_use]
+    pub fn steps(&self, letter: &str, position: usize) -> Vec<(String, &[f32])> {
+        let Self { projected, normed, rotated } = self;
+        let projected = (format!("{letter} = x W_{letter}"), &projected[..]);
+        let normed = normed.as_ref().map(|vector| (format!("{letter} normed (qk_norm)"), &vector[..]));
+        let rotated = rotated.as_ref().map(|vector| (format!("{letter} rotated by position {position}"), &vector[..]));
+        [Some(projected), normed, rotated].into_iter().flatten().collect()
+    }
 }
 
 impl Explanation {
@@ -149,7 +159,31 @@ impl Explanation {
         })
     }
 
-    /// What the head gathers from some of the tokens: the sum of their values, each times its weight.
+    /// Step 4 in words: the scaling of scores.
+    #[must_use]
+    pub fn scaling(&self) -> String {
+        let scaled = match self.scale {
+            None => format!("divided by sqrt({}) = {:.4}", self.head_dim, (self.head_dim as f64).sqrt()),
+            Some(scale) => format!("times {scale}, the model's attention_scale"),
+        };
+        let capped = self.softcap.map(|cap| format!(", capped at {cap} by its tanh (attention_softcap)"));
+        scaled + &capped.unwrap_or_default()
+    }
+
+    /// Step 5 in words: the tokens that the head does not see.
+    #[must_use]
+    pub fn masked_tokens(&self) -> String {
+        let before = self.window.map(|n| format!(" and those before the last {n}"));
+        "later tokens".to_owned() + &before.unwrap_or_default()
+    }
+
+    /// Step 6 in words: the head's output after each step from the sum on.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<(&'static str, Vec<f64>)> {
+        vec![("= what the head gathers", self.context.clone())]
+    }
+
+    /// The sum of the values of some tokens, each times its weight.
     ///
     /// # Panics
     /// If there is no such token.

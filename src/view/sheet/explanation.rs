@@ -58,12 +58,8 @@ fn input(it: &Explanation) -> Figure {
 /// Step 2: its query, key and value.
 fn projected(it: &Explanation) -> Figure {
     let of = |(letter, projection): (&str, &Projection)| {
-        let Projection { projected, normed, rotated } = projection;
-        let first = (format!("{letter} = x W_{letter}"), wide(projected));
-        let normed = normed.as_ref().map(|vector| (format!("{letter} normed (qk_norm)"), wide(vector)));
-        let rotated =
-            rotated.as_ref().map(|vector| (format!("{letter} rotated by position {}", it.token), wide(vector)));
-        [Some(first), normed, rotated].into_iter().flatten().collect::<Vec<_>>()
+        let steps = projection.steps(letter, it.token);
+        steps.into_iter().map(|(name, vector)| (name, wide(vector))).collect::<Vec<_>>()
     };
     let rows = [("q", &it.query), ("k", &it.key), ("v", &it.value)].into_iter().flat_map(of).collect();
     vectors("2. Three learned matrices make a query, a key and a value of it", rows)
@@ -71,21 +67,14 @@ fn projected(it: &Explanation) -> Figure {
 
 /// Steps 3 to 5: the products with every key, scaled and masked.
 fn matched(it: &Explanation, prompt: &Prompt) -> Figure {
-    let scaled = match it.scale {
-        None => format!("divided by sqrt({}) = {:.4}", it.head_dim, (it.head_dim as f64).sqrt()),
-        Some(scale) => format!("times {scale}, the model's attention_scale"),
-    };
-    let capped = it.softcap.map_or(String::new(), |cap| format!(", capped at {cap} by its tanh (attention_softcap)"));
-    let window = it.window.map_or(String::new(), |n| format!(" and those before the last {n}"));
     let some = |numbers: &[f64]| numbers.iter().copied().map(Some).collect::<Vec<_>>();
     let rows = vec![
         ("3. q · k".to_owned(), some(&it.scores)),
         ("4. scaled".to_owned(), some(&it.scaled)),
         ("5. masked".to_owned(), it.masked.clone()),
     ];
-    let title = format!(
-        "3. The query times every key: how well they match; 4. {scaled}{capped}; 5. without later tokens{window}"
-    );
+    let (scaling, masked) = (it.scaling(), it.masked_tokens());
+    let title = format!("3. The query times every key: how well they match; 4. {scaling}; 5. without {masked}");
     by_token(title, rows, ColorScale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
 }
 
@@ -109,7 +98,7 @@ fn gathered(it: &Explanation, prompt: &Prompt) -> Figure {
         let name = format!("{weight:.3} in {} others", others.len());
         rows.push((name, it.gathered_from(others.iter().copied())));
     }
-    rows.push(("= what the head gathers".to_owned(), it.context.clone()));
+    rows.extend(it.outputs().into_iter().map(|(name, vector)| (name.to_owned(), vector)));
     let title = "6. The sum of the values, each times its weight; those of all heads go through one more matrix and are \
                  added to x";
     vectors(title, rows)
