@@ -66,7 +66,7 @@ pub fn measure(model: &LanguageModel, sizes: GenerateSizes, rounds: usize) -> an
         prompts_ms.push(prompt_ms);
         tokens_ms.push(generated_ms / new_tokens as f64);
     }
-    let (prompt, token) = (Times::of(&prompts_ms[1..]), Times::of(&tokens_ms[1..])); // the first round is a warm-up
+    let (prompt, token) = (Times::from_ms(&prompts_ms[1..]), Times::from_ms(&tokens_ms[1..])); // the first round is a warm-up
     Ok(GenerateSpeed {
         sizes,
         prompt,

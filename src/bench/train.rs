@@ -86,7 +86,7 @@ pub fn measure(
     time(measured.warm_up_steps, 0)?;
     let rounds_ms =
         (0..measured.rounds).map(|_| Ok(time(0, measured.steps)?.median_ms)).collect::<anyhow::Result<Vec<f64>>>()?;
-    let step = Times::of(&rounds_ms);
+    let step = Times::from_ms(&rounds_ms);
     let train = &config.train;
     let tokens_per_step = train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(tokens_per_step as f64);

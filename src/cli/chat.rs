@@ -54,7 +54,7 @@ pub(super) struct Args {
 /// Answers line after line until the input ends.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
-    let Some(source) = ChatTemplateSource::of(&opened.tokenizer) else {
+    let Some(source) = ChatTemplateSource::from_tokenizer(&opened.tokenizer) else {
         bail!(
             "`{}` has no chat template, which turns a conversation into a prompt\n  hint: instruct models have one; \
              `generate` continues a text with any model",

@@ -70,7 +70,7 @@ impl Renderer {
     /// The renderer of a tokenizer's chat template, as a process of `program`.
     pub(super) fn new(program: PathBuf, tokenizer: &Tokenizer) -> Self {
         let (process, permits) = (Mutex::new(None), Semaphore::new(MAX_CHATS));
-        Self { program, source: ChatTemplateSource::of(tokenizer), process, permits }
+        Self { program, source: ChatTemplateSource::from_tokenizer(tokenizer), process, permits }
     }
 
     /// The prompt for a conversation; waits for earlier ones.

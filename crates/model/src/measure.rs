@@ -48,13 +48,13 @@ impl Trial {
             once()?;
             times_ms.push(ms_since(began));
         }
-        Ok(Times::of(&times_ms))
+        Ok(Times::from_ms(&times_ms))
     }
 }
 
 impl Times {
     /// The statistics of these times, which are in milliseconds.
-    pub fn of(times_ms: &[f64]) -> Self {
+    pub fn from_ms(times_ms: &[f64]) -> Self {
         let mut sorted = times_ms.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn times_have_median_extremes_and_spread() {
-        let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
+        let times = Times::from_ms(&[3.0, 1.0, 10.0, 2.0, 4.0]);
         let spread = (4.0 - 2.0) / 3.0;
         assert_eq!(times, Times { median_ms: 3.0, fastest_ms: 1.0, slowest_ms: 10.0, spread, rounds: 5 });
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
-        let of_two = Times::of(&[3.0, 6.0]).spread;
+        let of_two = Times::from_ms(&[3.0, 6.0]).spread;
         assert!((of_two - 0.5).abs() < 1e-12, "every one of few rounds counts");
         // For an even number of values the median is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);

@@ -75,7 +75,7 @@ pub struct ChatTemplateError(String);
 impl ChatTemplateSource {
     /// The chat template of a tokenizer; `None` if it has none.
     #[must_use]
-    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
         Some(Self {
             template: tokenizer.chat_template()?.to_owned(),

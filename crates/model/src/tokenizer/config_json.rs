@@ -68,14 +68,14 @@ impl TokenizerConfigJson {
         }
         let path = path.with_file_name(TOKENIZER_CONFIG);
         match std::fs::read_to_string(&path) {
-            Ok(json) => Self::of(json, &path, library).map(Some),
+            Ok(json) => Self::parse(json, &path, library).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(TokenizerError::Read { path, source }),
         }
     }
 
     /// Parses the content of the file at `path`; `library` was made from the `tokenizer.json` beside it.
-    pub(super) fn of(json: String, path: &Path, library: &Library) -> Result<Self, TokenizerError> {
+    pub(super) fn parse(json: String, path: &Path, library: &Library) -> Result<Self, TokenizerError> {
         // Through a map: the last value of a repeated key counts, as in Python.
         let fields = serde_json::from_str(&json).and_then(serde_json::from_value::<Fields>);
         let malformed = |reason: serde_json::Error| TokenizerError::MalformedConfig {

@@ -111,13 +111,12 @@ impl Library {
         });
         let encoder = match kind {
             TokenizerKind::Byte => Encoder::Bytes,
-            TokenizerKind::Char => Encoder::Characters(CharacterIds::of(&tokenizer)),
-            TokenizerKind::Bpe | TokenizerKind::File => {
-                WordEncoder::of(&tokenizer, &added).map_or(Encoder::Library, |words| Encoder::Words(Box::new(words)))
-            }
+            TokenizerKind::Char => Encoder::Characters(CharacterIds::from_library(&tokenizer)),
+            TokenizerKind::Bpe | TokenizerKind::File => WordEncoder::from_library(&tokenizer, &added)
+                .map_or(Encoder::Library, |words| Encoder::Words(Box::new(words))),
         };
         let bytes = token_bytes(&tokenizer, kind, vocab_size);
-        let safe_splits = SafeSplits::of(&tokenizer, &added);
+        let safe_splits = SafeSplits::from_library(&tokenizer, &added);
         Ok(Self { kind, json, tokenizer, vocab_size, gaps, bytes, encoder, safe_splits, end_of_text, prepended, added })
     }
 
@@ -144,17 +143,17 @@ impl Library {
 
 /// The token that post-processing puts before each text.
 fn prepended(post_processor: &PostProcessorWrapper) -> Option<u32> {
-    fn of(part: &Value) -> Option<u32> {
+    fn first_token(part: &Value) -> Option<u32> {
         match part["type"].as_str()? {
             "TemplateProcessing" => {
                 let name = part["single"][0]["SpecialToken"]["id"].as_str()?;
                 part["special_tokens"][name]["ids"][0].as_u64()?.try_into().ok()
             }
-            "Sequence" => part["processors"].as_array()?.iter().find_map(of),
+            "Sequence" => part["processors"].as_array()?.iter().find_map(first_token),
             _ => None,
         }
     }
-    of(&serde_json::to_value(post_processor).ok()?)
+    first_token(&serde_json::to_value(post_processor).ok()?)
 }
 
 /// The bytes of each token, if tokens are characters or the decoder is byte-level.

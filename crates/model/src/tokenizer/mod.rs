@@ -165,7 +165,7 @@ impl Tokenizer {
     /// # Errors
     /// If it is not one.
     pub fn with_config(self, json: String, path: &Path) -> Result<Self, TokenizerError> {
-        Ok(Self { config_json: Some(TokenizerConfigJson::of(json, path, &self.inner)?), ..self })
+        Ok(Self { config_json: Some(TokenizerConfigJson::parse(json, path, &self.inner)?), ..self })
     }
 
     /// Replaces the chat template; its answers end with the token `end`. New `tokens` of the template get the next ids.

@@ -57,7 +57,7 @@ const KNOWN_PATTERNS: [&str; 4] = [
 
 impl SafeSplits {
     /// `None` if no split is known to be safe.
-    pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
+    pub(super) fn from_library(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let (between, blank) = word_rule(library.get_pre_tokenizer()?)?;
         let between = match library.get_normalizer() {
             None => between,

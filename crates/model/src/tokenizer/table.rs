@@ -75,7 +75,7 @@ pub(super) struct CharacterIds(Vec<u32>);
 
 impl CharacterIds {
     /// The ids of [`characters`].
-    pub(super) fn of(library: &Tokenizer) -> Self {
+    pub(super) fn from_library(library: &Tokenizer) -> Self {
         let mut ids = Vec::new();
         for (token, id) in library.get_vocab(false) {
             let code_point = only_char(&token).expect("every token is a character") as usize;

@@ -42,12 +42,12 @@ enum Pattern {
 
 impl WordEncoder {
     /// `None` if the library processes text any further than this.
-    pub(super) fn of(library: &tokenizers::Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
+    pub(super) fn from_library(library: &tokenizers::Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let is_bpe = matches!(library.get_model(), ModelWrapper::BPE(_));
         if !is_bpe || library.get_normalizer().is_some() {
             return None;
         }
-        let pattern = Pattern::of(library.get_pre_tokenizer()?)?;
+        let pattern = Pattern::from_pre_tokenizer(library.get_pre_tokenizer()?)?;
         Some(Self { pattern, added: AddedTokens::plain(added)?, caches: Mutex::default() })
     }
 
@@ -123,7 +123,7 @@ impl AddedTokens {
 }
 
 impl Pattern {
-    fn of(pre_tokenizer: &PreTokenizerWrapper) -> Option<Self> {
+    fn from_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<Self> {
         use PreTokenizerWrapper::{ByteLevel, Sequence, Split};
         match pre_tokenizer {
             ByteLevel(bytes) => (!bytes.add_prefix_space && bytes.use_regex).then_some(Self::Gpt2),

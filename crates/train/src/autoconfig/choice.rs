@@ -377,7 +377,7 @@ mod tests {
             }
             let tokens_per_s = weights_per_s / n_parameters as f64 / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
-            Ok(Speed { step: Times::of(&[step_ms]), n_parameters })
+            Ok(Speed { step: Times::from_ms(&[step_ms]), n_parameters })
         });
         (choice.unwrap(), n_measured)
     }

@@ -24,7 +24,7 @@ pub(super) struct Renderer<'a> {
 impl<'a> Renderer<'a> {
     /// A renderer with the tokenizer's chat template, if it has one.
     pub(super) fn new(tokenizer: &'a Tokenizer, train_on: TrainOn) -> Result<Self, ChatTemplateError> {
-        let template = ChatTemplateSource::of(tokenizer).map(ChatTemplateSource::parse).transpose()?;
+        let template = ChatTemplateSource::from_tokenizer(tokenizer).map(ChatTemplateSource::parse).transpose()?;
         let added = tokenizer.added_tokens().into_iter().map(|(id, _)| id).collect();
         Ok(Self { tokenizer, template, train_on, added })
     }
