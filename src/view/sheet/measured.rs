@@ -57,7 +57,8 @@ fn every_token(lens: &Lens, prompt: &Prompt) -> Grid {
     };
     let actual = |at: usize| {
         let actual = lens.positions[at].stages.last()?.actual.as_ref()?;
-        let about = format!("After “{}”, token {at}, the text goes on with rank {}", prompt.pieces[at], actual.rank);
+        let about =
+            format!("After “{}”, token {at}, the next token of the text has rank {}", prompt.pieces[at], actual.rank);
         Some(guess(&actual.entry, about))
     };
     let actual = (0..lens.positions.len()).map(actual).collect();
