@@ -6,7 +6,7 @@ use crate::view::sheet::{Cell, ColorScale, ColumnKind, Content, Figure, Grid, Sh
 use crate::view::terminal::columns::named_flow;
 
 /// The most columns of a line of a text.
-const TEXT_COLUMNS: usize = 100;
+const TEXT_COLUMNS: usize = 78;
 
 /// The similarity of the word's vectors in each pair of texts and to other tokens, that to other words, and the change
 /// by attention at the word, or at every token if `all_positions`.
