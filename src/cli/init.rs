@@ -53,8 +53,8 @@ pub(super) struct Args {
     /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
-    /// Search better settings with a sweep around the config, whose training steps may take this long together, such as
-    /// 30m or 2h [default: no search]
+    /// Time for the training steps of a sweep around the config, such as 30m or 2h, which searches for better settings
+    /// [default: no search]
     #[arg(long, value_name = "TIME", requires = "from_text", value_parser = sweep::seconds)]
     search: Option<f64>,
     /// Kind of tokenizer; auto chooses one for the text
@@ -151,7 +151,7 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
                 root.display()
             );
         }
-        note(format!("going on with the sweep in `{}`; remove it to begin with another", root.display()));
+        note(format!("continuing the sweep in `{}`; remove it to start another", root.display()));
         earlier.config
     } else {
         from_text(args, text)?

@@ -239,7 +239,7 @@ impl Screen {
         };
         self.line(&format!("{verb} `{}` on {}{ranks}{precision}{after}", started.run_dir.display(), started.device));
         for damaged in &started.damaged {
-            self.lasting_line(format!("warning: {damaged}; going on without it"));
+            self.lasting_line(format!("warning: {damaged}; continuing without it"));
         }
         for changed in &started.changed {
             self.lasting_line(format!("note: {changed}"));
