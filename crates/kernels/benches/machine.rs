@@ -8,6 +8,7 @@
 //! holds all but burn's products to a SIMD level.
 
 #![allow(unsafe_code, reason = "each block says why it is sound")]
+#![allow(clippy::inline_always, reason = "a SIMD operation must have the instructions of its caller")]
 
 use std::fmt;
 use std::hint::black_box;
@@ -108,7 +109,7 @@ fn multiply_adds_bf16(bencher: Bencher<'_, '_>, n_threads: usize) {
 #[cfg(target_arch = "x86_64")]
 mod bf16 {
     use std::arch::asm;
-    use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32, _mm512_set1_ps};
+    use std::arch::x86_64::{__m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_set1_epi32, _mm512_set1_ps};
     use std::hint::black_box;
     use std::mem::transmute;
 
@@ -120,7 +121,7 @@ mod bf16 {
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) fn avx512(rounds: usize) {
         // SAFETY: both types are the same 64 bytes.
-        let factor: __m512bh = unsafe { transmute(_mm512_set1_epi32(0x3F00_3F00)) };
+        let factor = unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(0x3F00_3F00)) };
         let mut sums: [__m512; SUMS] = [_mm512_set1_ps(1.0); SUMS];
         for _ in 0..rounds {
             for sum in &mut sums {
