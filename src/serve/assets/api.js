@@ -1,8 +1,8 @@
 /** Requests to the server, and the state of a view in the page's address. */
 
-const KEY = "tinderbox-key"; // where the key is kept until the tab is closed
+const KEY = "tinderbox-key"; // where the key is stored until the tab is closed
 
-/** Lets a frame that is loaded now have the key, which it cannot send in a header. */
+/** Sets a cookie with the key for a frame about to load, which cannot send headers. */
 export function lendKey() {
   const key = sessionStorage.getItem(KEY);
   if (key) {
@@ -15,7 +15,7 @@ function headers() {
   return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
 }
 
-/** A response; asks for the key where one is needed. Throws the server's words where it refuses. */
+/** A response; asks for the key if one is needed. Throws the server's error message. */
 async function respond(path, body, signal) {
   const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
   let response;
@@ -38,12 +38,12 @@ async function respond(path, body, signal) {
   return response;
 }
 
-/** The JSON that a path has for a body, or without one. */
+/** The JSON response of a path, with or without a request body. */
 export async function ask(path, body, signal) {
   return (await respond(path, body, signal)).json();
 }
 
-/** The text that a path has. */
+/** The text response of a path. */
 export async function askText(path) {
   return (await respond(path)).text();
 }
@@ -72,12 +72,12 @@ export async function* events(path, body, signal) {
   throw new Error("The connection was lost.");
 }
 
-/** Until a request that the server was too busy for is made again. */
+/** The delay before a request to a busy server is repeated. */
 const RETRY_MS = 200;
 
 /**
- * A function that does `work(signal, ...arguments)`, of which only the last call counts: earlier ones are broken off.
- * What goes wrong is shown in `status`; while the server is busy with earlier calls, it is tried again.
+ * Wraps `work(signal, ...arguments)`: a new call aborts the one before it. Errors are shown in `status`; while the server
+ * is busy, the call is repeated.
  */
 export function latest(status, work) {
   let present = null;
@@ -104,17 +104,17 @@ export function latest(status, work) {
   };
 }
 
-/** A line that says what is wrong, or nothing. */
+/** A line for an error; empty if there is none. */
 export function statusLine() {
   return page.element("p", { class: "status", role: "status" });
 }
 
-/** A message in place of a view. */
+/** A message instead of a view. */
 export function problem(text) {
   return page.element("p", { class: "status", role: "alert" }, text);
 }
 
-/** The state in the address, over these defaults: numbers stay numbers. */
+/** The state in the address, with these defaults; numbers stay numbers. */
 export function state(defaults) {
   const query = new URLSearchParams(location.search);
   const value = (name, usual) => {
@@ -127,14 +127,14 @@ export function state(defaults) {
   return Object.fromEntries(Object.entries(defaults).map(([name, usual]) => [name, value(name, usual)]));
 }
 
-/** Writes the state into the address, without what is as usual. */
+/** Stores the state in the address, except for default values. */
 export function keep(values, defaults) {
   const changed = Object.entries(values).filter(([name, value]) => value !== defaults[name]);
   const query = new URLSearchParams(changed).toString();
   history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
 }
 
-/** The value that the address has behind its `#`, which is not sent to the server; `null` if there is none. */
+/** The value after the `#` of the address, which is not sent to the server; `null` if there is none. */
 export function remembered(name) {
   try {
     return JSON.parse(new URLSearchParams(location.hash.slice(1)).get(name));
@@ -143,18 +143,18 @@ export function remembered(name) {
   }
 }
 
-/** Writes a value there, in place of any other. */
+/** Replaces that value. */
 export function remember(name, value) {
   const hash = new URLSearchParams({ [name]: JSON.stringify(value) });
   history.replaceState(null, "", `${location.pathname}${location.search}#${hash}`);
 }
 
-/** A text as a person reads it in a button: line ends and blanks visible. */
+/** A text for a button, with visible line ends and blanks. */
 export function visible(text) {
   return text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ | $/g, "·").replace(/^$/, "∅");
 }
 
-/** A share in words. */
+/** A fraction as a percentage. */
 export function percent(share) {
   if (share > 0 && share < 1e-4) {
     return "< 0.01 %";
@@ -187,7 +187,7 @@ export function field(label, { min, max, value }, set) {
   return page.element("label", { class: "slider" }, label, input);
 }
 
-/** A field for a text, as high as the text up to a third of the screen. */
+/** A text field as high as its text, up to a third of the screen. */
 export function editor(label, value, set) {
   const area = page.element("textarea", { rows: 3, spellcheck: "false", "aria-label": label, input: () => set(area.value) });
   area.value = value;

@@ -1,4 +1,4 @@
-/** The page around the views: which view an address means, the links between them, and the run that they show. */
+/** The page around the views: finds the view of an address, and links the views and runs. */
 import { ask, problem } from "./api.js";
 import { chat } from "./chat.js";
 import { compare } from "./compare.js";
@@ -13,7 +13,7 @@ const OF_RUN = { "": ["Report", report], write: ["Write", write], look: ["Look",
 
 const main = document.querySelector("#main");
 
-/** The name of the run and of the view that the address means. */
+/** The names of the run and the view in the address. */
 function place() {
   const [, first, run, view = ""] = location.pathname.split("/");
   return first === "run" ? { run: decodeURIComponent(run), view } : { run: null, view: first };
@@ -23,7 +23,7 @@ function address(run, view) {
   return `/run/${encodeURIComponent(run)}${view ? `/${view}` : ""}`;
 }
 
-/** The links to the views, and a list to change the run. */
+/** The links to the views, and a list of runs. */
 function rail(all, { run, view }, hasChat) {
   const link = (name, to, isPresent) =>
     page.element("a", { href: to, "aria-current": isPresent ? "page" : null }, name);

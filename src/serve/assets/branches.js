@@ -1,9 +1,9 @@
-/** The texts that were written, as a tree: each grows from the one in which a token was changed. Kept in the address. */
+/** The completions as a tree, kept in the address: each branches off where a token was replaced. */
 import { remember, remembered, visible } from "./api.js";
 
 const MOST = 50;
 
-/** How many characters two texts begin with in common. */
+/** The length of the common beginning of two texts. */
 function shared(one, other) {
   let n = 0;
   while (n < one.length && one[n] === other[n]) {
@@ -12,7 +12,7 @@ function shared(one, other) {
   return n;
 }
 
-/** The texts of an address, each as its parent, its token, and what follows the part that it has in common with it. */
+/** The texts of an address, each as its parent, its token, and the rest after their common beginning. */
 function read(list) {
   const texts = [];
   for (const [parent, token, n, rest] of list) {
@@ -34,7 +34,7 @@ export class Branches {
     }
   }
 
-  /** Adds a text: in place of the one that it goes on from, or as a branch of `from`, whose token it replaces. */
+  /** Adds a text: replaces the text that it continues, or becomes a branch of `from`, where it replaces a token. */
   add(text, fork = null) {
     const grown = this.texts.find((other) => text.startsWith(other.text));
     if (fork) {
@@ -58,7 +58,7 @@ export class Branches {
     this.show();
   }
 
-  /** The longest of the texts that this one goes on from. */
+  /** The longest text that this one continues. */
   longest(text) {
     const begun = this.texts.filter((other) => text.startsWith(other.text));
     return begun.reduce((long, other) => (other.text.length > long.text.length ? other : long));

@@ -1,4 +1,4 @@
-/** A conversation, by the model's own template. */
+/** A conversation, with the model's chat template. */
 import { events, field, keep, remember, remembered, slider, state, statusLine } from "./api.js";
 
 const DEFAULTS = { temperature: 0.8, tokens: 200 };

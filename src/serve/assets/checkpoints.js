@@ -1,13 +1,13 @@
-/** The checkpoints that a run keeps: a slider over them, and a button that shows one after the other. */
+/** The checkpoints that a run keeps: a slider, and a button that replays them. */
 
-const DRAG_MS = 100; // checkpoints that a slider only passes are not opened
+const DRAG_MS = 100; // checkpoints that the slider only passes are not opened
 const PAUSE_MS = 700;
 
-/** Chooses `now.step`, -1 for the checkpoint that the run's name stands for; `changed()` shows it and resolves then. */
+/** Chooses `now.step`, -1 for the run's current checkpoint; `changed()` resolves once it is shown. */
 export function checkpoints(run, { checkpoints: kept }, now, changed) {
   const steps = kept.map(({ step }) => step);
   if (!steps.includes(now.step)) {
-    now.step = -1; // it is not kept any more
+    now.step = -1; // it was removed
   }
   let playing = null;
   let dragged = 0;

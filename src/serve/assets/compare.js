@@ -1,4 +1,4 @@
-/** Runs side by side: the program's own comparison of curves and configs, and what each writes after the same prompt. */
+/** Runs side by side: the comparison of curves and configs, and the completion of each after the same prompt. */
 import { ask, askText, editor, field, keep, latest, slider, state, statusLine } from "./api.js";
 import { pageFrame } from "./view.js";
 
@@ -7,7 +7,7 @@ const MOST = 6;
 
 export function compare(main, all) {
   const now = state(DEFAULTS);
-  // Each name is encoded once more than the list of them: a name may have a comma.
+  // Names are encoded twice, since a name may have a comma.
   const chosen = new Set(now.runs.split(",").filter((name) => name).map(decoded));
   const status = statusLine();
   const pageStatus = statusLine();
@@ -28,7 +28,7 @@ export function compare(main, all) {
       return place.replaceChildren(page.element("p", {}, "Tick two runs or more."));
     }
     const path = `/app/comparison/${encodeURIComponent(names.join("\n"))}`;
-    await askText(path); // which says what is wrong, where something is
+    await askText(path); // throws the error, if there is one
     return place.replaceChildren(pageFrame("Comparison", path));
   });
 

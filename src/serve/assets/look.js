@@ -1,6 +1,6 @@
 /**
- * Attention of a text as one types it, in the views of `tinderbox inspect attention`; and the text that follows, written by
- * the whole model and beside it without the heads that are switched off.
+ * Attention of a text while it is typed, in the views of `tinderbox inspect attention`, and its completions by the whole
+ * model and without the heads that are switched off.
  */
 import { ask, editor, field, keep, latest, percent, state, statusLine, visible } from "./api.js";
 import { checkpoints } from "./checkpoints.js";
@@ -27,7 +27,7 @@ export function look(main, run, about) {
   const attention = latest(status, async (signal) => {
     if (now.prompt !== "") {
       await view.show({ model: checkpoint.model(), prompt: now.prompt, view: "attention" }, signal);
-      // Heads are removed in turn, which takes longer: only of a text that stays.
+      // Removing each head in turn takes longer, so this waits until the text stays the same.
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       signal.throwIfAborted();
       ({ effects } = await ask("/app/view", { model: checkpoint.model(), prompt: now.prompt, view: "effects" }, signal));
@@ -49,7 +49,7 @@ export function look(main, run, about) {
     return Promise.all([attention(), written()]);
   }
 
-  /** A text after its prompt; tokens that differ from the other's are marked. */
+  /** A completion after its prompt; tokens that differ from the other completion are marked. */
   function text(title, read, other, change) {
     const tokens = read.continuation.tokens.map((token, at) =>
       page.element(
@@ -108,7 +108,7 @@ export function look(main, run, about) {
     }),
   );
 
-  /** Shows how much the loss of the text rises without each head. */
+  /** Shows the rise of the loss without each head. */
   function shade() {
     const largest = Math.max(...(effects ?? [[0]]).flat().map(Math.abs), 1e-9);
     switches.forEach((row, layer) =>

@@ -1,4 +1,4 @@
-/** The report of a run, made anew while it trains: the new one takes the place of the old without a jump. */
+/** The report of a run, updated while it trains without scrolling. */
 import { ask, askText, statusLine } from "./api.js";
 import { pageFrame } from "./view.js";
 
@@ -26,7 +26,7 @@ export function report(main, run) {
     badge.hidden = now !== "running";
     if (`${now} ${step}` !== state) {
       state = `${now} ${step}`;
-      await askText(path); // which says what is wrong, where something is
+      await askText(path); // throws the error, if there is one
       place.append(frameOf(place.querySelector("iframe")?.contentWindow.location.hash ?? ""));
     }
     status.textContent = "";

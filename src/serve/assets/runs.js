@@ -1,4 +1,4 @@
-/** Every run in a table: sorted by a click on a column, compared by ticks, and looked after while one trains. */
+/** The table of runs: sorted by a click on a column, compared by ticking, updated while a run trains. */
 import { ask, keep, latest, state, statusLine } from "./api.js";
 
 const EVERY_MS = 3000;
@@ -30,7 +30,7 @@ function count(n) {
   return Math.round(n).toLocaleString("en");
 }
 
-/** The training loss in a picture of words' height, falling from left to right, on the scale of all runs. */
+/** A sparkline of the training loss, on the scale of all runs. */
 function sparkline({ curve, name }, [low, high]) {
   if (curve.length < 2) {
     return "";

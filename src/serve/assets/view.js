@@ -1,7 +1,7 @@
-/** Parts of other pages: a section of those that `tinderbox inspect` writes, built anew as a text changes, and whole ones. */
+/** Parts of other pages: sections of `tinderbox inspect`, rebuilt when a text changes, and whole pages. */
 import { ask, lendKey } from "./api.js";
 
-/** A page of the server in this one, as high as what it shows, so that this page scrolls and not a part of it. */
+/** A page of the server within this one, as high as its content, so that it does not scroll by itself. */
 export function pageFrame(title, src) {
   lendKey();
   const frame = page.element("iframe", { title, src });
@@ -22,13 +22,13 @@ export function section(kind, heading, number = 1) {
   return {
     node,
 
-    /** Shows the answer to a request. */
+    /** Shows a response. */
     async show(body, signal) {
       const { html, data, lists } = await ask("/app/view", body, signal);
-      // Made by the program, with every text of a model escaped: the scripts build the rest of it as text.
+      // The server has escaped every text of a model; the scripts add the rest as text.
       const made = new DOMParser().parseFromString(html, "text/html");
       const height = node.offsetHeight;
-      node.style.minHeight = `${height}px`; // or the page would jump
+      node.style.minHeight = `${height}px`; // keeps the page from jumping
       node.replaceChildren(title, ...made.body.childNodes);
       page.rebuild(node, JSON.parse(data), (place) => lists[place]);
       node.style.minHeight = "";

@@ -1,9 +1,9 @@
-/** What each layer would have predicted, the parts behind a prediction, and the values of one text put into another. */
+/** The prediction of each layer, its attribution to the parts of the model, and patching with a second text. */
 import { editor, keep, latest, state, statusLine } from "./api.js";
 import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
-/** -1: the last token, the head in which it looks furthest back, and the newest checkpoint. */
+/** -1: the last token, the head in which it attends furthest back, and the current checkpoint. */
 const DEFAULTS = { from: "", token: -1, layer: -1, head: -1, step: -1 };
 
 export function why(main, run, about) {

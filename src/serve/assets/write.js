@@ -1,33 +1,33 @@
 /**
- * A text to write with a model: its tokens with their probabilities and alternatives, the distribution of the next one,
- * and branches, one for each alternative that was chosen.
+ * A text and its completion: tokens with probabilities and alternatives, the distribution of the next token, and a branch
+ * for each chosen alternative.
  */
 import { ask, editor, events, field, keep, latest, percent, slider, state, statusLine, visible } from "./api.js";
 import { Branches } from "./branches.js";
 import { checkpoints } from "./checkpoints.js";
 
 const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60, step: -1 };
-const N_TOP = 20; // as many as the API has
+const N_TOP = 20; // the API's maximum
 
 export function write(main, run, about) {
   const now = state(DEFAULTS);
   const status = statusLine();
   const area = editor("Text", now.prompt, (text) => changed(text));
-  const flow = page.element("div", { class: "flow", "aria-hidden": "true" }); // the field above it is what is read
+  const flow = page.element("div", { class: "flow", "aria-hidden": "true" }); // screen readers read the field above it
   const others = page.element("div", { class: "others", role: "group", "aria-label": "Alternatives", "aria-live": "polite" });
   const next = page.element("div", { class: "next" });
   const branches = new Branches((text) => replace(text));
   const checkpoint = checkpoints(run, about, now, () => changed(area.value));
-  let read = []; // the characters of the text that was scored
+  let read = []; // the characters of the scored text
   let chosen = -1; // the token whose alternatives are shown
-  let scored = []; // tokens of that text as {token, logprob, top, offset}
+  let scored = []; // the tokens of the scored text as {token, logprob, top, offset}
   let after = []; // the likeliest next tokens as [text, log-probability]
   let writing = null;
-  let given = Infinity; // the characters of the text that the reader gave, before those that the model wrote
+  let given = Infinity; // the number of characters before the generated ones
 
   const sampling = () => ({ temperature: now.temperature, top_p: now.top_p, seed: now.seed, max_tokens: now.tokens });
 
-  /** Scores the text, and the token after it: one request, of which the prefix is known from the last. */
+  /** Scores the text and the next token in one request; the server has cached the common prefix. */
   const score = latest(status, async (signal) => {
     const wanted = area.value;
     const body = { model: checkpoint.model(), prompt: wanted, max_tokens: 1, temperature: 0, echo: true, logprobs: N_TOP };
@@ -45,7 +45,7 @@ export function write(main, run, about) {
     const { text, logprobs } = response.choices[0];
     const { tokens, token_logprobs: own, top_logprobs: top, text_offset: offset } = logprobs;
     const all = tokens.map((token, at) => ({ token, logprob: own[at], top: ranked(top[at]), offset: offset[at] }));
-    // The end of the text is where it is; the beginning may not fit the context.
+    // The end of the text is kept; the beginning may not fit the context.
     const dropped = Array.from(wanted).length - (all.at(-1)?.offset ?? 0);
     after = all.pop()?.top ?? [];
     scored = all.map((token) => ({ ...token, offset: token.offset + dropped }));
@@ -82,7 +82,7 @@ export function write(main, run, about) {
     button.textContent = "Write";
   }
 
-  /** Writes on from the text, token by token. */
+  /** Continues the text, token by token. */
   async function begin() {
     const mine = (writing = new AbortController());
     button.textContent = "Stop";
@@ -105,7 +105,7 @@ export function write(main, run, about) {
     await changed(area.value, true);
   }
 
-  /** The text up to a token, with another in its place; the model goes on from there. */
+  /** Replaces a token, and continues the text from there. */
   function branch(at, token) {
     stop();
     branches.add(area.value);
@@ -117,7 +117,7 @@ export function write(main, run, about) {
     return begin();
   }
 
-  /** The tokens that could have come in a token's place. */
+  /** The alternatives of a token. */
   function alternatives(at) {
     const { token, logprob, top } = scored[at];
     const choose = ([other, score]) =>
@@ -143,8 +143,8 @@ export function write(main, run, about) {
   }
 
   /**
-   * Draws the text below the field in which it is written: its tokens, as far as it is still the text that was scored, and
-   * the rest as it is. What does not fit the context any more stands before them.
+   * Draws the text below its field: the tokens of the part that was scored, the rest as plain text, and before them the
+   * beginning that no longer fits the context.
    */
   function draw() {
     const text = Array.from(area.value);
@@ -164,15 +164,15 @@ export function write(main, run, about) {
       return node;
     });
     const beginning = page.element("span", { class: first > 0 ? "unread" : null }, text.slice(0, first).join(""));
-    flow.replaceChildren(beginning, ...nodes, text.slice(last).join(""), "\u200b"); // a last line has its height
+    flow.replaceChildren(beginning, ...nodes, text.slice(last).join(""), "\u200b"); // gives an empty last line its height
   }
 
-  /** Where a token ends, in characters of the text. */
+  /** The end of a token, in characters of the text. */
   function end(at) {
     return scored[at + 1]?.offset ?? read.length;
   }
 
-  /** Shows what could have come in the place of the token at the caret. */
+  /** Shows the alternatives of the token at the caret. */
   function atCaret() {
     const place = Array.from(area.value.slice(0, area.selectionStart)).length;
     const at = scored.findIndex((token, index) => token.offset <= place && place < end(index));
