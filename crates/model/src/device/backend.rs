@@ -2,7 +2,9 @@
 
 use burn::tensor::Device;
 
-use super::choice::{Adapter, Api};
+use super::choice::Adapter;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::choice::Api;
 #[cfg(feature = "cuda")]
 use super::cuda;
 #[cfg(feature = "wgpu")]
