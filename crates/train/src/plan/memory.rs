@@ -34,8 +34,7 @@ pub struct Memory {
     /// The operation during which it peaks.
     pub peak_during: &'static str,
     /// The parts that add up to the peak, by name: the weights, the optimizer's state, the fields of
-    /// [`MemoryBreakdown`], and the
-    /// process with its allocator, which is 0 on a GPU, since its driver has another.
+    /// [`MemoryBreakdown`], and the process with its allocator. The last is 0 on a GPU, which has other memory.
     #[serde(serialize_with = "as_map")]
     pub parts: [(&'static str, u64); 8],
     /// Saved by the forward pass for the backward pass.

@@ -35,7 +35,7 @@ pub(super) fn heading_step(line: &str) -> Option<usize> {
     line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
-/// The samples of a run, in order of step; empty if the run writes none.
+/// The samples of a run, in order of step; empty if it has none.
 pub fn samples(run: &RunDir) -> Result<Vec<Sample>, RunError> {
     let bytes = read_or_empty(&run.join(SAMPLES))?;
     Ok(parse(&String::from_utf8_lossy(&bytes)))

@@ -135,7 +135,7 @@ impl TrainConfig {
         problems.at_least_one("train.eval_batches", *eval_batches);
         problems.at_least_one("train.keep_checkpoints", keep_checkpoints.limit());
         problems.not_negative("train.skip_loss_spikes", *skip_loss_spikes);
-        let rule = "not be empty: the model needs something to write on; train.sample_tokens = 0 turns samples off";
+        let rule = "not be empty: generation needs a prompt; train.sample_tokens = 0 turns samples off";
         problems.must(*sample_tokens == 0 || !sample_prompt.is_empty(), "train.sample_prompt", "\"\"", rule);
     }
 }

@@ -43,7 +43,7 @@ pub enum TrainError {
         text.display(), from.display(), described_characters(characters)
     )]
     UnknownCharacters { text: PathBuf, from: PathBuf, characters: Vec<char> },
-    #[error("cannot write a sample: {0}")]
+    #[error("cannot generate a sample: {0}")]
     Sample(#[from] GenerateError),
     #[error(
         "`{run}` cannot resume with other settings than it began with:\n  - {}\n  hint: use those that \
