@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn sources_replace_path() {
         let found = |sources: &str| problems(&["data.path=", &format!("data.sources={sources}")]);
-        let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
+        let good = r#"[{path="a", weight=3}, {path="b", text_field="body"}]"#;
         assert_eq!(found(good), Vec::<String>::new());
         let broken = [
             ("[{weight=1}]", "data.sources[0].path is missing"),
@@ -135,7 +135,7 @@ mod tests {
                 "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
             (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),
-            (r#"[{path="a", document_separator=""}]"#, "data.sources[0].document_separator = \"\" must"),
+            (r#"[{path="a", document_separator=""}]"#, "data.sources[0].document_separator is gone; set data.document_separator"),
             (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
         ];
         for (sources, problem) in broken {
