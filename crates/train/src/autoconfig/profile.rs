@@ -52,10 +52,10 @@ impl TextProfile {
     pub fn read(data: &DataConfig, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(&data.all_sources()[0], SAMPLE_BYTES, !as_bytes)?;
-        Self::of(preview, &data.path, as_bytes)
+        Self::from_preview(preview, &data.path, as_bytes)
     }
 
-    fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
+    fn from_preview(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
         let Preview { bytes: mut sample, is_whole, bytes_on_disk } = preview;
         if path.to_str().is_none() {
             return Err(AutoconfigError::Path(path.to_owned()));
@@ -69,7 +69,7 @@ impl TextProfile {
             }
             let text = whole_characters(&sample);
             let n_kept = text.len();
-            let mut counted = Characters::of(text);
+            let mut counted = Characters::count(text);
             counted.n = scaled(counted.n, whole, n_kept as u64);
             characters = Some(counted);
             sample.truncate(n_kept);
@@ -122,7 +122,7 @@ impl TextProfile {
 }
 
 impl Characters {
-    fn of(text: &str) -> Self {
+    fn count(text: &str) -> Self {
         let mut seen = vec![0_u64; char::MAX as usize + 1];
         for character in text.chars() {
             seen[character as usize] += 1;
@@ -180,7 +180,7 @@ pub(super) mod tests {
 
     fn profiled(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<TextProfile, AutoconfigError> {
         let preview = Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk: 10 * bytes.len() as u64 };
-        TextProfile::of(preview, Path::new("my.txt"), as_bytes)
+        TextProfile::from_preview(preview, Path::new("my.txt"), as_bytes)
     }
 
     #[test]
@@ -199,10 +199,10 @@ pub(super) mod tests {
     #[test]
     fn common_characters_cover_99_percent() {
         let text = "a".repeat(60) + &"b".repeat(39) + "c";
-        assert_eq!(Characters::of(&text).n_common(), 2);
+        assert_eq!(Characters::count(&text).n_common(), 2);
         let text = "a".repeat(60) + &"b".repeat(38) + "cc";
-        assert_eq!(Characters::of(&text).n_common(), 3);
-        assert_eq!(Characters::of("xyz").n_common(), 3);
+        assert_eq!(Characters::count(&text).n_common(), 3);
+        assert_eq!(Characters::count("xyz").n_common(), 3);
     }
 
     #[test]

@@ -135,7 +135,10 @@ mod tests {
                 "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
             (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),
-            (r#"[{path="a", document_separator=""}]"#, "data.sources[0].document_separator is gone; set data.document_separator"),
+            (
+                r#"[{path="a", document_separator=""}]"#,
+                "data.sources[0].document_separator is gone; set data.document_separator",
+            ),
             (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
         ];
         for (sources, problem) in broken {

@@ -215,7 +215,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(config: &Config, device: &OpenDevice, measure: bool) -> Result<Self, PlanError> {
+    fn estimate(config: &Config, device: &OpenDevice, measure: bool) -> Result<Self, PlanError> {
         if config.finetune.base.is_some() {
             let plan = plan::plan_finetune(config, device, measure)?;
             return Ok(Self {
@@ -314,7 +314,7 @@ impl Sweep<'_> {
     /// The cost of a config, with the mean step time of `jobs` parallel runs.
     fn measured(&self, config: &Config, jobs: usize) -> Result<Cost, PlanError> {
         let config = measurable(config);
-        let costs = side_by_side(jobs, || Cost::of(&config, &self.device, true));
+        let costs = side_by_side(jobs, || Cost::estimate(&config, &self.device, true));
         let costs = costs.into_iter().collect::<Result<Vec<_>, _>>()?;
         let step_ms: Option<Vec<f64>> = costs.iter().map(|cost| cost.step_ms).collect();
         let first = costs.into_iter().next().expect("at least one job ran");
@@ -372,7 +372,7 @@ impl Sweep<'_> {
         speeds: &BTreeMap<String, f64>,
     ) -> Result<Result<Entry, String>, SweepError> {
         let known_ms = speeds.get(&speed_key(config)).copied();
-        let cost = match Cost::of(config, &self.device, false) {
+        let cost = match Cost::estimate(config, &self.device, false) {
             Err(PlanError::Device(message)) => return Err(PlanError::Device(message).into()),
             Err(error) => return Ok(Err(first_line(error))),
             Ok(cost) => cost,
