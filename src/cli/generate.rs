@@ -21,7 +21,7 @@ use crate::format::without_control;
 use crate::generate::{BatchGenerator, GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary};
 use crate::measure::Machine;
 use crate::model::OrderedJson;
-use crate::plan::GenerationMemory;
+use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
 use crate::tokenizer::Tokenizer;
 
@@ -90,13 +90,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (None, None) => config.train.sample_prompt.clone().into_bytes(),
     };
     if let Some(machine) = Machine::here().filter(|_| !args.force) {
-        let generation = GenerationMemory {
+        let writing = Writing {
             model: &config.model,
             weights: Checkpoint::weights_bytes(&located.checkpoint),
-            n_sequences: AT_ONCE.min(settings.num_samples as u64),
+            n_texts: AT_ONCE.min(settings.num_samples as u64),
             n_tokens: (prompt.len() as u64).saturating_add(settings.max_new_tokens as u64),
         };
-        generation.check(machine)?;
+        writing.check(machine)?;
     }
     let opened = args.subject.open()?;
     let model = args.formats.convert(opened.model, &opened.device.name)?;

@@ -17,7 +17,7 @@ use crate::device::DeviceSpec;
 use crate::format::{first_line, size};
 use crate::interop::open_adapters;
 use crate::measure::Machine;
-use crate::plan::GenerationMemory;
+use crate::plan::Writing;
 use crate::run::{self, Adapters, Checkpoint, RunDir, RunError, Trained};
 use crate::serve::{
     Adapted, ApiKeys, Model, OpenModel, OpenTensors, Options, Server, Slots, TensorsError, is_origin, unix_s,
@@ -278,13 +278,13 @@ fn check_memory(runs: impl IntoIterator<Item = impl AsRef<Path>>, n_slots: usize
     for run in runs {
         let located = run::locate(run.as_ref())?;
         let config = located.run.config()?;
-        let generation = GenerationMemory {
+        let writing = Writing {
             model: &config.model,
             weights: Checkpoint::weights_bytes(&located.checkpoint),
-            n_sequences: n_slots as u64,
+            n_texts: n_slots as u64,
             n_tokens: u64::MAX,
         };
-        needed = needed.saturating_add(generation.memory());
+        needed = needed.saturating_add(writing.memory());
     }
     if let Some(machine) = Machine::here()
         && needed > machine.available

@@ -24,20 +24,20 @@ pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanEr
     advice.map_or(Ok(()), |advice| Err(PlanError::DoesNotFit(advice)))
 }
 
-/// The completions that a model is to generate.
+/// The texts that a model is to generate.
 #[derive(Clone, Copy, Debug)]
-pub struct GenerationMemory<'a> {
+pub struct Writing<'a> {
     /// The model.
     pub model: &'a ModelConfig,
     /// The size of its weights in bytes.
     pub weights: u64,
-    /// The number of sequences generated at once.
-    pub n_sequences: u64,
-    /// The most tokens per sequence, prompt included.
+    /// The number of texts generated at once.
+    pub n_texts: u64,
+    /// The most tokens per text, prompt included.
     pub n_tokens: u64,
 }
 
-impl GenerationMemory<'_> {
+impl Writing<'_> {
     /// The least memory needed, in bytes: weights, keys and values, and the `RoPE` table.
     #[must_use]
     pub fn memory(&self) -> u64 {
@@ -48,7 +48,7 @@ impl GenerationMemory<'_> {
     fn cache(&self) -> u64 {
         let ModelConfig { n_layers, n_kv_heads, head_dim, context_length, .. } = *self.model;
         let n_tokens = self.n_tokens.min(context_length as u64);
-        let factors = [n_layers as u64, n_kv_heads as u64, head_dim as u64, n_tokens, self.n_sequences, 2 * 4];
+        let factors = [n_layers as u64, n_kv_heads as u64, head_dim as u64, n_tokens, self.n_texts, 2 * 4];
         factors.into_iter().fold(1, u64::saturating_mul)
     }
 
@@ -109,21 +109,18 @@ mod tests {
     #[test]
     fn generation_memory_names_key_to_lower() {
         let model = ModelConfig { position: PositionKind::Rope, ..ModelConfig::default() }.with_derived();
-        let generation = GenerationMemory { model: &model, weights: 1 << 20, n_sequences: 1, n_tokens: 10 };
+        let writing = Writing { model: &model, weights: 1 << 20, n_texts: 1, n_tokens: 10 };
         // 4 layers of 4 heads, 32 wide: keys and values of 10 tokens; 16 angles for each of 128 positions.
-        assert_eq!(generation.memory(), (1 << 20) + 4 * 128 * 10 * 8 + 128 * 16 * 16);
+        assert_eq!(writing.memory(), (1 << 20) + 4 * 128 * 10 * 8 + 128 * 16 * 16);
         let machine = Machine { total: 8 << 30, available: 4 << 30 };
-        generation.check(machine).unwrap();
-        let hint = |generation: GenerationMemory<'_>| generation.check(machine).unwrap_err().to_string();
-        let heavy = hint(GenerationMemory { weights: 5 << 30, ..generation });
+        writing.check(machine).unwrap();
+        let hint = |writing: Writing<'_>| writing.check(machine).unwrap_err().to_string();
+        let heavy = hint(Writing { weights: 5 << 30, ..writing });
         assert!(heavy.contains("5.0 GiB") || heavy.contains("5120"), "{heavy}");
         assert!(heavy.contains("only") && heavy.contains("free some memory"), "{heavy}");
         let long = ModelConfig { context_length: 1 << 24, ..model.clone() };
-        assert!(
-            hint(GenerationMemory { model: &long, n_tokens: u64::MAX, ..generation })
-                .contains("lower --max-new-tokens")
-        );
+        assert!(hint(Writing { model: &long, n_tokens: u64::MAX, ..writing }).contains("lower --max-new-tokens"));
         let long = ModelConfig { context_length: 1 << 24, head_dim: 128, ..model.clone() };
-        assert!(hint(GenerationMemory { model: &long, ..generation }).contains("model.context_length"));
+        assert!(hint(Writing { model: &long, ..writing }).contains("model.context_length"));
     }
 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 pub use compute::{Compute, compute};
 pub use disk::Disk;
 pub use finetune::{FinetuneCost, FinetunePlan, plan_finetune};
-pub use fits::{GenerationMemory, check_training};
+pub use fits::{Writing, check_training};
 pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters};
 pub use pass::{MemoryBreakdown, PassMemory, pass_memory};
