@@ -99,38 +99,15 @@ pub(super) struct Inspection<'a> {
     #[schemars(with = "Vec<Vec<Value>>")]
     patterns: Option<Vec<Vec<NamedScores>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<LensBody>")]
+    #[schemars(with = "Vec<Value>", extend("items" = {"type": "object", "properties": {
+        "position": {"type": "integer"}, "stages": {"type": "array"},
+    }}))]
     lens: Option<Vec<TokenPredictions>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "AttributionBody")]
+    #[schemars(with = "Value", extend("type" = "object", "properties" = {
+        "position": {"type": "integer"}, "answer": {}, "difference": {"type": "number"}, "terms": {"type": "array"},
+    }))]
     attribution: Option<Attribution>,
-}
-
-// The schema of `TokenPredictions`.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "a schema")]
-struct LensBody {
-    position: usize,
-    stages: Vec<Value>,
-}
-
-// The schema of `Attribution`.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "a schema")]
-struct AttributionBody {
-    position: usize,
-    answer: Value,
-    difference: f64,
-    terms: Vec<Value>,
-}
-
-// The schema of `TokenProbability`.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "a schema")]
-struct TokenProbabilityBody {
-    id: u32,
-    token: String,
-    probability: f64,
 }
 
 /// The losses and predictions of a model on the text, with or without some heads.
@@ -141,7 +118,9 @@ struct ReadingBody {
     /// The loss of each token; null for the first.
     losses: Vec<Option<f64>>,
     /// The likeliest next tokens, likeliest first.
-    #[schemars(with = "Vec<TokenProbabilityBody>")]
+    #[schemars(with = "Vec<Value>", extend("items" = {"type": "object", "properties": {
+        "id": {"type": "integer"}, "token": {"type": "string"}, "probability": {"type": "number"},
+    }}))]
     next: Vec<TokenProbability>,
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation: Option<Continuation>,

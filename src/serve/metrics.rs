@@ -1,6 +1,5 @@
 //! Counters, in Prometheus's text format.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,6 +42,20 @@ impl Metrics {
     }
 }
 
+impl Histogram {
+    /// Its lines, as what follows the name, and the value.
+    fn lines(&self, model: &str) -> Vec<(String, String)> {
+        let bounds = BOUNDS_MS.map(|bound| (f64::from(bound) / 1000.0).to_string()).into_iter();
+        let buckets = bounds.chain(["+Inf".to_owned()]).zip(self.buckets.iter().chain([&self.count]));
+        let bucket = |(bound, n)| (format!("_bucket{{model={model},le=\"{bound}\"}}"), total(n));
+        let mut lines: Vec<_> = buckets.map(bucket).collect();
+        let sum_s = self.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
+        lines.push((format!("_sum{{model={model}}}"), sum_s.to_string()));
+        lines.push((format!("_count{{model={model}}}"), total(&self.count)));
+        lines
+    }
+}
+
 /// A model as shown by `/metrics`.
 #[derive(Debug)]
 pub(super) struct Shown<'a> {
@@ -69,16 +82,12 @@ type Value<'a> = &'a dyn Fn(&Shown<'_>) -> Option<String>;
 /// The page `/metrics`: the models, and the number of responses by status.
 pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
     let mut page = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, lines: &mut dyn Iterator<Item = (String, String)>| {
-        writeln!(page, "# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}")
-            .expect("a string takes any text");
-        for (labels, value) in lines {
-            writeln!(page, "tinderbox_{name}{labels} {value}").expect("a string takes any text");
-        }
+    let mut metric = |name: &str, kind: &str, help: &str, lines: Vec<(String, String)>| {
+        page.extend([format!("# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}\n")]);
+        page.extend(lines.iter().map(|(labels, value)| format!("tinderbox_{name}{labels} {value}\n")));
     };
-    let mut responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
-    metric("responses_total", "counter", "Responses, by status.", &mut responses);
-    let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
+    let responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
+    metric("responses_total", "counter", "Responses, by status.", responses.collect());
     let gauge = |shown: &Shown<'_>, of: fn(Gauges) -> usize| shown.gauges.map(of).map(|n| n.to_string());
     let of_models: [(&str, &str, &str, Value<'_>); 6] = [
         ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| Some(total(&shown.metrics.prompt_tokens))),
@@ -91,29 +100,16 @@ pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
         ("places", "gauge", "All slots.", &|shown| gauge(shown, |it| it.n_slots)),
     ];
     for (name, kind, help, value) in of_models {
-        let labels = |shown: &Shown<'_>| format!("{{model={}}}", quoted(shown.name));
-        let mut lines = models.iter().filter_map(|shown| Some((labels(shown), value(shown)?)));
-        metric(name, kind, help, &mut lines);
+        let line = |shown: &Shown<'_>| Some((format!("{{model={}}}", quoted(shown.name)), value(shown)?));
+        metric(name, kind, help, models.iter().filter_map(line).collect());
     }
-    let name = "first_token_seconds";
-    writeln!(page, "# HELP tinderbox_{name} Time from a request to its first token.").expect("a string takes any text");
-    writeln!(page, "# TYPE tinderbox_{name} histogram").expect("a string takes any text");
-    for Shown { name: model, metrics, .. } in models {
-        let (model, histogram) = (quoted(model), &metrics.first_token);
-        let mut bucket = |bound: &str, n: &AtomicU64| {
-            writeln!(page, "tinderbox_{name}_bucket{{model={model},le=\"{bound}\"}} {}", total(n))
-                .expect("a string takes any text");
-        };
-        for (bound, n) in BOUNDS_MS.iter().zip(&histogram.buckets) {
-            bucket(&(f64::from(*bound) / 1000.0).to_string(), n);
-        }
-        bucket("+Inf", &histogram.count);
-        let sum_s = histogram.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
-        writeln!(page, "tinderbox_{name}_sum{{model={model}}} {sum_s}").expect("a string takes any text");
-        writeln!(page, "tinderbox_{name}_count{{model={model}}} {}", total(&histogram.count))
-            .expect("a string takes any text");
-    }
+    let times = models.iter().flat_map(|shown| shown.metrics.first_token.lines(&quoted(shown.name)));
+    metric("first_token_seconds", "histogram", "Time from a request to its first token.", times.collect());
     page
+}
+
+fn total(counter: &AtomicU64) -> String {
+    counter.load(Ordering::Relaxed).to_string()
 }
 
 /// The quoted value of a label.

@@ -2,6 +2,7 @@
 //! thread only passes the bytes on.
 
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -31,13 +32,6 @@ pub(super) struct ResponseStream {
     _in_flight: InFlight,
 }
 
-/// Whether a stream continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    More,
-    Done,
-}
-
 impl ResponseStream {
     pub(super) fn new(
         writer: ResponseWriter,
@@ -65,8 +59,8 @@ impl ResponseStream {
     /// Sends server-sent events until the last one, or until nobody receives them. After the time `keep_alive` without an
     /// event, as while the sequences wait for a slot, it sends a comment, which clients skip.
     pub(super) async fn send(mut self, to: Sender<Bytes>, keep_alive: Duration) {
-        let mut flow = Flow::More;
-        while flow == Flow::More {
+        let mut flow = ControlFlow::Continue(());
+        while flow.is_continue() {
             let first = tokio::select! {
                 () = to.closed() => return,
                 event = self.events.recv() => event.ok_or_else(scheduler::stopped),
@@ -77,7 +71,7 @@ impl ResponseStream {
             };
             let mut out = String::new();
             flow = self.write(first, &mut out);
-            while flow == Flow::More
+            while flow.is_continue()
                 && out.len() < CHUNK
                 && let Ok(event) = self.events.try_recv()
             {
@@ -101,7 +95,7 @@ impl ResponseStream {
     }
 
     /// Writes the server-sent events for an event of a sequence.
-    fn write(&mut self, next: Result<Event, ApiError>, out: &mut String) -> Flow {
+    fn write(&mut self, next: Result<Event, ApiError>, out: &mut String) -> ControlFlow<()> {
         let taken = next.and_then(|Event { idx, kind }| {
             if matches!(kind, EventKind::Read { .. }) {
                 self.writer.begin(idx, out);
@@ -112,7 +106,7 @@ impl ResponseStream {
             Ok(taken) => taken,
             Err(error) => {
                 self.writer.fail(&error, out);
-                return Flow::Done;
+                return ControlFlow::Break(());
             }
         };
         let completion = &self.completions[idx];
@@ -123,10 +117,10 @@ impl ResponseStream {
             self.writer.end(idx, completion, out);
         }
         if self.n_open > 0 {
-            return Flow::More;
+            return ControlFlow::Continue(());
         }
         self.writer.finish(&self.completions, out);
-        Flow::Done
+        ControlFlow::Break(())
     }
 }
 
