@@ -155,7 +155,7 @@ fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
         let schema: OrderedJson = serde_json::from_str(&fs::read_to_string(path)?)?;
         let vocabulary = Vocabulary::of(tokenizer);
         let vocabulary = vocabulary.context("the text of this model's tokens depends on their context")?;
-        Ok::<_, anyhow::Error>(Guide::new(Arc::new(Grammar::of_schema(&schema)?), Arc::new(vocabulary))?)
+        Ok::<_, anyhow::Error>(Guide::new(&Grammar::of_schema(&schema)?, Arc::new(vocabulary))?)
     };
     read().with_context(|| format!("cannot follow the schema `{}`", path.display()))
 }

@@ -1,7 +1,5 @@
 //! `response_format`: the format of a completion, and the guide that enforces it.
 
-use std::sync::Arc;
-
 use super::error::ApiError;
 use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
@@ -44,7 +42,7 @@ pub(super) fn guide_by(name: &str, grammar: Grammar, model: &LoadedModel) -> Res
             format!("`{}` cannot follow a schema: the text of its tokens depends on their context", model.name),
         )
     })?;
-    Guide::new(Arc::new(grammar), vocabulary).map_err(|error| refused(name, &error))
+    Guide::new(&grammar, vocabulary).map_err(|error| refused(name, &error))
 }
 
 pub(super) fn refused(name: &str, error: &SchemaError) -> ApiError {

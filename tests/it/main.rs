@@ -58,6 +58,7 @@ mod precision;
 mod properties;
 mod refused;
 mod report;
+mod rooms;
 mod runs;
 #[cfg(feature = "serve")]
 mod serve;

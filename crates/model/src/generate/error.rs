@@ -28,4 +28,10 @@ pub enum GenerateError {
          earlier one of the run's `checkpoints/step-N`"
     )]
     NotFinite(usize),
+    /// No token is allowed.
+    #[error(
+        "no token can follow after {0} tokens\n  hint: the schema or the logit bias leaves none; a schema with fewer \
+         optional properties and alternatives needs less work per token"
+    )]
+    NoToken(usize),
 }

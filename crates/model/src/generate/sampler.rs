@@ -105,7 +105,7 @@ impl ChooseToken for Sampler {
             barred.to_mut().extend(&*self.ends);
             barred.to_mut().sort_unstable();
         }
-        let allowed = self.guide.as_ref().map(|guide| guide.allowed(&self.ends));
+        let allowed = self.guide.as_mut().map(|guide| guide.allowed(&self.ends));
         let mut ranking = candidates(&logits, tokens, &self.config, &barred, allowed.as_ref())?;
         let at = self.uniform();
         let mut sum = 0.0;

@@ -95,10 +95,13 @@ impl Sequence {
     /// Chooses and appends a token from these logits.
     ///
     /// # Errors
-    /// If the logits are not finite.
+    /// If the logits are not finite, or no token is allowed.
     pub fn generate(&mut self, logits: &[f32]) -> Result<Generated, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
-        let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
+        let token = token.ok_or_else(|| match logits.iter().all(|logit| logit.is_finite()) {
+            true => GenerateError::NoToken(self.tokens.len()),
+            false => GenerateError::NotFinite(self.tokens.len()),
+        })?;
         self.tokens.push(token);
         self.left -= 1;
         let is_end = self.ends.contains(&token);

@@ -1,0 +1,421 @@
+//! Guided generation: only tokens that keep a sequence a prefix of JSON of a schema are sampled.
+//!
+//! The grammars, and the tokens that may come next, are those of `llguidance`; this module translates to and from it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+use crate::OrderedJson;
+use crate::tokenizer::Tokenizer;
+
+/// White space between the parts of JSON: a space, or a line break and its indentation. Bounded, so that a model cannot
+/// fill a completion with white space.
+const WHITESPACE: &str = r" |\n[ \t]{0,20}";
+
+/// The limit on the work for one token, in items of the parser: about 10 ms. `llguidance` takes a quarter of it by
+/// default, which an object of 256 optional properties exceeds.
+const MAX_ITEMS_PER_TOKEN: usize = 200_000;
+
+/// The reason why a schema cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SchemaError(String);
+
+/// The JSON that may be generated.
+#[derive(Clone, Debug)]
+pub struct Grammar {
+    grammar: TopLevelGrammar,
+    /// The characters of its fixed parts: names of properties, constants, the text around calls.
+    characters: BTreeSet<char>,
+}
+
+/// A call of a function, which [`Grammar::of_calls`] turns into a grammar.
+#[derive(Clone, Debug)]
+pub struct CallSchema<'a> {
+    /// The text before the arguments.
+    pub before: String,
+    /// The schema of the arguments; `None` for any object.
+    pub arguments: Option<&'a OrderedJson>,
+    /// The text after them.
+    pub after: String,
+}
+
+impl Grammar {
+    /// The values of a schema. Properties are generated in the order of the schema.
+    ///
+    /// # Errors
+    /// If the schema is not an object or a boolean. Unsupported keywords are reported by [`Guide::new`].
+    pub fn of_schema(schema: &OrderedJson) -> Result<Self, SchemaError> {
+        let mut characters = BTreeSet::new();
+        let schema = compilable(schema, &mut characters)?;
+        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters })
+    }
+
+    /// All JSON objects.
+    #[must_use]
+    pub fn of_objects() -> Self {
+        Self::of_schema(&any_object()).expect("the schema is an object")
+    }
+
+    /// One of these calls.
+    ///
+    /// # Errors
+    /// As for [`Grammar::of_schema`], of any of the arguments.
+    pub fn of_calls(calls: &[CallSchema<'_>]) -> Result<Self, SchemaError> {
+        let mut characters = BTreeSet::new();
+        let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
+        let mut lark = format!("start: {}\n", names.join(" | "));
+        for (call, name) in calls.iter().zip(&names) {
+            let arguments = compilable(call.arguments.unwrap_or(&any_object()), &mut characters)?;
+            let [before, after] = [&call.before, &call.after].map(|text| Value::from(text.as_str()));
+            lark += &format!("{name}: {before} arguments_of_{name} {after}\narguments_of_{name}: %json {arguments}\n");
+            characters.extend(call.before.chars().chain(call.after.chars()));
+        }
+        Ok(Self { grammar: TopLevelGrammar::from_lark(lark), characters })
+    }
+}
+
+fn any_object() -> OrderedJson {
+    OrderedJson::Object(vec![("type".to_owned(), OrderedJson::Scalar("object".into()))])
+}
+
+/// The schema as `llguidance` compiles it. Adds the characters of its names and constants to `characters`.
+fn compilable(schema: &OrderedJson, characters: &mut BTreeSet<char>) -> Result<Value, SchemaError> {
+    let mut schema = serde_json::to_value(schema).map_err(|error| SchemaError(error.to_string()))?;
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
+    let fixed = schema.clone();
+    let Some(object) = schema.as_object_mut() else {
+        return Err(SchemaError(format!("the schema is {schema}, not an object")));
+    };
+    object.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITESPACE}));
+    add_fixed_characters(&fixed, characters);
+    Ok(schema)
+}
+
+/// Adds the characters of the names and constants of a schema.
+fn add_fixed_characters(schema: &Value, characters: &mut BTreeSet<char>) {
+    match schema {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                match (key.as_str(), value) {
+                    ("properties", Value::Object(properties)) => {
+                        characters.extend(properties.keys().flat_map(|name| name.chars()));
+                    }
+                    ("enum" | "const", _) => characters.extend(value.to_string().chars()),
+                    ("type", kind) if ["number", "integer"].iter().any(|number| kind.to_string().contains(number)) => {
+                        characters.extend('0'..='9');
+                    }
+                    _ => {}
+                }
+                add_fixed_characters(value, characters);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_fixed_characters(item, characters)),
+        _ => {}
+    }
+}
+
+/// The tokens of a tokenizer that text is made of.
+pub struct Vocabulary {
+    factory: ParserFactory,
+    n_ids: usize,
+    /// Whether a token can be a part of a text.
+    is_text: Vec<bool>,
+    /// The characters that are tokens; `None` if all bytes are.
+    characters: Option<BTreeSet<char>>,
+}
+
+impl fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vocabulary").field("n_ids", &self.n_ids).finish_non_exhaustive()
+    }
+}
+
+impl Vocabulary {
+    /// The vocabulary of a tokenizer; `None` if the text of its tokens depends on the tokens before them.
+    ///
+    /// # Panics
+    /// If the tokenizer has no tokens.
+    #[must_use]
+    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        let n_ids = tokenizer.n_ids();
+        let mut bytes: Vec<Vec<u8>> =
+            (0..).take(n_ids).map(|id| tokenizer.text_bytes(id).map(Into::into)).collect::<Option<_>>()?;
+        for id in tokenizer.end_of_text().into_iter().chain(tokenizer.special_tokens()) {
+            bytes[id as usize].clear();
+        }
+        let single: BTreeSet<u8> = bytes.iter().filter(|bytes| bytes.len() == 1).map(|bytes| bytes[0]).collect();
+        let characters = (single.len() < 256).then(|| {
+            for piece in bytes.iter_mut().filter(|piece| std::str::from_utf8(piece).is_err()) {
+                piece.clear(); // no other token may be there to complete the character
+            }
+            let only = |bytes: &Vec<u8>| {
+                let mut characters = std::str::from_utf8(bytes).ok()?.chars();
+                characters.next().filter(|_| characters.next().is_none())
+            };
+            bytes.iter().filter_map(only).collect()
+        });
+        let is_text = bytes.iter().map(|bytes| !bytes.is_empty()).collect();
+        bytes.push(Vec::new()); // the end of a text, whose tokens the caller knows
+        let n_words = u32::try_from(bytes.len()).expect("token ids are 32 bits");
+        let trie = TokTrie::from(&TokRxInfo::new(n_words, n_words - 1), &bytes);
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&environment).expect("the slices of llguidance are valid");
+        factory.quiet();
+        factory.limits_mut().step_max_items = MAX_ITEMS_PER_TOKEN;
+        factory.limits_mut().verbose_errors = false;
+        Some(Self { factory, n_ids, is_text, characters })
+    }
+}
+
+/// A set of tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Mask(SimpleVob);
+
+impl Mask {
+    pub(super) fn has(&self, token: u32) -> bool {
+        (token as usize) < self.0.len() && self.0.is_allowed(token)
+    }
+}
+
+/// The tokens that one sequence may continue with.
+#[derive(Clone)]
+pub struct Guide {
+    vocabulary: Arc<Vocabulary>,
+    matcher: Matcher,
+}
+
+impl fmt::Debug for Guide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guide").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
+    }
+}
+
+impl Guide {
+    /// The guide of a sequence that begins now.
+    ///
+    /// # Errors
+    /// If the schema has a keyword that is not supported, takes no value, or is too large, or if the vocabulary cannot
+    /// spell what it needs.
+    pub fn new(grammar: &Grammar, vocabulary: Arc<Vocabulary>) -> Result<Self, SchemaError> {
+        if let Some(characters) = &vocabulary.characters {
+            let missing = "{}[]:,\"".chars().chain(grammar.characters.iter().copied());
+            if let Some(missing) = missing.into_iter().find(|character| !characters.contains(character)) {
+                let message = format!("the model cannot write JSON of this schema: its vocabulary has no {missing:?}");
+                return Err(SchemaError(message));
+            }
+        }
+        let parser = vocabulary.factory.create_parser(grammar.grammar.clone());
+        let parser = parser.map_err(|error| SchemaError(format!("the schema cannot be used: {error:#}")))?;
+        Ok(Self { matcher: Matcher::new(Ok(parser)), vocabulary })
+    }
+
+    /// Whether the sequence is complete, and nothing can follow.
+    pub(super) fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+    }
+
+    /// The tokens that may follow; `ends` are those that end the sequence. None if the limit on the work is exceeded.
+    pub(super) fn allowed(&mut self, ends: &[u32]) -> Mask {
+        let n_ids = self.vocabulary.n_ids;
+        let mut mask = self.matcher.compute_mask_or_eos().unwrap_or_else(|_| SimpleVob::alloc(n_ids + 1));
+        let may_end = self.matcher.is_accepting().unwrap_or(false);
+        for end in ends.iter().filter(|end| (**end as usize) < n_ids) {
+            mask.set(*end as usize, may_end);
+        }
+        Mask(mask)
+    }
+
+    /// Continues with a token that was allowed; one that ends the sequence changes nothing.
+    pub(super) fn advance(&mut self, token: u32) {
+        if self.vocabulary.is_text.get(token as usize) == Some(&true) {
+            // An error stays in the matcher, whose next mask is empty.
+            let _ = self.matcher.consume_token(token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guide(tokenizer: &Tokenizer, schema: &str) -> Result<Guide, SchemaError> {
+        let grammar = Grammar::of_schema(&serde_json::from_str(schema).expect("the schema is JSON"))?;
+        Guide::new(&grammar, Arc::new(Vocabulary::of(tokenizer).expect("the tokens are text by themselves")))
+    }
+
+    /// Whether a text is of the schema; `None` if it is a prefix of one. Tokens are bytes, whose last id ends the text.
+    fn takes(schema: &str, text: &str) -> Option<bool> {
+        let mut guide = guide(&Tokenizer::byte(), schema).expect(schema);
+        for byte in text.bytes() {
+            if !guide.allowed(&[]).has(byte.into()) {
+                return Some(false);
+            }
+            guide.advance(byte.into());
+        }
+        (guide.is_complete() || guide.matcher.is_accepting().expect(schema)).then_some(true)
+    }
+
+    #[test]
+    fn guide_accepts_json_of_schema() {
+        let person = r#"{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": ["integer", "null"]},
+            "tags": {"items": {"enum": ["a", "ab", 1]}}}, "required": ["name", "age"], "additionalProperties": false}"#;
+        for (text, expected) in [
+            (r#"{"name":"é\n","age":7}"#, Some(true)),
+            ("{\n  \"name\": \"\",\n  \"age\": null\n}", Some(true)),
+            (r#" {"name":"x","age":7}"#, Some(false)),
+            (r#"{"name":"x","age":-12,"tags":["a","ab",1]}"#, Some(true)),
+            (r#"{"name":"x","age":-12,"tags": [ ] }"#, Some(true)),
+            (r#"{"name":"x","age":-12,"tags":["a","#, None),
+            (r#"{"name":"x","#, None),
+            (r#"{"name":"x"}"#, Some(false)),
+            (r#"{"age":7,"name":"x"}"#, Some(false)),
+            (r#"{"name":"x","age":7,}"#, Some(false)),
+            (r#"{"name":"x","age":7.5}"#, Some(false)),
+            (r#"{"name":"x","age":01}"#, Some(false)),
+            (r#"{"name":"x","age":7,"tags":["b"]}"#, Some(false)),
+            (r#"{"name":"x","age":7,"more":1}"#, Some(false)),
+            ("{\n\n\"name\"", Some(false)),
+            (r#"{"name":"x","age":7} "#, Some(false)),
+        ] {
+            assert_eq!(takes(person, text), expected, "{text}");
+        }
+        for (schema, good, bad) in [
+            ("{}", r#"[1.5e3,{"a":[true,null]},"\\\"",-0]"#, "[1,]"),
+            ("true", "[]", "[1,]"),
+            (r#"{"type":"number"}"#, "-12.25E-7", "1.e"),
+            (r#"{"type":"integer"}"#, "12345678901234567", "1.0"),
+            (r#"{"const":{"b":1,"a":[2]}}"#, r#"{"b":1,"a":[2]}"#, r#"{"a""#),
+            (r#"{"const":null}"#, "null", "0"),
+            (r#"{"type":"string","enum":["a",1]}"#, r#""a""#, "1"),
+            (r#"{"anyOf":[{"type":"boolean"},{"type":"array","items":{"type":"integer"}}]}"#, "[1, 2]", "[true]"),
+            (r#"{"type":"object","additionalProperties":{"type":"integer"}}"#, r#"{"x":1, "y":2}"#, r#"{"x":"y"}"#),
+            (r#"{"type":"object","properties":{},"additionalProperties":false}"#, "{ }", r#"{"a":1}"#),
+            (r#"{"type":"string","pattern":"^[a-z]{2,3}$"}"#, r#""abc""#, r#""a""#),
+            (r#"{"type":"string","format":"date"}"#, r#""2024-02-29""#, r#""2024-13-01""#),
+            (r#"{"type":"string","minLength":2,"maxLength":3}"#, r#""éa""#, r#""é""#),
+            (r#"{"type":"integer","minimum":3,"maximum":12}"#, "12", "13"),
+            (r#"{"type":"number","exclusiveMinimum":0.5}"#, "0.75", "0.25"),
+            (r#"{"type":"integer","multipleOf":5}"#, "35", "[36]"),
+            (r#"{"type":"array","minItems":1,"maxItems":2,"items":{"type":"null"}}"#, "[null]", "[]"),
+            (r#"{"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false}"#, "[null,true]", "[true"),
+            (
+                r##"{"properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["next"]}"##,
+                r#"{"next":{"next":null}}"#,
+                r#"{"next":{}}"#,
+            ),
+            (
+                r##"{"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"array","items":{"$ref":"#/$defs/a~1b"}}}}"##,
+                "[[],[[]]]",
+                "[1]",
+            ),
+        ] {
+            assert_eq!((takes(schema, good), takes(schema, bad)), (Some(true), Some(false)), "{schema}");
+        }
+    }
+
+    #[test]
+    fn unsupported_schemas_are_refused() {
+        for (schema, part) in [
+            (r#"{"type":"array","uniqueItems":true}"#, "uniqueItems"),
+            (r#"{"properties":{"a":{"not":{"type":"null"}}}}"#, "not"),
+            (r#"{"type":"text"}"#, "text"),
+            (r#"{"type":"string","enum":[1]}"#, "nsatisfiable"),
+            (r##"{"$ref":"#/$defs/a"}"##, "$defs/a"),
+            (r#"{"$ref":"http://elsewhere"}"#, "elsewhere"),
+            ("[]", "not an object"),
+            ("false", "not an object"),
+        ] {
+            let error = guide(&Tokenizer::byte(), schema).expect_err(schema).to_string();
+            assert!(error.contains(part), "{schema}: {error}");
+        }
+    }
+
+    /// A schema of 4 kB whose alternatives double at each of 60 levels, and one whose properties are all optional.
+    #[test]
+    fn work_of_hostile_schemas_is_bounded() {
+        let level = |i| format!(r##""d{i}":{{"anyOf":[{{"$ref":"#/$defs/d{0}"}},{{"$ref":"#/$defs/d{0}"}}]}}"##, i + 1);
+        let levels: Vec<String> = (0..60).map(level).collect();
+        let doubling = format!(
+            r##"{{"type":"array","items":{{"$ref":"#/$defs/d0"}},"$defs":{{{},"d60":{{"type":"integer"}}}}}}"##,
+            levels.join(",")
+        );
+        assert_eq!(takes(&doubling, "[1, 2]"), Some(true));
+        let optional: Vec<String> = (0..256).map(|i| format!(r#""p{i}":{{"type":"string"}}"#)).collect();
+        let optional = format!(r#"{{"properties":{{{}}},"additionalProperties":false}}"#, optional.join(","));
+        assert_eq!(takes(&optional, r#"{"p0":"x","p255":"y"}"#), Some(true));
+        let large: Vec<String> = (0..600_000).map(|i| i.to_string()).collect();
+        let error = guide(&Tokenizer::byte(), &format!(r#"{{"enum":[{}]}}"#, large.join(","))).expect_err("too large");
+        assert!(error.to_string().contains("cannot be used"), "{error}");
+    }
+
+    #[test]
+    fn calls_begin_and_end_with_their_text() {
+        let schema = serde_json::from_str(r#"{"properties":{"x":{"type":"integer"}},"required":["x"]}"#).unwrap();
+        let call = |before: &str, arguments| CallSchema { before: before.to_owned(), arguments, after: "}\n>".to_owned() };
+        let grammar = Grammar::of_calls(&[call("<f \"a\"\n", Some(&schema)), call("<g ", None)]).unwrap();
+        let vocabulary = Arc::new(Vocabulary::of(&Tokenizer::byte()).unwrap());
+        for (text, is_call) in [("<f \"a\"\n{\"x\": 1}}\n>", true), ("<g {}}\n>", true), ("<f {}", false), ("{}", false)] {
+            let mut guide = Guide::new(&grammar, vocabulary.clone()).unwrap();
+            let fits = text.bytes().all(|byte| {
+                let fits = guide.allowed(&[]).has(byte.into());
+                guide.advance(byte.into());
+                fits
+            });
+            assert_eq!((fits, fits && guide.is_complete()), (is_call, is_call), "{text}");
+        }
+    }
+
+    /// Long tokens are allowed exactly where each of their bytes is.
+    #[test]
+    fn tokens_are_allowed_where_their_bytes_are() {
+        let sample = r#"{"name": "Ann", "age": 12, "tags": ["a", "b"], "ok": true} {"kind": null}, "日本" "#;
+        let tokenizer = Tokenizer::train_bpe(330, &sample.repeat(4));
+        let schema = r#"{"properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]}"#;
+        let byte_ids: Vec<u32> = (0..=255_u8).map(|byte| {
+            let id = (0..).take(tokenizer.n_ids()).find(|id| tokenizer.text_bytes(*id).as_deref() == Some(&[byte]));
+            id.expect("every byte is a token")
+        }).collect();
+        for text in ["", "{", "{\"", "{\"name\": \"A", "{\"name\": \"\u{65e5}", "{\"name\":\"x\",\"age\": 1"] {
+            let mut guide = guide(&tokenizer, schema).unwrap();
+            text.bytes().for_each(|byte| guide.advance(byte_ids[usize::from(byte)]));
+            let allowed = guide.allowed(&[]);
+            for id in 0..u32::try_from(tokenizer.n_ids()).unwrap() {
+                let bytes = tokenizer.text_bytes(id).map(|bytes| bytes.to_vec()).unwrap_or_default();
+                let mut by_bytes = guide.clone();
+                let fits = !bytes.is_empty() && bytes.iter().all(|byte| {
+                    let id = byte_ids[usize::from(*byte)];
+                    let fits = by_bytes.allowed(&[]).has(id);
+                    by_bytes.advance(id);
+                    fits
+                });
+                assert_eq!(allowed.has(id), fits, "{text}: {bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn vocabularies_without_needed_characters_are_refused() {
+        let guide = |alphabet: &str, schema: &str| {
+            guide(&Tokenizer::char_from_alphabet(alphabet.chars()).expect("an alphabet"), schema).map(|_| ())
+        };
+        let punctuation = "{}[]:,\"truefalsn";
+        assert_eq!(guide(punctuation, r#"{"type":"array","items":{"type":"boolean"}}"#), Ok(()));
+        for (schema, missing) in [
+            (r#"{"type":"integer"}"#, "no '0'"),
+            (r#"{"enum":["é"]}"#, "no 'é'"),
+            (r#"{"properties":{"x":{"type":"boolean"}}}"#, "no 'x'"),
+        ] {
+            let error = guide(punctuation, schema).expect_err(schema).to_string();
+            assert!(error.contains(missing), "{schema}: {error}");
+        }
+    }
+}
