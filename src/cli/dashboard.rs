@@ -76,7 +76,7 @@ pub(super) fn stop_or_exit(interrupter: &Interrupter) {
         restore_terminal();
         std::process::exit(i32::from(INTERRUPTED));
     }
-    interrupter.stop();
+    interrupter.stop(None);
 }
 
 impl Dashboard {

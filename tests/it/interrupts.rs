@@ -31,7 +31,7 @@ fn go(
     let job = Job { from: from.map(|from| place.path(from)), ..place.job(run, config, start) };
     let summary = observed(job, move |event, interrupter| {
         if at(event) {
-            interrupter.stop();
+            interrupter.stop(None);
         }
         if let Event::Skipped { step, .. } = event {
             counted.lock().expect("nobody panicked").push(*step);

@@ -36,7 +36,7 @@ fn interrupted_reading_leaves_nothing() {
     let stopped_while = |purpose: Purpose, job| {
         let stopped = observed(job, move |event, interrupter| {
             if matches!(event, Event::Reading(reading) if reading.purpose == purpose) {
-                interrupter.stop();
+                interrupter.stop(None);
             }
         });
         stopped.expect_err("stopped")
@@ -137,7 +137,7 @@ fn run_stopped_before_first_step_is_replaced() {
         let config = place.config(&["train.head_metrics=true"]);
         let stopped = observed(place.job("run", config, start), |event, interrupter| {
             if matches!(event, Event::Started(_)) {
-                interrupter.stop();
+                interrupter.stop(None);
             }
         });
         let summary = stopped.expect("the run stops as asked");
