@@ -33,11 +33,12 @@ pub(crate) fn run(path: &Path, n_steps: usize, prompt: &str, out: &mut impl Writ
 
     // Keys that are left out have their defaults; `docs/config.md` lists all of them.
     let toml = format!(
-        "data.path = {path:?}
+        "data.path = {:?}
          model = {{ context_length = 64, d_model = 128, n_layers = 4, n_heads = 4, position = \"rope\" }}
          train = {{ batch_size = 12, max_steps = {n_steps} }}
          optimizer.learning_rate = 2e-3
-         generate = {{ temperature = 0.8, max_new_tokens = 200 }}"
+         generate = {{ temperature = 0.8, max_new_tokens = 200 }}",
+        path.to_string_lossy()
     );
     let config = Config::from_toml(&toml, Path::new("this example"), &[])?;
     let device = device::open(&DeviceSpec::Cpu)?.device.autodiff();

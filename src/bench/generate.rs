@@ -59,11 +59,11 @@ pub fn measure(model: &LanguageModel, sizes: GenerateSizes, rounds: usize) -> an
     };
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
     for _ in 0..=rounds {
-        let (prompt_ms, generated_ms) = match model {
+        let (read_ms, generated_ms) = match model {
             LanguageModel::Engine(engine) => once_packed(engine, sizes),
             LanguageModel::Tensors(model) => once(model, sizes)?,
         };
-        prompts_ms.push(prompt_ms);
+        prompts_ms.push(read_ms);
         tokens_ms.push(generated_ms / new_tokens as f64);
     }
     let (prompt, token) = (Times::from_ms(&prompts_ms[1..]), Times::from_ms(&tokens_ms[1..])); // the first round is a warm-up

@@ -105,7 +105,7 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     on_ctrl_c(move || stop_or_exit(&handler))?;
     let equal = Mutex::new(Equal::default());
     let tell = |entry: &Entry| {
-        equal.lock().expect("no thread panics while it holds the lines").lines(entry).into_iter().for_each(note)
+        equal.lock().expect("no thread panics while it holds the lines").lines(entry).into_iter().for_each(note);
     };
     match sweep::run(request, root, overwrite, &tell, &interrupter) {
         Ok(outcome) => {

@@ -54,7 +54,7 @@ pub fn damaged(whole: &[u8], damages: &[Damage]) -> Vec<u8> {
         match kind {
             0 => bytes[at] ^= 1 << (n % 8),
             1..=3 => {
-                bytes[at..].iter_mut().zip(&binary[..[1, 4, 8][*kind as usize - 1]]).for_each(|(old, new)| *old = *new)
+                bytes[at..].iter_mut().zip(&binary[..[1, 4, 8][*kind as usize - 1]]).for_each(|(old, new)| *old = *new);
             }
             4 => bytes.truncate(at),
             5 => drop(bytes.drain(piece)),
@@ -267,8 +267,7 @@ fn damaged_states_are_read_or_refused() {
         Checkpoint { model: [].into(), optimizer: [].into(), state: state.clone() }
             .write(&dir)
             .expect("it can be written");
-        let json = fs::read_to_string(dir.join("state.json"));
-        json
+        fs::read_to_string(dir.join("state.json"))
     };
     let long = write(&state);
     fs::remove_dir_all(&dir);

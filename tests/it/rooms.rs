@@ -14,7 +14,9 @@ fn lines_of_code(folder: &Path) -> usize {
     let is_test_module = |path: &Path| {
         let name = path.file_stem().expect("a file has a name").to_string_lossy();
         let declares = |line: &str| line.strip_suffix(';').and_then(|line| line.rsplit(' ').next()) == Some(&name);
-        sources.iter().any(|source| source.split("#[cfg(test)]\n").skip(1).any(|rest| rest.lines().next().is_some_and(declares)))
+        sources
+            .iter()
+            .any(|source| source.split("#[cfg(test)]\n").skip(1).any(|rest| rest.lines().next().is_some_and(declares)))
     };
     let code = |source: &String| {
         let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();

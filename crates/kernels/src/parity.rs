@@ -159,7 +159,8 @@ fn linears() -> Vec<Operation> {
 
 /// `[B, T, K, R, M]`
 fn low_ranks() -> Vec<Operation> {
-    let columns: [(&str, fn(usize) -> Range<usize>); 2] = [("all", |m| 0..m), ("some", |m| m / 2..m - m / 3)];
+    type Columns = fn(usize) -> Range<usize>;
+    let columns: [(&str, Columns); 2] = [("all", |m| 0..m), ("some", |m| m / 2..m - m / 3)];
     let operations = columns.map(|(name, columns)| {
         let fused = |precision: MatmulPrecision| {
             with_gradients(move |leaves, [b, t, k, r, m]| {

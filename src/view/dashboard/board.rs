@@ -292,7 +292,7 @@ mod tests {
             (7, 0, 10, 0),
             (10, 0, 10, 1),
         ] {
-            let board = Board { eval_interval, max_steps, ..Board::default() };
+            let board = Board { max_steps, eval_interval, ..Board::default() };
             assert_eq!(board.evaluations_by(step), expected, "step {step} of {max_steps}, every {eval_interval}");
         }
     }

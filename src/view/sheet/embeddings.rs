@@ -22,8 +22,8 @@ pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let columns = pairs.iter().map(|(a, b)| format!("{a} and {b}")).chain(["other tokens".to_owned()]).collect();
     let word = grid(&stages, columns, &|stage, at| match pairs.get(at) {
-        Some(&(a, b)) => cosine(it.similarity[stage][a][b], &format!("texts {a} and {b}, {}", stages[stage])),
-        None => cosine(it.others[stage]?, &format!("the word and other tokens of its text, {}", stages[stage])),
+        Some(&(a, b)) => Some(cosine(it.similarity[stage][a][b], &format!("texts {a} and {b}, {}", stages[stage]))),
+        None => Some(cosine(it.others[stage]?, &format!("the word and other tokens of its text, {}", stages[stage]))),
     });
     let mut figures = vec![
         Figure::new("The texts", Content::Lines(texts)),
@@ -37,7 +37,7 @@ pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool
         let context = grid(&stages, columns, &|stage, at| {
             let other = &it.context[at];
             let about = format!("“{}” in text {}, {}", other.word, other.prompt, stages[stage]);
-            cosine(other.similarity[stage], &about)
+            Some(cosine(other.similarity[stage], &about))
         });
         figures.push(Figure::grid("How similar the word and others of the same text are", context));
     }
@@ -68,7 +68,7 @@ fn change(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> Grid {
         places.iter().map(|&(text, at)| format!("text {text}, token {at:>3} {}", prompts[text].pieces[at])).collect();
     grid(&rows, columns, &|row, layer| {
         let (text, at) = places[row];
-        cosine(it.attention[text][layer][at], &format!("{}, layer {layer}", rows[row]))
+        Some(cosine(it.attention[text][layer][at], &format!("{}, layer {layer}", rows[row])))
     })
 }
 
@@ -77,9 +77,9 @@ fn grid(rows: &[String], columns: Vec<String>, cell: &dyn Fn(usize, usize) -> Op
     Grid { rows: rows.to_vec(), columns, kind: ColumnKind::Named, cells, scale: ColorScale::Signed(1.0) }
 }
 
-fn cosine(value: f64, about: &str) -> Option<Cell> {
+fn cosine(value: f64, about: &str) -> Cell {
     let about = format!("{about}: {}", fixed(value, 4));
-    Some(Cell { value, label: fixed(value, 3), note: String::new(), about })
+    Cell { value, label: fixed(value, 3), note: String::new(), about }
 }
 
 fn stage_name(stage: &Stage) -> String {

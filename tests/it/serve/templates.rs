@@ -15,7 +15,7 @@ const N_AT_ONCE: usize = 8;
 /// The number of nested parts or values.
 const DEEP: usize = 100_000;
 
-/// ChatML with a default system message, as SmolLM2 has it.
+/// `ChatML` with a default system message, as SmolLM2 has it.
 const USUAL: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
     {{ 'be a helper' }}{% endif %}{{'<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n'}}\
     {% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";

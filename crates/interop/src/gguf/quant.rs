@@ -33,8 +33,11 @@ enum Codec {
     Plain(Dtype),
     /// The first function appends the numbers of a block, the second the bytes of whole blocks; it is `None` for a type
     /// that is only read.
-    Blocks(fn(&[u8], &mut Vec<f32>), Option<fn(&[f32], &mut Vec<u8>)>),
+    Blocks(Decode, Option<Encode>),
 }
+
+type Decode = fn(&[u8], &mut Vec<f32>);
+type Encode = fn(&[f32], &mut Vec<u8>);
 
 /// Makes [`TensorType`] from rows: variant, code, file type, name, block, codec, relative error.
 macro_rules! tensor_types {

@@ -144,7 +144,7 @@ impl SentencePieceModel {
         let (mut tokens, mut scores) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
         for (i, SentencePiece { piece, score, r#type }) in pieces.into_iter().enumerate() {
             let kind = TokenKind::of_code(r#type.into())
-                .ok_or_else(|| format!("piece {i}: it has the unknown type {}", r#type))?;
+                .ok_or_else(|| format!("piece {i}: it has the unknown type {type}", type = r#type))?;
             if piece.is_empty() {
                 return Err(format!("piece {i}: it has no text"));
             }

@@ -70,14 +70,16 @@ impl Grammar {
     pub fn of_calls(calls: &[CallSchema<'_>]) -> Result<Self, SchemaError> {
         let mut characters = BTreeSet::new();
         let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
-        let mut lark = format!("start: {}\n", names.join(" | "));
+        let mut rules = vec![format!("start: {}\n", names.join(" | "))];
         for (call, name) in calls.iter().zip(&names) {
             let arguments = compilable(call.arguments.unwrap_or(&any_object()), &mut characters)?;
             let [before, after] = [&call.before, &call.after].map(|text| Value::from(text.as_str()));
-            lark += &format!("{name}: {before} arguments_of_{name} {after}\narguments_of_{name}: %json {arguments}\n");
+            rules.push(format!(
+                "{name}: {before} arguments_of_{name} {after}\narguments_of_{name}: %json {arguments}\n"
+            ));
             characters.extend(call.before.chars().chain(call.after.chars()));
         }
-        Ok(Self { grammar: TopLevelGrammar::from_lark(lark), characters })
+        Ok(Self { grammar: TopLevelGrammar::from_lark(rules.concat()), characters })
     }
 }
 
@@ -147,8 +149,7 @@ impl Vocabulary {
     #[must_use]
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let n_ids = tokenizer.n_ids();
-        let mut bytes: Vec<Vec<u8>> =
-            (0..).take(n_ids).map(|id| tokenizer.text_bytes(id).map(Into::into)).collect::<Option<_>>()?;
+        let mut bytes: Vec<Vec<u8>> = (0..).take(n_ids).map(|id| tokenizer.text_bytes(id)).collect::<Option<_>>()?;
         for id in tokenizer.end_of_text().into_iter().chain(tokenizer.special_tokens()) {
             bytes[id as usize].clear();
         }
@@ -306,7 +307,11 @@ mod tests {
             (r#"{"type":"number","exclusiveMinimum":0.5}"#, "0.75", "0.25"),
             (r#"{"type":"integer","multipleOf":5}"#, "35", "[36]"),
             (r#"{"type":"array","minItems":1,"maxItems":2,"items":{"type":"null"}}"#, "[null]", "[]"),
-            (r#"{"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false}"#, "[null,true]", "[true"),
+            (
+                r#"{"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false}"#,
+                "[null,true]",
+                "[true",
+            ),
             (
                 r##"{"properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["next"]}"##,
                 r#"{"next":{"next":null}}"#,
@@ -360,10 +365,13 @@ mod tests {
     #[test]
     fn calls_begin_and_end_with_their_text() {
         let schema = serde_json::from_str(r#"{"properties":{"x":{"type":"integer"}},"required":["x"]}"#).unwrap();
-        let call = |before: &str, arguments| CallSchema { before: before.to_owned(), arguments, after: "}\n>".to_owned() };
+        let call =
+            |before: &str, arguments| CallSchema { before: before.to_owned(), arguments, after: "}\n>".to_owned() };
         let grammar = Grammar::of_calls(&[call("<f \"a\"\n", Some(&schema)), call("<g ", None)]).unwrap();
         let vocabulary = Arc::new(Vocabulary::of(&Tokenizer::byte()).unwrap());
-        for (text, is_call) in [("<f \"a\"\n{\"x\": 1}}\n>", true), ("<g {}}\n>", true), ("<f {}", false), ("{}", false)] {
+        for (text, is_call) in
+            [("<f \"a\"\n{\"x\": 1}}\n>", true), ("<g {}}\n>", true), ("<f {}", false), ("{}", false)]
+        {
             let mut guide = Guide::new(&grammar, vocabulary.clone()).unwrap();
             let fits = text.bytes().all(|byte| {
                 let fits = guide.allowed(&[]).has(byte.into());
@@ -380,23 +388,26 @@ mod tests {
         let sample = r#"{"name": "Ann", "age": 12, "tags": ["a", "b"], "ok": true} {"kind": null}, "日本" "#;
         let tokenizer = Tokenizer::train_bpe(330, &sample.repeat(4));
         let schema = r#"{"properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]}"#;
-        let byte_ids: Vec<u32> = (0..=255_u8).map(|byte| {
-            let id = (0..).take(tokenizer.n_ids()).find(|id| tokenizer.text_bytes(*id).as_deref() == Some(&[byte]));
-            id.expect("every byte is a token")
-        }).collect();
+        let byte_ids: Vec<u32> = (0..=255_u8)
+            .map(|byte| {
+                let id = (0..).take(tokenizer.n_ids()).find(|id| tokenizer.text_bytes(*id).as_deref() == Some(&[byte]));
+                id.expect("every byte is a token")
+            })
+            .collect();
         for text in ["", "{", "{\"", "{\"name\": \"A", "{\"name\": \"\u{65e5}", "{\"name\":\"x\",\"age\": 1"] {
             let mut guide = guide(&tokenizer, schema).unwrap();
             text.bytes().for_each(|byte| guide.advance(byte_ids[usize::from(byte)]));
             let allowed = guide.allowed(&[]);
             for id in 0..u32::try_from(tokenizer.n_ids()).unwrap() {
-                let bytes = tokenizer.text_bytes(id).map(|bytes| bytes.to_vec()).unwrap_or_default();
+                let bytes = tokenizer.text_bytes(id).unwrap_or_default();
                 let mut by_bytes = guide.clone();
-                let fits = !bytes.is_empty() && bytes.iter().all(|byte| {
-                    let id = byte_ids[usize::from(*byte)];
-                    let fits = by_bytes.allowed(&[]).has(id);
-                    by_bytes.advance(id);
-                    fits
-                });
+                let fits = !bytes.is_empty()
+                    && bytes.iter().all(|byte| {
+                        let id = byte_ids[usize::from(*byte)];
+                        let fits = by_bytes.allowed(&[]).has(id);
+                        by_bytes.advance(id);
+                        fits
+                    });
                 assert_eq!(allowed.has(id), fits, "{text}: {bytes:?}");
             }
         }

@@ -46,7 +46,7 @@ pub struct BlockParameters {
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     let [first, later] = [0, 1].map(|block_idx| Parameter::of_block(config, block_idx));
     let outside = Parameter::outside_blocks(config, vocab_size).concat();
-    let layer = |role| count(&outside, |of| of == role);
+    let outside_role = |role| count(&outside, |of| of == role);
     let part = |part| count(&later, |role| role.block_part() == Some(part));
     let block = BlockParameters {
         attention_qkv: part(BlockPart::Qkv),
@@ -59,12 +59,12 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     let n_layers = config.n_layers as u64;
     let later_blocks = block.total.saturating_mul(n_layers.saturating_sub(1));
     Parameters {
-        token_embedding: layer(Role::TokenEmbedding),
-        position_embedding: layer(Role::PositionEmbedding),
+        token_embedding: outside_role(Role::TokenEmbedding),
+        position_embedding: outside_role(Role::PositionEmbedding),
         block,
         n_layers,
-        final_norm: layer(Role::FinalNorm),
-        output: layer(Role::Output),
+        final_norm: outside_role(Role::FinalNorm),
+        output: outside_role(Role::Output),
         total: [count(&first, |_| true), later_blocks, count(&outside, |_| true)]
             .into_iter()
             .fold(0, u64::saturating_add),

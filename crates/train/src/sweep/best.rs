@@ -54,7 +54,7 @@ fn results(outcome: &Outcome) -> String {
     let mut text = format!("After {after} of training steps its validation loss is {loss:.4} bits per byte");
     match outcome.base().and_then(|base| Some((base.trial, base.bits_per_byte?))) {
         Some((base, _)) if base == best.trial => text += "; it is the base config itself.",
-        Some((_, loss)) => text += &format!("; the base config's is {loss:.4}."),
+        Some((_, loss)) => text.extend(["; the base config's is ", &format!("{loss:.4}"), "."]),
         None => text.push('.'),
     }
     text

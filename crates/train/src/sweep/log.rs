@@ -171,10 +171,10 @@ mod tests {
         let other = Request { n_seeds: 3, ..request.clone() };
         let error = Folder::open(&root, &other, false).unwrap_err().to_string();
         assert!(error.contains("--seeds"), "{error}");
-        let plan = SweepPlan { base_s: 1.0, full_s: 1.0, n_settings: 2, n_seeds: 2, jobs: 1 };
+        let planned = SweepPlan { base_s: 1.0, full_s: 1.0, n_settings: 2, n_seeds: 2, jobs: 1 };
         let prepared = Entry::Prepared { trial: 1, parameters: 1, step_ms: 1.0, max_steps: 1 };
         let mut folder = Folder::open(&root, &request, false).unwrap().0;
-        folder.append(&Entry::Planned(plan)).unwrap();
+        folder.append(&Entry::Planned(planned)).unwrap();
         folder.append(&prepared).unwrap();
         drop(folder);
         let names = ["trial-001", "trial-001-seed-1", "trial-000", "trial-001-seed-2", "trial-notes", "mine"];

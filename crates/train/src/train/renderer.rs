@@ -83,7 +83,9 @@ impl Observer for RendererObserver {
                 self.renderer.update_split(*step);
             }
             Event::Logged(logged) => {
-                METRICS.iter().for_each(|(name, _, value)| self.renderer.update_train(state(name, value(logged))));
+                for (name, _, value) in METRICS {
+                    self.renderer.update_train(state(name, value(logged)));
+                }
             }
             Event::Evaluating => self.enter(EVALUATING),
             Event::Evaluated(evaluation) => {
@@ -135,7 +137,8 @@ mod tests {
 
         fn record_state(&self, split: &str, state: MetricState) {
             if let MetricState::Numeric(entry, Some(NumericEntry::Value(value))) = state {
-                self.record(format!("{split} {} {value}", entry.metric_id));
+                let metric = METRICS.iter().find(|(name, ..)| id(name) == entry.metric_id).expect("it is registered").0;
+                self.record(format!("{split} {metric} {value}"));
             }
         }
     }
@@ -204,7 +207,10 @@ mod tests {
         observer.observe(&Event::FinalEvaluation);
         drop(observer);
         let calls = recorder.0.lock().expect("no recorder panicked").clone();
-        assert_eq!(calls[..6].join(", "), "metric loss, metric learning rate, metric speed, metric gradient norm, start 2 of 5, split train");
+        assert_eq!(
+            calls[..6].join(", "),
+            "metric loss, metric learning rate, metric speed, metric gradient norm, start 2 of 5, split train"
+        );
         assert_eq!(calls[6..8], ["step 310", "train loss 2"]);
         let evaluations: Vec<_> = calls.iter().filter(|call| call.starts_with("evaluations")).collect();
         assert_eq!(evaluations, ["evaluations 2", "evaluations 3", "evaluations 4", "evaluations 5"]);
