@@ -100,6 +100,11 @@ fn token(name: &str, theme: Theme) -> [f64; 3] {
     [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
 }
 
+/// The colours of the head switches, which are also those of their lines.
+fn head_colors(browser: &mut Browser) -> Vec<Value> {
+    browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)")
+}
+
 /// The colour of a weight, by the tokens of the pages.
 fn heat(theme: Theme, weight: f64) -> [f64; 3] {
     let at = weight.sqrt() * 9.0;
@@ -185,8 +190,7 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
 fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Heads");
     let series = (0..n_heads).map(|head| json!(token(&format!("series-{head}"), theme).map(|c| c as u8)));
-    let colors = browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)");
-    assert_eq!(colors, series.collect::<Vec<_>>());
+    assert_eq!(head_colors(browser), series.collect::<Vec<_>>());
     let n_lines = lines(browser).len();
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
@@ -212,6 +216,19 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
             pixels(browser, ".blocks canvas", [at((head as f64 + 0.45) / n_heads as f64, 0), at(middle, 1)])[0];
         let is_partner = of_query.iter().any(|line| (line[0], line[2]) == (head as u64, token as u64));
         assert_eq!(opacity > 0.0, is_partner, "head {head}, token {token}");
+    }
+    // Lines begin at the token that looks, and at no other.
+    let size = browser.all(".lines canvas", "[it.width, it.height]")[0].clone();
+    let mut begins = |token: f64| {
+        let [x, y] = [(0.001, 0), (token / PROMPT.len() as f64, 1)]
+            .map(|(share, side): (f64, usize)| share * number(&size[side]));
+        let [.., opacity] = pixels(browser, ".lines canvas", [x as usize, y as usize])[0];
+        opacity > 0.0
+    };
+    assert!((0..100).any(|step| begins(6.0 + f64::from(step) / 100.0)), "no line begins at token 6");
+    for other in (0..PROMPT.len()).filter(|token| *token != 6) {
+        let is_empty = [0.3, 0.5, 0.7].iter().all(|shift| !begins(other as f64 + shift));
+        assert!(is_empty, "a line begins at token {other}");
     }
 
     browser.click(".chip:first-of-type");
@@ -362,6 +379,29 @@ fn every_view_shows_numbers_of_model() {
         top(&mut browser, &weights);
         browser.check("attention-top", screen);
     }
+}
+
+/// Eight line colours would not be distinguishable.
+#[test]
+fn one_of_many_heads_stands_out() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = trained(&["model.d_model=16", "model.n_heads=8", "model.n_kv_heads=8"]);
+    browser.read(&page(&folder, PROMPT, &[]), "attention-many-heads", |browser, (_, theme)| {
+        tab(browser, "Heads");
+        let [chosen, other] = ["accent", "plain"].map(|name| json!(token(name, theme).map(|c| c as u8)));
+        let expected = |head: usize| -> Vec<Value> {
+            (0..8).map(|at| if at == head { chosen.clone() } else { other.clone() }).collect()
+        };
+        browser.point(".chip:nth-of-type(4)");
+        assert_eq!(head_colors(browser), expected(3), "the head that is pointed at");
+        let alone = lines(browser);
+        assert!(!alone.is_empty() && alone.iter().all(|line| line[0] == 3), "its lines alone: {alone:?}");
+        for _ in 0..2 {
+            browser.click(".chip:nth-of-type(6)"); // off and on
+        }
+        browser.point_away();
+        assert_eq!(head_colors(browser), expected(5), "the head that was switched on last");
+    });
 }
 
 /// A page so large that its numbers are rounded, and its rows are filled when they come near the viewport.

@@ -131,6 +131,13 @@ impl Terminal {
         assert!(killed.expect("kill is there").success());
     }
 
+    fn resize(&self, rows: u16, cols: u16) {
+        let mut shown = self.shown.lock().expect("no panic");
+        shown.parser.screen_mut().set_size(nonzero(rows), nonzero(cols));
+        drop(shown);
+        self.master.resize(pty_size(rows, cols)).expect("the terminal can be resized");
+    }
+
     /// Whether the program reads single keys, including Ctrl-C, without echo.
     fn is_raw(&self) -> bool {
         let termios = self.master.get_termios().expect("a terminal");
@@ -362,6 +369,24 @@ fn early_stop_is_reported_after_dashboard() {
     let ran = train(&["--resume", "--json", "--set", "train.early_stopping_patience=3"]);
     let summary: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert!(summary["steps"].as_u64() > Some(steps), "{summary}");
+}
+
+#[test]
+fn dashboard_follows_window_size() {
+    let folder = Folder::new();
+    let mut terminal = Terminal::start(command(&folder, &LONG), (5, 20));
+    terminal.wait_for("loss");
+    for (rows, cols) in [(1, 1), (2, 300), (100, 3), (24, 80)] {
+        terminal.resize(rows, cols);
+    }
+    let screen = terminal.wait_for_an_evaluation();
+    assert!(screen.contains("┌ loss (nats/token) ─"), "{screen}");
+    terminal.resize(1, 1);
+    // A key pressed at the moment of a resize is read only with the next one, because crossterm receives both at once.
+    thread::sleep(Duration::from_millis(300));
+    terminal.press(b"q");
+    let left = terminal.finish();
+    assert_eq!(left.code, 130, "{}", left.text);
 }
 
 #[test]

@@ -544,6 +544,21 @@ fn bad_record_is_named_with_line() {
     }
 }
 
+/// The answer of each record is an object whose values the question names.
+#[test]
+fn shipped_records_have_checkable_answers() {
+    let lines = include_str!("../../data/events.jsonl").lines();
+    let records: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("a line is a record")).collect();
+    assert_eq!(records.len(), 300);
+    for record in records {
+        let content = |at: usize| record["messages"][at]["content"].as_str().expect("a message has a text");
+        let answer: Value = serde_json::from_str(content(1)).expect("the answer is JSON");
+        assert_eq!(answer.as_object().expect("the answer is an object").len(), 5, "{answer}");
+        let is_asked = |key: &str| content(0).contains(answer[key].as_str().expect("the field is a string"));
+        assert!(["who", "day", "time"].into_iter().all(is_asked), "{record}");
+    }
+}
+
 #[test]
 fn chat_reads_pipe() {
     let folder = folder();

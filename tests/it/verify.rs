@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixtures::{Folder, Model, list};
+use crate::fixtures::{Folder, Model, families, list};
 
 /// A folder with the imported run `runs/it`, and its model, which may be modified.
 fn imported(family: &str) -> (Folder, Model) {
@@ -31,6 +31,19 @@ fn unequal(found: &Value) -> Vec<(&str, &str)> {
     let tensors = list(&found["tensors"]).iter();
     let named = tensors.map(|it| (it["name"].as_str().expect("a name"), it["result"].as_str().expect("a result")));
     named.filter(|(_, result)| *result != "equal").collect()
+}
+
+#[test]
+fn verify_accepts_imported_runs_of_every_family() {
+    for family in families() {
+        let (folder, model) = imported(&family);
+        let found = folder.json(&verify(&model, &["--json"]));
+        assert_eq!((&found["same"], &found["settings"]), (&json!(true), &json!([])), "{family}: {found}");
+        assert_eq!(unequal(&found), [], "{family}");
+        let logits = &found["logits"];
+        assert_eq!((&logits["max_difference"], &logits["same_ids"]), (&json!(0.0), &json!(true)), "{family}");
+        assert_eq!(logits["n_same_argmax"], logits["n_tokens"], "{family}");
+    }
 }
 
 /// Every writable type: its own type explains the differences, and no other does.
@@ -67,11 +80,6 @@ fn verify_accepts_exports_of_every_type() {
 #[test]
 fn verify_finds_changed_number() {
     let it = imported("llama");
-    let found = it.0.json(&verify(&it.1, &["--json"]));
-    assert_eq!((&found["same"], &found["settings"]), (&json!(true), &json!([])), "{found}");
-    assert_eq!(unequal(&found), []);
-    assert_eq!((&found["logits"]["max_difference"], &found["logits"]["same_ids"]), (&json!(0.0), &json!(true)));
-    assert_eq!(found["logits"]["n_same_argmax"], found["logits"]["n_tokens"]);
     it.1.change(|tensors| {
         let last = tensors.get_mut("lm_head.weight").expect("it is not tied").bytes.last_mut();
         *last.expect("a number") ^= 0x40; // in the exponent

@@ -143,6 +143,30 @@ fn base_and_adapters_share_a_batch() {
     }
 }
 
+/// A base scores a text differently with each adapter, and as the merged model does.
+#[test]
+fn adapter_scores_equal_merged_scores() {
+    let folder = finetune::folder();
+    tune(&folder, "one", &["finetune.rank=2"]);
+    tune(&folder, "two", &["finetune.rank=5"]);
+    folder.succeed(&["export", "runs/two", "--adapter", "--to", "hf", "--output", "theirs"]);
+    let score = |port: u16, model: &str| {
+        let prompt = "u:is it 3?\na:";
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1});
+        let answer = ask(port, "POST", "/v1/completions", &body).json(200);
+        let scores = list(&answer["choices"][0]["logprobs"]["token_logprobs"]);
+        scores.iter().filter_map(Value::as_f64).sum::<f64>()
+    };
+    let (server, port) = program(&folder, &["runs/base", "--adapter", "runs/one", "--adapter", "theirs"]);
+    let [base, one, theirs] = ["base", "base+one", "base+theirs"].map(|model| score(port, model));
+    assert!((base - one).abs() > 1e-3 && (base - theirs).abs() > 1e-3 && (one - theirs).abs() > 1e-4);
+    server.kill();
+    let (server, port) = program(&folder, &["runs/two"]);
+    let merged = score(port, "two");
+    assert!((merged - theirs).abs() < 1e-4, "{merged} is not {theirs}");
+    server.kill();
+}
+
 /// A folder's runs are served as they appear, each at its current checkpoint.
 #[test]
 fn folder_of_runs_is_followed() {

@@ -15,22 +15,78 @@ const N_AT_ONCE: usize = 8;
 /// The number of nested parts or values.
 const DEEP: usize = 100_000;
 
-/// `ChatML` with a default system message, as SmolLM2 has it.
-const USUAL: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
-    {{ 'be a helper' }}{% endif %}{{'<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n'}}\
-    {% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
+/// Templates as models have them.
+const USUAL: [&str; 5] = [
+    // ChatML with a default system message, as SmolLM2 has it.
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ 'be a helper' }}{% endif %}\
+     {{'<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n'}}{% endfor %}\
+     {% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}",
+    // Tools, and thoughts that only the last answer keeps.
+    "{%- if tools %}\n    {{- '<|start|>system\\n' }}\n    {%- for tool in tools %}\n        {{- \"\\n\" }}\n        \
+     {{- tool | tojson }}\n    {%- endfor %}\n    {{- '<|end|>\\n' }}\n{%- else %}\n    {%- if messages[0].role == \
+     'system' %}\n        {{- '<|start|>system\\n' + messages[0].content + '<|end|>\\n' }}\n    {%- endif %}\n\
+     {%- endif %}\n{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}\n\
+     {%- for message in messages[::-1] %}\n    {%- set index = (messages|length - 1) - loop.index0 %}\n    {%- if \
+     ns.multi_step_tool and message.role == \"user\" and message.content is string and not(message.content.startswith(\
+     '<tool>') and message.content.endswith('</tool>')) %}\n        {%- set ns.multi_step_tool = false %}\n        \
+     {%- set ns.last_query_index = index %}\n    {%- endif %}\n{%- endfor %}\n{%- for message in messages %}\n    \
+     {%- set content = message.content if message.content is string else '' %}\n    {%- if '</think>' in content %}\n\
+     {%- set content = content.split('</think>')[-1].lstrip('\\n') %}\n    {%- endif %}\n    {{- '<|start|>' + \
+     message.role + '\\n' + content.strip('\\n') + '<|end|>\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
+     {{- '<|start|>assistant\\n' }}\n    {%- if enable_thinking is defined and enable_thinking is false %}\n        \
+     {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}\n{%- endif %}",
+    // A date, a macro, and roles that have to alternate.
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}\
+     {%- macro turn(role, content) -%}<|start|>{{ role }}\n\n{{ content | trim }}<|end|>{%- endmacro -%}\
+     {%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content']|trim %}\
+     {%- set messages = messages[1:] %}{%- else %}{%- set system_message = '' %}{%- endif %}\
+     {{- turn('system', 'Today: ' ~ date_string ~ '\n' ~ system_message) }}{%- for message in messages %}\
+     {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('Roles must alternate') }}\
+     {%- endif %}{{- turn(message.role, message.content) }}{%- endfor %}{{- '<|start|>' }}",
+    // Only its own role names, and a mapping.
+    "{% set names = {'user': 'USER: ', 'assistant': 'ASSISTANT: ', 'system': ''} %}{% for m in messages %}\
+     {{ names[m.role] if m.role in names else m.role.title() + ': ' }}{{ m.content | replace('\r', '') }}\
+     {{ eos_token if m.role == 'assistant' else ' ' }}{% endfor %}ASSISTANT:",
+    // One line for each, joined.
+    "{% set lines = namespace(all=[]) %}{% for m in messages if m.content %}{% set lines.all = lines.all + \
+     [m.role ~ ': ' ~ m.content] %}{% endfor %}{{ lines.all | join('\n') }}{{ '\nassistant:' if \
+     add_generation_prompt and messages | selectattr('role', 'equalto', 'user') | list | length > 0 else '' }}",
+];
 
 /// Deeply nested expressions and statements.
 fn nested() -> Vec<String> {
-    let prefixes = ["not ", "-", "(", "[", "{'a': ", "x("].map(|part| format!("{{{{ {}1 }}}}", part.repeat(DEEP)));
-    let suffixes = [" + 1", " ** 1", " ~ 1", " or 1", " == 1", " in 1", ".a", "[0]", "()", "|upper", " is defined"];
+    let prefixes = ["not ", "-", "(", "[", "{'a': ", "x(", "[[]] + [", "'a' ~ ("];
+    let prefixes = prefixes.map(|part| format!("{{{{ {}1 }}}}", part.repeat(DEEP)));
+    let suffixes = [
+        " + 1",
+        " * 1",
+        " ** 1",
+        " ~ 1",
+        " or 1",
+        " and 1",
+        " == 1",
+        " in 1",
+        " not in 1",
+        " if 1 else 1",
+        ".a",
+        "[0]",
+        "[:1]",
+        "()",
+        "(1)",
+        "|upper",
+        "|default(1)",
+        " is defined",
+        " is not defined",
+    ];
     let suffixes = suffixes.map(|part| format!("{{{{ 1{} }}}}", part.repeat(DEEP)));
-    let blocks = ["if 1", "for i in [1]", "set a", "filter upper", "macro f()", "with a = 1", "raw"].map(|block| {
-        let name = block.split(' ').next().expect("a block has a name");
-        format!("{{% {block} %}}").repeat(DEEP) + &format!("{{% end{name} %}}").repeat(DEEP)
-    });
+    let blocks = ["if 1", "if 0 %}{% else", "for i in [1]", "set a", "filter upper", "macro f()", "with a = 1", "raw"]
+        .map(|block| {
+            let name = block.split(' ').next().expect("a block has a name");
+            format!("{{% {block} %}}").repeat(DEEP) + &format!("{{% end{name} %}}").repeat(DEEP)
+        });
     let branches = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(DEEP));
-    [&prefixes[..], &suffixes, &blocks, &[branches]].concat()
+    let statements = "{% set a = 1 %}{{ a }}".repeat(DEEP);
+    [&prefixes[..], &suffixes, &blocks, &[branches, statements]].concat()
 }
 
 /// Values that contain themselves: one step deeper each time, or twice as large.
@@ -43,9 +99,20 @@ fn grown() -> Vec<String> {
     for last in ["1", "ns.a", "ns.a | tojson"] {
         templates.extend(["[ns.a]", "{'a': ns.a}"].map(|next| grown(DEEP, "[]", next, last)));
     }
-    for last in ["ns.a", "ns.a | tojson", "ns.a == [ns.a, ns.a]", "ns.a | sort", "ns.a | join(', ')", "{ns.a: 1}"] {
+    for last in [
+        "ns.a",
+        "ns.a | tojson",
+        "ns.a == [ns.a, ns.a]",
+        "ns.a | string | length",
+        "ns.a | sort",
+        "ns.a | unique",
+        "ns.a | join(', ')",
+        "1 in ns.a",
+        "{ns.a: 1}",
+    ] {
         templates.extend(["[ns.a, ns.a]", "ns.a + ns.a"].map(|next| grown(60, "[1]", next, last)));
     }
+    templates.push(grown(60, "{}", "{'a': ns.a, 'b': ns.a}", "ns.a"));
     for next in ["ns.a + ns.a", "ns.a.replace('a', ns.a)", "[ns.a, ns.a] | join(ns.a)"] {
         templates.push(grown(60, "'a'", next, "ns.a | length"));
     }
@@ -58,12 +125,15 @@ fn grown() -> Vec<String> {
 fn endless() -> Vec<String> {
     let expressions = [
         "'a' * 1000000000000",
+        "[1] * 1000000000000",
         "range(1000000000000) | list",
         "'a'.center(1000000000000)",
         "'%1000000000d' | format(1)",
         "'a\n' | indent(1000000000)",
         "[1] | slice(1000000000) | list",
+        "[1] | batch(1000000000, 1) | list",
         "9 ** 9 ** 9 ** 9",
+        "1000000000000000000000 * 1000000000000000000000",
         "1 / 0",
         "{{",
         "a.b.c.d",
@@ -80,6 +150,56 @@ fn endless() -> Vec<String> {
     ];
     let expressions = expressions.into_iter().map(|expression| format!("{{{{ {expression} }}}}"));
     expressions.chain(statements.map(str::to_owned)).collect()
+}
+
+/// A number below `n`, from a fixed pseudorandom sequence.
+fn draw(state: &mut u64, n: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % n
+}
+
+/// A usual template with one to three changes.
+fn mutated(state: &mut u64) -> String {
+    const PARTS: [&str; 16] = [
+        "{{",
+        "}}",
+        "{%",
+        "%}",
+        "not ",
+        "[",
+        "(",
+        "messages",
+        " + messages",
+        " * 99999999",
+        "{% for i in range(99999) %}",
+        "{% endfor %}",
+        "namespace(a=",
+        " | tojson",
+        "loop",
+        "-",
+    ];
+    let mut text: Vec<char> = USUAL[draw(state, USUAL.len())].chars().collect();
+    for _ in 0..=draw(state, 2) {
+        let (from, other) = (draw(state, text.len()), draw(state, text.len()));
+        let to = (from + draw(state, 40)).min(text.len());
+        match draw(state, 5) {
+            0 => drop(text.drain(from..to)),
+            1 => {
+                let piece = text[from..to].repeat(1 + draw(state, 2000));
+                text.splice(other..other, piece).for_each(drop);
+            }
+            2 => text.swap(from, other),
+            3 => text[from] = text[other],
+            _ => {
+                let part = PARTS[draw(state, PARTS.len())].repeat(1 + draw(state, 3));
+                text.splice(from..from, part.chars()).for_each(drop);
+            }
+        }
+        if text.is_empty() {
+            break;
+        }
+    }
+    text.into_iter().collect()
 }
 
 /// The result of a template.
@@ -144,18 +264,37 @@ fn ask_all(templates: &[String]) -> (Vec<Outcome>, Duration) {
     (outcomes.into_iter().map(|(_, outcome)| outcome).collect(), p99)
 }
 
-#[test]
-fn hostile_template_ends_only_its_own_process() {
-    let hostile = [nested(), grown(), endless()].concat();
-    assert!(hostile.len() >= 64, "{}", hostile.len());
-    let (outcomes, p99) = ask_all(&[&hostile[..], &[USUAL.to_owned()]].concat());
-    let (usual, of_hostile) = outcomes.split_last().expect("there are templates");
-    assert_eq!(*usual, Outcome::Rendered);
+fn count(outcomes: &[Outcome]) -> BTreeMap<Outcome, usize> {
     let mut counts = BTreeMap::new();
-    for outcome in of_hostile {
+    for outcome in outcomes {
         *counts.entry(*outcome).or_insert(0) += 1;
     }
+    counts
+}
+
+#[test]
+fn hostile_template_ends_only_its_own_process() {
+    let (hostile, usual) = ([nested(), grown(), endless()].concat(), USUAL.map(str::to_owned));
+    assert!(hostile.len() >= 64, "{}", hostile.len());
+    let (outcomes, p99) = ask_all(&[&hostile[..], &usual].concat());
+    let (of_hostile, of_usual) = outcomes.split_at(hostile.len());
+    assert_eq!(of_usual, [Outcome::Rendered; USUAL.len()]);
+    let counts = count(of_hostile);
     println!("{} hostile templates: {counts:?}", hostile.len());
     assert_eq!(counts.len(), 5, "each outcome occurs: {counts:?}");
     assert!(p99 < BESIDE_OTHER_TESTS, "{p99:?}");
+}
+
+#[test]
+#[ignore = "renders 1,000 templates: scripts/soak.sh templates"]
+fn thousand_mutated_templates_leave_server_alive() {
+    let mut state = 35;
+    let mut outcomes = Vec::new();
+    for _ in 0..20 {
+        let templates: Vec<String> = (0..50).map(|_| mutated(&mut state)).collect();
+        let (next, p99) = ask_all(&templates);
+        outcomes.extend(next);
+        println!("{} templates: {:?}", outcomes.len(), count(&outcomes));
+        assert!(p99 < Duration::from_millis(50), "{p99:?}");
+    }
 }
