@@ -127,6 +127,18 @@ fn run_has_several_names() {
 }
 
 #[test]
+fn generate_prints_whole_characters() {
+    let folder = Folder::new();
+    folder.write("text.txt", "Größe: 猫は川のそばに座った。 Ω≈ç√ 🦉 naïve\n".repeat(100));
+    folder.train(&["tokenizer.kind=byte"]);
+    for seed in ["1", "2", "3"] {
+        // A temperature high enough for bytes of characters to come out of order.
+        let args = ["generate", "runs/tiny", "--prompt", "猫", "--temperature", "2", "--seed", seed];
+        assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` accepts only valid UTF-8
+    }
+}
+
+#[test]
 fn train_and_eval_print_equal_json() {
     let folder = Folder::new();
     let report = folder.json(&["train", "tiny.toml", "--json"]);
@@ -428,6 +440,9 @@ fn run_mistakes_are_explained() {
     $ generate runs/tiny/step-000030
     error: there is no run at `runs/tiny/step-000030`
       hint: did you mean `runs/tiny/checkpoints/step-000030`?
+    $ generate runs/tiny/step-30
+    error: there is no run at `runs/tiny/step-30`
+      hint: did you mean `runs/tiny/checkpoints/step-000030`?
     $ train tiny.toml --run-dir runs/tiny/step-000030 --resume
     error: there is no run at `runs/tiny/step-000030`
       hint: did you mean `runs/tiny/checkpoints/step-000030`?
@@ -439,6 +454,9 @@ fn run_mistakes_are_explained() {
       hint: choose another place with --run-dir
     $ train tiny.toml --run-dir text.txt
     error: cannot read `text.txt`: Not a directory (os error 20)
+      hint: a run is kept in a folder; name one, or one that can be made
+    $ train tiny.toml --run-dir text.txt/run
+    error: cannot read `text.txt/run`: Not a directory (os error 20)
       hint: a run is kept in a folder; name one, or one that can be made
     $ train tiny.toml --run-dir other --resume
     error: there is no run at `other`

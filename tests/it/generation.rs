@@ -35,6 +35,17 @@ fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64
 }
 
 #[test]
+fn engine_and_tensors_generate_alike() {
+    for gpt in [PositionKind::Learned, PositionKind::Rope].map(model) {
+        assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Engine(_)));
+        for sample in 0..4 {
+            let by_tensors = alone(LanguageModel::Tensors(Box::new(gpt.clone())), &settings(50, &[]), sample);
+            assert_eq!(alone(&gpt, &settings(50, &[]), sample), by_tensors);
+        }
+    }
+}
+
+#[test]
 fn batched_samples_equal_single_ones() {
     let gpt = model(PositionKind::Learned);
     // Far beyond the context, and with samples that end at different places.

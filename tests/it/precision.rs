@@ -1,6 +1,6 @@
 //! `train.matmul_precision`: runs in bf16, and everything that stays in f32.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::config::PrecisionChoice;
@@ -10,6 +10,7 @@ use tinderbox::run::Checkpoint;
 use tinderbox::train::{Start, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
+use crate::devices::ndarray;
 use crate::fixtures::{Folder, Place};
 
 const BF16: &str = "train.matmul_precision=bf16";
@@ -49,6 +50,14 @@ fn steps_follow_precision_of_config_and_evaluations_are_in_f32() {
     let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("the weights fit the model");
     let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("the loss is finite");
     assert_eq!(summary.val_loss, Some(loss.nats_per_token));
+}
+
+#[test]
+#[should_panic(expected = "only flex multiplies in bf16")]
+fn loss_refuses_bf16_off_flex() {
+    let gpt = Gpt::new(&Place::new().config(&[]).model, 40, 1, &ndarray());
+    let tokens = Tensor::<2, Int>::zeros([1, 4], &ndarray());
+    let _loss = gpt.loss(tokens.clone(), tokens, MatmulPrecision::Bf16, None);
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
+use burn::tensor::Device;
+use tinderbox::data::{Corpus, OpenOptions, Split, Tokens};
+use tinderbox::model::Gpt;
 use tinderbox::run::{Checkpoint, RunDir};
-use tinderbox::train::{Start, TrainError};
+use tinderbox::train::{Start, TrainError, Trainer};
 
-use crate::fixtures::{Place, expect_close, fs};
+use crate::fixtures::{Place, expect_close, fs, host, trainer, weights_of};
 
 #[test]
 fn run_learns_and_summary_adds_up() {
@@ -105,6 +108,53 @@ fn lock_admits_one_process_per_run() {
     assert!(error.to_string().contains("another process is training"), "{error}");
     drop(held);
     place.train("run", place.config(&[]), Start::New, None).expect("free again");
+}
+
+#[test]
+fn accumulated_gradients_equal_one_large_batch() {
+    let place = Place::new();
+    let trained = |batch_size: usize, n: usize| {
+        let batch = format!("train.batch_size={batch_size}");
+        let config = place.config(&["model.dropout=0.0", &batch, &format!("train.grad_accumulation_steps={n}")]);
+        let (mut trainer, _) = trainer(&config, &Device::flex());
+        let losses: Vec<f32> = (0..5).map(|_| host(trainer.step().loss)[0]).collect();
+        (losses, weights_of(&trainer))
+    };
+    let ((one_losses, one), (parts_losses, parts)) = (trained(8, 1), trained(2, 4));
+    expect_close("losses", &parts_losses, &one_losses, 1e-5);
+    for (name, tensor) in one {
+        expect_close(&name, &parts[&name].values, &tensor.values, 2e-5);
+    }
+}
+
+#[test]
+fn patience_counts_evaluations_since_best() {
+    let place = Place::new();
+    let stopping = ["train.max_steps=500", "train.early_stopping_patience=2", "train.eval_interval=2"];
+    let summary =
+        place.trained("run", &[&stopping[..], &["optimizer.learning_rate=0.5", "schedule.kind=constant"]].concat());
+    assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
+    let last = place.run("run").last().expect("a checkpoint");
+    let best = Checkpoint::read_state(&last).expect("it is whole").best.expect("the run was evaluated");
+    assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
+}
+
+#[test]
+fn text_in_memory_trains_like_text_on_disk() {
+    let place = Place::new();
+    let config = place.config(&[]);
+    let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
+    let text = corpus.train.texts().next().expect("one text").clone();
+    let mut ids = vec![0; text.len()];
+    text.read(0, &mut ids);
+    let ids: Vec<u32> = ids.into_iter().map(i32::cast_unsigned).collect();
+    let weights = |tokens: Tokens| {
+        let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &Device::flex().autodiff());
+        let mut trainer = Trainer::new(gpt, &config, Split::from(tokens));
+        trainer.step();
+        weights_of(&trainer)
+    };
+    assert_eq!(weights(Tokens::from_ids(&ids, text.bytes())), weights(text));
 }
 
 /// A change that should not affect numbers must keep these, the first losses of a fixed run.
