@@ -133,7 +133,13 @@ fn headline(browser: &mut Browser, weights: &Value) {
     let n_digits = usize::from(of_query[key] < 0.1);
     let share = format!("gives {:.n_digits$} % of its", 100.0 * of_query[key]);
     assert!(text.starts_with(&format!("Head {head}: ")) && text.contains(&share), "{text}");
+    let looks_there = |at: &usize| strongest(&row(weights, [layer, head_idx, *at]), 1)[0].0 == key;
+    let n_after = PROMPT.len() - key - 1;
+    let n = (key + 1..PROMPT.len()).filter(looks_there).count();
+    assert_eq!(text.contains(&format!("{n} of the {n_after} tokens after")), n > 1 && n < n_after, "{text}");
     assert_eq!(browser.texts(".flow .token.present"), [PROMPT[query..=query].to_owned()]);
+    let title = browser.texts(".partners h3")[0].clone();
+    assert!(title.starts_with(&format!("Head {head}: ")), "{title}");
     assert_eq!(browser.texts(".partners .shares .number")[0], format!("{:.3}", of_query[key]));
 }
 
@@ -483,6 +489,11 @@ fn keyboard_address_and_theme_control_page() {
     assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Top three"]);
     assert_eq!(browser.all(".chooser select", "it.value"), [json!("1"), json!("1")]);
     assert_eq!(browser.texts(".top .present .position").first().map(String::as_str), Some("3"));
+    // Views that were never shown do not break a script that switches to them.
+    for _ in 0..2 {
+        browser.evaluate("document.querySelectorAll('.tab').forEach((it) => it.click())");
+        browser.evaluate("document.querySelector('.page-theme').click()");
+    }
     let saved = browser.evaluate("page.picture(document.querySelector('.panel'), ['caption']).svg");
     assert!(saved.as_str().is_some_and(|svg| svg.starts_with("<svg ") && svg.contains("caption")), "{saved}");
 

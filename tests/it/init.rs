@@ -240,6 +240,19 @@ fn init_serves_texts_in_any_language_and_names_their_numbers() {
 }
 
 #[test]
+fn folder_of_code_becomes_model() {
+    let folder = Folder::new();
+    let line = |i: u32| format!("    let x{i} = {{ f(\"{}\") + {} }};\n", i % 9, i * 7 % 31);
+    let code: String = (0..400).map(line).collect();
+    folder.write("src/a.rs", &code);
+    folder.write("src/deep/b.rs", &code);
+    let said = succeed(&folder, &["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
+    assert!(said.stdout.contains("tinderbox train src.toml"), "{}", said.stdout);
+    let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
+    assert_eq!((config.tokenizer.kind, &*config.data.path), (TokenizerKind::Char, Path::new("src")));
+}
+
+#[test]
 fn init_cautions_about_short_text() {
     let text: String = english().chars().take(500).collect();
     let (_, said, config) = from_text_to_model("short.txt", &text, TokenizerKind::Char);
