@@ -462,7 +462,7 @@ mod tests {
         own_folder(folder.clone(), false).unwrap();
         if std::os::unix::fs::chown(&folder, Some(12345), None).is_ok() {
             let error = own_folder(folder, true).unwrap_err();
-            assert!(error.to_string().contains("somebody else's"), "{error}");
+            assert!(error.to_string().contains("belongs to another user"), "{error}");
         }
     }
 }

@@ -36,8 +36,6 @@ pub enum DataError {
          those whose names begin with a dot, and what data.include and data.exclude leave out"
     )]
     NoFiles { path: PathBuf },
-    #[error("cannot use the pattern `{pattern}` of files: {reason}")]
-    Pattern { pattern: String, reason: String },
     #[error(
         "`{file}` is in two sources, `{first}` and `{second}`: what one keeps for validation, the other would train \
          on\n  hint: name each file in one of them; a weight says how often it is drawn"

@@ -53,8 +53,7 @@ impl TextSource {
         let mut files = Vec::new();
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
-            let [include, exclude] = [&config.include, &config.exclude].map(|patterns| Patterns::new(patterns));
-            let (include, exclude) = (include?, exclude?);
+            let [include, exclude] = [&config.include, &config.exclude].map(|patterns| Patterns(patterns));
             files.retain(|file| {
                 let inside = file.strip_prefix(path).unwrap_or(file);
                 (config.include.is_empty() || include.fit(inside)) && !exclude.fit(inside)
