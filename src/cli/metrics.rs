@@ -80,7 +80,7 @@ fn csv(columns: &[String], rows: &[&LogRow]) -> anyhow::Result<String> {
     for row in rows {
         let cells = columns.iter().map(|column| match row.get(column) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
+            Some(Value::String(text)) => text,
             Some(value) => value.to_string(),
         });
         writer.write_record(cells)?;

@@ -142,18 +142,18 @@ pub fn curves_table(rows: &[&LogRow], n_columns: usize) -> String {
     let headings =
         ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRAD NORM | >MS/STEP | >TOKENS/S";
     let cells = |row: &&LogRow| {
-        let number = |key: &str| row.get(key).and_then(Value::as_f64);
+        let number = |key: &str| row.get(key).and_then(|value| value.as_f64());
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
         let loss = |full: &str, estimate: &str| match number(full) {
             Some(full) => marked_loss(full, false),
             None => show(estimate, |estimate| marked_loss(estimate, true)),
         };
         let is_best = match row.get("best_step") {
-            None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
+            None | Some(Value::Null) => row.get("is_best") == Some(Value::Bool(true)),
             best_step => best_step == row.get("step"), // on the whole split, which may differ from the estimate's best
         };
         [
-            row.get("step").and_then(Value::as_u64).map(grouped).unwrap_or_default(),
+            row.get("step").and_then(|value| value.as_u64()).map(grouped).unwrap_or_default(),
             show("train_loss", |x| format!("{x:.4}")),
             loss("val_loss", "val_loss_estimate"),
             loss("val_bits_per_byte", "val_bits_per_byte_estimate"),

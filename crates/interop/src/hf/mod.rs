@@ -70,7 +70,9 @@ pub(super) fn conversion(from: &str) -> String {
     )
 }
 
-/// The content of a JSON file.
+/// The content of a JSON file, whose keys are sorted.
 fn pretty(value: &serde_json::Value) -> String {
-    serde_json::to_string_pretty(value).expect("the values are plain data") + "\n"
+    let mut value = value.clone();
+    value.sort_all_objects();
+    serde_json::to_string_pretty(&value).expect("the values are plain data") + "\n"
 }

@@ -83,6 +83,7 @@ pub(super) fn json_line(line: &impl Serialize) -> String {
     if let Value::Object(keys) = &mut line {
         keys.retain(|_, value| !value.is_null());
     }
+    line.sort_all_objects();
     format!("{line}\n")
 }
 
