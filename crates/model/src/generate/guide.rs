@@ -9,7 +9,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::OrderedJson;
 use crate::tokenizer::Tokenizer;
@@ -93,6 +93,8 @@ fn compilable(schema: &OrderedJson, characters: &mut BTreeSet<char>) -> Result<V
     if schema == Value::Bool(true) {
         schema = json!({});
     }
+    name_escaped_references(&mut schema);
+    bound_integers(&mut schema);
     let fixed = schema.clone();
     let Some(object) = schema.as_object_mut() else {
         return Err(SchemaError(format!("the schema is {schema}, not an object")));
@@ -100,6 +102,68 @@ fn compilable(schema: &OrderedJson, characters: &mut BTreeSet<char>) -> Result<V
     object.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITESPACE}));
     add_fixed_characters(&fixed, characters);
     Ok(schema)
+}
+
+/// Keywords whose values are data, in which nothing is a schema.
+const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
+
+/// The entries of a schema that may hold schemas.
+fn schemas_in(entries: &mut Map<String, Value>) -> impl Iterator<Item = (&String, &mut Value)> {
+    entries.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str()))
+}
+
+/// Gives integers without a bound one of 15 digits, so that every reader of the JSON reads the same number.
+fn bound_integers(schema: &mut Value) {
+    const LARGEST: i64 = 999_999_999_999_999;
+    match schema {
+        Value::Object(entries) => {
+            let types = entries.get("type");
+            let is_type = |name: &str| types.is_some_and(|types| types == name || types[0] == name || types[1] == name);
+            if is_type("integer") && !is_type("number") {
+                for (bounds, largest) in
+                    [(["minimum", "exclusiveMinimum"], -LARGEST), (["maximum", "exclusiveMaximum"], LARGEST)]
+                {
+                    if bounds.iter().all(|bound| !entries.contains_key(*bound)) {
+                        entries.insert(bounds[0].to_owned(), largest.into());
+                    }
+                }
+            }
+            schemas_in(entries).for_each(|(_, value)| bound_integers(value));
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound_integers),
+        _ => {}
+    }
+}
+
+/// Copies the parts of a schema that a reference names with an escape, such as `#/$defs/a~1b`, to names without one:
+/// `llguidance` does not read escapes.
+fn name_escaped_references(schema: &mut Value) {
+    fn visit(schema: &mut Value, names: &mut Vec<String>) {
+        match schema {
+            Value::Object(entries) => schemas_in(entries).for_each(|(key, value)| match value {
+                Value::String(path) if key == "$ref" && path.contains('~') => {
+                    let at = names.iter().position(|name| name == path).unwrap_or_else(|| {
+                        names.push(path.clone());
+                        names.len() - 1
+                    });
+                    *path = format!("#/$defs/escaped_reference_{at}");
+                }
+                value => visit(value, names),
+            }),
+            Value::Array(items) => items.iter_mut().for_each(|item| visit(item, names)),
+            _ => {}
+        }
+    }
+    let mut names = Vec::new();
+    visit(schema, &mut names);
+    let targets: Vec<_> = names.iter().map(|name| schema.pointer(name.trim_start_matches('#')).cloned()).collect();
+    for (at, target) in targets.into_iter().enumerate() {
+        let (Some(target), Some(entries)) = (target, schema.as_object_mut()) else { continue };
+        let definitions = entries.entry("$defs").or_insert_with(|| json!({}));
+        if let Some(definitions) = definitions.as_object_mut() {
+            definitions.insert(format!("escaped_reference_{at}"), target);
+        }
+    }
 }
 
 /// Adds the characters of the names and constants of a schema.
@@ -293,7 +357,9 @@ mod tests {
             ("{}", r#"[1.5e3,{"a":[true,null]},"\\\"",-0]"#, "[1,]"),
             ("true", "[]", "[1,]"),
             (r#"{"type":"number"}"#, "-12.25E-7", "1.e"),
-            (r#"{"type":"integer"}"#, "12345678901234567", "1.0"),
+            (r#"{"type":"integer"}"#, "123456789012345", "1234567890123456"),
+            (r#"{"type":"integer","minimum":0,"maximum":12345678901234567}"#, "12345678901234567", "-1"),
+            (r#"{"const":{"$ref":"a~b","type":"integer"}}"#, r#"{"$ref":"a~b","type":"integer"}"#, "{}"),
             (r#"{"const":{"b":1,"a":[2]}}"#, r#"{"b":1,"a":[2]}"#, r#"{"a""#),
             (r#"{"const":null}"#, "null", "0"),
             (r#"{"type":"string","enum":["a",1]}"#, r#""a""#, "1"),
@@ -401,7 +467,7 @@ mod tests {
             for id in 0..u32::try_from(tokenizer.n_ids()).unwrap() {
                 let bytes = tokenizer.text_bytes(id).unwrap_or_default();
                 let mut by_bytes = guide.clone();
-                let fits = !bytes.is_empty()
+                let fits = guide.vocabulary.is_text[id as usize]
                     && bytes.iter().all(|byte| {
                         let id = byte_ids[usize::from(*byte)];
                         let fits = by_bytes.allowed(&[]).has(id);
