@@ -162,7 +162,7 @@ fn unsupported_config_lists_every_key() {
         "quantization_config": { "quant_method": "gptq", "bits": 4 }, "rms_norm_eps": null, "vocab_size": null,
     });
     let expected = [
-        r#"quantization_config = {"bits":4,"quant_method":"gptq"}: weights in f32, f16 or bf16 are supported"#,
+        r#"quantization_config = {"quant_method":"gptq","bits":4}: weights in f32, f16 or bf16 are supported"#,
         "max_position_embeddings = -1: a whole number above 0 is expected",
         "mlp_bias = false: true is supported, as attention_bias is",
         r#"hidden_act = "gelu": "silu", "swish" are supported"#,

@@ -250,7 +250,8 @@ fn zoom(browser: &mut Browser, size: &str) {
     browser.click(".tools button:nth-of-type(3)");
     assert_eq!(steps(browser), whole);
     assert!(read(browser).starts_with("step 40"), "after a reset the last: {}", read(browser));
-    assert_eq!(browser.all(".tools button:nth-of-type(3)", "it.disabled"), [true], "it stays where it is");
+    let resets = browser.all(".tools button:nth-of-type(3)", "it.disabled");
+    assert!(!resets.is_empty() && resets.iter().all(|it| it == true), "they stay where they are: {resets:?}");
     browser.drag(&format!("figure[data-chart=loss] > svg.{size}"), [0.6, 0.9]);
     assert_ne!(steps(browser), whole);
     browser.press("Escape");

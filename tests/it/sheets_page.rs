@@ -120,7 +120,7 @@ fn tokens_have_their_bits() {
     browser.read(&folder.path("tokens.html"), "tokens", |browser, _| {
         assert_eq!(browser.texts(".pieces.wide [data-about] text").concat().replace('·', " ").replace('↵', "\n"), text);
         assert!(browser.texts(".lead")[0].contains(&line));
-        browser.evaluate("document.querySelector('.pieces').focus()");
+        browser.evaluate("[...document.querySelectorAll('.pieces')].find((it) => it.clientWidth > 0).focus()");
         browser.press("ArrowRight");
         let said = browser.texts("figure output")[0].clone();
         assert!(said.starts_with("token 1 ") && said.contains(&format!("{:.2} bits", bits[0])), "{said}");

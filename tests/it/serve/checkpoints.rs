@@ -158,7 +158,7 @@ fn why_view_equals_inspect_explain() {
     let folder = kept();
     let (server, port) = program(&folder, &["runs/tiny"]);
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat&token=4&layer=1&head=1"));
-    browser.wait_for("document.querySelectorAll('#section-2 table').length === 5");
+    browser.wait_for("document.querySelectorAll('#section-2 figure .cells').length === 5");
     let place = ["--layer", "1", "--head", "1", "--token", "c", "--format", "json"];
     let args = [&["inspect", "explain", "runs/tiny", "--prompt", "The cat"][..], &place].concat();
     let steps = folder.json(&args);
@@ -166,15 +166,19 @@ fn why_view_equals_inspect_explain() {
     let labels = |numbers: &Value, show: fn(f64) -> String| -> Vec<String> {
         list(numbers).iter().map(|x| x.as_f64().map(show).unwrap_or_default()).collect()
     };
-    let row = |browser: &mut Browser, table: usize, row: usize| {
-        browser.texts(&format!("#section-2 figure:nth-of-type({table}) tbody tr:nth-of-type({row}) td"))
+    // The first row of a figure has the headings of its columns.
+    let row = |browser: &mut Browser, figure: usize, row: usize| {
+        let row = format!("[role=row]:nth-of-type({})", row + 1);
+        let cells = format!("#section-2 figure:nth-of-type({figure}) .cells {row} [role=cell]");
+        let labels = browser.all(&cells, "it.querySelector('text')?.textContent ?? ''");
+        labels.iter().map(|label| label.as_str().expect("a label is a string").to_owned()).collect::<Vec<_>>()
     };
     let signed = |x: f64| format!("{x:+.2}").replace("-0.00", "+0.00");
     assert_eq!(row(&mut browser, 1, 1).len(), 16);
     assert_eq!(row(&mut browser, 3, 1), labels(&steps["scores"], signed));
     assert_eq!(row(&mut browser, 3, 3), labels(&steps["masked"], signed));
-    assert_eq!(row(&mut browser, 4, 1), labels(&steps["weights"], |x| format!("{x:.3}")));
-    let last = browser.all("#section-2 figure:nth-of-type(5) tbody tr", "it.cells.length").len();
+    assert_eq!(row(&mut browser, 4, 1), labels(&steps["weights"], |x| format!("{x:.4}")));
+    let last = browser.all("#section-2 figure:nth-of-type(5) .cells [role=row]", "it.childElementCount").len() - 1;
     assert_eq!(row(&mut browser, 5, last), labels(&steps["context"], signed));
     look_around(&mut browser, "why-cell");
     server.kill();

@@ -13,7 +13,7 @@ use super::{Host, config, joined, letters, model, text};
 fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     let Some(schema) = schema.as_object() else { return schema == &Value::Bool(true) };
     let is_of = |kind: &Value| match kind.as_str().expect("the type is a string") {
-        "integer" => value.is_i64() || value.is_u64(),
+        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|it| it == 0.0), // -0
         "number" => value.is_number(),
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
@@ -125,7 +125,7 @@ fn random_models_generate_json_of_every_schema() {
     let host = host();
     let schemas = schemas();
     assert_eq!(schemas.len(), 20);
-    let (mut n_texts, mut n_ended) = (0, 0);
+    let (mut n_texts, mut n_ended, mut n_large) = (0, 0, 0);
     for (name, n) in [("words", 5), ("characters", 2), ("bytes", 2)] {
         for schema in &schemas {
             let format =
@@ -140,13 +140,16 @@ fn random_models_generate_json_of_every_schema() {
                 }
                 n_ended += 1;
                 let text = text(&response, i);
-                let value: Value =
-                    serde_json::from_str(text).unwrap_or_else(|error| panic!("{schema}: {text}: {error}"));
-                assert!(is_valid(&value, schema, schema), "{schema}: {text}");
+                match serde_json::from_str(text) {
+                    Ok(value) => assert!(is_valid(&value, schema, schema), "{schema}: {text}"),
+                    Err(error) if error.to_string().starts_with("number out of range") => n_large += 1, // such as 1e999
+                    Err(error) => panic!("{schema}: {text}: {error}"),
+                }
             }
         }
     }
-    println!("{n_ended} of {n_texts} completions ended");
+    println!("{n_ended} of {n_texts} completions ended, {n_large} with a number that no f64 holds");
+    assert!(n_large * 10 <= n_ended, "{n_large} of {n_ended}");
     assert!(n_ended * 10 >= n_texts * 9, "{n_ended} of {n_texts} ended");
 }
 
@@ -211,9 +214,9 @@ fn unsupported_formats_are_rejected() {
         (json!({"type": "xml"}), "must be an object with the `type`"),
         (json!("json"), "must be an object with the `type`"),
         (json!({"type": "json_schema"}), "needs `json_schema` with a `schema`"),
-        (schema(json!({"type": "string", "pattern": "a+"})), "the schema at `#` has `pattern`, which is not supported"),
-        (schema(json!({"items": {"maximum": 2}})), "`#/items` has `maximum`"),
-        (json!({"type": "json_object", "schema": {"items": {"maximum": 2}}}), "`#/items` has `maximum`"),
+        (schema(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
+        (schema(json!({"items": {"not": {"type": "null"}}})), "\"not\""),
+        (json!({"type": "json_object", "schema": {"items": {"contains": {}}}}), "contains"),
     ] {
         let body = json!({"prompt": "a", "response_format": format});
         let error = host.post("/v1/completions", &body).error(400);

@@ -153,7 +153,7 @@ fn look_view_switches_heads_off_and_on() {
     browser.click(&head);
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat"));
-    browser.wait_for("document.querySelectorAll('section.sheet .cells td').length > 0");
+    browser.wait_for("document.querySelectorAll('section.sheet .cells [role=cell]').length > 0");
     look_around(&mut browser, "why");
     server.kill();
 }

@@ -116,7 +116,7 @@ fn invalid_tools_are_rejected() {
     ] {
         assert_eq!(host.post("/v1/chat/completions", &with(field, value)).error(400)["param"], field);
     }
-    let mut body = with("tools", json!([tool("f", json!({"type": "object", "minProperties": 1}))]));
+    let mut body = with("tools", json!([tool("f", json!({"type": "object", "dependentRequired": {}}))]));
     assert_eq!(host.post("/v1/chat/completions", &body).status, 200, "only a required call needs a supported schema");
     body["tool_choice"] = "required".into();
     assert_eq!(host.post("/v1/chat/completions", &body).error(400)["param"], "tools");
