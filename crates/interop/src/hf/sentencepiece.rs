@@ -142,9 +142,9 @@ impl SentencePieceModel {
         let ModelProto { pieces, trainer_spec, normalizer_spec, denormalizer_spec } =
             ModelProto::decode(file).map_err(|error| error.to_string())?;
         let (mut tokens, mut scores) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
-        for (i, SentencePiece { piece, score, r#type }) in pieces.into_iter().enumerate() {
-            let kind = TokenKind::of_code(r#type.into())
-                .ok_or_else(|| format!("piece {i}: it has the unknown type {type}", type = r#type))?;
+        for (i, SentencePiece { piece, score, r#type: code }) in pieces.into_iter().enumerate() {
+            let kind =
+                TokenKind::of_code(code.into()).ok_or_else(|| format!("piece {i}: it has the unknown type {code}"))?;
             if piece.is_empty() {
                 return Err(format!("piece {i}: it has no text"));
             }
