@@ -39,7 +39,7 @@ pub use tinderbox_train::{autoconfig, config, data, distributed, finetune, optim
 #[cfg(feature = "view")]
 pub use view::report;
 
-/// What training takes, before it begins: see [`tinderbox_train::plan`].
+/// The cost of training, before it begins: see [`tinderbox_train::plan`].
 pub mod plan {
     pub use tinderbox_train::plan::*;
 

@@ -1,4 +1,4 @@
-//! What a fine-tuning changed: the losses and answers of the base and of the new model, side by side.
+//! The effect of a fine-tuning: the losses and answers of the base and of the new model, side by side.
 
 use crate::format::{grouped, without_control};
 use crate::run::{Answers, BeforeAndAfter};

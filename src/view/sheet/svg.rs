@@ -1,6 +1,6 @@
 //! Sheets as SVG: every kind of figure is drawn here, for files and, by `html`, for pages.
 //!
-//! What an element shows in words is its `<title>`. Rows of cells have the roles of a table.
+//! The words of an element are its `<title>`. Rows of cells have the roles of a table.
 
 use crate::view::escape::escape;
 use crate::view::sheet::{Bars, Cell, ColorScale, Content, Figure, Grid, Map, MapPoint, Piece, Pieces, Sheet};
