@@ -20,7 +20,6 @@ use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{BatchGenerator, GenerateError, Grammar, Guide, LanguageModel, Piece, Speculated, Vocabulary};
 use crate::measure::Machine;
-use crate::model::OrderedJson;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint};
 use crate::tokenizer::Tokenizer;
@@ -152,7 +151,7 @@ fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
 /// The guide of the JSON Schema in a file.
 fn read_schema(path: &Path, tokenizer: &Tokenizer) -> anyhow::Result<Guide> {
     let read = || {
-        let schema: OrderedJson = serde_json::from_str(&fs::read_to_string(path)?)?;
+        let schema = serde_json::from_str(&fs::read_to_string(path)?)?;
         let vocabulary = Vocabulary::of(tokenizer);
         let vocabulary = vocabulary.context("the text of this model's tokens depends on their context")?;
         Ok::<_, anyhow::Error>(Guide::new(&Grammar::of_schema(&schema)?, Arc::new(vocabulary))?)

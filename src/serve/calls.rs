@@ -9,7 +9,6 @@ use super::format;
 use super::ids::random;
 use super::loaded_model::LoadedModel;
 use crate::generate::{CallSchema, Grammar, Guide};
-use crate::model::OrderedJson;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -18,7 +17,7 @@ const CLOSE: &str = "</tool_call>";
 #[derive(Debug)]
 pub(super) struct Tools {
     /// As they were sent, for the template.
-    pub(super) list: Vec<OrderedJson>,
+    pub(super) list: Vec<Value>,
     /// One of these tools must be called; empty if no call is required.
     required: Vec<String>,
 }
@@ -26,13 +25,13 @@ pub(super) struct Tools {
 impl Tools {
     /// The tools in `tools`, as restricted by `tool_choice`; `None` if the model may call none.
     pub(super) fn read(
-        tools: Option<OrderedJson>,
+        tools: Option<Value>,
         choice: Option<Value>,
         model: &LoadedModel,
     ) -> Result<Option<Self>, ApiError> {
-        let list: &[OrderedJson] = match &tools {
+        let list: &[Value] = match &tools {
             None => &[],
-            Some(tools) => tools.items().ok_or_else(|| wrong_tools("a list of tools"))?,
+            Some(tools) => tools.as_array().ok_or_else(|| wrong_tools("a list of tools"))?,
         };
         let names: Vec<String> = list.iter().map(|tool| name(tool).map(str::to_owned)).collect::<Result<_, _>>()?;
         let choice = choice.unwrap_or_else(|| "auto".into());
@@ -64,7 +63,7 @@ impl Tools {
             let name = name(tool).ok().filter(|name| self.required.iter().any(|required| required == name))?;
             Some(CallSchema {
                 before: format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(name)),
-                arguments: tool.get("function").and_then(|function| function.get("parameters")),
+                arguments: format::present(&tool["function"], "parameters"),
                 after: format!("}}\n{CLOSE}"),
             })
         });
@@ -79,10 +78,8 @@ fn wrong_tools(rule: &str) -> ApiError {
 }
 
 /// The name of a tool.
-fn name(tool: &OrderedJson) -> Result<&str, ApiError> {
-    let is_function = tool.get("type").and_then(OrderedJson::text) == Some("function");
-    let function = tool.get("function").filter(|_| is_function);
-    let name = function.and_then(|function| function.get("name")?.text()).filter(|name| !name.is_empty());
+fn name(tool: &Value) -> Result<&str, ApiError> {
+    let name = tool["function"]["name"].as_str().filter(|name| tool["type"] == "function" && !name.is_empty());
     name.ok_or_else(|| wrong_tools("functions: {\"type\": \"function\", \"function\": {\"name\": ...}}"))
 }
 
@@ -142,12 +139,12 @@ impl CallReader {
 
     /// Adds the call between the marks; false if the text is not a call.
     fn call(&mut self, text: &str, calls: &mut Vec<Call>) -> bool {
-        let json: Option<OrderedJson> = serde_json::from_str(text.trim()).ok();
-        let Some(json) = json else { return false };
-        let Some(name) = json.get("name").and_then(OrderedJson::text) else { return false };
-        let arguments = match json.get("arguments") {
-            None => "{}".to_owned(),
-            Some(arguments) => arguments.text().map_or_else(|| arguments.to_string(), str::to_owned),
+        let Ok(json) = serde_json::from_str::<Value>(text.trim()) else { return false };
+        let Some(name) = json["name"].as_str() else { return false };
+        let arguments = match &json["arguments"] {
+            Value::Null => "{}".to_owned(),
+            Value::String(text) => text.clone(),
+            arguments => arguments.to_string(),
         };
         self.n_calls += 1;
         calls.push(Call { id: format!("call_{:016x}", random()), name: name.to_owned(), arguments });

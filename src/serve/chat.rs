@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json, json};
 
 use super::calls::Tools;
 use super::error::ApiError;
@@ -11,7 +11,6 @@ use super::limits::MAX_CHATS;
 use super::loaded_model::LoadedModel;
 use super::prompt::EncodedPrompt;
 use super::renderer::{Conversation, RenderError};
-use crate::model::OrderedJson;
 use crate::tokenizer::Message;
 
 /// Renders a conversation with the chat template, up to the answer if `add_generation_prompt`. The messages are those of
@@ -20,21 +19,19 @@ pub(super) fn rendered(
     field: &str,
     messages: Vec<Message>,
     add_generation_prompt: bool,
-    variables: Option<OrderedJson>,
+    variables: Option<Json>,
     tools: Option<&Tools>,
     model: &LoadedModel,
 ) -> Result<String, ApiError> {
     let name = &model.name;
     let mut variables = match variables {
-        None => Vec::new(),
-        Some(OrderedJson::Object(variables)) => variables,
+        None => Map::new(),
+        Some(Json::Object(variables)) => variables,
         Some(_) => return Err(ApiError::field("chat_template_kwargs", "`chat_template_kwargs` must be an object")),
     };
     if let Some(tools) = tools {
-        variables.retain(|(name, _)| name != "tools");
-        variables.push(("tools".to_owned(), OrderedJson::Array(tools.list.clone())));
+        variables.insert("tools".to_owned(), tools.list.clone().into());
     }
-    let variables = OrderedJson::Object(variables);
     let rendered = model.renderer.render(&Conversation { messages, add_generation_prompt, variables });
     rendered.map_err(|error| match error {
         RenderError::NoTemplate => {
@@ -129,7 +126,7 @@ fn message(json: &Json) -> Result<Message, ApiError> {
     let tool_calls = match tool_calls {
         Json::Null => None,
         Json::Array(calls) if role == "assistant" => {
-            let calls: Option<Vec<OrderedJson>> = calls.iter().map(call).collect();
+            let calls: Option<Vec<Json>> = calls.iter().map(call).collect();
             Some(calls.ok_or_else(|| wrong("one whose `tool_calls` have a `function` with `name` and `arguments`"))?)
         }
         _ => return Err(wrong("an assistant's, if it has `tool_calls`")),
@@ -144,16 +141,10 @@ fn message(json: &Json) -> Result<Message, ApiError> {
 }
 
 /// A tool call as templates read it, whose arguments are an object, not JSON in a string.
-fn call(json: &Json) -> Option<OrderedJson> {
-    let (id, name, arguments) =
-        (&json["id"], json["function"]["name"].as_str()?, json["function"]["arguments"].as_str()?);
-    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| OrderedJson::Scalar(arguments.into()));
-    let object = |entries: Vec<(&str, OrderedJson)>| {
-        OrderedJson::Object(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-    };
-    let function = object(vec![("name", OrderedJson::Scalar(name.into())), ("arguments", arguments)]);
-    let [id, kind] = [id.clone(), "function".into()].map(OrderedJson::Scalar);
-    Some(object(vec![("id", id), ("type", kind), ("function", function)]))
+fn call(sent: &Json) -> Option<Json> {
+    let (name, arguments) = (sent["function"]["name"].as_str()?, sent["function"]["arguments"].as_str()?);
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Json::from(arguments));
+    Some(json!({"id": sent["id"], "type": "function", "function": {"name": name, "arguments": arguments}}))
 }
 
 #[cfg(test)]
@@ -162,11 +153,13 @@ mod tests {
 
     #[test]
     fn invalid_messages_are_rejected() {
-        let parts = serde_json::json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+        let parts =
+            json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
         let joined = Message::new("user", "ab");
         assert_eq!(messages(Some(&parts)).map_err(|error| error.body()), Ok(vec![joined]));
-        let call = serde_json::json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
-        let called = messages(Some(&serde_json::json!([{"role": "assistant", "content": null, "tool_calls": [call]}])));
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}});
+        let called = messages(Some(&json!([{"role": "assistant", "content": null, "tool_calls": [call]}])));
         let called = called.map_err(|error| error.body()).expect("the message is valid");
         let expected = r#"[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]"#;
         assert_eq!(
@@ -174,14 +167,14 @@ mod tests {
             ("", expected)
         );
         for wrong in [
-            serde_json::json!([]),
-            serde_json::json!("hi"),
-            serde_json::json!(["hi"]),
-            serde_json::json!([{"content": "a"}]),
-            serde_json::json!([{"role": "user"}]),
-            serde_json::json!([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]),
-            serde_json::json!([{"role": "user", "content": "a", "tool_calls": []}]),
-            serde_json::json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]),
+            json!([]),
+            json!("hi"),
+            json!(["hi"]),
+            json!([{"content": "a"}]),
+            json!([{"role": "user"}]),
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]),
+            json!([{"role": "user", "content": "a", "tool_calls": []}]),
+            json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]),
         ] {
             messages(Some(&wrong)).expect_err(&wrong.to_string());
         }

@@ -1,8 +1,6 @@
 //! The fields of a request, checked against the schema of its type. Errors name the field and its range; fields that the
 //! schema does not have are rejected.
 
-use std::collections::HashMap;
-
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -10,48 +8,28 @@ use serde_json::{Map, Value};
 use super::error::{ApiError, MAX_ECHOED};
 use super::schema;
 use crate::format::cut_in_the_middle;
-use crate::model::OrderedJson;
 
 /// The fields of a JSON object that were not taken yet.
-pub(super) struct Fields {
-    left: Map<String, Value>,
-    /// The fields in [`ORDERED`], with their keys in order.
-    ordered: HashMap<String, OrderedJson>,
-}
-
-/// Fields whose order of keys matters.
-const ORDERED: [&str; 4] = ["chat_template_kwargs", "response_format", "text", "tools"];
+pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
     /// The fields of a request's body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(left)) => {
-                let has_ordered = ORDERED.iter().any(|name| left.contains_key(*name));
-                let read = has_ordered.then(|| serde_json::from_slice(body).ok()).flatten();
-                let mut ordered: HashMap<String, OrderedJson> = read.unwrap_or_default();
-                ordered.retain(|name, _| ORDERED.contains(&&**name));
-                Ok(Self { left, ordered })
-            }
+            Ok(Value::Object(fields)) => Ok(Self(fields)),
             Ok(_) => Err(ApiError::bad_request("the body is JSON, but not an object: it must be {...}")),
             Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }
     }
 
     /// The fields of a nested object of a request.
-    pub(super) fn from_object(left: Map<String, Value>) -> Self {
-        Self { left, ordered: HashMap::new() }
+    pub(super) fn from_object(fields: Map<String, Value>) -> Self {
+        Self(fields)
     }
 
     /// A field's value; null counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        self.left.remove(name).filter(|value| !value.is_null())
-    }
-
-    /// Like [`Fields::take`], with the keys of objects in order.
-    pub(super) fn take_ordered(&mut self, name: &str) -> Option<OrderedJson> {
-        self.take(name)?;
-        self.ordered.remove(name)
+        self.0.remove(name).filter(|value| !value.is_null())
     }
 
     /// A field with a string.
@@ -78,8 +56,8 @@ impl Fields {
         T: DeserializeOwned + JsonSchema + 'static,
     {
         let schema = schema::request::<T>();
-        self.left.retain(|_, value| !value.is_null());
-        for (name, value) in &self.left {
+        self.0.retain(|_, value| !value.is_null());
+        for (name, value) in &self.0 {
             let Some(schema) = schema["properties"].get(name) else {
                 let name = cut_in_the_middle(name, MAX_ECHOED);
                 return Err(ApiError::field(&name, format!("`{name}` is not supported")));
@@ -87,7 +65,7 @@ impl Fields {
             let most = most.iter().find(|(field, _)| field == name).map(|(_, most)| *most as u64);
             check(name, value, schema, most)?;
         }
-        serde_json::from_value(Value::Object(self.left)).map_err(|error| ApiError::bad_request(error.to_string()))
+        serde_json::from_value(Value::Object(self.0)).map_err(|error| ApiError::bad_request(error.to_string()))
     }
 }
 

@@ -1,23 +1,24 @@
 //! `response_format`: the format of a completion, and the guide that enforces it.
 
+use serde_json::Value;
+
 use super::error::ApiError;
 use super::loaded_model::LoadedModel;
 use crate::generate::{Grammar, Guide, SchemaError};
-use crate::model::OrderedJson;
 
 /// The guide of the format in the field `name`; `None` if any text is allowed.
-pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
+pub(super) fn guide(name: &str, format: Option<&Value>, model: &LoadedModel) -> Result<Option<Guide>, ApiError> {
     let Some(format) = format else { return Ok(None) };
-    let grammar = match format.get("type").and_then(OrderedJson::text) {
+    let grammar = match format["type"].as_str() {
         Some("text") => return Ok(None),
-        Some("json_object") => match format.get("schema") {
+        Some("json_object") => match present(format, "schema") {
             None => Grammar::of_objects(),
             Some(schema) => of_schema(name, schema)?, // as llama.cpp's server has it
         },
         Some("json_schema") => {
             // OpenAI nests it for completions, and not for responses.
-            let nested = format.get("json_schema").unwrap_or(format);
-            let schema = nested.get("schema").ok_or_else(|| {
+            let nested = present(format, "json_schema").unwrap_or(format);
+            let schema = present(nested, "schema").ok_or_else(|| {
                 ApiError::field(name, format!("`{name}` of the type json_schema needs `json_schema` with a `schema`"))
             })?;
             of_schema(name, schema)?
@@ -30,7 +31,12 @@ pub(super) fn guide(name: &str, format: Option<&OrderedJson>, model: &LoadedMode
     guide_by(name, grammar, model).map(Some)
 }
 
-fn of_schema(name: &str, schema: &OrderedJson) -> Result<Grammar, ApiError> {
+/// The value of a key; null counts as absent.
+pub(super) fn present<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
+    object.get(key).filter(|value| !value.is_null())
+}
+
+fn of_schema(name: &str, schema: &Value) -> Result<Grammar, ApiError> {
     Grammar::of_schema(schema).map_err(|error| refused(name, &error))
 }
 

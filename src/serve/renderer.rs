@@ -12,12 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::limits::{MAX_CHATS, MAX_TEXT, RENDER_MEMORY_MIB, RENDER_STACK, RENDER_TIME};
 use crate::format::cut_in_the_middle;
 use crate::measure::rss_mib;
-use crate::model::OrderedJson;
 use crate::tokenizer::{ChatTemplate, ChatTemplateSource, Message, Tokenizer};
 
 /// The argument with which the program calls [`render_chats`].
@@ -52,8 +52,8 @@ pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
     /// Whether the prompt ends where the next message begins, instead of with the last message.
     pub(super) add_generation_prompt: bool,
-    /// An object of other variables.
-    pub(super) variables: OrderedJson,
+    /// Other variables.
+    pub(super) variables: Map<String, Value>,
 }
 
 /// The chat template of a model, and the process that renders it. The first conversation starts the process, as does the

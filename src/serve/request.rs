@@ -17,7 +17,6 @@ use super::loaded_model::LoadedModel;
 use super::prompt::{EncodedPrompt, prompts, tokens};
 use super::scheduler::Settings;
 use crate::config::GenerateConfig;
-use crate::model::OrderedJson;
 use crate::tokenizer::Tokenizer;
 
 /// The form of a response.
@@ -60,7 +59,7 @@ impl GenerateRequest {
     /// Reads a request to `/v1/completions`.
     pub(super) fn completion(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let prompts = prompts("prompt", &mut fields, model)?;
-        let guide = format::guide("response_format", fields.take_ordered("response_format").as_ref(), model)?;
+        let guide = format::guide("response_format", fields.take("response_format").as_ref(), model)?;
         let request: CompletionRequest = fields.parse(&[("top_k", model.tokenizer.vocab_size())])?;
         let CompletionRequest { max_tokens, echo, logprobs, sampling, .. } = request;
         let mut request = sampling.request(Form::Completion, prompts, max_tokens, model)?;
@@ -76,7 +75,7 @@ impl GenerateRequest {
     pub(super) fn chat(mut fields: Fields, model: &LoadedModel) -> Result<Self, ApiError> {
         let (text, tools) = rendered(&mut fields, model)?;
         let prompt = chat::prompt("messages", text, model)?;
-        let format = format::guide("response_format", fields.take_ordered("response_format").as_ref(), model)?;
+        let format = format::guide("response_format", fields.take("response_format").as_ref(), model)?;
         let call = tools.as_ref().map(|tools| tools.guide(model)).transpose()?.flatten();
         if format.is_some() && call.is_some() {
             let message = "a completion that must be a tool call cannot have a `response_format`";
@@ -101,11 +100,11 @@ impl GenerateRequest {
         let (input, instructions) = (fields.take("input"), fields.text("instructions")?);
         let messages = chat::input_messages(input.as_ref(), instructions.clone())?;
         let prompt = chat::prompt("input", chat::rendered("input", messages, true, None, None, model)?, model)?;
-        let text = fields.take_ordered("text").unwrap_or(OrderedJson::Object(Vec::new()));
-        if text.entries().is_none() {
+        let text = fields.take("text").unwrap_or(json!({}));
+        if !text.is_object() {
             return Err(ApiError::field("text", "`text` must be an object with a `format`"));
         }
-        let guide = format::guide("text", text.get("format"), model)?;
+        let guide = format::guide("text", format::present(&text, "format"), model)?;
         let ResponseRequest { max_output_tokens, metadata, common, .. } = fields.parse(&[])?;
         let sampling = Sampling { common, ..Fields::from_object(Map::new()).parse(&[])? };
         let max_tokens = max_output_tokens.unwrap_or_else(|| prompt.room(model));
@@ -206,8 +205,8 @@ impl Sampling {
 
 /// The prompt that the chat template makes of the fields of a chat, and their tools.
 fn rendered(fields: &mut Fields, model: &LoadedModel) -> Result<(String, Option<Tools>), ApiError> {
-    let (messages, variables) = (fields.take("messages"), fields.take_ordered("chat_template_kwargs"));
-    let tools = Tools::read(fields.take_ordered("tools"), fields.take("tool_choice"), model)?;
+    let (messages, variables) = (fields.take("messages"), fields.take("chat_template_kwargs"));
+    let tools = Tools::read(fields.take("tools"), fields.take("tool_choice"), model)?;
     let messages = chat::messages(messages.as_ref())?;
     let to_answer = fields.truth("add_generation_prompt")?.unwrap_or(true);
     let text = chat::rendered("messages", messages, to_answer, variables, tools.as_ref(), model)?;

@@ -11,7 +11,6 @@ use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTr
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
-use crate::OrderedJson;
 use crate::tokenizer::Tokenizer;
 
 /// White space between the parts of JSON: a space, or a line break and its indentation. Bounded, so that a model cannot
@@ -41,7 +40,7 @@ pub struct CallSchema<'a> {
     /// The text before the arguments.
     pub before: String,
     /// The schema of the arguments; `None` for any object.
-    pub arguments: Option<&'a OrderedJson>,
+    pub arguments: Option<&'a Value>,
     /// The text after them.
     pub after: String,
 }
@@ -51,7 +50,7 @@ impl Grammar {
     ///
     /// # Errors
     /// If the schema is not an object or a boolean. Unsupported keywords are reported by [`Guide::new`].
-    pub fn of_schema(schema: &OrderedJson) -> Result<Self, SchemaError> {
+    pub fn of_schema(schema: &Value) -> Result<Self, SchemaError> {
         let mut characters = BTreeSet::new();
         let schema = compilable(schema, &mut characters)?;
         Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), characters })
@@ -60,7 +59,7 @@ impl Grammar {
     /// All JSON objects.
     #[must_use]
     pub fn of_objects() -> Self {
-        Self::of_schema(&any_object()).expect("the schema is an object")
+        Self::of_schema(&json!({"type": "object"})).expect("the schema is an object")
     }
 
     /// One of these calls.
@@ -72,7 +71,8 @@ impl Grammar {
         let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
         let mut rules = vec![format!("start: {}\n", names.join(" | "))];
         for (call, name) in calls.iter().zip(&names) {
-            let arguments = compilable(call.arguments.unwrap_or(&any_object()), &mut characters)?;
+            let any_object = json!({"type": "object"});
+            let arguments = compilable(call.arguments.unwrap_or(&any_object), &mut characters)?;
             let [before, after] = [&call.before, &call.after].map(|text| Value::from(text.as_str()));
             rules.push(format!(
                 "{name}: {before} arguments_of_{name} {after}\narguments_of_{name}: %json {arguments}\n"
@@ -83,16 +83,9 @@ impl Grammar {
     }
 }
 
-fn any_object() -> OrderedJson {
-    OrderedJson::Object(vec![("type".to_owned(), OrderedJson::Scalar("object".into()))])
-}
-
 /// The schema as `llguidance` compiles it. Adds the characters of its names and constants to `characters`.
-fn compilable(schema: &OrderedJson, characters: &mut BTreeSet<char>) -> Result<Value, SchemaError> {
-    let mut schema = serde_json::to_value(schema).map_err(|error| SchemaError(error.to_string()))?;
-    if schema == Value::Bool(true) {
-        schema = json!({});
-    }
+fn compilable(schema: &Value, characters: &mut BTreeSet<char>) -> Result<Value, SchemaError> {
+    let mut schema = if *schema == true { json!({}) } else { schema.clone() };
     name_escaped_references(&mut schema);
     bound_integers(&mut schema);
     let fixed = schema.clone();

@@ -13,7 +13,6 @@ use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
 use super::Tokenizer;
-use crate::OrderedJson;
 
 /// The limit on the steps of a template: a damaged one may not terminate.
 const FUEL: u64 = 10_000_000;
@@ -53,7 +52,7 @@ pub struct Message {
     pub name: Option<String>,
     /// The tool calls in an answer, with their arguments as objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_calls: Option<Vec<OrderedJson>>,
+    pub tool_calls: Option<Vec<serde_json::Value>>,
     /// The id of the tool call that this message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
@@ -133,7 +132,7 @@ impl ChatTemplate {
     /// # Errors
     /// If the template does not take these messages.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatTemplateError> {
-        self.render_with(messages, true, &OrderedJson::Object(Vec::new()))
+        self.render_with(messages, true, &serde_json::Map::new())
     }
 
     /// The text of a conversation whose messages may be any values: up to where the model's reply begins, if
