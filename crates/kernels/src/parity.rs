@@ -24,7 +24,7 @@ use crate::optimizer::{
     composed_sum_of_squares, descend, lerp, mean_squares_of_columns, nesterov, sum_of_squares,
 };
 use crate::testing::{
-    DROPOUT, Leaves, assert_threads_change_nothing, assert_within, constant, noise, output_and_gradients,
+    DROPOUT, Leaves, assert_threads_change_nothing, constant, largest_error, noise, output_and_gradients,
     output_and_gradients_by, scalars,
 };
 
@@ -84,15 +84,19 @@ fn operations() -> Vec<Operation> {
 
 #[test]
 fn fused_operations_equal_references() {
-    for operation in operations() {
-        for sizes in operation.sizes {
-            let [got, want] = [&operation.fused, &operation.reference].map(|run| run(*sizes));
-            let what = format!("{}, {sizes:?}", operation.name);
-            assert_within(&got, &want, operation.tolerance, &what);
-            let is_single_number = sizes.iter().all(|size| *size <= 1);
-            assert!(!operation.is_rounded || is_single_number || got != want, "{what}: not rounded");
+    let mut wrong = Vec::new();
+    for Operation { name, fused, reference, sizes, tolerance, is_rounded, .. } in operations() {
+        for sizes in sizes {
+            let (got, want) = (fused(*sizes), reference(*sizes));
+            let error = largest_error(&got, &want);
+            let is_scalar = sizes.iter().all(|size| *size <= 1);
+            let is_right = error <= tolerance && (!is_rounded || is_scalar || got != want);
+            if !is_right {
+                wrong.push(format!("{name}, {sizes:?}: off by {error:e}"));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
@@ -296,9 +300,12 @@ fn activations() -> Vec<Operation> {
 fn mlps() -> Vec<Operation> {
     let run = |mlp: fn(Tensor<3>, Mlp) -> Tensor<3>, activation: Activation, is_biased: bool, precision| {
         with_gradients(move |leaves, [b, t, c, d_ff, _]| {
-            let x = leaves.next([b, t, c]) * 0.3;
-            let mut layer =
-                |[k, m]: [usize; 2]| Layer { weight: leaves.next([k, m]), bias: is_biased.then(|| leaves.next([m])) };
+            // Factors with which a layer of single scalars has no sum that cancels, and none in the tail of GELU.
+            let x = leaves.next([b, t, c]) * -0.3;
+            let mut layer = |[k, m]: [usize; 2]| {
+                let (weight, bias) = (leaves.next([k, m]), leaves.next([m]) * -0.3);
+                Layer { weight, bias: is_biased.then_some(bias) }
+            };
             let (up, down) = (layer([c, d_ff]), layer([d_ff, c]));
             let gate = activation.is_gated().then(|| layer([c, d_ff]));
             mlp(x, Mlp { up, gate, down, activation, precision })
@@ -309,18 +316,13 @@ fn mlps() -> Vec<Operation> {
             let [fused, reference] = [mlp, composed_mlp].map(|mlp| run(mlp, kind, is_biased, F32));
             Operation::new(format!("mlp of {kind:?}, bias {is_biased}"), fused, reference)
         });
-        // Alone, a scalar is compared with itself, and may be far smaller than the terms whose sum it is.
-        let [fused, reference] = [mlp, composed_mlp].map(|mlp| run(mlp, kind, true, F32));
-        let of_ones = Operation::new(format!("mlp of {kind:?} with sizes of 1"), fused, reference).within(64.0 * CLOSE);
-        let of_ones = of_ones.sizes(&[[1, 1, 1, 1, 0]], [1, 1, 1, 1, 0]);
         let bf16 =
             Operation::new(format!("mlp of {kind:?} in bf16"), run(mlp, kind, true, Bf16), run(mlp, kind, true, F32));
         // A product of products has several factors, and the sum with a bias may be smaller than its terms.
-        let sizes = &[[2, 3, 5, 7, 0], [12, 64, 64, 256, 0], [1, 200, 33, 65, 0]];
-        let others = exact.into_iter().chain([bf16.rounded(4.0 * ROUNDED)]);
-        others.map(|operation| operation.sizes(sizes, [7, 91, 33, 121, 0])).chain([of_ones])
+        exact.into_iter().chain([bf16.rounded(4.0 * ROUNDED)])
     });
-    operations.collect()
+    let sizes = &[[1, 1, 1, 1, 0], [2, 3, 5, 7, 0], [12, 64, 64, 256, 0], [1, 200, 33, 65, 0]];
+    operations.map(|operation| operation.sizes(sizes, [7, 91, 33, 121, 0])).collect()
 }
 
 /// `[N, C, V]`
@@ -412,7 +414,7 @@ fn attention(window: Option<usize>, i: usize) -> Operation {
         ],
         [4, 2, 16, 5, 70],
     );
-    operation.within(if window == Some(1) { 5e-5 } else { 8e-6 })
+    operation.within(if window == Some(1) { 1e-5 } else { 4e-6 })
 }
 
 /// `[M, N]`

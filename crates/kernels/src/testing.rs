@@ -67,14 +67,21 @@ pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
 
 /// Asserts that each part agrees to within this share of its largest absolute value.
 pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    for (part, (got, want)) in got.iter().zip(want).enumerate() {
-        assert_eq!(got.len(), want.len(), "{what}, part {part}");
+    let error = largest_error(got, want);
+    assert!(error <= share, "{what}: off by {error:e}, more than {share:e}");
+}
+
+/// The largest error of the parts, each relative to the part's largest absolute value. NaN is the largest of all.
+pub(crate) fn largest_error(got: &[Vec<f32>], want: &[Vec<f32>]) -> f32 {
+    assert_eq!(got.len(), want.len(), "parts");
+    let of_part = |(got, want): (&Vec<f32>, &Vec<f32>)| {
+        assert_eq!(got.len(), want.len(), "scalars of a part");
         let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        for (i, (got, want)) in got.iter().zip(want).enumerate() {
-            assert!((got - want).abs() <= share * largest, "{what}, part {part}, scalar {i}: {got} is not {want}");
-        }
-    }
+        let errors = got.iter().zip(want).map(|(got, want)| (got - want).abs());
+        let error = errors.max_by(f32::total_cmp).unwrap_or_default();
+        if error == 0.0 { 0.0 } else { error / largest }
+    };
+    got.iter().zip(want).map(of_part).max_by(f32::total_cmp).unwrap_or_default()
 }
 
 /// Asserts that `f` returns the same bits on one, two and three threads.
