@@ -128,7 +128,9 @@ pub fn parameters(layout: &[ForeignTensor]) -> BTreeMap<String, Vec<usize>> {
 #[derive(Clone, Copy)]
 pub(crate) struct TensorNames {
     pub(crate) qkv: QkvNames,
-    /// All other layers that the family may have.
+    /// The layers that are named differently in `others`.
+    pub(crate) own: &'static [(Role, &'static str)],
+    /// All other layers that the family, or one like it, may have.
     pub(crate) others: &'static [(Role, &'static str)],
     /// Whether the linear layers of the blocks are GPT-2's `Conv1D`, whose matrices are `[in, out]`, like ours.
     pub(crate) is_conv: bool,
@@ -139,7 +141,8 @@ pub(crate) struct TensorNames {
 impl TensorNames {
     /// The name of a layer other than the projection to queries, keys and values.
     pub(crate) fn name(&self, role: Role) -> &'static str {
-        self.others.iter().find(|(other, _)| *other == role).expect("a family names all its layers").1
+        let mut names = self.own.iter().chain(self.others);
+        names.find(|(other, _)| *other == role).expect("a family names all its layers").1
     }
 }
 

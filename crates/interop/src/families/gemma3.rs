@@ -36,21 +36,7 @@ pub(super) const FAMILY: Family = Family {
         class: "Gemma3ForCausalLM",
         keys,
         tensors: TensorNames {
-            others: &[
-                (Role::TokenEmbedding, "model.embed_tokens"),
-                (Role::AttentionNorm, "model.layers.{}.input_layernorm"),
-                (Role::QNorm, "model.layers.{}.self_attn.q_norm"),
-                (Role::KNorm, "model.layers.{}.self_attn.k_norm"),
-                (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
-                (Role::PostAttentionNorm, "model.layers.{}.post_attention_layernorm"),
-                (Role::MlpNorm, "model.layers.{}.pre_feedforward_layernorm"),
-                (Role::Gate, "model.layers.{}.mlp.gate_proj"),
-                (Role::Up, "model.layers.{}.mlp.up_proj"),
-                (Role::Down, "model.layers.{}.mlp.down_proj"),
-                (Role::PostMlpNorm, "model.layers.{}.post_feedforward_layernorm"),
-                (Role::FinalNorm, "model.norm"),
-                (Role::Output, "lm_head"),
-            ],
+            own: &[(Role::MlpNorm, "model.layers.{}.pre_feedforward_layernorm")],
             norms_less_one: true,
             ..llama::FAMILY.hf.tensors
         },

@@ -39,6 +39,7 @@ pub(super) const FAMILY: Family = Family {
             qkv: QkvNames::Fused("transformer.h.{}.attn.c_attn"),
             is_conv: true,
             norms_less_one: false,
+            own: &[],
             others: &[
                 (Role::TokenEmbedding, "transformer.wte"),
                 (Role::PositionEmbedding, "transformer.wpe"),
@@ -52,16 +53,18 @@ pub(super) const FAMILY: Family = Family {
             ],
         },
     },
-    gguf: Some(LlamaCpp {
-        architecture: "gpt2",
-        read: |keys, config| read_gelu(keys, config, MlpKind::GeluTanh),
-        write: |config| Ok(vec![gelu_key(config)]),
-        tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
-        has_scales: false,
-        has_windows: false,
-        has_rope_freqs: false,
-        has_tied_output: false,
-    }),
+    gguf: Some(GGUF),
+};
+
+pub(super) const GGUF: LlamaCpp = LlamaCpp {
+    architecture: "gpt2",
+    read: |keys, config| read_gelu(keys, config, MlpKind::GeluTanh),
+    write: |config| Ok(vec![gelu_key(config)]),
+    tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
+    has_scales: false,
+    has_windows: false,
+    has_rope_freqs: false,
+    has_tied_output: false,
 };
 
 /// The names of activations, the default first.

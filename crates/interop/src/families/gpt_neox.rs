@@ -3,7 +3,7 @@
 //! Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model".
 
 use super::{Family, LlamaCpp, Transformers, gpt2, no_dropout};
-use crate::gguf::{self, Value};
+use crate::gguf::Value;
 use crate::hf::Key;
 use crate::layout::{QkvNames, TensorNames};
 use tinderbox_model::Role;
@@ -39,6 +39,7 @@ pub(super) const FAMILY: Family = Family {
         },
         tensors: TensorNames {
             qkv: QkvNames::ByHead("gpt_neox.layers.{}.attention.query_key_value"),
+            own: &[],
             others: &[
                 (Role::TokenEmbedding, "gpt_neox.embed_in"),
                 (Role::AttentionNorm, "gpt_neox.layers.{}.input_layernorm"),
@@ -62,11 +63,8 @@ pub(super) const FAMILY: Family = Family {
         write: |config| {
             Ok(vec![gpt2::gelu_key(config), ("use_parallel_residual", Value::bool(config.parallel_residual))])
         },
-        tensors: TensorNames { qkv: gguf::FUSED_QKV, ..gguf::TENSORS },
-        has_scales: false,
-        has_windows: false,
-        has_rope_freqs: false,
         has_tied_output: true,
+        ..gpt2::GGUF
     }),
     ..gpt2::FAMILY
 };

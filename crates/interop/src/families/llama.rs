@@ -25,16 +25,19 @@ pub(super) const FAMILY: Family = Family {
                 "model.layers.{}.self_attn.k_proj",
                 "model.layers.{}.self_attn.v_proj",
             ]),
+            own: &[],
             others: &[
                 (Role::TokenEmbedding, "model.embed_tokens"),
                 (Role::AttentionNorm, "model.layers.{}.input_layernorm"),
                 (Role::QNorm, "model.layers.{}.self_attn.q_norm"),
                 (Role::KNorm, "model.layers.{}.self_attn.k_norm"),
                 (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
+                (Role::PostAttentionNorm, "model.layers.{}.post_attention_layernorm"),
                 (Role::MlpNorm, "model.layers.{}.post_attention_layernorm"),
                 (Role::Gate, "model.layers.{}.mlp.gate_proj"),
                 (Role::Up, "model.layers.{}.mlp.up_proj"),
                 (Role::Down, "model.layers.{}.mlp.down_proj"),
+                (Role::PostMlpNorm, "model.layers.{}.post_feedforward_layernorm"),
                 (Role::FinalNorm, "model.norm"),
                 (Role::Output, "lm_head"),
             ],
@@ -74,6 +77,8 @@ pub(super) struct LlamaJson {
     pub(super) windows: &'static [Key],
     /// The keys of biases.
     pub(super) bias: &'static [Key],
+    /// The keys of `RoPE`.
+    pub(super) rope: Key,
 }
 
 pub(super) const CONFIG_JSON: LlamaJson = LlamaJson {
@@ -98,6 +103,7 @@ pub(super) const CONFIG_JSON: LlamaJson = LlamaJson {
         }),
         Key::Written("mlp_bias", |model| model.bias.into()),
     ],
+    rope: Key::Rope("rope_theta", None),
 };
 
 /// The `head_dim` of families whose heads have equal shares of the width.
@@ -131,7 +137,7 @@ pub(super) fn keys(json: &LlamaJson) -> Vec<Key> {
     ];
     let last = [
         Key::Activation("hidden_act", json.activations),
-        Key::Rope("rope_theta", None),
+        json.rope,
         Key::Size("num_hidden_layers", |model| &mut model.n_layers),
         Key::SizeOr("num_key_value_heads", |model| &mut model.n_kv_heads, json.n_kv_heads),
         Key::Size("intermediate_size", |model| &mut model.d_ff),

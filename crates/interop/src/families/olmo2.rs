@@ -7,8 +7,6 @@ use super::llama::{self, LlamaJson};
 use super::{Family, LlamaCpp, Transformers};
 use crate::gguf;
 use crate::hf::Key;
-use crate::layout::TensorNames;
-use tinderbox_model::Role;
 use tinderbox_model::config::{MlpKind, ModelConfig};
 
 pub(super) const FAMILY: Family = Family {
@@ -23,26 +21,7 @@ pub(super) const FAMILY: Family = Family {
         head_dim: config.d_model / config.n_heads,
         ..llama::closest_config(config)
     },
-    hf: Transformers {
-        class: "Olmo2ForCausalLM",
-        keys: || llama::keys(&CONFIG_JSON),
-        tensors: TensorNames {
-            others: &[
-                (Role::TokenEmbedding, "model.embed_tokens"),
-                (Role::QNorm, "model.layers.{}.self_attn.q_norm"),
-                (Role::KNorm, "model.layers.{}.self_attn.k_norm"),
-                (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
-                (Role::PostAttentionNorm, "model.layers.{}.post_attention_layernorm"),
-                (Role::Gate, "model.layers.{}.mlp.gate_proj"),
-                (Role::Up, "model.layers.{}.mlp.up_proj"),
-                (Role::Down, "model.layers.{}.mlp.down_proj"),
-                (Role::PostMlpNorm, "model.layers.{}.post_feedforward_layernorm"),
-                (Role::FinalNorm, "model.norm"),
-                (Role::Output, "lm_head"),
-            ],
-            ..llama::FAMILY.hf.tensors
-        },
-    },
+    hf: Transformers { class: "Olmo2ForCausalLM", keys: || llama::keys(&CONFIG_JSON), ..llama::FAMILY.hf },
     gguf: Some(LlamaCpp {
         architecture: "olmo2",
         tensors: gguf::TENSORS,

@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
                 Key::Written("no_rope_layers", |model| json!(rotations(model).map(u8::from).collect::<Vec<_>>())),
                 Key::Written("use_sliding_window", |_| false.into()),
                 Key::Written("sliding_window", |_| Value::Null),
-                // Whose default is no token of a small vocabulary.
+                // The default is no token of a small vocabulary.
                 Key::Written("pad_token_id", |_| Value::Null),
             ];
             [llama::keys(&CONFIG_JSON), layers.to_vec()].concat()

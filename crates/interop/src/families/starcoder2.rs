@@ -43,29 +43,11 @@ pub(super) const FAMILY: Family = Family {
             [&first[..], windows::IN_ALL_LAYERS_IF_NAMED, &last].concat()
         },
         tensors: TensorNames {
-            others: &[
-                (Role::TokenEmbedding, "model.embed_tokens"),
-                (Role::AttentionNorm, "model.layers.{}.input_layernorm"),
-                (Role::AttentionOutput, "model.layers.{}.self_attn.o_proj"),
-                (Role::MlpNorm, "model.layers.{}.post_attention_layernorm"),
-                (Role::Up, "model.layers.{}.mlp.c_fc"),
-                (Role::Down, "model.layers.{}.mlp.c_proj"),
-                (Role::FinalNorm, "model.norm"),
-                (Role::Output, "lm_head"),
-            ],
+            own: &[(Role::Up, "model.layers.{}.mlp.c_fc"), (Role::Down, "model.layers.{}.mlp.c_proj")],
             ..llama::FAMILY.hf.tensors
         },
     },
-    gguf: Some(LlamaCpp {
-        architecture: "starcoder2",
-        read: |keys, config| gpt2::read_gelu(keys, config, MlpKind::GeluTanh),
-        write: |config| Ok(vec![gpt2::gelu_key(config)]),
-        tensors: gguf::TENSORS,
-        has_scales: false,
-        has_windows: false,
-        has_rope_freqs: false,
-        has_tied_output: false,
-    }),
+    gguf: Some(LlamaCpp { architecture: "starcoder2", tensors: gguf::TENSORS, ..gpt2::GGUF }),
     ..gpt2::FAMILY
 };
 

@@ -10,6 +10,7 @@ pub(crate) const TENSORS: TensorNames = TensorNames {
     qkv: SEPARATE_QKV,
     is_conv: false,
     norms_less_one: false,
+    own: &[],
     others: &[
         (Role::TokenEmbedding, "token_embd"),
         (Role::PositionEmbedding, "position_embd"),
