@@ -51,13 +51,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None => args.model.clone(),
     };
     let source = ForeignModel::open(&path)?;
-    let imported = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
+    let n_parameters = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
     let [parameters, vocabulary, context] =
-        [imported.n_parameters, imported.vocab_size, imported.config.model.context_length].map(|n| grouped(n as u64));
+        [n_parameters, source.vocab_size(), source.config.context_length].map(|n| grouped(n as u64));
     note(format!(
         "imported a model of the family {}: {parameters} parameters, a vocabulary of {vocabulary} tokens, a context of \
          {context}",
-        imported.family
+        source.family
     ));
     let (program, run) = (program(), shell_word(&args.run_dir));
     note(format!(

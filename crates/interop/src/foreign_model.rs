@@ -40,9 +40,6 @@ pub struct TokenizerFiles {
 
 impl ForeignModel {
     /// Opens a Hugging Face folder or a GGUF file.
-    ///
-    /// # Errors
-    /// If there is no such model, it is damaged, or it has unsupported settings.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => hf::open(path),
@@ -62,9 +59,6 @@ impl ForeignModel {
     }
 
     /// Its tensors as our parameters.
-    ///
-    /// # Errors
-    /// If tensors are missing, misshapen or extra.
     pub fn parameters(&self) -> Result<Tensors, InteropError> {
         let misfit = |problems| InteropError::Tensors { path: self.path.clone(), problems };
         let (n_layers, n_tensors) = (self.config.n_layers, self.tensors.len());

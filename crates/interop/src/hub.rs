@@ -70,9 +70,6 @@ const MAX_LISTED: usize = 30;
 /// Downloads the missing files of a model into the cache: `OWNER/NAME`, or `OWNER/NAME@REVISION`, where a revision is a
 /// branch, a tag or a commit. Returns its folder there; or, for `OWNER/NAME/FILE.gguf` or
 /// `OWNER/NAME@REVISION/FILE.gguf`, that file.
-///
-/// # Errors
-/// If there is no such model, the hub cannot be reached, or nothing can be written.
 pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, InteropError> {
     let fail =
         |reason: String, hint: &str| InteropError::Hub { name: address.to_owned(), reason, hint: hint.to_owned() };

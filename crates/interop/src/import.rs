@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Family, ForeignModel, InteropError};
+use super::{ForeignModel, InteropError};
 use tinderbox_model::config::{ModelConfig, TokenizerConfig, TokenizerKind};
 use tinderbox_model::tokenizer::{TOKENIZER_CONFIG, Tokenizer};
 use tinderbox_train::config::{Config, DataConfig, TrainConfig};
@@ -13,27 +13,9 @@ use tinderbox_train::run::{Checkpoint, RunDir, RunError, TrainState, layout};
 /// memory.
 const EVALUATED_TOKENS: usize = 4096;
 
-/// A run made from a model.
-#[derive(Clone, Debug)]
-pub struct Imported {
-    /// The run.
-    pub run: RunDir,
-    /// Its config.
-    pub config: Config,
-    /// The family of the model.
-    pub family: &'static Family,
-    /// The number of parameters.
-    pub n_parameters: usize,
-    /// The size of its vocabulary.
-    pub vocab_size: usize,
-}
-
 /// Writes a model as the run `root`, replacing an old run if `overwrite`. `origin` names its source in the run's
-/// records.
-///
-/// # Errors
-/// If its parts do not fit together, or the run cannot be written.
-pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool) -> Result<Imported, InteropError> {
+/// records. Returns the number of parameters.
+pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool) -> Result<usize, InteropError> {
     RunDir::check_new(root, overwrite).map_err(in_the_way)?; // before reading gigabytes
     let tokenizer = tokenizer(source)?;
     let config = config(source, &tokenizer, root)?;
@@ -45,9 +27,8 @@ pub fn import(source: &ForeignModel, origin: &str, root: &Path, overwrite: bool)
         ..TrainState::default()
     };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
-    let run = RunDir::create_with(root, overwrite, &config, &tokenizer, &checkpoint);
-    let vocab_size = source.vocab_size();
-    Ok(Imported { run: run.map_err(in_the_way)?, config, family: source.family, n_parameters, vocab_size })
+    RunDir::create_with(root, overwrite, &config, &tokenizer, &checkpoint).map_err(in_the_way)?;
+    Ok(n_parameters)
 }
 
 fn in_the_way(error: RunError) -> InteropError {

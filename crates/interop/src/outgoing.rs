@@ -30,9 +30,6 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Opens the best checkpoint of a run directory, its `best` or `last`, or one of its `checkpoints/step-N`.
-    ///
-    /// # Errors
-    /// If there is no such checkpoint, or its model fits no family.
     pub fn open(run: &Path) -> Result<Self, InteropError> {
         let located = locate(run)?;
         let config = located.run.config()?;
@@ -61,9 +58,6 @@ impl Outgoing {
     }
 
     /// Its parameters as tensors of another project.
-    ///
-    /// # Errors
-    /// If the checkpoint does not fit the run's config.
     pub fn tensors(&self, naming: Naming) -> Result<Tensors, InteropError> {
         let layout = layout(self.family, naming, self.model(), self.vocab_size());
         convert::to_theirs(&layout, &self.parameters)

@@ -16,9 +16,6 @@ use tinderbox_model::LazyTensor;
 
 /// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
 /// `overwrite`. Returns its path.
-///
-/// # Errors
-/// If the run has no adapters, llama.cpp does not support the model, there is a file already, or it cannot be written.
 pub fn export_adapter(
     model: &Outgoing,
     numbers: TensorType,

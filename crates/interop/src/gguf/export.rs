@@ -18,9 +18,6 @@ const POSITIONS: &str = "position_embd.weight";
 
 /// Writes the file `output`, or one named after the run if `output` is a folder, replacing an earlier export if
 /// `overwrite`. Returns its path.
-///
-/// # Errors
-/// If llama.cpp does not support the model or tokenizer, there is a file already, or it cannot be written.
 pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: bool) -> Result<PathBuf, InteropError> {
     let path = file_of(output, &model.name());
     check_new(&path, overwrite)?;

@@ -12,9 +12,6 @@ use crate::{ForeignModel, InteropError, Naming};
 use tinderbox_model::config::GenerateConfig;
 
 /// Opens the file at `path`. Its tensors are read on demand.
-///
-/// # Errors
-/// If it is damaged, or holds an unsupported model, vocabulary or tensor type.
 pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let Gguf { metadata, mut tensors } = split::open(path)?;
     let (family, config) = settings::read(&metadata, &tensors)?;
@@ -30,9 +27,6 @@ pub fn open(path: &Path) -> Result<ForeignModel, InteropError> {
 }
 
 /// The number types of the file at `path`, by tensor.
-///
-/// # Errors
-/// If its header is damaged.
 pub(crate) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
     Ok(split::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
 }

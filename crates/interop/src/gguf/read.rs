@@ -42,9 +42,6 @@ pub struct StoredTensor {
 
 impl Gguf {
     /// Reads the header of the file at `path`, which may be one part of a split model.
-    ///
-    /// # Errors
-    /// If it cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported tensor types.
     pub(super) fn read(path: &Path) -> Result<Self, InteropError> {
         let cannot_read = |source| InteropError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(cannot_read)?;

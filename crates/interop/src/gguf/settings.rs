@@ -37,9 +37,6 @@ fn architectures(is_listed: impl Fn(&LlamaCpp) -> bool) -> Vec<&'static str> {
 }
 
 /// The family and the config of the model in a file.
-///
-/// # Errors
-/// If settings are missing or not supported here.
 pub(super) fn read(
     metadata: &Metadata,
     tensors: &BTreeMap<String, StoredTensor>,
@@ -90,9 +87,6 @@ pub(super) fn read(
 }
 
 /// The metadata of a file with this model and name, without the tokenizer's.
-///
-/// # Errors
-/// If llama.cpp does not support such a model.
 pub(super) fn write(
     family: &Family,
     config: &ModelConfig,
@@ -175,9 +169,6 @@ pub(super) fn write(
 
 /// The metadata of a file with adapters of a model of `family`, under this name, whose product is multiplied by `alpha`
 /// divided by their rank.
-///
-/// # Errors
-/// If llama.cpp does not know the family.
 pub(super) fn write_adapter(
     family: &Family,
     name: &str,
@@ -209,9 +200,6 @@ pub(super) fn write_document_separator(separator: &str) -> (String, Value) {
 }
 
 /// The separator of documents in the training text, if the file has one.
-///
-/// # Errors
-/// If it is not a text.
 pub(super) fn document_separator(metadata: &Metadata) -> Result<Option<String>, InteropError> {
     let separator = metadata.string(DOCUMENT_SEPARATOR)?.filter(|separator| !separator.is_empty());
     Ok(separator.map(str::to_owned))

@@ -26,10 +26,6 @@ pub(crate) fn names(name: &str) -> Option<Vec<String>> {
 }
 
 /// Reads the header of the file at `path`, and those of the other files if the model is split.
-///
-/// # Errors
-/// If one of them is missing or cannot be read, is not a GGUF file of version 2 or 3, is damaged, or holds unsupported
-/// tensor types.
 pub(super) fn open(path: &Path) -> Result<Gguf, InteropError> {
     let file = Gguf::read(path)?;
     match file.metadata.count(COUNT)? {

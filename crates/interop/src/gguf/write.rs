@@ -33,9 +33,6 @@ impl NewTensor {
 
 /// Writes the file `path` under a temporary name.
 ///
-/// # Errors
-/// If it cannot be written, or a tensor cannot be read.
-///
 /// # Panics
 /// If the rows of a tensor are not whole blocks of its type.
 pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[NewTensor]) -> io::Result<PartialFile> {

@@ -26,9 +26,6 @@ const PREFIX: &str = "base_model.model.";
 const MLX_WEIGHTS: &str = "adapters.safetensors";
 
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
-///
-/// # Errors
-/// If the run has no adapters, something else is at the path, or the folder cannot be written.
 pub fn export_adapter(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     let (adapter, ours) = adapters_of(model)?;
     let layout = layout(model.family, Naming::Hf, model.model(), model.vocab_size());
@@ -129,9 +126,6 @@ struct MlxLora {
 type Scale = Box<dyn Fn(&str, usize) -> f64>;
 
 /// Reads the folder `path`, for a model of `family` with `vocab_size` token embedding rows.
-///
-/// # Errors
-/// If it cannot be read, or holds anything other than adapters of linear layers of the model's blocks.
 pub(crate) fn read_adapters(
     path: &Path,
     family: &Family,

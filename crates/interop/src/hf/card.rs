@@ -5,10 +5,7 @@ use std::fmt::Write;
 use crate::{InteropError, Outgoing};
 use tinderbox_model::format::{compact, grouped};
 use tinderbox_train::config::ValSplit;
-use tinderbox_train::run::{Curves, RunInfo};
-
-/// The most rows of the table of losses.
-const MOST_ROWS: usize = 20;
+use tinderbox_train::run::RunInfo;
 
 /// The card, in Markdown; `curve` is the file name of a loss plot beside it.
 pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, InteropError> {
@@ -64,9 +61,6 @@ pub(super) fn card(model: &Outgoing, curve: Option<&str>) -> Result<String, Inte
         if let Some(curve) = curve {
             line(&format!("![The loss during training]({curve})\n"));
         }
-        for text in losses(&Curves::read(&model.run)?) {
-            line(&text);
-        }
     }
     line(&format!("## Config\n\n```toml\n{}```", model.config.to_toml()));
     Ok(card)
@@ -83,23 +77,4 @@ fn condition(model: &Outgoing) -> String {
     format!(
         "It counts the token `{end}`, which follows each document: each file of a folder, each record of JSON Lines{at}."
     )
-}
-
-/// A table of the estimated losses during the run.
-fn losses(curves: &Curves) -> Vec<String> {
-    let train = curves.column("train_loss_estimate");
-    let val = curves.column("val_loss_estimate");
-    let rows: Vec<_> = train.iter().zip(&val).collect();
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let every = rows.len().div_ceil(MOST_ROWS);
-    let shown = rows
-        .iter()
-        .rev()
-        .step_by(every)
-        .rev()
-        .map(|((step, train), (_, val))| format!("| {} | {train:.4} | {val:.4} |", grouped(*step)));
-    let head = ["| step | training loss, estimated | validation loss, estimated |", "|---:|---:|---:|"];
-    head.map(str::to_owned).into_iter().chain(shown).chain([String::new()]).collect()
 }

@@ -17,9 +17,6 @@ use tinderbox_model::tensor_file::write_as;
 use tinderbox_train::run::layout::LOSS_SVG;
 
 /// Writes the folder `output`, replacing an earlier export if `overwrite`.
-///
-/// # Errors
-/// If something else is at the path, or the folder cannot be written.
 pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) -> Result<(), InteropError> {
     write_folder(output, overwrite, |folder, text| write_files(model, dtype, folder, text))
 }

@@ -32,9 +32,6 @@ impl Folder {
     }
 
     /// The path of a file in the folder; `None` if there is none.
-    ///
-    /// # Errors
-    /// If the name leads outside the folder.
     pub(super) fn file(&self, name: &str) -> Result<Option<PathBuf>, InteropError> {
         let outside = || InteropError::Outside { path: self.path.clone(), name: name.to_owned() };
         let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));

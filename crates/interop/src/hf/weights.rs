@@ -19,9 +19,6 @@ const BUFFERS: [&str; 5] =
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
 
 /// Opens the tensors, with the names that transformers uses in the whole model. A tied output layer is left out.
-///
-/// # Errors
-/// If the tensors cannot be read, or a tied output layer was saved with weights of its own.
 pub(super) fn open(folder: &Folder, family: &Family, is_tied: bool) -> Result<Tensors, InteropError> {
     let mut tensors = Tensors::new();
     for path in files(folder)? {

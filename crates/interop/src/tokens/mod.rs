@@ -65,9 +65,6 @@ pub(crate) struct Parts {
 }
 
 /// The `tokenizer.json` with these tokens, by id.
-///
-/// # Errors
-/// If a token exists twice or the parts do not fit together.
 pub(crate) fn tokenizer_json(tokens: &[VocabToken], parts: Parts) -> Result<String, String> {
     let mut known = HashSet::new();
     if let Some(twice) = tokens.iter().find(|token| !known.insert(token.text.as_str())) {

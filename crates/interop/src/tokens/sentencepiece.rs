@@ -20,9 +20,6 @@ pub(crate) struct Normalization<'a> {
 }
 
 /// BPE: merges the adjacent pair that makes the token with the highest score.
-///
-/// # Errors
-/// The reason, if the table of characters is malformed.
 pub(crate) fn by_scores(
     tokens: &[VocabToken],
     scores: &[f32],
@@ -45,9 +42,6 @@ pub(crate) fn by_scores(
 }
 
 /// Unigram: a text is split into the tokens with the highest sum of scores, the logarithms of their probabilities.
-///
-/// # Errors
-/// The reason, if the table of characters is malformed.
 pub(crate) fn unigram(
     tokens: &[VocabToken],
     scores: &[f32],

@@ -57,9 +57,6 @@ pub struct LogitComparison {
 }
 
 /// Compares the run at `run` with the model at `against`, and their predictions for `text` or a built-in one.
-///
-/// # Errors
-/// If one cannot be read, or the run is of another family.
 pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verification, InteropError> {
     let theirs = ForeignModel::open(against)?;
     let located = locate(run)?;

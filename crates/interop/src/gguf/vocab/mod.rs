@@ -87,9 +87,6 @@ pub enum Model {
 
 impl Vocab {
     /// The vocabulary of a file.
-    ///
-    /// # Errors
-    /// If it is incomplete, or of an unsupported kind.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, InteropError> {
         let texts = metadata.required(TOKENS, metadata.strings(TOKENS)?)?;
         let kinds = match metadata.integers(KINDS)? {

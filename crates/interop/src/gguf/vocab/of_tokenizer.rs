@@ -16,9 +16,6 @@ const NO_MERGE: &str = "\u{ff}\u{ff} \u{ff}\u{ff}";
 
 impl Vocab {
     /// The vocabulary of a tokenizer, its padding included.
-    ///
-    /// # Errors
-    /// If llama.cpp has no equivalent tokenizer.
     pub(crate) fn of_tokenizer(tokenizer: &Tokenizer) -> Result<Self, InteropError> {
         let n_rows = tokenizer.vocab_size();
         let file: Value = serde_json::from_str(&tokenizer.to_json()).expect("the tokenizer's JSON was parsed before");
