@@ -65,28 +65,24 @@ enum Numbers {
 /// Exports the model and prints the path.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
-    let output = |folder: &str| args.output.clone().unwrap_or_else(|| model.run.join(folder));
-    if args.adapter {
-        let output = match args.to {
-            Format::Hf => {
-                let output = output("adapter");
-                hf::export_adapter(&model, args.dtype.in_folder()?, &output, args.overwrite)?;
-                output
-            }
-            Format::Gguf => gguf::export_adapter(&model, args.dtype.in_file(), &output("gguf"), args.overwrite)?,
-        };
-        note(format!("exported the adapters to {}", shell_word(output)));
-        return Ok(());
-    }
-    let output = match args.to {
-        Format::Hf => {
-            let (dtype, output) = (args.dtype.in_folder()?, output("hf"));
-            hf::export(&model, dtype, &output, args.overwrite)?;
-            output
-        }
-        Format::Gguf => gguf::export(&model, args.dtype.in_file(), &output("gguf"), args.overwrite)?,
+    let folder = match args.to {
+        Format::Hf if args.adapter => "adapter",
+        Format::Hf => "hf",
+        Format::Gguf => "gguf",
     };
-    note(format!("exported {} to {}", model.family, shell_word(output)));
+    let mut output = args.output.clone().unwrap_or_else(|| model.run.join(folder));
+    match args.to {
+        Format::Hf => {
+            let export = if args.adapter { hf::export_adapter } else { hf::export };
+            export(&model, args.dtype.in_folder()?, &output, args.overwrite)?;
+        }
+        Format::Gguf => {
+            let export = if args.adapter { gguf::export_adapter } else { gguf::export };
+            output = export(&model, args.dtype.in_file(), &output, args.overwrite)?;
+        }
+    }
+    let what = if args.adapter { "the adapters" } else { model.family.name() };
+    note(format!("exported {what} to {}", shell_word(output)));
     Ok(())
 }
 

@@ -100,14 +100,7 @@ pub(super) fn write(
         let reason = "its layers have attention windows, which llama.cpp does not know in this family";
         return Err(no_gguf(reason.to_owned()));
     }
-    let mut values = vec![
-        (ARCHITECTURE.to_owned(), Value::string(gguf.architecture)),
-        ("general.type".to_owned(), Value::string("model")),
-        ("general.name".to_owned(), Value::string(name)),
-        ("general.file_type".to_owned(), Value::u32(file_type)),
-        ("general.quantization_version".to_owned(), Value::u32(QUANTIZATION_VERSION)),
-        (EXPORTED.to_owned(), Value::bool(true)),
-    ];
+    let mut values = general(gguf, "model", name, file_type);
     if gguf.has_tied_output && config.tie_embeddings {
         values.push((TIED.to_owned(), Value::bool(true)));
     }
@@ -176,17 +169,23 @@ pub(super) fn write_adapter(
     file_type: u32,
 ) -> Result<Vec<(String, Value)>, InteropError> {
     let gguf = family.gguf.as_ref().ok_or_else(|| unknown(family))?;
+    let mut values = general(gguf, "adapter", name, file_type);
+    values.push(("adapter.type".to_owned(), Value::string("lora")));
+    values.push(("adapter.lora.alpha".to_owned(), Value::f32(alpha)));
+    Ok(values)
+}
+
+/// The metadata of every file.
+fn general(gguf: &LlamaCpp, kind: &str, name: &str, file_type: u32) -> Vec<(String, Value)> {
     let entries = [
         (ARCHITECTURE, Value::string(gguf.architecture)),
-        ("general.type", Value::string("adapter")),
-        ("adapter.type", Value::string("lora")),
-        ("adapter.lora.alpha", Value::f32(alpha)),
+        ("general.type", Value::string(kind)),
         ("general.name", Value::string(name)),
         ("general.file_type", Value::u32(file_type)),
         ("general.quantization_version", Value::u32(QUANTIZATION_VERSION)),
         (EXPORTED, Value::bool(true)),
     ];
-    Ok(entries.map(|(key, value)| (key.to_owned(), value)).into())
+    entries.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
 /// The error of a family that llama.cpp does not know.

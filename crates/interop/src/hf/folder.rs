@@ -48,16 +48,6 @@ impl Folder {
         }
     }
 
-    /// The names of the files with an extension, sorted.
-    pub(super) fn files_with_extension(&self, extension: &str) -> Result<Vec<String>, InteropError> {
-        let entries = fs::read_dir(&self.path).map_err(cannot_read(&self.path))?;
-        let names = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
-        let names = names.filter(|name| name.extension().is_some_and(|found| found == extension));
-        let mut names: Vec<String> = names.map(|name| name.display().to_string()).collect();
-        names.sort();
-        Ok(names)
-    }
-
     /// The content of a file in the folder; `None` if there is none.
     pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, InteropError> {
         let Some(path) = self.file(name)? else { return Ok(None) };

@@ -25,6 +25,7 @@ use folder::Folder;
 pub(crate) use key::Key;
 pub(crate) use rope::read_rope_by_type;
 
+use super::error::cannot_read;
 use super::layout::Naming;
 use super::{ForeignModel, InteropError};
 
@@ -41,7 +42,9 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let folder = Folder::open(path)?;
     let Some(map) = folder.json(CONFIG)? else {
-        let hint = match folder.files_with_extension("gguf")?.first() {
+        let entries = path.read_dir().map_err(cannot_read(path))?.flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let hint = match names.filter(|name| name.ends_with(".gguf")).min() {
             Some(file) => format!("name a .gguf file in it, such as {file}"),
             None => {
                 "name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub".to_owned()

@@ -75,14 +75,19 @@ pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verifica
     let settings = differing_settings(&config, &theirs.config);
     let are_comparable = tensors.iter().all(|tensor| tensor.max_difference.is_some());
     let logits = if are_comparable {
-        let ids = ids(&tokenizer, text, config.context_length.min(theirs.config.context_length))?;
-        let ours = Gpt::zeros(&config, vocab_size, &Device::flex());
-        let ours = logits(&checkpoint.into_model(&located.checkpoint, ours)?, &ids.ours);
+        let text = text.map_or_else(|| default_text(&tokenizer), str::to_owned);
+        let ids = tokenizer.encode(&text)?;
+        if ids.is_empty() {
+            return Err(InteropError::EmptyText);
+        }
+        let same_ids = Tokenizer::from_json(theirs.tokenizer.json.clone(), &theirs.path)?.encode(&text)? == ids;
+        let read = &ids[..ids.len().min(config.context_length).min(theirs.config.context_length)];
+        let model = Gpt::zeros(&config, vocab_size, &Device::flex());
+        let ours = logits(&checkpoint.into_model(&located.checkpoint, model)?, read);
         let other =
             Checkpoint { model: theirs.parameters()?, optimizer: BTreeMap::new(), state: TrainState::default() };
         let model = other.into_model(against, Gpt::zeros(&theirs.config, theirs.vocab_size(), &Device::flex()))?;
-        let same_ids = their_ids(&theirs, &ids.text)? == ids.all;
-        Some(compare_logits(&ours, &logits(&model, &ids.ours), ids.ours.len(), same_ids))
+        Some(compare_logits(&ours, &logits(&model, read), read.len(), same_ids))
     } else {
         None
     };
@@ -138,30 +143,12 @@ fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
     }
 }
 
-/// A text and its tokens.
-struct Ids {
-    text: String,
-    all: Vec<u32>,
-    /// The tokens, as many as fit the context.
-    ours: Vec<u32>,
-}
-
-fn ids(tokenizer: &Tokenizer, text: Option<&str>, most: usize) -> Result<Ids, InteropError> {
-    let text = match text {
-        Some(text) => text.to_owned(),
-        None if tokenizer.encode(TEXT).is_ok() => TEXT.to_owned(),
-        None => TEXT.chars().filter(|character| tokenizer.encode(&character.to_string()).is_ok()).collect(),
-    };
-    let all = tokenizer.encode(&text)?;
-    if all.is_empty() {
-        return Err(InteropError::EmptyText);
+/// [`TEXT`], without the characters that the tokenizer does not know.
+fn default_text(tokenizer: &Tokenizer) -> String {
+    match tokenizer.encode(TEXT) {
+        Ok(_) => TEXT.to_owned(),
+        Err(_) => TEXT.chars().filter(|character| tokenizer.encode(&character.to_string()).is_ok()).collect(),
     }
-    let ours = all[..all.len().min(most)].to_vec();
-    Ok(Ids { text, all, ours })
-}
-
-fn their_ids(theirs: &ForeignModel, text: &str) -> Result<Vec<u32>, InteropError> {
-    Ok(Tokenizer::from_json(theirs.tokenizer.json.clone(), &theirs.path)?.encode(text)?)
 }
 
 /// `[T, V]`, row by row.
@@ -174,11 +161,9 @@ fn logits(model: &Gpt, ids: &[u32]) -> Vec<f32> {
 
 fn compare_logits(ours: &[f32], theirs: &[f32], n_tokens: usize, same_ids: bool) -> LogitComparison {
     // If one vocabulary is padded, only that model has more logits.
-    let rows = |logits: &[f32]| -> Vec<Vec<f32>> {
-        logits.chunks_exact(logits.len() / n_tokens).map(<[f32]>::to_vec).collect()
-    };
+    let [ours, theirs] = [ours, theirs].map(|logits| logits.chunks_exact(logits.len() / n_tokens));
     let mut found = LogitComparison { n_tokens, same_ids, max_difference: 0.0, n_same_argmax: 0 };
-    for (ours, theirs) in rows(ours).iter().zip(&rows(theirs)) {
+    for (ours, theirs) in ours.zip(theirs) {
         let differences = ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs());
         found.max_difference =
             differences.fold(found.max_difference, |max, x| if x > max || x.is_nan() { x } else { max });

@@ -10,7 +10,7 @@ use crate::convert::Tensors;
 use crate::gguf::TensorType;
 use crate::layout::Naming;
 use crate::{ForeignModel, InteropError, gguf};
-use tinderbox_model::{Dtype, LazyTensor};
+use tinderbox_model::LazyTensor;
 
 /// The comparison of one tensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,17 +55,17 @@ pub enum TensorResult {
 
 /// Compares all tensors of both, in name order.
 pub(super) fn compare_all(ours: &Tensors, theirs: &ForeignModel) -> Result<Vec<TensorComparison>, InteropError> {
-    let roundings = roundings(theirs)?;
+    let dtypes = dtypes(theirs)?;
     let names: BTreeSet<&String> = ours.keys().chain(theirs.tensors.keys()).collect();
     let compared = names.into_iter().map(|name| {
         let (mine, other) = (ours.get(name), theirs.tensors.get(name));
-        let rounding = roundings.get(name).copied();
+        let dtype = dtypes.get(name).copied();
         let found = |result, shape: &LazyTensor| TensorComparison {
             name: name.clone(),
             result,
             shape: shape.shape().to_vec(),
             other_shape: None,
-            dtype: rounding.map(|rounding| rounding.dtype),
+            dtype: dtype.map(TensorType::name),
             max_difference: None,
             n_different: None,
         };
@@ -79,7 +79,7 @@ pub(super) fn compare_all(ours: &Tensors, theirs: &ForeignModel) -> Result<Vec<T
             }
             (Some(mine), Some(other)) => {
                 let Difference { max, n_different, is_rounding } =
-                    compare(mine, other, rounding.unwrap_or(Dtype::F32.into()))?;
+                    compare(mine, other, dtype.unwrap_or(TensorType::F32))?;
                 let result = match n_different {
                     0 => TensorResult::Equal,
                     _ if is_rounding => TensorResult::Rounded,
@@ -94,14 +94,13 @@ pub(super) fn compare_all(ours: &Tensors, theirs: &ForeignModel) -> Result<Vec<T
     compared.map_err(|source| InteropError::Read { path: theirs.path.clone(), source })
 }
 
-/// The rounding of each tensor of the file.
-fn roundings(source: &ForeignModel) -> Result<BTreeMap<String, Rounding>, InteropError> {
+/// The number type of each tensor of the file.
+fn dtypes(source: &ForeignModel) -> Result<BTreeMap<String, TensorType>, InteropError> {
     if source.naming == Naming::Gguf {
-        let types = gguf::tensor_types(&source.path)?;
-        return Ok(types.into_iter().map(|(name, dtype)| (name, dtype.into())).collect());
+        return gguf::tensor_types(&source.path);
     }
-    let rounding = |(name, tensor): (&String, &LazyTensor)| Some((name.clone(), tensor.dtype()?.into()));
-    Ok(source.tensors.iter().filter_map(rounding).collect())
+    let dtype = |(name, tensor): (&String, &LazyTensor)| Some((name.clone(), tensor.dtype()?.into()));
+    Ok(source.tensors.iter().filter_map(dtype).collect())
 }
 
 struct Difference {
@@ -111,16 +110,16 @@ struct Difference {
 }
 
 /// Compares number by number; only one of the two is in memory at a time.
-fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Result<Difference> {
+fn compare(mine: &LazyTensor, other: &LazyTensor, dtype: TensorType) -> io::Result<Difference> {
     let mine = mine.read()?.values;
     let mut difference = Difference { max: 0.0, n_different: 0, is_rounding: true };
     let (mut at, mut allowed) = (0, 0.0);
     other.stream(&mut |numbers| {
         for &theirs in numbers {
             let ours = mine[at];
-            if at % rounding.block == 0 {
-                let block = &mine[at..mine.len().min(at + rounding.block)];
-                allowed = rounding.allowed(block.iter().fold(0.0, |largest, x| largest.max(x.abs())));
+            if at % dtype.block_len() == 0 {
+                let block = &mine[at..mine.len().min(at + dtype.block_len())];
+                allowed = self::allowed(dtype, block.iter().fold(0.0, |largest, x| largest.max(x.abs())));
             }
             at += 1;
             if ours.to_bits() == theirs.to_bits() {
@@ -137,39 +136,11 @@ fn compare(mine: &LazyTensor, other: &LazyTensor, rounding: Rounding) -> io::Res
     Ok(difference)
 }
 
-/// The rounding of a number type.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Rounding {
-    /// The name of the type.
-    dtype: &'static str,
-    /// The number of values that share a scale.
-    block: usize,
-    /// The largest distance of a number from its rounded value, relative to the largest of its block.
-    relative_error: f32,
-}
-
-impl From<Dtype> for Rounding {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => TensorType::F32.into(),
-            Dtype::F16 => TensorType::F16.into(),
-            Dtype::Bf16 => TensorType::Bf16.into(),
-        }
-    }
-}
-
-impl From<TensorType> for Rounding {
-    fn from(dtype: TensorType) -> Self {
-        Self { dtype: dtype.name(), block: dtype.block_len(), relative_error: dtype.relative_error() }
-    }
-}
-
-impl Rounding {
-    fn allowed(&self, largest: f32) -> f32 {
-        // The smallest f16 numbers are further apart.
-        let least = if self.relative_error == 0.0 { 0.0 } else { 3e-8 };
-        (largest * self.relative_error).max(least) * 1.000_001
-    }
+/// The largest distance of a number of this type from its unrounded value, in a block with this `largest` number.
+fn allowed(dtype: TensorType, largest: f32) -> f32 {
+    // The smallest f16 numbers are further apart.
+    let least = if dtype.relative_error() == 0.0 { 0.0 } else { 3e-8 };
+    (largest * dtype.relative_error()).max(least) * 1.000_001
 }
 
 #[cfg(test)]
@@ -181,18 +152,18 @@ mod tests {
         LazyTensor::computed(vec![values.len()], move |sink| values.chunks(5).try_for_each(&mut *sink))
     }
 
-    fn found(mine: &[f32], other: &[f32], rounding: impl Into<Rounding>) -> (f32, usize, bool) {
-        let difference = compare(&tensor(mine), &tensor(other), rounding.into()).expect("the tensors are in memory");
+    fn found(mine: &[f32], other: &[f32], dtype: TensorType) -> (f32, usize, bool) {
+        let difference = compare(&tensor(mine), &tensor(other), dtype).expect("the tensors are in memory");
         (difference.max, difference.n_different, difference.is_rounding)
     }
 
     #[test]
     fn equal_means_equal_bits() {
-        assert_eq!(found(&[1.0, -2.0], &[1.0, -2.0], Dtype::F32), (0.0, 0, true));
-        assert_eq!(found(&[0.0], &[-0.0], Dtype::F32), (0.0, 1, true));
-        let (max, n, is_rounding) = found(&[1.0, 2.0], &[1.0, 2.000_000_2], Dtype::F32);
+        assert_eq!(found(&[1.0, -2.0], &[1.0, -2.0], TensorType::F32), (0.0, 0, true));
+        assert_eq!(found(&[0.0], &[-0.0], TensorType::F32), (0.0, 1, true));
+        let (max, n, is_rounding) = found(&[1.0, 2.0], &[1.0, 2.000_000_2], TensorType::F32);
         assert!(max > 0.0 && n == 1 && !is_rounding);
-        let (max, _, is_rounding) = found(&[1.0], &[f32::NAN], Dtype::F16);
+        let (max, _, is_rounding) = found(&[1.0], &[f32::NAN], TensorType::F16);
         assert!(max == f32::INFINITY && !is_rounding);
     }
 
@@ -206,7 +177,7 @@ mod tests {
             dtype.decode(&bytes, &mut rounded);
             let (max, n, is_rounding) = found(&numbers, &rounded, dtype);
             assert!(max > 0.0 && n > 60 && is_rounding, "{dtype:?} {max} {n}");
-            assert!(!found(&numbers, &rounded, Dtype::F32).2);
+            assert!(!found(&numbers, &rounded, TensorType::F32).2);
             for x in &mut rounded[40..44] {
                 *x += max * 3.0;
             }
