@@ -1,5 +1,4 @@
-//! Decodes the blocks of quantised types: integers of a few bits with their scales. `docs/gguf.md` has the formulas and
-//! the order of the bits.
+//! Decodes the blocks of quantised types: integers of a few bits with their scales. `docs/gguf.md` has the formulas.
 //!
 //! Every product and sum is rounded to f32 in the order of ggml's reference, so that the numbers are the same to the
 //! bit. Source: ggml, `ggml-quants.c`, the functions `dequantize_row_*`.
