@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
-use super::record::{BYTE_ORDER_MARK, find_text, take_text};
+use super::record::{BYTE_ORDER_MARK, text_of};
 
 /// The magic number of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -61,8 +60,9 @@ pub(super) struct OpenFile {
     /// The current line of a JSON Lines file, and its number.
     line: Vec<u8>,
     line_number: u64,
-    /// The part of the line that holds text not read yet.
-    unread: Range<usize>,
+    /// The text of the current record, and the number of its bytes read so far.
+    record: String,
+    n_read: usize,
 }
 
 /// The part of a text that [`OpenFile::read_record`] has read.
@@ -107,7 +107,8 @@ impl OpenFile {
             }
         }
         let (shown, partial, line) = (shown.to_owned(), Vec::new(), Vec::new());
-        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number: 0, unread: 0..0 })
+        let (line_number, record, n_read) = (0, String::new(), 0);
+        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number, record, n_read })
     }
 
     /// Appends about `n` bytes, at least 4, to `text`; returns whether there may be more.
@@ -141,19 +142,16 @@ impl OpenFile {
         n: usize,
         text: &mut Vec<u8>,
     ) -> Result<RecordPart, DataError> {
-        if self.unread.is_empty() {
-            self.line.clear();
-            while self.line.trim_ascii().is_empty() {
-                self.line.clear();
-                if !self.read_line(max_bytes)? {
-                    return Ok(RecordPart::None);
-                }
-            }
-            self.unread = find_text(&self.line, field).map_err(|problem| self.in_line(problem))?;
+        if self.n_read == self.record.len() {
+            (self.record, self.n_read) = (String::new(), 0); // freed before the next one is parsed
+            let Some(line) = self.next_record(max_bytes)? else { return Ok(RecordPart::None) };
+            let record = text_of(line, field);
+            self.record = record.map_err(|problem| self.in_line(problem))?;
         }
-        let taken = take_text(&self.line, &mut self.unread, n, text);
-        taken.map_err(|problem| self.in_line(problem))?;
-        Ok(if self.unread.is_empty() { RecordPart::End } else { RecordPart::Beginning })
+        let end = self.record.ceil_char_boundary(self.n_read + n);
+        text.extend_from_slice(&self.record.as_bytes()[self.n_read..end]);
+        self.n_read = end;
+        Ok(if end == self.record.len() { RecordPart::End } else { RecordPart::Beginning })
     }
 
     /// The next line that is not blank, of at most `max_bytes`.

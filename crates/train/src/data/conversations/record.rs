@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::data::record::reason;
+use crate::data::record::not_json;
 
 /// The contents of a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +24,8 @@ const FORMS: &str = "hint: a record has \"messages\", \"prompt\" and \"completio
 impl Record {
     /// Reads a line; fails with the reason, which continues a sentence about the line.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(line).map_err(|error| {
-            let (message, column) = (error.to_string(), error.column());
-            format!("is not JSON: {} at column {column}\n  hint: JSON Lines is one object a line", reason(&message))
-        })?;
+        let value: Value = serde_json::from_slice(line)
+            .map_err(|error| format!("{}\n  hint: JSON Lines is one object a line", not_json(&error)))?;
         let Value::Object(mut fields) = value else {
             return Err(format!("is not an object\n  {FORMS}"));
         };
