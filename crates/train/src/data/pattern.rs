@@ -4,15 +4,10 @@
 
 use std::path::Path;
 
-/// Patterns of paths. A pattern without `/` applies to the file name. `?` matches one character and `*` any number of
-/// them, except `/`; `**` matches any number of any characters.
-pub(super) struct Patterns<'a>(pub(super) &'a [String]);
-
-impl Patterns<'_> {
-    /// Whether the path of a file in the folder matches one of the patterns.
-    pub(super) fn fit(&self, path: &Path) -> bool {
-        self.0.iter().any(|pattern| fits(pattern, path))
-    }
+/// Whether the path of a file in a folder matches one of the patterns. A pattern without `/` applies to the file name.
+/// `?` matches one character and `*` any number of them, except `/`; `**` matches any number of any characters.
+pub(super) fn any_fits(patterns: &[String], path: &Path) -> bool {
+    patterns.iter().any(|pattern| fits(pattern, path))
 }
 
 fn fits(pattern: &str, path: &Path) -> bool {
@@ -23,47 +18,26 @@ fn fits(pattern: &str, path: &Path) -> bool {
     }
 }
 
-#[derive(Clone, Copy)]
-enum PatternPart {
-    Character(char),
-    One,
-    /// Any number of characters; if true, slashes too.
-    Any(bool),
-}
-
-/// Follows all possible matches at once, so that no pattern takes long.
+/// Without backtracking, so that no pattern takes long.
 fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = Vec::new();
-    let mut characters = pattern.chars().peekable();
-    while let Some(character) = characters.next() {
-        parts.push(match character {
-            '*' => PatternPart::Any(characters.next_if_eq(&'*').is_some()),
-            '?' => PatternPart::One,
-            other => PatternPart::Character(other),
-        });
-    }
-    // `used[i]`: whether the first `i` parts can match the text so far.
-    let mut used = vec![false; parts.len() + 1];
-    used[0] = true;
-    let skip_any = |used: &mut [bool]| {
-        for (at, part) in parts.iter().enumerate() {
-            used[at + 1] |= used[at] && matches!(part, PatternPart::Any(_));
+    let text: Vec<char> = text.chars().collect();
+    // `matched[n]`: whether the pattern so far matches the first `n` characters.
+    let mut matched = vec![false; text.len() + 1];
+    matched[0] = true;
+    let mut pattern = pattern.chars().peekable();
+    while let Some(part) = pattern.next() {
+        let takes_slashes = part == '*' && pattern.next_if_eq(&'*').is_some();
+        let mut next = vec![part == '*' && matched[0]];
+        for (n, character) in text.iter().enumerate() {
+            next.push(match part {
+                '*' => matched[n + 1] || next[n] && (takes_slashes || *character != '/'),
+                '?' => matched[n] && *character != '/',
+                part => matched[n] && part == *character,
+            });
         }
-    };
-    skip_any(&mut used);
-    for character in text.chars() {
-        let mut next = vec![false; used.len()];
-        for (at, part) in parts.iter().enumerate().filter(|(at, _)| used[*at]) {
-            match part {
-                PatternPart::Character(wanted) => next[at + 1] |= *wanted == character,
-                PatternPart::One => next[at + 1] |= character != '/',
-                PatternPart::Any(slashes) => next[at] |= *slashes || character != '/',
-            }
-        }
-        skip_any(&mut next);
-        used = next;
+        matched = next;
     }
-    used[parts.len()]
+    matched[text.len()]
 }
 
 #[cfg(test)]

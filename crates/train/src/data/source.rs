@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use super::DataError;
 use super::file::OpenFile;
-use super::pattern::Patterns;
+use super::pattern::any_fits;
 use crate::config::{DataConfig, TextFormat};
 use tinderbox_model::disk::folder_of;
 
@@ -53,10 +53,10 @@ impl TextSource {
         let mut files = Vec::new();
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
-            let [include, exclude] = [&config.include, &config.exclude].map(|patterns| Patterns(patterns));
+            let DataConfig { include, exclude, .. } = config;
             files.retain(|file| {
                 let inside = file.strip_prefix(path).unwrap_or(file);
-                (config.include.is_empty() || include.fit(inside)) && !exclude.fit(inside)
+                (include.is_empty() || any_fits(include, inside)) && !any_fits(exclude, inside)
             });
         } else if metadata.is_file() {
             files.push(path.clone());
@@ -67,18 +67,21 @@ impl TextSource {
             return Err(DataError::NoFiles { path: path.clone() });
         }
         let files = files.into_iter();
-        let files: Vec<TextFile> =
-            files.map(|path| TextFile { is_jsonl: is_jsonl(config.format, &path), path }).collect();
-        Ok(Self {
-            path: path.clone(),
-            has_documents: metadata.is_dir()
-                || files.iter().any(|file| file.is_jsonl)
-                || config.document_separator.is_some(),
+        let files = files.map(|path| TextFile { is_jsonl: is_jsonl(config.format, &path), path });
+        let mut source = Self::new(config, files.collect());
+        source.has_documents |= metadata.is_dir();
+        Ok(source)
+    }
+
+    fn new(config: &DataConfig, files: Vec<TextFile>) -> Self {
+        Self {
+            path: config.path.clone(),
+            has_documents: config.document_separator.is_some() || files.iter().any(|file| file.is_jsonl),
             files,
             text_field: config.text_field.clone(),
             max_record_bytes: config.max_record_bytes(),
             separator: config.document_separator.clone(),
-        })
+        }
     }
 
     /// Finds several texts. No file may be in two of them: one could train on what the other holds out for validation.
@@ -104,14 +107,7 @@ impl TextSource {
     /// The text of standard input that was saved as `file`.
     pub(super) fn of_standard_input(config: &DataConfig, file: &Path) -> Self {
         let is_jsonl = config.format == TextFormat::Jsonl;
-        Self {
-            path: config.path.clone(),
-            files: vec![TextFile { path: file.to_owned(), is_jsonl }],
-            has_documents: is_jsonl || config.document_separator.is_some(),
-            text_field: config.text_field.clone(),
-            max_record_bytes: config.max_record_bytes(),
-            separator: config.document_separator.clone(),
-        }
+        Self::new(config, vec![TextFile { path: file.to_owned(), is_jsonl }])
     }
 
     /// Opens a file of this text, which must be UTF-8 if it holds records.
