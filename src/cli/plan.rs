@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         args.output.write_sheets("A plan", &about, &text, &json_of(vec![serde_json::to_string(&plan)?]), &sheets)?;
         note_each("note", &plan.notes);
     }
-    note_each("warning", config.cautions().iter().chain(&plan.warnings));
+    note_each("warning", &plan.warnings);
     Ok(())
 }
 
@@ -102,7 +102,6 @@ fn finetune(args: &Args, config: &Config, device: &OpenDevice) -> anyhow::Result
     {
         note_each("warning", [format!("the run needs {}, and this machine has {}", size(needed), size(machine.total))]);
     }
-    note_each("warning", config.cautions());
     Ok(())
 }
 

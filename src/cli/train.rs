@@ -183,7 +183,6 @@ impl Session {
         }
         let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
         let (device, others) = devices.split_first().expect("a run has at least one device");
-        note_each("warning", config.cautions());
         if !force && config.finetune.base.is_none() {
             plan::check_training(&config, device)?;
             if start != Start::Resume {

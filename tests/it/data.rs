@@ -267,26 +267,6 @@ fn huge_record_in_gzip_is_refused() {
 }
 
 #[test]
-fn random_bytes_cause_warning() {
-    let folder = folder("path = \"noise\"\n");
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
-    };
-    let noise: Vec<u8> = (0..1 << 15).map(|_| random()).collect();
-    folder.write("noise", noise);
-    let train = |path: &str| {
-        let path = format!("data.path={path}");
-        let args = ["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "tokenizer.kind=byte", "--force"];
-        folder.run(&args).exits(0).stderr
-    };
-    assert!(train("noise").contains("warning: `noise` is like random bytes: packing saves nothing"), "noise");
-    folder.write("long.txt", text().repeat(40));
-    assert!(!train("long.txt").contains("warning"), "a text");
-}
-
-#[test]
 fn folder_holds_out_documents_and_old_run_its_end() {
     let folder = folder("path = \"texts\"\n");
     for (i, line) in text().lines().cycle().take(60).enumerate() {

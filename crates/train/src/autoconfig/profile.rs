@@ -2,12 +2,15 @@
 //! compared, and gzip measures repetition.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 
 use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
 use crate::data::Preview;
-use crate::data::randomness::packed_bits_per_byte;
 
 /// The number of bytes of a text that are read; the rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
@@ -160,6 +163,14 @@ fn whole_characters(bytes: &[u8]) -> &str {
 fn scaled(n: u64, whole: u64, part: u64) -> u64 {
     let scaled = u128::from(n) * u128::from(whole) / u128::from(part.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// The bits per byte of a sample compressed with gzip's method.
+fn packed_bits_per_byte(sample: &[u8]) -> f64 {
+    let mut packed = DeflateEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(sample).expect("memory takes all that is written");
+    let packed = packed.finish().expect("memory takes all that is written");
+    packed.len() as f64 * 8.0 / sample.len().max(1) as f64
 }
 
 fn repeated(sample: &[u8]) -> f64 {

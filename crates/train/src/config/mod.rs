@@ -4,7 +4,6 @@
 //! Every key except `data.path` has a default. A loaded [`Config`] has passed all rules, so code that reads it need not
 //! check again; whether the text exists or the device can be opened is found out later.
 
-mod cautions;
 pub(crate) mod commented;
 mod inherit;
 mod load;

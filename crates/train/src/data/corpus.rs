@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::cache::Cache;
 use super::chunk::Needs;
-use super::randomness::seems_random;
 use super::reader::{OnProgress, ignore};
 use super::scan::check_lengths;
 use super::source::is_standard_input;
@@ -35,7 +34,7 @@ pub struct Corpus {
     pub text_sha256: String,
     /// A summary of each text.
     pub sources: Vec<SourceSummary>,
-    /// Warnings about the texts and the cache, each with a hint.
+    /// Warnings about the cache, each with a hint.
     pub cautions: Vec<String>,
     /// The records of a fine-tuning, whose tokens the splits have one after another.
     pub records: Option<SplitRecords>,
@@ -154,7 +153,7 @@ impl Corpus {
         let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
-        let mut cautions = Vec::from_iter(opening.cache.caution.clone());
+        let cautions = Vec::from_iter(opening.cache.caution.clone());
         for text in texts {
             let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
             check_characters(&text, &tokenizer)?;
@@ -166,14 +165,6 @@ impl Corpus {
             let halves = opening.tokens(&text, &tokenizer, None)?;
             let (train_tokens, val_tokens) = (halves.0.len(), halves.1.len());
             check(train_tokens as u64, val_tokens as u64)?;
-            if earlier.is_none() && seems_random(&halves.0, &tokenizer) {
-                cautions.push(format!(
-                    "`{}` is like random bytes: packing saves nothing, so there is nothing to learn in it but how often \
-                     each byte occurs\n  hint: unpack or decrypt it first; in a folder, data.exclude leaves such files \
-                     out",
-                    text.source.path.display()
-                ));
-            }
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
             let (path, kept, fraction) = (text.source.path, text.kept, text.weight / weights);

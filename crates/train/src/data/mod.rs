@@ -17,7 +17,6 @@ mod file;
 mod fixtures;
 mod format_check;
 mod pattern;
-pub(crate) mod randomness;
 mod reader;
 mod record;
 mod scan;
