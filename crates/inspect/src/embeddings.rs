@@ -133,7 +133,6 @@ impl Embeddings {
     ///
     /// # Panics
     /// If either is not the index of a text.
-    #[must_use]
     pub fn have_same_past(&self, one: usize, other: usize) -> bool {
         let [one, other] = [one, other].map(|text| &self.occurrences[text]);
         one.tokens[..=one.position] == other.tokens[..=other.position]
@@ -170,10 +169,11 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
     let layers = 0..model.config().n_layers;
     vectors.extend(layers.map(|layer| (Stage::Layer(layer), recording.residual(Some(layer)).clone())));
     vectors.push((Stage::Norm, recording.get(None, Point::Norm).clone()));
+    let stream = |layer| recording.residual(layer).to_device::<3>(&device);
     let mut attention = Vec::new();
     for (layer, block) in model.blocks.iter().enumerate() {
-        let before = recording.residual(layer.checked_sub(1)).to_device::<3>(&device);
-        let input = host_tensor(block.attention_input(before))?;
+        let block_input = block.input(stream(layer.checked_sub(1)), Some(stream(None)));
+        let input = host_tensor(block.attention_input(block_input))?;
         let output = recording.get(layer, Point::Attention);
         let alike = |at| cosine(input.vector(0, at), output.vector(0, at));
         attention.push((0..prompt.len()).map(alike).collect());
@@ -184,14 +184,32 @@ fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, prompt, small_config};
+    use crate::testing::{self, edited, louder, prompt, small_config};
     use tinderbox_model::config::ModelConfig;
+    use tinderbox_model::parameters;
 
     #[test]
     fn cosine_matches_angle() {
         assert!((cosine(&[1.0, 0.0], &[2.0, 2.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
         assert!((cosine(&[3.0, -1.0], &[-3.0, 1.0]) + 1.0).abs() < 1e-12);
         assert!(cosine(&[0.0, 0.0], &[1.0, 0.0]).abs() < 1e-12);
+    }
+
+    /// The second layer has the weights of the first, and its input is the embedding alone.
+    #[test]
+    fn attention_reads_embedding_skip() {
+        let model = louder(&ModelConfig { embedding_skip: true, ..small_config() }, 256);
+        let drawn = parameters::read(&model);
+        let model = edited(model, |path, tensor| match path.strip_prefix("blocks.1.") {
+            Some("skip_factors") => tensor.values = vec![0.0, 1.0],
+            Some(name) => *tensor = drawn[&format!("blocks.0.{name}")].clone(),
+            None if path == "blocks.0.skip_factors" => tensor.values = vec![1.0, 0.0],
+            None => {}
+        });
+        let it = Embeddings::new(&model, &["a bank", "the bank"].map(prompt), "bank", &[]).expect("finite values");
+        for [first, second] in it.attention.iter().map(|layers| [&layers[0], &layers[1]]) {
+            assert!(first.iter().zip(second).all(|(a, b)| (a - b).abs() < 1e-5), "{first:?} {second:?}");
+        }
     }
 
     #[test]
