@@ -103,13 +103,11 @@ impl Attribution {
     }
 
     /// The sum of all terms: [`Attribution::difference`] up to rounding.
-    #[must_use]
     pub fn sum(&self) -> f64 {
         self.terms.iter().map(|term| term.logit).sum()
     }
 
     /// The terms, the largest by absolute value first.
-    #[must_use]
     pub fn ranked(&self) -> Vec<Term> {
         let mut terms = self.terms.clone();
         terms.sort_by(|a, b| b.logit.abs().total_cmp(&a.logit.abs())); // stable

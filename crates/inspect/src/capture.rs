@@ -20,7 +20,6 @@ impl Recording {
     ///
     /// # Panics
     /// If the site was not captured.
-    #[must_use]
     pub fn get(&self, block_idx: impl Into<Option<usize>>, point: Point) -> &HostTensor {
         let site = Site { block_idx: block_idx.into(), point };
         let found = self.0.iter().find(|(at, _)| *at == site);
@@ -39,7 +38,6 @@ impl Recording {
     ///
     /// # Panics
     /// If [`Point::Weights`] was not captured, or the layer or head is out of range.
-    #[must_use]
     pub fn map(&self, layer: usize, head: usize) -> &[f32] {
         let HostTensor { shape, values } = self.get(layer, Point::Weights); // [1, H, T, T]
         let size = shape[2] * shape[3];
@@ -50,7 +48,6 @@ impl Recording {
     ///
     /// # Panics
     /// If [`Point::Weights`] was not captured, or the layer, head or token is out of range.
-    #[must_use]
     pub fn row(&self, layer: usize, head: usize, query: usize) -> &[f32] {
         self.get(layer, Point::Weights).vector(head, query)
     }

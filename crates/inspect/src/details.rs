@@ -117,7 +117,6 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
 impl FirstHead {
     /// The head whose tokens look furthest back with the largest weights, weighted by its effect if known, and its
     /// clearest pair; `None` for a single token. The root of the effect is used, since one text measures it with noise.
-    #[must_use]
     pub fn of(attention: &PromptAttention, tokenizer: &Tokenizer, effects: Option<&[Vec<f64>]>) -> Option<Self> {
         let PromptAttention { prompt, selection, recording, .. } = attention;
         if prompt.len() < 2 {

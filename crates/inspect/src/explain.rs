@@ -86,13 +86,11 @@ pub struct Projection {
 
 impl Projection {
     /// The vector after the last step.
-    #[must_use]
     pub fn used(&self) -> &[f32] {
         self.rotated.as_ref().or(self.normed.as_ref()).unwrap_or(&self.projected)
     }
 
     /// The vector after each step, with the step in words, where `letter` is q, k or v.
-    #[must_use]
     pub fn steps(&self, letter: &str, position: usize) -> Vec<(String, &[f32])> {
         let Self { projected, normed, rotated } = self;
         let projected = (format!("{letter} = x W_{letter}"), &projected[..]);
@@ -160,7 +158,6 @@ impl Explanation {
     }
 
     /// Step 4 in words: the scaling of scores.
-    #[must_use]
     pub fn scaling(&self) -> String {
         let scaled = match self.scale {
             None => format!("divided by sqrt({}) = {:.4}", self.head_dim, (self.head_dim as f64).sqrt()),
@@ -171,14 +168,12 @@ impl Explanation {
     }
 
     /// Step 5 in words: the tokens that the head does not see.
-    #[must_use]
     pub fn masked_tokens(&self) -> String {
         let before = self.window.map(|n| format!(" and those before the last {n}"));
         "later tokens".to_owned() + &before.unwrap_or_default()
     }
 
     /// Step 6 in words: the head's output after each step from the sum on.
-    #[must_use]
     pub fn outputs(&self) -> Vec<(&'static str, Vec<f64>)> {
         vec![("= what the head gathers", self.context.clone())]
     }
@@ -187,20 +182,17 @@ impl Explanation {
     ///
     /// # Panics
     /// If there is no such token.
-    #[must_use]
     pub fn gathered_from(&self, tokens: impl IntoIterator<Item = usize>) -> Vec<f64> {
         gather(&self.weights, &self.values, tokens)
     }
 
     /// The largest difference between the plain formula's weights and the model's own.
-    #[must_use]
     pub fn largest_difference(&self) -> f64 {
         largest_difference(&self.weights, &self.model_weights)
     }
 }
 
 /// The steps between the projections to queries and keys and their product, in words; empty if there are none.
-#[must_use]
 pub fn preparation(config: &ModelConfig) -> String {
     let heads = if config.qk_norm_across_heads { "over all heads" } else { "in each head" };
     let norm = config.qk_norm.then(|| format!("normed {heads} (qk_norm)"));
@@ -209,7 +201,6 @@ pub fn preparation(config: &ModelConfig) -> String {
 }
 
 /// The differences between a model's attention and the plain formula, a sentence each.
-#[must_use]
 pub fn differences(config: &ModelConfig) -> Vec<String> {
     let scale = config.attention_scale.map(|scale| format!("Scores are q · k times {scale}, not over √d."));
     let cap = config.attention_softcap.map(|cap| format!("Scores are capped: {cap} · tanh(score / {cap})."));

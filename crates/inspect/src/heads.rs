@@ -80,13 +80,11 @@ impl ScoredHeads {
     ///
     /// # Panics
     /// Never: the fields are plain data.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("scores serialize")
     }
 
     /// Reads the fields that [`ScoredHeads::to_json`] writes and ignores others; `None` if one is missing.
-    #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Option<Self> {
         Self::deserialize(value).ok()
     }
@@ -109,7 +107,6 @@ impl From<HeadScores> for NamedScores {
 }
 
 /// The scores of the selected heads on one text, `[L][H]`, without induction, which is measured on repeated sequences.
-#[must_use]
 pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
     selection.map(|layer, head| {

@@ -12,7 +12,6 @@ use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::probe::Point;
 
 /// The `n` largest positive `weights` with their positions, in descending order; ties go to the earlier.
-#[must_use]
 pub fn strongest(weights: &[f32], n: usize) -> Vec<(usize, f32)> {
     let largest = largest(weights, n).into_iter().map(|at| (at, weights[at]));
     largest.filter(|(_, weight)| *weight > 0.0).collect()
@@ -55,7 +54,6 @@ impl HeadSelection {
     }
 
     /// The layer and head, if only one head is selected.
-    #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {
         (self.layers.len() == 1 && self.heads.len() == 1).then_some((self.layers.start, self.heads.start))
     }
@@ -93,7 +91,6 @@ impl PromptAttention {
     }
 
     /// The key/value head that `head` reads, counted from 0.
-    #[must_use]
     pub fn kv_head(&self, head: usize) -> usize {
         head / (self.config.n_heads / self.config.n_kv_heads)
     }
@@ -103,7 +100,6 @@ impl PromptAttention {
     ///
     /// # Panics
     /// If [`PromptAttention::DETAILS`] were not recorded.
-    #[must_use]
     pub fn similarity(&self) -> Vec<Vec<f32>> {
         let stages = std::iter::once(None).chain((0..self.config.n_layers).map(Some));
         stages.map(|stage| cosines(self.recording.residual(stage))).collect()

@@ -28,7 +28,6 @@ pub enum ModelPart {
 
 impl ModelPart {
     /// All parts that write to the residual stream: each layer's heads, whole attention and feed-forward layer.
-    #[must_use]
     pub fn writers(config: &ModelConfig) -> Vec<Self> {
         let of_layer = |layer| {
             let heads = (0..config.n_heads).map(move |head| Self::Head { layer, head });
@@ -38,7 +37,6 @@ impl ModelPart {
     }
 
     /// The site of its values in a forward pass; a layer's heads share one.
-    #[must_use]
     pub fn site(self) -> Site {
         let (block_idx, point) = match self {
             Self::Embedding => (None, Point::Embedding),

@@ -130,7 +130,6 @@ impl Patching {
     }
 
     /// The first differing token, counted from 0.
-    #[must_use]
     pub fn first_difference(&self) -> usize {
         first_difference(&self.tokens, &self.from_tokens)
     }

@@ -122,7 +122,6 @@ pub struct HeadScores {
 
 impl HeadScores {
     /// Name and value of each score, in field order.
-    #[must_use]
     pub fn named(&self) -> [(&'static str, Option<f64>); 10] {
         [
             ("entropy_bits", self.entropy_bits),
@@ -139,7 +138,6 @@ impl HeadScores {
     }
 
     /// The main behaviour of the head: the first kind whose threshold is reached, special kinds before general ones.
-    #[must_use]
     pub fn kind(&self) -> HeadKind {
         let rules = [
             // An untrained head scores higher, unless `qk_norm` makes its queries and keys large.

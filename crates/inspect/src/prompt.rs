@@ -41,7 +41,6 @@ impl Prompt {
     ///
     /// # Panics
     /// If there are none, or an id is not the tokenizer's.
-    #[must_use]
     pub fn of_ids(ids: Vec<u32>, tokenizer: &Tokenizer) -> Self {
         assert!(!ids.is_empty(), "a prompt has tokens");
         let texts: Vec<String> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
@@ -57,20 +56,17 @@ impl Prompt {
     }
 
     /// The number of tokens that the model reads.
-    #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a prompt is never empty")]
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
     /// The number of bytes of the text.
-    #[must_use]
     pub fn n_bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// The last token of the last occurrence of `text`; `None` if it is not in the prompt.
-    #[must_use]
     pub fn position_of(&self, text: &str) -> Option<usize> {
         let text = text.as_bytes();
         if text.is_empty() {
@@ -81,7 +77,6 @@ impl Prompt {
     }
 
     /// The pieces, with the tokens of one character merged: for showing the prompt as running text.
-    #[must_use]
     pub fn whole_pieces(&self) -> Vec<String> {
         let mut pieces = Vec::new();
         let mut start = 0;
@@ -99,7 +94,6 @@ impl Prompt {
 
     /// # Shapes
     /// -> `[1, T]`
-    #[must_use]
     pub fn tokens(&self, device: &Device) -> Tensor<2, Int> {
         to_tensor(&self.ids, device)
     }

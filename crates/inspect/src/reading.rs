@@ -39,7 +39,6 @@ impl Reading {
     }
 
     /// The mean loss, in nats per token; `None` for a single token, which is not predicted.
-    #[must_use]
     pub fn loss(&self) -> Option<f64> {
         let n = self.losses.len();
         (n > 0).then(|| self.losses.iter().sum::<f64>() / n as f64)

@@ -96,7 +96,6 @@ pub const TOKEN_ROWS: &str = "token_rows";
 
 impl Lora {
     /// The factor of an adapter's product.
-    #[must_use]
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         self.alpha / if self.use_rslora { rank.sqrt() } else { rank }

@@ -223,25 +223,21 @@ pub enum RopeScaling {
 
 impl RopeScaling {
     /// The default of `beta_fast`.
-    #[must_use]
     pub fn beta_fast() -> f64 {
         32.0
     }
 
     /// The default of `beta_slow`.
-    #[must_use]
     pub fn beta_slow() -> f64 {
         1.0
     }
 
     /// The default of `attention_factor` with `yarn`.
-    #[must_use]
     pub fn default_attention_factor(factor: f64) -> f64 {
         0.1 * factor.ln() + 1.0
     }
 
     /// The default of `attention_factor` with `longrope`.
-    #[must_use]
     pub fn longrope_attention_factor(context_length: usize, original_context_length: usize) -> f64 {
         let original = original_context_length as f64;
         let factor = context_length as f64 / original;
@@ -249,7 +245,6 @@ impl RopeScaling {
     }
 
     /// Stretches the longest wavelengths; `None` if each has a factor of its own.
-    #[must_use]
     pub fn factor(&self) -> Option<f64> {
         match *self {
             Self::Linear { factor } | Self::Llama3 { factor, .. } | Self::Yarn { factor, .. } => Some(factor),
@@ -258,7 +253,6 @@ impl RopeScaling {
     }
 
     /// The factor that multiplies rotated queries and keys in a model with this `context_length`.
-    #[must_use]
     pub fn attention_factor(&self, context_length: usize) -> f64 {
         match *self {
             Self::Linear { .. } | Self::Llama3 { .. } => 1.0,

@@ -81,7 +81,6 @@ pub enum BlockPart {
 
 impl Role {
     /// The part of a block that it belongs to; `None` outside the blocks, and for adapters.
-    #[must_use]
     pub fn block_part(self) -> Option<BlockPart> {
         match self {
             Self::Qkv(_) => Some(BlockPart::Qkv),
@@ -99,7 +98,6 @@ impl Role {
     }
 
     /// Whether it is a norm.
-    #[must_use]
     pub fn is_norm(self) -> bool {
         self == Self::FinalNorm || self.block_part() == Some(BlockPart::Norms)
     }
@@ -120,7 +118,6 @@ pub enum Initial {
 
 impl Parameter {
     /// The index of the block that the parameter at `path` belongs to.
-    #[must_use]
     pub fn block_of(path: &str) -> Option<usize> {
         path.strip_prefix("blocks.")?.split('.').next()?.parse().ok()
     }
@@ -133,7 +130,6 @@ impl Parameter {
     }
 
     /// The parameters before and after the blocks.
-    #[must_use]
     pub fn outside_blocks(config: &ModelConfig, vocab_size: usize) -> [Vec<Self>; 2] {
         let c = config.d_model;
         let [mut embeddings, mut last] = [(); 2].map(|()| Section::new(String::new()));
@@ -150,7 +146,6 @@ impl Parameter {
     }
 
     /// The parameters of one block. All blocks but the first have the same.
-    #[must_use]
     pub fn of_block(config: &ModelConfig, block_idx: usize) -> Vec<Self> {
         let ModelConfig { d_model: c, d_ff: f, n_layers, bias, .. } = *config;
         let std = STANDARD_DEVIATION;
@@ -190,26 +185,22 @@ impl Parameter {
     }
 
     /// The number of values.
-    #[must_use]
     pub fn n_numbers(&self) -> u64 {
         self.shape.iter().map(|size| *size as u64).fold(1, u64::saturating_mul)
     }
 
     /// Whether it is the matrix of a linear layer, `[in, out]`.
-    #[must_use]
     pub fn is_linear(&self) -> bool {
         self.shape.len() == 2 && !matches!(self.role, Role::TokenEmbedding | Role::PositionEmbedding)
     }
 
     /// Whether it is the bias of its layer, rather than the weight.
-    #[must_use]
     pub fn is_bias(&self) -> bool {
         self.path.rsplit('.').next() == Some("bias")
     }
 
     /// The widths of the matrices that lie side by side in a matrix of a block: queries, keys and values, or the only
     /// one. `None` for any other parameter.
-    #[must_use]
     pub fn hidden_widths(&self) -> Option<Vec<usize>> {
         let is_hidden = self.is_linear() && self.role != Role::Output;
         is_hidden.then(|| match self.role {

@@ -35,7 +35,6 @@ pub struct OpenDevice {
 
 impl OpenDevice {
     /// A warning if the device is a software GPU.
-    #[must_use]
     pub fn caution(&self) -> Option<String> {
         (self.kind == AdapterKind::Software).then(|| {
             format!(

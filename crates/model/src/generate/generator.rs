@@ -95,13 +95,11 @@ impl BatchGenerator {
     }
 
     /// The number of prompt tokens that the model reads, and the number before them that do not fit its context.
-    #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
         (self.n_read, self.n_dropped)
     }
 
     /// The counts of tokens proposed so far.
-    #[must_use]
     pub fn speculated(&self) -> Speculated {
         self.batch.speculated()
     }

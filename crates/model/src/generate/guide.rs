@@ -57,7 +57,6 @@ impl Grammar {
     }
 
     /// All JSON objects.
-    #[must_use]
     pub fn of_objects() -> Self {
         Self::of_schema(&json!({"type": "object"})).expect("the schema is an object")
     }
@@ -203,7 +202,6 @@ impl Vocabulary {
     ///
     /// # Panics
     /// If the tokenizer has no tokens.
-    #[must_use]
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let n_ids = tokenizer.n_ids();
         let mut bytes: Vec<Vec<u8>> = (0..).take(n_ids).map(|id| tokenizer.text_bytes(id)).collect::<Option<_>>()?;

@@ -60,7 +60,6 @@ pub struct Message {
 
 impl Message {
     /// A message with a role and a text.
-    #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), name: None, tool_calls: None, tool_call_id: None }
     }
@@ -73,7 +72,6 @@ pub struct ChatTemplateError(String);
 
 impl ChatTemplateSource {
     /// The chat template of a tokenizer; `None` if it has none.
-    #[must_use]
     pub fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
         let piece = |id: Option<u32>| id.map_or_else(String::new, |id| tokenizer.piece(id));
         Some(Self {

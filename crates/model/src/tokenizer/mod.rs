@@ -66,7 +66,6 @@ impl Tokenizer {
     }
 
     /// A tokenizer with one token for each byte; the id is the byte.
-    #[must_use]
     pub fn byte() -> Self {
         Self::made_here(table::bytes(), TokenizerKind::Byte)
     }
@@ -91,7 +90,6 @@ impl Tokenizer {
     ///
     /// # Panics
     /// If `vocab_size` is below 257.
-    #[must_use]
     pub fn train_bpe(vocab_size: usize, text: &str) -> Self {
         let mut words = WordCounter::default();
         words.add(text);
@@ -194,31 +192,26 @@ impl Tokenizer {
     }
 
     /// The content of its `tokenizer.json`: the same bytes each time, equal to those of the file that it was read from.
-    #[must_use]
     pub fn to_json(&self) -> String {
         self.inner.json.clone()
     }
 
     /// The largest id plus one. A file may leave some ids without a token, and so does padding.
-    #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.vocab_size + self.n_padding
     }
 
     /// The largest id of a token plus one: ids from here on are padding.
-    #[must_use]
     pub fn n_ids(&self) -> usize {
         self.inner.vocab_size
     }
 
     /// The ids below [`Tokenizer::n_ids`] that the file leaves without a token, in ascending order.
-    #[must_use]
     pub fn gaps(&self) -> Arc<[u32]> {
         self.inner.gaps.clone()
     }
 
     /// The kind of token. A file is classified by its content: one trained here is [`TokenizerKind::Bpe`].
-    #[must_use]
     pub fn kind(&self) -> TokenizerKind {
         self.inner.kind
     }
@@ -226,7 +219,6 @@ impl Tokenizer {
     /// The end-of-text token: the `eos_token` of its `tokenizer_config.json`, or else the first of
     /// `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`, `<eos>`, `[EOS]`, `<|im_end|>`, `[SEP]` that
     /// is an added token of the file.
-    #[must_use]
     pub fn end_of_text(&self) -> Option<u32> {
         let named = self.config_json.as_ref().and_then(|config| config.end_of_text);
         named.or(self.inner.end_of_text)
@@ -234,13 +226,11 @@ impl Tokenizer {
 
     /// The token to put before each text that the model reads: the one that its `tokenizer_config.json` asks for, or
     /// else, if that file exists, the one in the template of the `tokenizer.json`.
-    #[must_use]
     pub fn bos(&self) -> Option<u32> {
         self.config_json.as_ref()?.bos
     }
 
     /// The BOS token that its `tokenizer_config.json` names, whether texts get it or not.
-    #[must_use]
     pub fn bos_token(&self) -> Option<u32> {
         self.config_json.as_ref()?.bos_token
     }
@@ -255,19 +245,16 @@ impl Tokenizer {
     }
 
     /// The chat template, in Jinja, that turns a conversation into text.
-    #[must_use]
     pub fn chat_template(&self) -> Option<&str> {
         self.config_json.as_ref()?.chat_template.as_deref()
     }
 
     /// The content of its `tokenizer_config.json`.
-    #[must_use]
     pub fn config_json(&self) -> Option<&str> {
         self.config_json.as_ref().map(|config| &*config.json)
     }
 
     /// Added tokens, which are matched verbatim in text, such as `<|endoftext|>`, by id.
-    #[must_use]
     pub fn added_tokens(&self) -> Vec<(u32, String)> {
         self.inner.added.iter().map(|(id, token)| (*id, token.content.clone())).collect()
     }
@@ -316,7 +303,6 @@ impl Tokenizer {
     /// it is before a space that follows something else. `None` if the text has no such place, and for every text if no
     /// word boundaries are known: with a file without a pre-tokenizer, such as Llama 2's, with a prefix for each text,
     /// or with a pattern other than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
-    #[must_use]
     pub fn safe_split(&self, text: &str) -> Option<usize> {
         match &self.inner.encoder {
             Encoder::Bytes | Encoder::Characters(_) => self.safe_split_of_table(text.as_bytes()),
@@ -334,7 +320,6 @@ impl Tokenizer {
     ///
     /// # Panics
     /// If an id is not below [`Tokenizer::vocab_size`].
-    #[must_use]
     pub fn decode(&self, ids: &[u32]) -> String {
         let n_ids = self.vocab_size();
         assert!(ids.iter().all(|&id| (id as usize) < n_ids), "ids are below {n_ids}");
@@ -350,7 +335,6 @@ impl Tokenizer {
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
-    #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         assert!((id as usize) < self.vocab_size(), "no token {id}");
         self.inner.bytes.as_ref().map(|bytes| bytes.get(id as usize).map_or(&[][..], |bytes| bytes))
@@ -374,7 +358,6 @@ impl Tokenizer {
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
-    #[must_use]
     pub fn piece(&self, id: u32) -> String {
         let Some(bytes) = self.token_bytes(id) else {
             return self.inner.tokenizer.id_to_token(id).unwrap_or_default();
@@ -403,7 +386,6 @@ fn text_of(bytes: Vec<u8>) -> String {
 
 /// A piece of text on one line, with `·` for a space, `↵` for a line end and `→` for a tab. Characters that would
 /// change the line itself, such as terminal control codes, become `\u{fffd}`.
-#[must_use]
 pub fn visible(piece: &str) -> String {
     let mut shown = String::new();
     for character in piece.chars() {

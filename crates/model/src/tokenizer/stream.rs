@@ -25,7 +25,6 @@ impl DecodeStream {
     ///
     /// # Panics
     /// If an id is not below the tokenizer's vocabulary size.
-    #[must_use]
     pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
         let state = if tokenizer.inner.bytes.is_some() {
             HeldBack::Bytes(Vec::new())
