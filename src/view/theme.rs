@@ -1,5 +1,7 @@
 //! The colours of pages and pictures: the tokens of `assets/tokens.css`, for output without a browser.
 
+use std::sync::LazyLock;
+
 /// The style sheet that declares every token.
 pub(crate) const TOKENS: &str = include_str!("assets/tokens.css");
 
@@ -20,24 +22,20 @@ pub(crate) fn color(token: &str, theme: Theme) -> &'static str {
     side(pair.split_once(')').expect("a CSS function is closed").0, theme)
 }
 
-/// The scale of weights in a theme: the tokens `heat-0` to `heat-9`.
-#[derive(Clone, Debug)]
-pub(crate) struct Heat([[u8; 3]; N_HEAT]);
-
 const N_HEAT: usize = 10;
 
-impl Heat {
-    pub fn new(theme: Theme) -> Self {
-        Self(std::array::from_fn(|at| rgb(&format!("heat-{at}"), theme)))
-    }
+/// The scale of weights in each theme: the tokens `heat-0` to `heat-9`.
+static HEAT: LazyLock<[[[u8; 3]; N_HEAT]; 2]> = LazyLock::new(|| {
+    [Theme::Light, Theme::Dark].map(|theme| std::array::from_fn(|at| rgb(&format!("heat-{at}"), theme)))
+});
 
-    /// The colour at `strength` in 0..=1, interpolated between the two nearest.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index is small")]
-    pub fn at(&self, strength: f32) -> [u8; 3] {
-        let at = strength * (N_HEAT - 1) as f32;
-        let below = (at as usize).min(N_HEAT - 2);
-        between(self.0[below], self.0[below + 1], at - below as f32)
-    }
+/// The colour of a weight of `strength` in 0..=1, interpolated between the two nearest.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index is small")]
+pub(crate) fn heat(theme: Theme, strength: f32) -> [u8; 3] {
+    let colors = &HEAT[theme as usize];
+    let at = strength * (N_HEAT - 1) as f32;
+    let below = (at as usize).min(N_HEAT - 2);
+    between(colors[below], colors[below + 1], at - below as f32)
 }
 
 /// The colour `fraction` of the way from one to the other, in 0..=1.
@@ -167,10 +165,8 @@ mod tests {
 
     #[test]
     fn heat_interpolates() {
-        let heat = Heat::new(Theme::Dark);
-        assert_eq!((heat.at(0.0), heat.at(1.0)), ([0, 0, 4], [252, 255, 164]));
-        assert_eq!(heat.at(1.0 / 9.0), [27, 12, 65]);
-        assert_eq!(heat.at(0.5 / 9.0), [14, 6, 35]);
+        let colors = [0.0, 0.5 / 9.0, 1.0 / 9.0, 1.0].map(|strength| heat(Theme::Dark, strength));
+        assert_eq!(colors, [[0, 0, 4], [14, 6, 35], [27, 12, 65], [252, 255, 164]]);
     }
 
     #[test]

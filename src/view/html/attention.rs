@@ -15,7 +15,7 @@ use crate::inspect::{
 use crate::model::probe::Point;
 use crate::tokenizer::visible;
 use crate::view::escape::{breakable, escape};
-use crate::view::html::packing::Packing;
+use crate::view::html::packing::{Packing, floats};
 use crate::view::html::{Fragment, page_about};
 use crate::view::terminal::columns::fit;
 
@@ -48,10 +48,8 @@ const SCRIPTS: &[&str] = &[
 
 /// The largest page, in MiB: the browser tab takes several times as much memory.
 const LIMIT_MIB: usize = 512;
-/// The size up to which a section has exact numbers; up to the next size it has 16-bit numbers, and larger sections are
-/// coarse, so that they open fast.
-const EXACT_MIB: usize = 1;
-const FINE_MIB: usize = 4;
+/// The size up to which a section has exact numbers; larger sections are coarse, so that they open fast.
+const EXACT_MIB: usize = 8;
 /// The most columns of a heading.
 const HEADING: usize = 72;
 
@@ -98,12 +96,8 @@ pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: 
 
 /// The packing of a section's numbers, by their size.
 fn packing(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> Packing {
-    let mib = |packing| mib(config, selection, n_tokens, packing);
-    match () {
-        () if mib(Packing::Exact) <= EXACT_MIB => Packing::Exact,
-        () if mib(Packing::Fine) <= FINE_MIB => Packing::Fine,
-        () => Packing::Coarse,
-    }
+    let is_small = mib(config, selection, n_tokens, Packing::Exact) <= EXACT_MIB;
+    if is_small { Packing::Exact } else { Packing::Coarse }
 }
 
 fn mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
@@ -112,11 +106,13 @@ fn mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing
 
 /// The approximate size of a section's numbers in bytes, before base64.
 fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
-    let n_pairs = n_tokens * (n_tokens + 1) / 2;
     let n_heads = selection.layers.len() * selection.heads.len();
     let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
-    (n_heads + config.n_layers + 1) * n_pairs * packing.number_bytes()
-        + (n_heads + n_kv_heads) * n_tokens * packing.vector_bytes(config.head_dim)
+    let n_numbers = (n_heads + config.n_layers + 1) * n_tokens * (n_tokens + 1) / 2;
+    match packing {
+        Packing::Exact => 4 * (n_numbers + (n_heads + n_kv_heads) * n_tokens * config.head_dim),
+        Packing::Coarse => n_numbers,
+    }
 }
 
 /// Checks the size of a page before it is built.
@@ -205,10 +201,10 @@ impl<'a> Data<'a> {
             |layer, head| packing.weights((0..prompt.len()).flat_map(|at| &recording.row(layer, head, at)[..=at]));
         let vectors = |layer, point, head| {
             let tensor = recording.get(layer, point);
-            packing.vectors((0..prompt.len()).map(|at| tensor.vector(head, at)))
+            floats((0..prompt.len()).flat_map(|at| tensor.vector(head, at)))
         };
         let weights = selection.map(|layer, head| add(triangle(layer, head)));
-        let has_vectors = packing.has_vectors();
+        let has_vectors = packing == Packing::Exact;
         let queries = match has_vectors {
             true => selection.map(|layer, head| add(vectors(layer, Point::Queries, head))),
             false => Vec::new(),
@@ -218,7 +214,7 @@ impl<'a> Data<'a> {
             each.into_iter().map(|head| (head, add(vectors(*layer, Point::Keys, head)))).collect()
         };
         let keys = layers.iter().filter(|_| has_vectors).map(keys).collect();
-        let similarity = details.similarity().iter().map(|cosines| add(packing.cosines(cosines))).collect();
+        let similarity = details.similarity().iter().map(|cosines| add(packing.cosines(cosines.iter()))).collect();
         let data = Self {
             tokens: &prompt.pieces,
             texts: &prompt.texts,
@@ -271,14 +267,10 @@ fn facts(details: &PromptAttention, packing: Packing) -> String {
         facts += " ";
         facts += &sentence;
     }
-    facts += match packing {
-        Packing::Exact => "",
-        Packing::Fine => " The weights are within 1/65535 of the model's, other numbers in 16 bits.",
-        Packing::Coarse => {
-            " The page is large: its weights are within 1/255 of the model's, and small ones nearer; choose less with \
-             --layer and --head for finer ones, and for queries and keys."
-        }
-    };
+    if packing == Packing::Coarse {
+        facts += " The page is large: its weights are within 1/255 of the model's, and small ones nearer; choose less \
+                  with --layer and --head for exact ones, and for queries and keys.";
+    }
     facts
 }
 
@@ -369,7 +361,7 @@ mod tests {
         let it = details(&"hello, and good bye".repeat(3), None, None);
         let size = |packing| fragment(&it, packing).lists.concat().len();
         let PromptAttention { config, selection, prompt, .. } = &it.attention;
-        for packing in [Packing::Exact, Packing::Fine, Packing::Coarse] {
+        for packing in [Packing::Exact, Packing::Coarse] {
             let expected = n_bytes(config, selection, prompt.len(), packing).div_ceil(3) * 4;
             assert!((expected..expected + 200).contains(&size(packing)), "{packing:?}");
         }
@@ -382,13 +374,9 @@ mod tests {
     fn long_prompts_are_rounded() {
         let config = ModelConfig { n_layers: 12, n_heads: 3, n_kv_heads: 3, d_model: 192, ..small_config() };
         let all = HeadSelection::new(None, None, &config).expect("the model has this layer and head");
-        assert_eq!(
-            [32, 128, 1024].map(|n| packing(&config, &all, n)),
-            [Packing::Exact, Packing::Fine, Packing::Coarse]
-        );
+        assert_eq!([128, 1024].map(|n| packing(&config, &all, n)), [Packing::Exact, Packing::Coarse]);
         let one = HeadSelection::new(Some(0), Some(0), &config).expect("the model has this layer and head");
         assert!(attention_mib(&config, &all, 1024) <= 34 && attention_mib(&config, &one, 1024) <= 25);
-        let facts = |packing| facts(&details("hello", None, None).attention, packing);
-        assert!(facts(Packing::Fine).contains("within 1/65535") && facts(Packing::Coarse).contains("within 1/255"));
+        assert!(facts(&details("hello", None, None).attention, Packing::Coarse).contains("within 1/255"));
     }
 }

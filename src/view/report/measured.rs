@@ -21,7 +21,7 @@ use crate::view::svg::plot::spread;
 const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
 
 /// The largest size of their section in MiB, if fewer tokens can reduce it: a large model has many numbers per token.
-const MOST_MIB: usize = 2;
+const MOST_MIB: usize = 4;
 
 /// The number of tokens of the validation split that are searched for starts of lines.
 const SEARCHED_TOKENS: usize = 4096;

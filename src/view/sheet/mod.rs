@@ -14,7 +14,7 @@ pub(crate) mod text;
 
 use crate::format::signed;
 use crate::view::svg::chart::Chart;
-use crate::view::theme::{self, Heat, Theme};
+use crate::view::theme::{self, Theme};
 
 /// A heading, text and figures about one measured subject.
 #[derive(Clone, Debug)]
@@ -250,7 +250,7 @@ impl ColorScale {
     pub(crate) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
         let strength = self.strength(value);
         let ground = match self {
-            Self::Fraction | Self::UpTo(_) => Heat::new(theme).at(strength),
+            Self::Fraction | Self::UpTo(_) => theme::heat(theme, strength),
             Self::Signed(_) => {
                 let full = theme::rgb(if value < 0.0 { "negative" } else { "positive" }, theme);
                 theme::between(theme::rgb("panel", theme), full, strength)

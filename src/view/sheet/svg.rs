@@ -15,7 +15,7 @@ const ROW: f64 = 22.0;
 /// The number of shades per scale.
 const N_SHADES: usize = 16;
 /// The characters of a line.
-const COLUMNS: usize = 100;
+pub(crate) const COLUMNS: usize = 100;
 /// The room for a figure.
 pub(crate) const WIDE: f64 = COLUMNS as f64 * ADVANCE;
 /// The same on a narrow screen.
@@ -91,7 +91,7 @@ pub(crate) fn style() -> String {
 
 /// The class of a value's colour; text on it has the class with `-text`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
-fn class(scale: ColorScale, value: f64) -> String {
+pub(crate) fn class(scale: ColorScale, value: f64) -> String {
     let shade = (scale.strength(value) * N_SHADES as f32).round() as usize;
     let kind = match scale {
         ColorScale::Fraction | ColorScale::UpTo(_) => 's',
@@ -119,7 +119,7 @@ fn columns<'a>(texts: impl Iterator<Item = &'a String>) -> f64 {
 }
 
 /// A drawing below the colours of its scale and their values.
-fn below_legend(scale: ColorScale, room: f64, (body, [width_below, height]): Drawing) -> Drawing {
+pub(crate) fn below_legend(scale: ColorScale, room: f64, (body, [width_below, height]): Drawing) -> Drawing {
     let (mut svg, mut x, mut y, mut right) = (String::new(), 0.0, 4.0, width_below);
     for (value, label) in scale.legend() {
         let advance = 18.0 + ADVANCE * (width(&label) as f64 + 2.0);

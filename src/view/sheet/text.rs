@@ -148,12 +148,16 @@ fn pieces(pieces: &Pieces, palette: Palette, n_columns: usize) -> String {
         text.push('\n');
     }
     if pieces.has_values() && !is_plain {
-        let entry = |(value, label): (f64, String)| {
-            format!("{} {label}", palette.on(pieces.scale.colors(value, Theme::Dark), "  "))
-        };
-        text += &(pieces.scale.legend().into_iter().map(entry).collect::<Vec<_>>().join("  ") + "\n");
+        text += &legend(pieces.scale, palette);
     }
     text
+}
+
+/// The colours of a scale and their values, as a line.
+pub(crate) fn legend(scale: ColorScale, palette: Palette) -> String {
+    let entry =
+        |(value, label): (f64, String)| format!("{} {label}", palette.on(scale.colors(value, Theme::Dark), "  "));
+    scale.legend().into_iter().map(entry).collect::<Vec<_>>().join("  ") + "\n"
 }
 
 /// As many names as have room.

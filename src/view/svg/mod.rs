@@ -5,7 +5,6 @@ use std::fmt::Display;
 pub(crate) mod attention;
 pub(crate) mod chart;
 pub(crate) mod plot;
-mod png;
 
 use crate::view::escape::escape;
 use crate::view::terminal::columns::width;

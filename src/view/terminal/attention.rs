@@ -3,21 +3,18 @@
 //! A single head has a line per query and one or two columns per key; keys that do not fit continue below, in blocks of
 //! columns. Several heads are thumbnails side by side, two rows of cells per line.
 
-use std::sync::LazyLock;
-
 use unicode_width::UnicodeWidthChar;
 
 use crate::format::counted;
 use crate::inspect::{Prompt, PromptAttention, strongest};
+use crate::view::sheet::ColorScale;
+use crate::view::sheet::text::legend as colors_legend;
 use crate::view::terminal::columns::{fit, flow, numbered, width};
 use crate::view::terminal::palette::Palette;
-use crate::view::theme::{Heat, Theme};
+use crate::view::theme::Theme;
 
 /// The scale from 0 to 1, in ASCII, which every font has.
 const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
-
-/// Inferno, as on dark pages: its lightness grows steadily, so that it reads the same with any colour vision.
-static HEAT: LazyLock<Heat> = LazyLock::new(|| Heat::new(Theme::Dark));
 
 /// The most columns of a token's name next to a row, and lines above a column.
 const LONGEST_NAME: usize = 12;
@@ -63,7 +60,7 @@ fn thumbnails(attention: &PromptAttention, palette: Palette, n_columns: usize) -
                     }
                     let map = attention.recording.map(layer, head);
                     for x in 0..side {
-                        let at = |y| (y < side).then(|| pixel(map, t, side, [y, x])).flatten();
+                        let at = |y| (y < side).then(|| largest_weight(map, t, side, [y, x])).flatten();
                         painter.pair(at(2 * line), at(2 * line + 1));
                     }
                 }
@@ -89,8 +86,8 @@ fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, 
     (enlarged.max(n_tokens.min(widest)), per_row)
 }
 
-/// The largest weight among those that share a cell; `None` if all of them belong to later tokens.
-fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Option<f32> {
+/// The largest weight among those that share a cell of a map of `side` cells; `None` if all are of later tokens.
+pub(crate) fn largest_weight(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Option<f32> {
     let range = |at: usize| {
         let start = at * n_tokens / side;
         start..((at + 1) * n_tokens / side).max(start + 1)
@@ -111,13 +108,9 @@ fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Pa
     let per_block = (n_columns.saturating_sub(left) / cell).clamp(1, t);
     let tops = |n| (0..t).map(|query| names.top(recording.row(layer, head, query), n)).collect::<Vec<String>>();
     let longest = |top: &[String]| top.iter().map(|top| width(top)).max().unwrap_or(0);
-    let mut top = tops(N_TOP);
+    let fitting = (1..=N_TOP).rev().map(tops).find(|top| left + 2 + longest(top) <= n_columns);
+    let top = fitting.unwrap_or_else(|| tops(N_TOP));
     let has_top_beside = left + cell * t + 3 + longest(&top) <= n_columns;
-    if let Some(fewer) = (1..N_TOP).rev().find(|n| left + 2 + longest(&tops(*n)) <= n_columns)
-        && left + 2 + longest(&top) > n_columns
-    {
-        top = tops(fewer);
-    }
 
     let right = if has_top_beside { "; right: the top three" } else { "" };
     let mut text =
@@ -201,16 +194,10 @@ impl Names {
     }
 }
 
-/// The displayed strength of a weight, both in 0..=1: its square root, so that among a hundred tokens a weight of a few
-/// percent, several times the average, is still visible.
-pub(crate) fn strength(weight: f32) -> f32 {
-    weight.clamp(0.0, 1.0).sqrt()
-}
-
 /// The step of the scale for a weight, 0..=9.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the strength is in 0..=1")]
 fn step(weight: f32) -> usize {
-    (strength(weight) * 9.0).round() as usize
+    (ColorScale::Fraction.strength(weight.into()) * 9.0).round() as usize
 }
 
 /// A line of cells being built.
@@ -259,7 +246,7 @@ impl Painter {
     }
 
     fn color(&self, weight: Option<f32>) -> Option<String> {
-        self.palette.code(HEAT.at(strength(weight?)))
+        self.palette.code(ColorScale::Fraction.colors(weight?.into(), Theme::Dark)[0])
     }
 
     fn put(&mut self, colors: [Option<String>; 2], text: &str) {
@@ -278,19 +265,12 @@ impl Painter {
 
 /// The legend of the scale: the smallest weight of each character, or the weight of each colour.
 fn legend(palette: Palette) -> String {
-    let mut painter = Painter::new(palette);
-    painter.text("weight  ");
-    for (index, character) in (0_u8..).zip(CHARACTERS).skip(1) {
-        let middle = (f32::from(index) / 9.0).powi(2);
-        if palette == Palette::Characters {
-            let least = ((f32::from(index) - 0.5) / 9.0).powi(2);
-            painter.text(&format!("{character} {least:.3}   "));
-        } else {
-            painter.cell(Some(middle), 2);
-            painter.text(&format!(" {middle:.2} "));
-        }
+    if palette != Palette::Characters {
+        return format!("weight  {}", colors_legend(ColorScale::Fraction, palette));
     }
-    painter.finish()
+    let entry = |(step, character): (u8, char)| format!("{character} {:.3}", ((f32::from(step) - 0.5) / 9.0).powi(2));
+    let entries: Vec<String> = (0_u8..).zip(CHARACTERS).skip(1).map(entry).collect();
+    format!("weight  {}\n", entries.join("   "))
 }
 
 #[cfg(test)]

@@ -115,8 +115,7 @@ class Attention {
   }
 
   vector(place, token) {
-    const read = this.data.packing === "exact" ? floats : (bytes) => vectorsInSteps(bytes, this.nTokens);
-    return this.unpack(place, read).subarray(token * this.headDim, (token + 1) * this.headDim);
+    return this.unpack(place, floats).subarray(token * this.headDim, (token + 1) * this.headDim);
   }
 
   /** The numbers of a list, read when they are first asked for; those used last are kept. */
@@ -164,17 +163,6 @@ function floats(bytes) {
   return new Float32Array(bytes.buffer);
 }
 
-/** `n` vectors: the largest number of each, then all in steps of 1/32767 of that. */
-function vectorsInSteps(bytes, n) {
-  const largest = new Float32Array(bytes.buffer, 0, n);
-  const vectors = inSteps(new Int16Array(bytes.buffer, largest.byteLength), 32767);
-  const length = vectors.length / n;
-  for (let at = 0; at < vectors.length; at += 1) {
-    vectors[at] *= largest[Math.floor(at / length)];
-  }
-  return vectors;
-}
-
 /** The numbers of `steps` in units of 1/`n`, each changed by `of`. */
 function inSteps(steps, n, of = (x) => x) {
   const numbers = new Float32Array(steps.length);
@@ -189,14 +177,12 @@ const squared = (x) => x * x;
 /** How weights are read, by the form of the lists: rounded ones are their roots in steps. */
 const WEIGHTS = {
   exact: floats,
-  fine: (bytes) => inSteps(new Uint16Array(bytes.buffer), 65535, squared),
   coarse: (bytes) => inSteps(bytes, 255, squared),
 };
 
 /** How cosines are read. */
 const COSINES = {
   exact: floats,
-  fine: (bytes) => inSteps(new Int16Array(bytes.buffer), 32767),
   coarse: (bytes) => inSteps(new Int8Array(bytes.buffer), 127),
 };
 
