@@ -71,10 +71,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         print_json(&plan)?;
     } else {
-        let sheets = view::plan_sheets(&plan, &config);
         let about = format!("{} · {} parameters", args.config.display(), grouped(plan.parameters.total));
         let text = without_control(&view::plan_table(&plan, &config)).into_owned();
-        args.output.write_sheets("A plan", &about, &text, &json_of(vec![serde_json::to_string(&plan)?]), &sheets)?;
+        let json = json_of(vec![serde_json::to_string(&plan)?]);
+        args.output.write_sheets("A plan", &about, &text, &json, &[view::plan_sheet(&text, &config)])?;
         note_each("note", &plan.notes);
     }
     note_each("warning", &plan.warnings);

@@ -39,10 +39,11 @@ fn figure(Figure { title, choice, content }: &Figure) -> String {
         Content::Charts(_) => ("chart", "img", None),
         Content::Lines(_) => ("lines", "group", None),
     };
-    // A grid and a map scroll sideways; the others are drawn for wide and for narrow screens.
+    // A grid and a map scroll sideways, bars fit a narrow screen; the others are drawn for wide and for narrow ones.
     let rooms = match content {
         Content::Grid(_) | Content::Map(_) => &[("", WIDE)][..],
-        _ => &[(" wide", WIDE), (" narrow", NARROW)],
+        Content::Bars(_) => &[("", NARROW)],
+        Content::Pieces(_) | Content::Charts(_) | Content::Lines(_) => &[(" wide", WIDE), (" narrow", NARROW)],
     };
     let title = escape(title);
     let (output, label, walk) = match parts {

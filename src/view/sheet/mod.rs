@@ -14,6 +14,7 @@ pub(crate) mod text;
 
 use crate::format::signed;
 use crate::view::svg::chart::Chart;
+use crate::view::svg::plot::ends;
 use crate::view::theme::{self, Theme};
 
 /// A heading, text and figures about one measured subject.
@@ -174,7 +175,7 @@ impl Sheet {
 }
 
 impl Figure {
-    fn new(title: impl Into<String>, content: Content) -> Self {
+    pub(crate) fn new(title: impl Into<String>, content: Content) -> Self {
         Self { title: title.into(), choice: None, content }
     }
 
@@ -182,7 +183,7 @@ impl Figure {
         Self::new(title, Content::Grid(grid))
     }
 
-    fn bars(title: impl Into<String>, rows: Vec<(String, f64)>, label: fn(f64) -> String) -> Self {
+    pub(crate) fn bars(title: impl Into<String>, rows: Vec<(String, f64)>, label: fn(f64) -> String) -> Self {
         Self::new(title, Content::Bars(Bars { rows, label }))
     }
 }
@@ -204,10 +205,7 @@ impl Pieces {
 impl Map {
     /// The place of each point, both coordinates in 0..=1, with up as positive.
     pub(crate) fn placed(&self) -> Vec<[f64; 2]> {
-        let ends = [0, 1].map(|axis| {
-            let ends = |[low, high]: [f64; 2], x: f64| [low.min(x), high.max(x)];
-            self.points.iter().map(|point| point.at[axis]).fold([f64::INFINITY, f64::NEG_INFINITY], ends)
-        });
+        let ends = [0, 1].map(|axis| ends(self.points.iter().map(|point| point.at[axis])).unwrap_or_default());
         let part = |axis: usize, x: f64| {
             let [low, high] = ends[axis];
             if high > low { (x - low) / (high - low) } else { 0.5 }

@@ -1,6 +1,6 @@
 //! Charts of curves: scales, curves, a marked point and a legend.
 
-use crate::view::svg::plot::{N_SERIES, Plot, Point, margin, text_width, thinned};
+use crate::view::svg::plot::{N_SERIES, Plot, Point, ends, margin, text_width, thinned};
 use crate::view::svg::{self, Anchor, Drawing, plot};
 
 /// The most points of a curve with dots.
@@ -155,10 +155,9 @@ impl Chart {
     pub fn thinned_series(&self, width: f64) -> Vec<Series> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pixels")]
         let n_stretches = width as usize;
-        let numbers = self.numbers().filter(|number| *number <= self.ceiling);
-        let ends = numbers.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], x| [low.min(x), high.max(x)]);
+        let height = self.ends().map_or(0.0, |[low, high]| high - low);
         let thin = |(at, series): (usize, &Series)| {
-            let in_front = || self.series[at + 1..].iter().filter(|other| series.coincides(other, ends[1] - ends[0]));
+            let in_front = || self.series[at + 1..].iter().filter(|other| series.coincides(other, height));
             let n_in_front = if self.is_ranked { in_front().count() } else { 0 };
             let class = match n_in_front {
                 0 => series.class.clone(),
@@ -198,12 +197,14 @@ impl Chart {
         points.map(|point| point.1)
     }
 
+    /// The lowest and the highest number up to the ceiling.
+    fn ends(&self) -> Option<[f64; 2]> {
+        ends(self.numbers().filter(|number| *number <= self.ceiling))
+    }
+
     pub fn plot(&self, size: [f64; 2]) -> Plot {
-        let below = self.numbers().filter(|number| *number <= self.ceiling);
-        let (low, high) =
-            below.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| (low.min(number), high.max(number)));
         // Even with no number below the ceiling there is an axis.
-        let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+        let [low, high] = self.ends().unwrap_or([0.0, 1.0]);
         let low = if self.from_zero { low.min(0.0) } else { low };
         let margin = margin(low, high);
         let bottom = if self.from_zero { low } else { low - margin };

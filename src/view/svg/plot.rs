@@ -197,6 +197,11 @@ pub(crate) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     kept
 }
 
+/// The lowest and the highest number; `None` without numbers.
+pub(crate) fn ends(numbers: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    numbers.map(|x| [x, x]).reduce(|[low, high], [x, _]| [low.min(x), high.max(x)])
+}
+
 /// The room above and below curves from `low` to `high`; also a constant has some.
 pub(crate) fn margin(low: f64, high: f64) -> f64 {
     match (high - low) * 0.05 {

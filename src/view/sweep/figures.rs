@@ -1,10 +1,10 @@
-//! The settings of a sweep as pictures: the loss against each key, and every setting as a line through all keys.
+//! The settings of a sweep as pictures: the loss against each key.
 
 use super::{name, values};
 use crate::sweep::{Outcome, TrialRow};
 use crate::view::escape::escape;
 use crate::view::svg::chart::ranked_class;
-use crate::view::svg::plot::{self, Axis, Plot, Size, margin, text_width};
+use crate::view::svg::plot::{self, Axis, Plot, Size, ends, margin, text_width};
 use crate::view::svg::{self, Anchor};
 
 /// The ratio of the largest and the smallest number from which an axis is logarithmic.
@@ -28,8 +28,7 @@ impl Along {
             let domain = [-0.5, names.len() as f64 - 0.5];
             return Self { axis: Axis { domain, range }, is_log: false, names };
         };
-        let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let [low, high] = ends(numbers.into_iter()).unwrap_or_default();
         let is_log = low > 0.0 && high >= MANY_TIMES * low;
         let [low, high] = if is_log { [low.ln(), high.ln()] } else { [low, high] };
         let margin = margin(low, high);
@@ -72,8 +71,8 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
     if known.len() < 2 {
         return String::new();
     }
-    let seeds = || known.iter().flat_map(|(_, row, loss)| row.seeds.unwrap_or([*loss; 2]));
-    let (low, high) = (seeds().fold(f64::INFINITY, f64::min), seeds().fold(f64::NEG_INFINITY, f64::max));
+    let seeds = known.iter().flat_map(|(_, row, loss)| row.seeds.unwrap_or([*loss; 2]));
+    let [low, high] = ends(seeds).expect("two settings have losses");
     let room = margin(low, high);
     let size = [340.0, 210.0];
     let figure = |key: usize| {
@@ -121,58 +120,6 @@ pub(super) fn scatters(outcome: &Outcome) -> String {
          line through a point covers the seeds of its setting.</p>\n\
          <div class=\"scatters\">\n{figures}</div>\n",
         crate::format::duration(outcome.plan.full_s)
-    )
-}
-
-/// Parallel coordinates: a line for each setting, through its value of every key and its loss, the lowest at the top.
-pub(super) fn parallel(outcome: &Outcome) -> String {
-    let known: Vec<(usize, &TrialRow, f64)> =
-        outcome.trials.iter().enumerate().filter_map(|(at, row)| Some((at, row, row.bits_per_byte?))).collect();
-    if known.len() < 2 || outcome.keys.len() < 2 {
-        return String::new();
-    }
-    let picture = |size: Size, [width, height]: [f64; 2]| {
-        let range = [height - 14.0, 40.0];
-        let n = outcome.keys.len();
-        let is_narrow = width < 500.0;
-        let left = if is_narrow { 50.0 } else { 70.0 };
-        let x = |at: usize| left + at as f64 * (width - 2.0 * left) / n as f64;
-        let mut axes: Vec<Along> = (0..n)
-            .map(|key| Along::new(&known.iter().map(|(_, row, _)| &*row.values[key]).collect::<Vec<_>>(), range))
-            .collect();
-        let losses: Vec<String> = known.iter().map(|(_, _, loss)| format!("{loss:.4}")).collect();
-        // The best is where the eye begins.
-        axes.push(Along::new(&losses.iter().map(String::as_str).collect::<Vec<_>>(), [range[1], range[0]]));
-        let mut body = String::new();
-        for (place, (at, row, _)) in known.iter().enumerate().rev() {
-            let texts = row.values.iter().chain([&losses[place]]);
-            let points = texts.enumerate().map(|(key, text)| format!("{:.1} {:.1}", x(key), axes[key].at(text)));
-            body += &format!(
-                "<path class=\"line {}\" d=\"M{}\"><title>{}: {}</title></path>\n",
-                ranked_class(*at),
-                points.collect::<Vec<_>>().join("L"),
-                escape(&values(outcome, row)),
-                losses[place]
-            );
-        }
-        for (key, axis) in axes.iter().enumerate() {
-            let title = outcome.keys.get(key).map_or("bits per byte", |key| name(key));
-            body += &format!("<path class=\"grid\" d=\"M{:.1} {:.1}V{:.1}\"/>\n", x(key), range[1], range[0]);
-            // On two lines in turn where there is little room.
-            let y = if is_narrow && key % 2 == 1 { 28.0 } else { 12.0 };
-            body += &svg::text("name", [x(key), y], None, Anchor::Middle, title);
-            let (gap, anchor) = if key == n { (6.0, Anchor::Start) } else { (-6.0, Anchor::End) };
-            for (y, label) in axis.ticks(6.0) {
-                body += &svg::text("tick halo", [x(key) + gap, y + 4.0], None, anchor, &label);
-            }
-        }
-        plot::in_page(size, [width, height], "Every setting as a line through its values and its loss", "", &body)
-    };
-    format!(
-        "<figure><figcaption><span class=\"what\">Every setting<span class=\"unit\">from its values to its loss, the best \
-         at the top</span></span></figcaption>\n{}{}</figure>\n",
-        picture(Size::Wide, [880.0, 320.0]),
-        picture(Size::Narrow, [340.0, 280.0])
     )
 }
 

@@ -1,11 +1,13 @@
 //! The page of a sweep.
 
 use super::{figures, loss, remarks, values};
-use crate::format::{duration, grouped, milliseconds, percent, whole};
-use crate::sweep::{Importance, Outcome};
+use crate::format::{duration, grouped, milliseconds, percent};
+use crate::sweep::{Group, Importance, Outcome};
 use crate::view::escape::escape;
 use crate::view::html::curves::curves as curves_section;
 use crate::view::html::{Fragment, page};
+use crate::view::sheet::html::sheet_fragment;
+use crate::view::sheet::{Content, Figure, Sheet};
 use crate::view::svg::chart::{Chart, SECONDS, Series, ranked_class};
 use crate::view::svg::plot;
 
@@ -29,11 +31,11 @@ pub fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> String {
         sections.push(("What was found", section(found)));
     }
     sections.extend(curves_section(&[chart(outcome, curves)], "").map(|curves| ("Curves", curves)));
-    let of_keys = figures::scatters(outcome) + &figures::parallel(outcome);
+    let of_keys = figures::scatters(outcome);
     if !of_keys.is_empty() {
         sections.push(("Each key", section(of_keys)));
     }
-    sections.push(("Importance", section(importance(&outcome.importance))));
+    sections.push(("Importance", sheet_fragment(&importance(&outcome.importance))));
     sections.push(("Settings", section(settings(outcome))));
     if let Some(toml) = &outcome.best_toml {
         let toml = escape(toml);
@@ -85,27 +87,22 @@ fn settings(outcome: &Outcome) -> String {
     )
 }
 
-fn importance(keys: &[Importance]) -> String {
-    let rows = keys.iter().map(|it| {
-        let share = it.share.unwrap_or_default();
-        let groups: Vec<String> = it.groups.iter().map(|group| escape(&group.label())).collect();
-        format!(
-            "<tr><th>{}</th><td class=\"share\">{}</td><td><svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" \
-             role=\"img\" aria-label=\"{}\"><rect width=\"{}\" height=\"8\"/></svg></td><td>{}</td></tr>\n",
-            escape(&it.key),
-            it.share.map_or_else(|| "-".to_owned(), percent),
-            percent(share),
-            whole(100.0 * share),
-            groups.iter().map(|group| format!("<div>{group}</div>")).collect::<String>()
-        )
-    });
-    format!(
-        "<p>The share of the variance of the ranks that the values of a key explain, beyond what \
-         chance would (the effect size of Kruskal and Wallis's test). Settings that failed rank last. To the right, the \
-         mean bits per byte of each group of values, and the number of its settings.</p>\n\
-         <div class=\"wide-table\" role=\"region\" aria-label=\"The importance of keys\" tabindex=\"0\"><table>\n\
-         <tr><th>key</th><th>share</th><th class=\"scale\"><span>0</span><span>50</span><span>100 %</span></th>\
-         <th>values</th></tr>\n{}</table></div>\n",
-        rows.collect::<String>()
-    )
+/// The share of each key as bars, and the mean loss of each group of its values.
+fn importance(keys: &[Importance]) -> Sheet {
+    let shares = keys.iter().filter_map(|it| Some((it.key.clone(), it.share?))).collect();
+    let groups = |it: &Importance| it.groups.iter().map(Group::label).collect::<Vec<_>>().join(", ");
+    let lines = keys.iter().map(|it| format!("{}  {}", it.key, groups(it))).collect();
+    Sheet {
+        heading: "Importance".to_owned(),
+        lead: "The share of the variance of the ranks that the values of a key explain, beyond what chance would (the \
+               effect size of Kruskal and Wallis's test). Settings that failed rank last."
+            .to_owned(),
+        figures: vec![
+            Figure::bars("The share of each key", shares, percent),
+            Figure::new(
+                "The mean bits per byte of each group of values, and the number of its settings",
+                Content::Lines(lines),
+            ),
+        ],
+    }
 }

@@ -1,6 +1,7 @@
 //! Curves in a line of terminal text.
 
 use crate::format::short;
+use crate::view::svg::plot::ends;
 use crate::view::terminal::columns::width;
 use crate::view::terminal::table::table;
 
@@ -15,8 +16,7 @@ pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
     let is_positive = finite.iter().all(|x| *x > 0.0);
     let scaled: Vec<f64> = finite.iter().map(|x| if is_positive { x.ln() } else { *x }).collect();
     let means = means(&scaled, n_columns);
-    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let [low, high] = ends(means.iter().copied()).unwrap_or_default();
     let top = (LEVELS.len() - 1) as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the index of a level")]
     let level = |x: &f64| match high > low {
