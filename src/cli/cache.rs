@@ -16,7 +16,7 @@ use crate::view;
 #[command(after_help = "\
 Examples:
   tinderbox cache
-  tinderbox cache size --json
+  tinderbox cache --json
   tinderbox cache clear")]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -36,11 +36,6 @@ enum Action {
 Example:
   tinderbox cache list --json")]
     List,
-    /// Print the size of all files
-    #[command(after_help = "\
-Example:
-  tinderbox cache size --cache-dir tokens")]
-    Size,
     /// Remove the files that are not in use; later runs make them again
     #[command(after_help = "\
 Example:
@@ -65,13 +60,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 print_table(&view::cache_table(&files, unix_s(), n_columns()))?;
             }
             note(format!("{} in `{}`", summary(&files), folder.display()));
-        }
-        Action::Size => {
-            let (folder, files) = list_cache(cache_dir)?;
-            match args.json {
-                true => print_json(&json!({ "folder": folder, "bytes": bytes(&files) }))?,
-                false => print_table(&format!("{}\n", size(bytes(&files))))?,
-            }
         }
         Action::Clear { texts } => {
             let (folder, cleared) = clear_cache(cache_dir, texts)?;

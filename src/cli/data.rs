@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::finetune::config_of_records;
 use super::numbers::count;
-use super::print::{print_json, print_styled};
+use super::print::{folded_if_known, print_json, print_styled};
 use super::{config, paint};
 use crate::config::Config;
 use crate::data::conversations::Example;
@@ -17,7 +17,6 @@ use crate::format::{grouped, without_control};
 use crate::preset::Preset;
 use crate::run;
 use crate::tokenizer::Tokenizer;
-use crate::view::terminal::columns::folded;
 
 /// Longer documents are shown up to this many tokens.
 const MOST_SHOWN: usize = 200;
@@ -155,7 +154,7 @@ impl Preview {
                     .expect("strings take any text");
             }
         }
-        show(&text)
+        print_styled(&folded_if_known(&text))
     }
 
     fn show_texts(&self, corpus: &Corpus, context_length: usize) -> anyhow::Result<()> {
@@ -202,15 +201,7 @@ impl Preview {
             write!(text, "\ndocument {idx} of the training split{more}\n{}\n", document.trim_end())
                 .expect("strings take any text");
         }
-        show(&without_control(&text))
-    }
-}
-
-/// Prints a coloured text, wrapped between words if the width is known.
-fn show(text: &str) -> anyhow::Result<()> {
-    match paint::given_columns() {
-        Some(n_columns) => print_styled(&folded(text, n_columns)),
-        None => print_styled(text),
+        print_styled(&folded_if_known(&without_control(&text)))
     }
 }
 

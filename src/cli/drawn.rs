@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::numbers::within;
-use super::paint::{given_columns, n_columns};
-use super::print::{print, print_styled};
+use super::paint::n_columns;
+use super::print::{folded_if_known, print, print_styled};
 use super::{output, paint};
 use crate::view::html::is_page;
 use crate::view::svg::is_picture;
-use crate::view::terminal::columns::folded;
 use crate::view::{self, Palette, Sheet};
 
 /// The output format.
@@ -125,10 +124,9 @@ impl File {
     /// Like [`File::write`] for coloured text, whose long lines are wrapped if the width is known. The caller has
     /// removed other control characters.
     pub(super) fn write_styled(&self, text: &str) -> anyhow::Result<()> {
-        match (&self.output, given_columns()) {
-            (Some(path), _) => output::write(path, text),
-            (None, Some(n_columns)) => print_styled(&folded(text, n_columns)),
-            (None, None) => print_styled(text),
+        match &self.output {
+            Some(path) => output::write(path, text),
+            None => print_styled(&folded_if_known(text)),
         }
     }
 }
@@ -142,8 +140,8 @@ pub(super) fn json_of(mut documents: Vec<String>) -> String {
 }
 
 /// When text is coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Color {
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Color {
     /// On a terminal, unless NO_COLOR is set
     Auto,
     /// Always
@@ -173,8 +171,18 @@ impl Colors {
 
     /// The colours that the terminal supports. Text in a file has none unless they are requested.
     pub(super) fn palette(&self, to_file: bool) -> Palette {
-        let has_colors = !to_file && paint::has_colors(&io::stdout());
-        palette(self.color, has_colors, |name| env::var(name).ok())
+        let is_wanted = match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => !to_file && paint::has_colors(&io::stdout()),
+        };
+        match is_wanted {
+            false => Palette::Characters,
+            true if env::var("COLORTERM").is_ok_and(|value| ["truecolor", "24bit"].contains(&&*value)) => {
+                Palette::TrueColor
+            }
+            true => Palette::Ansi256,
+        }
     }
 }
 
@@ -192,40 +200,5 @@ pub(super) struct TextStyle {
 impl TextStyle {
     pub(super) fn n_columns(&self) -> usize {
         self.width.unwrap_or_else(n_columns)
-    }
-}
-
-/// The colours that a terminal supports, given whether it shows colours at all and its environment variables.
-fn palette(color: Color, has_colors: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
-    let is = |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
-    let wanted = match color {
-        Color::Always => true,
-        Color::Never => false,
-        Color::Auto => has_colors,
-    };
-    match wanted {
-        false => Palette::Characters,
-        true if is("COLORTERM", &["truecolor", "24bit"]) => Palette::TrueColor,
-        true => Palette::Ansi256,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn palette_follows_terminal_and_choice() {
-        let with = |set: &'static [(&str, &str)], color, has_colors| {
-            palette(color, has_colors, |name| {
-                let found = set.iter().find(|(key, _)| *key == name);
-                found.map(|(_, value)| (*value).to_owned())
-            })
-        };
-        assert_eq!(with(&[], Color::Auto, true), Palette::Ansi256);
-        assert_eq!(with(&[], Color::Auto, false), Palette::Characters);
-        assert_eq!(with(&[], Color::Always, false), Palette::Ansi256);
-        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Auto, true), Palette::TrueColor);
-        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Never, true), Palette::Characters);
     }
 }

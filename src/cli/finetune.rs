@@ -17,7 +17,7 @@ use crate::data::{self, BatchSource, Records, Split, Tokens, conversations};
 use crate::device::DeviceSpec;
 use crate::distributed::Ranks;
 use crate::finetune::{ChatFormat, FinetuneMethod, starting_config};
-use crate::format::{grouped, shell_word, without_control};
+use crate::format::{cut_in_the_middle, grouped, shell_word, without_control};
 use crate::generate::{Generator, LanguageModel};
 use crate::model::Parameter;
 use crate::run::{self, Answers, BeforeAndAfter, Checkpoint, Located, RunDir, Trained};
@@ -30,6 +30,8 @@ const GENERAL_TEXT: &str = include_str!("../../data/general.txt");
 const N_QUESTIONS: usize = 3;
 /// The maximum length of an answer, in tokens.
 const ANSWER_TOKENS: usize = 120;
+/// The number of characters of a prompt that are shown.
+const SHOWN_OF_PROMPT: usize = 160;
 
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
@@ -310,7 +312,11 @@ fn at_end(args: &Args, finished: &Finished, compared: Option<&Compared>) -> anyh
         ))?;
     }
     for Answers { prompt, expected, before, after } in answers {
-        print(&format!("\nprompt    {}\nexpected  {}\n", end_of(prompt), one_line(expected)))?;
+        print(&format!(
+            "\nprompt    {}\nexpected  {}\n",
+            cut_in_the_middle(&one_line(prompt), SHOWN_OF_PROMPT),
+            one_line(expected)
+        ))?;
         print(&format!("before    {}\nafter     {}\n", one_line(before), one_line(after)))?;
     }
     Ok(())
@@ -336,15 +342,3 @@ fn answer(model: &LanguageModel, tokenizer: &Tokenizer, prompt: &str) -> anyhow:
 fn one_line(text: &str) -> String {
     without_control(&text.trim().replace('\n', " ")).into_owned()
 }
-
-/// The end of a prompt, on one line.
-fn end_of(prompt: &str) -> String {
-    let line = one_line(prompt);
-    match line.char_indices().nth_back(SHOWN_OF_PROMPT) {
-        Some((at, _)) => format!("...{}", &line[at..]),
-        None => line,
-    }
-}
-
-/// Longer prompts are shown from this many characters before their end.
-const SHOWN_OF_PROMPT: usize = 160;

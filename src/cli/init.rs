@@ -4,14 +4,13 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use super::args::{open_device, program};
-use super::exit::{DONE, INTERRUPTED};
+use super::output;
 use super::print::{note, print};
-use super::{output, sweep};
 use crate::autoconfig::{self, Request};
 use crate::config::reference::with_every_key;
 use crate::config::{Config, TokenizerKind};
@@ -20,14 +19,12 @@ use crate::device::DeviceSpec;
 use crate::format::shell_word;
 use crate::preset::{PRESETS, Preset};
 use crate::run::layout::default_dir;
-use crate::sweep::{Method, Request as SweepRequest, earlier};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox init --from-text my.txt > my.toml
   tinderbox init --from-text books/ --minutes 60 --output books.toml
-  tinderbox init --from-text my.txt --search 30m > my.toml
   tinderbox init --preset shakespeare > shakespeare.toml
   tinderbox init --all > all.toml")]
 pub(super) struct Args {
@@ -53,10 +50,6 @@ pub(super) struct Args {
     /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
-    /// Time for the training steps of a sweep around the config, such as 30m or 2h, which searches for better settings
-    /// [default: no search]
-    #[arg(long, value_name = "TIME", requires = "from_text", value_parser = sweep::seconds)]
-    search: Option<f64>,
     /// Kind of tokenizer; auto chooses one for the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
@@ -90,15 +83,8 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
     Ok(minutes)
 }
 
-impl Args {
-    /// Whether the command trains models instead of only measuring training steps.
-    pub(super) fn trains(&self) -> bool {
-        self.search.is_some()
-    }
-}
-
-/// Prints or writes the config, then prints the next commands. Returns the exit code.
-pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+/// Prints or writes the config, then prints the next commands.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?; // before the measurement, which takes seconds
         if !args.overwrite && path.symlink_metadata().is_ok() {
@@ -109,12 +95,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     // A script that reads the config from a pipe needs no advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
-        let toml = match args.search {
-            None => Some(from_text(args, text)?),
-            Some(budget_s) => searched(args, text, budget_s)?,
-        };
-        let Some(toml) = toml else { return Ok(INTERRUPTED) };
-        emit(args, &toml)?;
+        emit(args, &from_text(args, text)?)?;
     } else {
         let name = args.preset.as_deref().unwrap_or("quickstart");
         let preset = Preset::named(name).expect("clap has checked the name");
@@ -133,47 +114,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if has_reader {
         note_next_commands(args);
     }
-    Ok(DONE)
+    Ok(())
 }
 
-/// The best config of a sweep around the config made for the text; `None` if Ctrl-C stopped the sweep. A stopped sweep
-/// continues with the config it started from, since another measurement would give a different one.
-fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<String>> {
-    let name = config_name(args, text);
-    let root = sweep::default_dir(Path::new(&name));
-    let base = if let Some(earlier) = earlier(&root) {
-        let base = Config::from_toml(&earlier.config, Path::new(&name), &[])?;
-        let is_other_time = earlier.minutes.is_some_and(|minutes| minutes.total_cmp(&args.minutes).is_ne());
-        if is_other_time || !request_of(args, text).is_of(&base)? {
-            bail!(
-                "`{0}` holds a search for another text, or with other arguments\n  hint: remove it, or choose another \
-                 name for the config with --output",
-                root.display()
-            );
-        }
-        note(format!("continuing the sweep in `{}`; remove it to start another", root.display()));
-        earlier.config
-    } else {
-        from_text(args, text)?
-    };
-    let is_tokenizer_free = matches!(args.tokenizer, Kind::Auto);
-    let request = SweepRequest {
-        space: autoconfig::search_space(&Config::from_toml(&base, Path::new(&name), &[])?, is_tokenizer_free),
-        config: base,
-        config_name: name.into(),
-        overrides: Vec::new(),
-        method: Method::Random,
-        budget_s,
-        n_seeds: 1,
-        max_parameters: None,
-        minutes: Some(args.minutes),
-    };
-    let outcome = sweep::search(&request, &root, false)?;
-    Ok(outcome.map(|outcome| outcome.best_toml.unwrap_or(request.config)))
-}
-
-fn request_of(args: &Args, text: &Path) -> Request {
-    Request {
+/// The config for a text and a device, after measuring training steps.
+fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
+    let spec = args.device.unwrap_or(DeviceSpec::Auto);
+    let request = Request {
         text: text.to_owned(),
         text_field: args.text_field.clone(),
         include: args.include.clone(),
@@ -185,14 +132,9 @@ fn request_of(args: &Args, text: &Path) -> Request {
             Kind::Byte => Some(TokenizerKind::Byte),
             Kind::Bpe => Some(TokenizerKind::Bpe),
         },
-        device: args.device.unwrap_or(DeviceSpec::Auto).to_string(),
+        device: spec.to_string(),
         config_name: config_name(args, text),
-    }
-}
-
-fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
-    let request = request_of(args, text);
-    let spec = args.device.unwrap_or(DeviceSpec::Auto);
+    };
     let device = open_device(&spec)?;
     note(format!("reading `{}` and measuring training steps on {} ...", text.display(), device.name));
     let config = autoconfig::for_text(&request, &device)?;

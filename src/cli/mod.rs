@@ -133,10 +133,7 @@ enum Command {
 impl Command {
     /// Whether the command makes training steps.
     fn trains(&self) -> bool {
-        match self {
-            Self::Init(args) => args.trains(),
-            _ => matches!(self, Self::Train(_) | Self::Finetune(_) | Self::Sweep(_) | Self::Bench(_) | Self::Plan(_)),
-        }
+        matches!(self, Self::Train(_) | Self::Finetune(_) | Self::Sweep(_) | Self::Bench(_) | Self::Plan(_))
     }
 }
 
@@ -170,7 +167,7 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
 fn run(command: Command) -> anyhow::Result<u8> {
     SimdLevel::current()?; // a wrong TINDERBOX_SIMD is reported before anything starts
     match command {
-        Command::Init(args) => init::run(&args),
+        Command::Init(args) => init::run(&args).map(|()| DONE),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
         Command::Finetune(args) => finetune::run(&args),

@@ -1,5 +1,6 @@
 //! Results on standard output, and notes on standard error.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
@@ -46,19 +47,16 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a result with long lines wrapped between words, if the width is known.
-pub(super) fn print_folded(text: &str) -> anyhow::Result<()> {
-    match paint::given_columns() {
-        Some(n_columns) => print(&folded(text, n_columns)),
-        None => print(text),
-    }
+/// The text with long lines wrapped between words, if the width is known.
+pub(super) fn folded_if_known(text: &str) -> Cow<'_, str> {
+    paint::given_columns().map_or(text.into(), |n_columns| folded(text, n_columns).into())
 }
 
-/// Prints a table, with colours if standard output shows them, and wrapped like [`print_folded`].
+/// Prints a table, with colours if standard output shows them, and wrapped like [`folded_if_known`].
 pub(super) fn print_table(text: &str) -> anyhow::Result<()> {
     match paint::has_colors(&io::stdout()) {
         true => print_styled(&paint::table(&folded(&without_control(text), paint::n_columns()))),
-        false => print_folded(text),
+        false => print(&folded_if_known(text)),
     }
 }
 

@@ -8,6 +8,11 @@ const REMOVED: &[(&str, &str)] = &[
          prints all of them",
     ),
     ("bench attention", "`cargo bench -p tinderbox-kernels -- attention_by_length` in the repository measures it"),
+    (
+        "init --search",
+        "`tinderbox sweep my.toml --space KEY=VALUES --budget TIME` searches around the config that `init` makes",
+    ),
+    ("cache size", "`tinderbox cache` says it last; with --json it is `bytes`"),
     ("bench machine", "`cargo bench -p tinderbox-kernels --bench machine` in the repository measures it"),
     ("sweep --method halving", SWEEP_METHODS),
     ("sweep --method asha", SWEEP_METHODS),

@@ -1,7 +1,6 @@
 //! `tinderbox sweep`: searches settings for a text by training many short runs.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use anyhow::Context;
 
@@ -78,10 +77,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         budget_s: args.budget,
         n_seeds: args.seeds,
         max_parameters: args.max_parameters,
-        minutes: None,
     };
     let root = args.sweep_dir.clone().unwrap_or_else(|| default_dir(&args.config));
-    let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
+    let interrupter = Interrupter::new();
+    let handler = interrupter.clone();
+    on_ctrl_c(move || stop_or_exit(&handler))?;
+    let outcome = match sweep::run(&request, &root, args.overwrite, &|entry: &Entry| note(line(entry)), &interrupter) {
+        Ok(outcome) => outcome,
+        Err(error @ SweepError::Interrupted) => {
+            note(error);
+            return Ok(INTERRUPTED);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Outcome::write_page(&root, &view::sweep_page(&outcome, &outcome.curves(&root)))?;
     match args.json {
         true => print_json(&outcome)?,
         false => print_table(&view::sweep_table(&outcome, n_columns()))?,
@@ -94,58 +103,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
 }
 
 /// The default folder of a sweep, `sweeps/NAME`, where NAME is the config's file name without its extension.
-pub(super) fn default_dir(config: &Path) -> PathBuf {
+fn default_dir(config: &Path) -> PathBuf {
     Path::new("sweeps").join(config.file_stem().unwrap_or(config.as_os_str()))
-}
-
-/// Runs a sweep and reports its progress on standard error; `None` if Ctrl-C stopped it.
-pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow::Result<Option<Outcome>> {
-    let interrupter = Interrupter::new();
-    let handler = interrupter.clone();
-    on_ctrl_c(move || stop_or_exit(&handler))?;
-    let equal = Mutex::new(Equal::default());
-    let tell = |entry: &Entry| {
-        equal.lock().expect("no thread panics while it holds the lines").lines(entry).into_iter().for_each(note);
-    };
-    match sweep::run(request, root, overwrite, &tell, &interrupter) {
-        Ok(outcome) => {
-            Outcome::write_page(root, &view::sweep_page(&outcome, &outcome.curves(root)))?;
-            Ok(Some(outcome))
-        }
-        Err(error @ SweepError::Interrupted) => {
-            note(error);
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Settings that were prepared one after the other and make equal runs, of which only the first has a line.
-#[derive(Debug, Default)]
-struct Equal {
-    /// Parameters and steps.
-    last: Option<(u64, usize)>,
-    /// The first and the last trial without a line.
-    folded: Option<(usize, usize)>,
-}
-
-impl Equal {
-    /// The lines of an event: none for a setting like the one before, whose number the next event tells.
-    fn lines(&mut self, entry: &Entry) -> Vec<String> {
-        if let Entry::Prepared { trial, parameters, max_steps, .. } = entry {
-            let is_equal = self.last.replace((*parameters, *max_steps)) == Some((*parameters, *max_steps));
-            if is_equal {
-                let first = self.folded.map_or(*trial, |(first, _)| first);
-                self.folded = Some((first, *trial));
-                return Vec::new();
-            }
-        }
-        let folded = self.folded.take().map(|(first, last)| match first == last {
-            true => format!("trial {first}: the same"),
-            false => format!("trials {first} to {last}: the same"),
-        });
-        folded.into_iter().chain([line(entry)]).collect()
-    }
 }
 
 /// A line of text that describes an event of a sweep.
@@ -175,7 +134,7 @@ fn line(entry: &Entry) -> String {
 }
 
 /// Parses a time such as `90s`, `30m` or `2h`.
-pub(super) fn seconds(typed: &str) -> anyhow::Result<f64> {
+fn seconds(typed: &str) -> anyhow::Result<f64> {
     let hint = "write a time above 0 with its unit, such as 90s, 30m or 2h";
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
     let found = units.iter().find_map(|(unit, seconds)| Some((typed.trim().strip_suffix(*unit)?, seconds)));
@@ -188,18 +147,6 @@ pub(super) fn seconds(typed: &str) -> anyhow::Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn equal_settings_share_one_line() {
-        let mut equal = Equal::default();
-        let prepared = |trial, parameters| Entry::Prepared { trial, parameters, step_ms: 2.0, max_steps: 100 };
-        let told = [prepared(0, 10), prepared(1, 10), prepared(2, 10), prepared(3, 20), prepared(4, 20)];
-        let told: Vec<String> = told.iter().flat_map(|entry| equal.lines(entry)).collect();
-        let line = |trial, n| format!("trial {trial}: {n} parameters, 2.00 ms a step, 100 steps in all");
-        assert_eq!(told, [line(0, 10), "trials 1 to 2: the same".to_owned(), line(3, 20)]);
-        let reached = Entry::LeftOut { trial: 5, reason: "too large".to_owned() };
-        assert_eq!(equal.lines(&reached), ["trial 4: the same", "trial 5 is left out: too large"]);
-    }
 
     #[test]
     fn budget_requires_unit() {

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::drawn::{Colors, Drawn, DrawnOutput};
 use super::inspect::prompts::{about, place};
 use super::print::{note, print, print_json};
-use crate::data;
 use crate::format::grouped;
 use crate::inspect::{self, Prompt};
 use crate::run::{self, RunDir, Trained};
@@ -22,9 +21,6 @@ const N_SHOWN: usize = 8;
 
 /// `show` draws up to this many tokens.
 const MAX_SHOWN: usize = 4096;
-
-/// `info` measures the bytes per token on up to this many bytes.
-const MAX_MEASURED: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -144,7 +140,8 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     let tokenizer = open(&args.given.run)?;
     let text = args.given.read()?;
     let ids = tokenizer.encode_bytes(&text).context("cannot encode the text")?;
-    let (n_tokens, n_bytes, bytes_per_token) = (ids.len(), text.len(), ratio(text.len(), ids.len()));
+    let (n_tokens, n_bytes) = (ids.len(), text.len());
+    let bytes_per_token = n_bytes as f64 / n_tokens.max(1) as f64;
     if args.ids {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         return print(&(ids.join(" ") + "\n"));
@@ -221,14 +218,12 @@ fn info(args: &Info) -> anyhow::Result<()> {
     let tokenizer = open(&args.run)?;
     let kind = serde_json::to_value(tokenizer.kind())?;
     let added = tokenizer.added_tokens();
-    let measured = measure(&args.run, &tokenizer);
     let (longest, samples) = (longest(&tokenizer, &added), samples(&tokenizer));
     if args.json {
         let added: Vec<_> = added.iter().map(|(id, content)| json!({ "id": id, "content": content })).collect();
         return print_json(&json!({
             "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
-            "added_tokens": added, "bytes_per_token": measured.map(|(bytes_per_token, ..)| bytes_per_token),
-            "longest": pieces(&tokenizer, &longest), "samples": pieces(&tokenizer, &samples),
+            "added_tokens": added, "longest": pieces(&tokenizer, &longest), "samples": pieces(&tokenizer, &samples),
         }));
     }
     let name = |id| format!("{id} {}", visible(&tokenizer.piece(id)));
@@ -243,10 +238,6 @@ fn info(args: &Info) -> anyhow::Result<()> {
             names.push(format!("and {} more", added.len() - N_SHOWN));
         }
         facts.push(("added tokens", names.join(", ")));
-    }
-    if let Some((bytes_per_token, n_bytes, path)) = measured {
-        let on = format!("on the last {n_bytes} bytes of `{}`", path.display());
-        facts.push(("bytes per token", format!("{bytes_per_token:.2}, {on}")));
     }
     let facts: Vec<String> = facts.into_iter().map(|(name, fact)| format!("{name:<17}{fact}\n")).collect();
     let lists = [("longest", longest), ("samples", samples)];
@@ -289,38 +280,6 @@ fn lines(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     ids.iter().map(line).collect::<Vec<_>>().concat()
 }
 
-/// The mean token length in bytes, the length of the measured text in bytes, and its path. The measured text is the
-/// end of the run's text, from which the validation split is taken. `None` unless the text is one file of plain text
-/// that still exists.
-fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<(f64, usize, PathBuf)> {
-    let located = run::locate(run).map(|located| located.run);
-    let data = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?.data;
-    if data::is_jsonl(data.format, &data.path) {
-        return None; // its lines are not the text that is encoded
-    }
-    let text = end_of_file(&data.path, data.val_fraction)?;
-    let ids = tokenizer.encode(&text).ok().filter(|ids| !ids.is_empty())?;
-    Some((ratio(text.len(), ids.len()), text.len(), data.path))
-}
-
-/// The last `fraction` of a text file, at most [`MAX_MEASURED`] bytes.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length to look at")]
-fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
-    let mut file = fs::File::open(path).ok()?;
-    let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
-    let wanted = ((length as f64 * fraction) as u64).min(MAX_MEASURED);
-    io::Seek::seek(&mut file, io::SeekFrom::Start(length - wanted)).ok()?;
-    let mut bytes = Vec::new();
-    file.take(wanted).read_to_end(&mut bytes).ok()?;
-    // The text may begin within a character.
-    let start = bytes.iter().take(3).position(|byte| byte & 0xc0 != 0x80)?;
-    String::from_utf8(bytes.split_off(start)).ok()
-}
-
-fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
-    n_bytes as f64 / n_tokens.max(1) as f64
-}
-
 /// The longest tokens, longest first, without added tokens.
 fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
@@ -339,18 +298,4 @@ fn samples(tokenizer: &Tokenizer) -> Vec<u32> {
 
 fn ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
     (0..).take(tokenizer.vocab_size())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn end_of_file_starts_at_character_boundary() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        fs::write(&path, "\u{e9}".repeat(10)).unwrap();
-        assert_eq!(end_of_file(&path, 0.25).unwrap(), "\u{e9}\u{e9}");
-        assert_eq!(end_of_file(folder.path(), 0.25), None);
-    }
 }

@@ -344,27 +344,3 @@ fn manual_has_page_for_each_command() {
         assert!(groff.status.success() && problems.is_empty(), "{command}: {problems}");
     }
 }
-
-#[test]
-fn search_of_other_text_is_not_continued() {
-    let folder = Folder::new();
-    folder.write("my.txt", english());
-    fs::create_dir(folder.path("other"));
-    folder.write("other/my.txt", english().to_uppercase());
-    let search = |text: &str, more: &[&str]| {
-        let init = ["init", "--from-text", text, "--device", "cpu", "--search", "1s"];
-        folder.run(&[&init[..], more].concat())
-    };
-    let first = search("my.txt", &["--minutes", "0.02"]).exits(0);
-    assert!(first.stdout.starts_with("# The best setting of `sweeps/my`."), "{}", first.stdout);
-    assert_eq!(search("my.txt", &["--minutes", "0.02"]).exits(0).stdout, first.stdout);
-    for (text, more) in [
-        ("other/my.txt", &["--minutes", "0.02"][..]),
-        ("my.txt", &["--minutes", "0.02", "--tokenizer", "byte"]),
-        ("my.txt", &["--minutes", "0.03"]),
-    ] {
-        let refused = search(text, more);
-        assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{text}");
-        assert!(refused.stderr.contains("`sweeps/my` holds a search for another text"), "{}", refused.stderr);
-    }
-}

@@ -7,7 +7,6 @@ mod choice;
 mod error;
 mod profile;
 mod prompt;
-mod search;
 mod template;
 mod token_choice;
 
@@ -17,7 +16,6 @@ use std::time::Duration;
 use burn::module::Module;
 
 pub use error::AutoconfigError;
-pub use search::search_space;
 
 use crate::config::{Config, DataConfig, MatmulPrecision, PrecisionChoice, TextFormat, TokenizerKind};
 use crate::data::{self, Split, Tokens};
@@ -75,16 +73,6 @@ pub struct TextConfig {
 }
 
 impl Request {
-    /// Whether `config` was made for such a request; a config does not store the minutes.
-    ///
-    /// # Errors
-    /// If the text cannot be read.
-    pub fn is_of(&self, config: &Config) -> Result<bool, AutoconfigError> {
-        let is_tokenizer = self.tokenizer.is_none_or(|kind| kind == config.tokenizer.kind);
-        let data = DataConfig { val_fraction: config.data.val_fraction, ..self.data()? };
-        Ok(data == config.data && is_tokenizer && self.device == config.train.device)
-    }
-
     /// The settings for reading the text.
     fn data(&self) -> Result<DataConfig, AutoconfigError> {
         if self.text == Path::new("-") {

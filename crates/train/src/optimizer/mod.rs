@@ -80,12 +80,6 @@ impl OptimizerConfig {
         self.rule_of(parameter).temporary_bytes(parameter, is_fused)
     }
 
-    /// The keys and values of the chosen optimizer's peak learning rates.
-    pub(crate) fn peak_learning_rates(&self) -> Vec<(&'static str, f64)> {
-        let shared = ("optimizer.learning_rate", self.learning_rate);
-        std::iter::once(shared).chain(self.chosen().own_learning_rate()).collect()
-    }
-
     /// The keys to lower if a run diverges.
     pub(crate) fn learning_rates(&self) -> &'static str {
         self.chosen().learning_rates()

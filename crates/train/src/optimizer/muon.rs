@@ -114,10 +114,6 @@ impl UpdateRule for MuonConfig {
         Self { newton_schulz, newton_schulz_steps, normuon_beta2, ..Self::default() }
     }
 
-    fn own_learning_rate(&self) -> Option<(&'static str, f64)> {
-        Some(("optimizer.muon_learning_rate", self.muon_learning_rate))
-    }
-
     fn learning_rates(&self) -> &'static str {
         "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
     }

@@ -29,11 +29,6 @@ pub(super) trait UpdateRule: Debug {
         Self::default()
     }
 
-    /// The key and value of its own peak learning rate; `None` if it has only `optimizer.learning_rate`.
-    fn own_learning_rate(&self) -> Option<(&'static str, f64)> {
-        None
-    }
-
     /// The keys to lower if a run diverges.
     fn learning_rates(&self) -> &'static str {
         "optimizer.learning_rate"

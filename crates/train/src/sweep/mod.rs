@@ -73,17 +73,13 @@ pub struct Request {
     pub n_seeds: usize,
     /// The most parameters of a model; `None` if only memory limits them.
     pub max_parameters: Option<u64>,
-    /// The minutes of training that the base config was made for; `None` if it was written by hand.
-    #[serde(default)]
-    pub minutes: Option<f64>,
 }
 
 impl Request {
     /// The arguments that differ between two requests and change their runs; empty if none do. Those of a config's name,
-    /// and of its comments, do not; the minutes that it was made for only explain the config.
+    /// and of its comments, do not.
     fn differences(&self, other: &Self) -> String {
-        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters, minutes: _ } =
-            self;
+        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters } = self;
         let table = |text: &str| text.parse::<Table>().ok();
         let is_same_config =
             *config == other.config || table(config).is_some_and(|keys| table(&other.config) == Some(keys));
@@ -176,12 +172,6 @@ pub fn run(
         remove_left_over(&root.join(run));
     }
     Ok(outcome)
-}
-
-/// The request in the folder of a sweep; `None` if it is missing or unreadable.
-#[must_use]
-pub fn earlier(root: &Path) -> Option<Request> {
-    log::request(root)
 }
 
 /// The config of a setting.
