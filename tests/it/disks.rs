@@ -57,7 +57,7 @@ fn full_disk_keeps_saved_checkpoints() {
       hint: make room on the disk, and start anew with --overwrite: no checkpoint was saved yet
     "#);
     assert_snapshot!(error("out1"), @r#"
-    error: cannot write `disk/run/checkpoints/.step-000030.partial/optimizer.safetensors`: No space left on device (os error 28)
+    error: cannot write `disk/run/checkpoints/step-000030/optimizer.safetensors`: No space left on device (os error 28)
       hint: make room on the disk; earlier checkpoints are whole, and --resume continues from the last
     "#);
 }

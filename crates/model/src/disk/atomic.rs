@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::file::{PARTIAL, Temporary, remove_unused, start_of_name};
-use super::names::{create_dir_all, rename, sync_dir, sync_names_beside};
+use super::names::{rename, sync_names_beside};
 
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
 ///
@@ -48,52 +48,6 @@ pub fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<
     let written = write(&mut file)?;
     file.sync_all()?;
     Ok(written)
-}
-
-/// Creates the directory `dir`, replacing an existing one: `fill` writes its files into a hidden directory beside it,
-/// which is renamed once they are on the disk. `cannot_write` makes an error from a path and an error of the system.
-///
-/// Only for a directory to which a lock keeps other processes from writing; elsewhere,
-/// [`PartialDir`](super::PartialDir).
-pub fn write_dir<E>(
-    dir: &Path,
-    cannot_write: impl Fn(&Path, io::Error) -> E,
-    fill: impl FnOnce(&Path) -> Result<(), E>,
-) -> Result<(), E> {
-    let partial = partial_name(dir);
-    let written = create_empty_dir(&partial)
-        .map_err(|error| cannot_write(&partial, error))
-        .and_then(|()| fill(&partial))
-        .and_then(|()| {
-            sync_dir(&partial).and_then(|()| replace_dir(dir, &partial)).map_err(|error| cannot_write(dir, error))
-        });
-    written.inspect_err(|_| {
-        fs::remove_dir_all(&partial).ok(); // the first error is the one to report
-    })
-}
-
-fn create_empty_dir(dir: &Path) -> io::Result<()> {
-    if dir.exists() {
-        fs::remove_dir_all(dir)?; // left by a crash
-    }
-    create_dir_all(dir)
-}
-
-/// Renames the directory `new` to `dir`. An existing one is moved away first and removed afterwards: `dir` never has
-/// only some of its files.
-fn replace_dir(dir: &Path, new: &Path) -> io::Result<()> {
-    if dir.symlink_metadata().is_err() {
-        return rename(new, dir);
-    }
-    let old = partial_name(new);
-    if old.exists() {
-        fs::remove_dir_all(&old)?; // left by a crash
-    }
-    fs::rename(dir, &old)?;
-    rename(new, dir).inspect_err(|_| {
-        fs::rename(&old, dir).ok();
-    })?;
-    fs::remove_dir_all(old)
 }
 
 /// Removes a directory: it is gone at once, and its files afterwards.

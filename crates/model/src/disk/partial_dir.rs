@@ -55,17 +55,19 @@ impl PartialDir {
     /// That of `may_replace`, or if the directory cannot be renamed; then the old one stays.
     pub fn replace<E>(
         self,
-        cannot_write: impl Fn(io::Error) -> E,
+        cannot_write: impl FnOnce(io::Error) -> E,
         may_replace: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        sync_dir(&self.path).map_err(&cannot_write)?;
         let _waiting = lock_folder(folder_of(&self.target));
         may_replace()?;
         self.rename().map_err(cannot_write)
     }
 
-    /// An existing directory is moved away first and removed afterwards: the target never has only some of its files.
-    fn rename(&self) -> io::Result<()> {
+    /// Renames the directory to its target, once its files are on the disk. An existing directory is moved away first
+    /// and removed afterwards: the target never has only some of its files. Only where a lock keeps other processes
+    /// away; elsewhere, [`PartialDir::replace`].
+    pub fn rename(&self) -> io::Result<()> {
+        sync_dir(&self.path)?;
         if self.target.symlink_metadata().is_err() {
             return rename(&self.path, &self.target);
         }

@@ -11,9 +11,9 @@ use super::adapter::{AdapterOf, AdapterTensors, Adapters, is_adapter, take};
 use super::layout::{MODEL, OPTIMIZER, STATE, locate, step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
-use tinderbox_model::disk::{self, write_atomically, write_dir, write_synced};
+use tinderbox_model::disk::{self, PartialDir, write_atomically, write_synced};
 use tinderbox_model::parameters::AssignError;
-use tinderbox_model::{AdapterRows, Gpt, LazyTensor, Parameter, Role, parameters};
+use tinderbox_model::{AdapterRows, Dtype, Gpt, LazyTensor, Parameter, Role, parameters, tensor_file};
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;
@@ -133,20 +133,20 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the checkpoint to `dir`, atomically.
     pub fn write(&self, dir: &Path) -> Result<(), RunError> {
-        write_dir(
-            dir,
-            |path, error| cannot_write(path)(error),
-            |dir| {
-                let mut model = self.model.clone();
-                model.retain(|name, _| self.state.adapter.is_none() || is_adapter(name));
-                let model = hexadecimal(tensors::write(&dir.join(MODEL), &model)?);
-                let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
-                let crc32c = Checksums { model, optimizer, state: String::new() };
-                let state = StateFile { version: VERSION, state: self.state.clone(), crc32c }.to_text();
-                let path = dir.join(STATE);
-                write_synced(&path, |file| file.write_all(state.as_bytes())).map_err(cannot_write(&path))
-            },
-        )
+        let partial = PartialDir::create(dir).map_err(cannot_write(dir))?;
+        // An error names the final path of the file.
+        let write = |name: &str, tensors: &BTreeMap<String, LazyTensor>| {
+            let written = tensor_file::write_as(&partial.path().join(name), tensors, Dtype::F32);
+            written.map(hexadecimal).map_err(cannot_write(&dir.join(name)))
+        };
+        let mut model = self.model.clone();
+        model.retain(|name, _| self.state.adapter.is_none() || is_adapter(name));
+        let (model, optimizer) = (write(MODEL, &model)?, write(OPTIMIZER, &self.optimizer)?);
+        let crc32c = Checksums { model, optimizer, state: String::new() };
+        let state = StateFile { version: VERSION, state: self.state.clone(), crc32c }.to_text();
+        write_synced(&partial.path().join(STATE), |file| file.write_all(state.as_bytes()))
+            .map_err(cannot_write(&dir.join(STATE)))?;
+        partial.rename().map_err(cannot_write(dir))
     }
 
     /// Replaces the training state of the checkpoint in `dir`, atomically. The tensors stay as they are, and so does a
