@@ -276,11 +276,7 @@ impl ModelConfig {
 
     /// The `head_dim` of a config that does not set it; 0 if `d_model` is not divisible by `n_heads`.
     fn default_head_dim(d_model: usize, n_heads: usize) -> usize {
-        match n_heads {
-            0 => 0,
-            n_heads if d_model.is_multiple_of(n_heads) => d_model / n_heads,
-            _ => 0,
-        }
+        if n_heads > 0 && d_model.is_multiple_of(n_heads) { d_model / n_heads } else { 0 }
     }
 
     /// The `norm_eps` of a config that does not set it.
@@ -294,13 +290,9 @@ impl ModelConfig {
     /// The config with the `head_dim`, `norm_eps` and `qkv_bias` that follow from its other keys. A config built in
     /// code needs this; a loaded one already has them.
     #[must_use]
-    pub fn with_derived(self) -> Self {
-        Self {
-            head_dim: Self::default_head_dim(self.d_model, self.n_heads),
-            norm_eps: Self::default_norm_eps(self.norm),
-            qkv_bias: self.bias,
-            ..self
-        }
+    pub fn with_derived(mut self) -> Self {
+        self.derive_defaults(|key| matches!(key, "head_dim" | "norm_eps" | "qkv_bias"));
+        self
     }
 
     /// Sets the keys whose defaults follow from other keys, where `is_missing`; returns each with the key that it

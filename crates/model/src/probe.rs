@@ -148,10 +148,7 @@ impl<'a, P: Probe> Pass<'a, P> {
 
     /// Applies dropout to `value`, with a mask that depends on `point`.
     pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
-        match self.dropout(point, probability) {
-            Some(dropout) => kernels::dropout(value, dropout),
-            None => value,
-        }
+        self.drop_at(name_id(&self.site(point).to_string()), value, probability)
     }
 
     fn site(&self, point: Point) -> Site {
@@ -187,15 +184,6 @@ mod tests {
         let mut probe = Sites::<ACTIVE>(Vec::new());
         let _ = gpt.forward_with(tokens, &mut probe);
         probe.0
-    }
-
-    #[test]
-    fn empty_probe_takes_no_memory() {
-        type Saved = Option<Tensor<3>>;
-        type Lengths = Option<Arc<[usize]>>;
-        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>, Lengths, Saved, Saved);
-        assert_eq!(size_of::<NoProbe>(), 0);
-        assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }
 
     #[test]

@@ -109,10 +109,6 @@ pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     })
 }
 
-pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
-    [Backend::Flex, Backend::Ndarray].into_iter().find(|backend| compiled.contains(backend))
-}
-
 /// The adapter with this index; without an index the first one, which is the best.
 ///
 /// # Errors
@@ -230,12 +226,5 @@ mod tests {
         assert!(cuda.contains("no adapter for `cuda`: no NVIDIA driver"), "{cuda}");
         assert!(cuda.contains("`nvidia-smi`") && cuda.ends_with("`--device cpu`"), "{cuda}");
         assert!(error(Backend::Wgpu, Some(3)).contains("no graphics driver was found"));
-    }
-
-    #[test]
-    fn cpu_prefers_flex() {
-        assert_eq!(cpu(&[Backend::Ndarray, Backend::Flex]), Some(Backend::Flex));
-        assert_eq!(cpu(&[Backend::Wgpu, Backend::Ndarray]), Some(Backend::Ndarray));
-        assert_eq!(cpu(&[Backend::Wgpu]), None);
     }
 }

@@ -529,16 +529,4 @@ mod tests {
         assert_eq!(batch.slots[slot].n_cached, whole.len() - 1);
         assert_eq!(logits(&batch, slot), alone(&whole));
     }
-
-    #[test]
-    fn full_context_drops_its_older_half() {
-        let prompt: Vec<u32> = (0..24).map(|i| i % 7).collect();
-        let mut batch = batch(1);
-        batch.join((), None, &prompt, Logits::Last);
-        batch.read(|(), _| ()).expect("a CPU does not fail");
-        batch.push(0, 9);
-        assert!(!batch.slots[0].is_read());
-        batch.read(|(), _| ()).expect("a CPU does not fail");
-        assert_eq!(logits(&batch, 0), alone(&[&prompt[13..], &[9]].concat()));
-    }
 }

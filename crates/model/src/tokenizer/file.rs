@@ -1,6 +1,7 @@
 //! Reads a `tokenizer.json` straight into the library's tokenizer. The library first parses the file into a value tree
 //! 40 times its size.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -15,8 +16,11 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTok
 /// The id limit of any file, however short it is.
 const MAX_IDS: u64 = 1 << 16;
 
-/// The keys of a model that the library reads, besides its type, vocabulary and merges.
-const SETTINGS: [&str; 9] = [
+/// The keys of a model that the library reads. It skips others, which it can do in value trees only.
+const MODEL_KEYS: [&str; 12] = [
+    "type",
+    "vocab",
+    "merges",
     "dropout",
     "unk_token",
     "unk_id",
@@ -51,18 +55,19 @@ pub(super) fn read(json: &str) -> Result<Tokenizer, Fault> {
         })
     })?;
     let Outline { model, added_tokens } = outline;
-    let Some(Largest(largest)) = model.vocab else {
+    let Some(vocab) = model.get("vocab") else {
         return Err(Fault::Malformed("its `model` has no `vocab`".to_owned()));
     };
-    let largest = largest.max(added_tokens.map_or(0, |Largest(id)| id));
+    let largest = vocab.largest.max(added_tokens.map_or(0, |tokens| tokens.largest));
     // The library allocates lists as long as the largest id.
     if largest > MAX_IDS.max(json.len() as u64) {
         return Err(Fault::LargeId(largest));
     }
-    Ok(match model.kind.as_deref() {
-        _ if model.has_more => serde_json::from_str(json)?,
+    let has_more = model.keys().any(|key| !MODEL_KEYS.contains(&key.as_str()));
+    Ok(match model.get("type").and_then(|kind| kind.text.as_deref()) {
+        _ if has_more => serde_json::from_str(json)?,
         Some("BPE") => with_model::<BPE>(json)?,
-        None if model.has_merges => with_model::<BPE>(json)?,
+        None if model.contains_key("merges") => with_model::<BPE>(json)?,
         Some("WordPiece") => with_model::<WordPiece>(json)?,
         Some("WordLevel") => with_model::<WordLevel>(json)?,
         Some("Unigram") => with_model::<Unigram>(json)?,
@@ -82,105 +87,69 @@ where
 /// The parts of a file that decide how to read it.
 #[derive(Deserialize)]
 struct Outline {
-    model: ModelOutline,
-    /// The largest integer in them, which is an id.
-    added_tokens: Option<Largest>,
+    model: BTreeMap<String, Summary>,
+    added_tokens: Option<Summary>,
 }
 
-/// The keys that identify a model.
+/// What reading a value leaves of it.
 #[derive(Default)]
-struct ModelOutline {
-    kind: Option<String>,
-    vocab: Option<Largest>,
-    has_merges: bool,
-    /// Whether it has keys that the library skips, which it can do in value trees only.
-    has_more: bool,
+struct Summary {
+    /// The largest integer in it, or 0.
+    largest: u64,
+    /// The value, if it is a string.
+    text: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for ModelOutline {
+impl<'de> Deserialize<'de> for Summary {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = ModelOutline;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a model")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ModelOutline, A::Error> {
-                let mut model = ModelOutline::default();
-                while let Some(key) = map.next_key::<String>()? {
-                    match &*key {
-                        "type" => model.kind = map.next_value()?,
-                        "vocab" => model.vocab = Some(map.next_value()?),
-                        key => {
-                            model.has_merges |= key == "merges";
-                            model.has_more |= key != "merges" && !SETTINGS.contains(&key);
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                Ok(model)
-            }
-        }
-        deserializer.deserialize_map(Keys)
-    }
-}
-
-/// The largest integer in a value, or 0.
-#[derive(Clone, Copy)]
-struct Largest(u64);
-
-impl<'de> Deserialize<'de> for Largest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Integers;
-        impl<'de> Visitor<'de> for Integers {
-            type Value = Largest;
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Summary;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Largest, E> {
-                Ok(Largest(value))
+            fn visit_u64<E>(self, largest: u64) -> Result<Summary, E> {
+                Ok(Summary { largest, text: None })
             }
 
-            fn visit_i64<E>(self, _: i64) -> Result<Largest, E> {
-                Ok(Largest(0)) // below 0
+            fn visit_i64<E>(self, _: i64) -> Result<Summary, E> {
+                Ok(Summary::default()) // below 0
             }
 
-            fn visit_f64<E>(self, _: f64) -> Result<Largest, E> {
-                Ok(Largest(0))
+            fn visit_f64<E>(self, _: f64) -> Result<Summary, E> {
+                Ok(Summary::default())
             }
 
-            fn visit_bool<E>(self, _: bool) -> Result<Largest, E> {
-                Ok(Largest(0))
+            fn visit_bool<E>(self, _: bool) -> Result<Summary, E> {
+                Ok(Summary::default())
             }
 
-            fn visit_str<E>(self, _: &str) -> Result<Largest, E> {
-                Ok(Largest(0))
+            fn visit_str<E>(self, text: &str) -> Result<Summary, E> {
+                Ok(Summary { largest: 0, text: Some(text.to_owned()) })
             }
 
-            fn visit_unit<E>(self) -> Result<Largest, E> {
-                Ok(Largest(0))
+            fn visit_unit<E>(self) -> Result<Summary, E> {
+                Ok(Summary::default())
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Largest, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Summary, A::Error> {
                 let mut largest = 0;
-                while let Some(Largest(value)) = values.next_element()? {
-                    largest = largest.max(value);
+                while let Some(value) = values.next_element::<Summary>()? {
+                    largest = largest.max(value.largest);
                 }
-                Ok(Largest(largest))
+                Ok(Summary { largest, text: None })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Largest, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Summary, A::Error> {
                 let mut largest = 0;
-                while let Some((_, Largest(value))) = map.next_entry::<IgnoredAny, Largest>()? {
-                    largest = largest.max(value);
+                while let Some((_, value)) = map.next_entry::<IgnoredAny, Summary>()? {
+                    largest = largest.max(value.largest);
                 }
-                Ok(Largest(largest))
+                Ok(Summary { largest, text: None })
             }
         }
-        deserializer.deserialize_any(Integers)
+        deserializer.deserialize_any(AnyValue)
     }
 }

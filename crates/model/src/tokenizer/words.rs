@@ -10,10 +10,10 @@
 //! Source: Radford et al. 2019, GPT-2's `encoder.py`. A loop over characters is many times faster than the regular
 //! expression and never gives up on a long run of spaces; the library's tables say what a letter or a number is.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeSet;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use ahash::AHashMap;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::{ModelWrapper, SplitDelimiterBehavior};
@@ -169,7 +169,7 @@ impl Pattern {
 }
 
 /// Words seen before, with their ids.
-type Cache = HashMap<Box<str>, Box<[u32]>, BuildHasherDefault<WordHasher>>;
+type Cache = AHashMap<Box<str>, Box<[u32]>>;
 
 /// The most words in a cache: frequent words come early, and a hundred thousand take ten megabytes.
 const MAX_CACHED_WORDS: usize = 100_000;
@@ -184,29 +184,6 @@ fn unknown_characters(word: &str, model: &ModelWrapper) -> TokenizerError {
     let unknown = word.chars().filter(|&c| spelled(c).chars().any(is_unknown));
     let characters = unknown.collect::<BTreeSet<_>>().into_iter().collect();
     TokenizerError::UnknownCharacters { characters }
-}
-
-/// Hashes short words fast, without protection against adversarial words.
-#[derive(Debug, Default)]
-struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (eights, rest) = bytes.as_chunks();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let last = u64::from_le_bytes(last) ^ (bytes.len() as u64).rotate_right(8);
-        for number in eights.iter().map(|eight| u64::from_le_bytes(*eight)).chain([last]) {
-            self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(GOLDEN_RATIO);
-        }
-    }
-
-    fn write_u8(&mut self, _: u8) {} // the terminator of a string, whose length is hashed
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
 }
 
 /// The character classes of GPT-2's pattern: `\p{L}`, `\p{N}`, `\s` and all others.
