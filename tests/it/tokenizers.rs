@@ -352,7 +352,6 @@ fn bpe_run_trains_and_is_shown() {
         other.contains("tokenizer.kind was \"bpe\" and is now \"char\"") && !other.contains("vocab_size"),
         "{other}"
     );
-
 }
 
 #[test]

@@ -43,9 +43,11 @@ pub(super) fn open(path: &Path) -> Result<ForeignModel, InteropError> {
     let folder = Folder::open(path)?;
     let Some(map) = folder.json(CONFIG)? else {
         let entries = path.read_dir().map_err(cannot_read(path))?.flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let hint = match names.filter(|name| name.ends_with(".gguf")).min() {
-            Some(file) => format!("name a .gguf file in it, such as {file}"),
+        let files = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "gguf"));
+        let hint = match files.min() {
+            Some(file) => {
+                format!("name a .gguf file in it, such as {}", file.file_name().unwrap_or_default().display())
+            }
             None => {
                 "name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub".to_owned()
             }
