@@ -47,9 +47,17 @@ mod tests {
     #[test]
     fn removed_flags_are_found_behind_their_command() {
         let ask = |line: &str| replacement(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        let expected = "error: `inspect heads --annotations` no longer exists\n  hint: ";
-        for line in ["inspect heads runs/a --annotations f", "inspect heads --annotations=f runs/a"] {
-            assert!(ask(line).is_some_and(|text| text.starts_with(expected)), "{line}");
+        for (line, removed) in [
+            ("inspect heads runs/a --annotations f", "inspect heads --annotations"),
+            ("inspect heads --annotations=f runs/a", "inspect heads --annotations"),
+            ("bench attention --rounds 3", "bench attention"),
+            ("bench machine", "bench machine"),
+            ("sweep a.toml --method halving", "sweep --method halving"),
+            ("sweep a.toml --method=asha", "sweep --method asha"),
+            ("plan a.toml --network 1Gbit", "plan --network"),
+        ] {
+            let expected = format!("error: `{removed}` no longer exists\n  hint: ");
+            assert!(ask(line).is_some_and(|text| text.starts_with(&expected)), "{line}");
         }
         for line in ["inspect", "inspect heads runs/a", "inspect map --annotations f"] {
             assert_eq!(ask(line), None, "{line}");

@@ -91,9 +91,6 @@ fn mistakes_and_removed_benchmarks_are_reported() {
     let said = folder.fail(&["bench", "train", "none.toml"]);
     assert!(said.contains("none.toml"), "{said}");
     assert_eq!(folder.run(&["bench", "--json", "train"]).code, Some(2));
-    for (name, bench) in [("attention", "attention_by_length"), ("machine", "--bench machine")] {
-        let said = folder.misuse(&["bench", name, "--rounds", "3"]);
-        let removed = format!("error: `bench {name}` no longer exists\n  hint: `cargo bench -p tinderbox-kernels");
-        assert!(said.contains(&removed) && said.contains(bench), "{said}");
-    }
+    let said = folder.misuse(&["bench", "machine", "--rounds", "3"]);
+    assert!(said.starts_with("error: `bench machine` no longer exists\n  hint: `cargo bench -p"), "{said}");
 }

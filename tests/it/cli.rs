@@ -541,21 +541,10 @@ fn misuse_has_own_exit_code() {
         &["generate", "runs/tiny", "--prompt", "a", "--prompt-file", "b"],
         &["generate", "runs/tiny", "--top-k", "-3"],
         &["eval", "runs/tiny", "--split", "test"],
-        &["inspect"],
-        &["inspect", "attention", "runs/tiny"],
-        &["inspect", "attention", "runs/tiny", "--prompt", "cat", "--prompt-file", "text.txt"],
         &["inspect", "attention", "runs/tiny", "--prompt", "cat", "--layer", "-1"],
         &["inspect", "attention", "runs/tiny", "--prompt", "cat", "--format", "pdf"],
-        &["inspect", "attention", "runs/tiny", "--prompt", "cat", "--width", "3"],
         &["inspect", "embeddings", "runs/tiny", "--prompt", "a hen"],
-        &["inspect", "embeddings", "runs/tiny", "--word", "hen"],
-        &["inspect", "ablate", "runs/tiny", "--max-batches", "0"],
-        &["inspect", "ablate", "runs/tiny", "--method", "noise"],
         &["inspect", "heads", "runs/tiny", "--windows", "0"],
-        &["inspect", "heads", "runs/tiny", "--format", "pdf"],
-        &["inspect", "lens", "runs/tiny"],
-        &["inspect", "lens", "runs/tiny", "--prompt", "a hen", "--top", "0"],
-        &["inspect", "lens", "runs/tiny", "--prompt", "a hen", "--format", "pdf"],
     ] {
         let said = folder.misuse(args);
         assert!(said.contains("Usage: ") || said.contains("--help"), "{said}");

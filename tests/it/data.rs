@@ -167,9 +167,6 @@ fn data_mistakes_are_explained() {
     folder.write("cut.txt.gz", &gzip(text().as_bytes())[..100]);
     folder.write("a.jsonl", "{\"text\": \"x\"}\n\n{\"body\": \"x\", \"title\": \"y\"}\n");
     assert_transcript!(folder, @r#"
-    $ train tiny.toml --set data.path=stories/tale.txt
-    error: there is no file or folder `stories/tale.txt`
-      hint: did you mean `stories/tales.txt`?
     $ train tiny.toml --set data.path=report.docx
     error: `report.docx` is not text, but an Office document or e-book
       hint: save it as plain text (UTF-8)

@@ -71,9 +71,3 @@ fn evaluations_log_head_scores_of_checkpoints() {
         "looking changes nothing"
     );
 }
-
-#[test]
-fn removed_flag_names_its_replacement() {
-    let error = Folder::new().misuse(&["inspect", "heads", "runs/tiny", "--annotations", "known.jsonl"]);
-    assert!(error.starts_with("error: `inspect heads --annotations` no longer exists\n  hint: "), "{error}");
-}

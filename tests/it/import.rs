@@ -70,19 +70,6 @@ fn imported_generation_settings_apply() {
 }
 
 #[test]
-fn pickle_is_refused_with_conversion_command() {
-    let model = Model::of("llama");
-    model.remove("model.safetensors");
-    model.write("pytorch_model.bin", "PK");
-    let said = model.error();
-    assert!(said.contains("its weights are in pytorch_model.bin, a format that can run any code"), "{said}");
-    assert!(
-        said.contains("python -c \"import sys, transformers as t;") && said.ends_with("MODEL NEW_FOLDER"),
-        "{said}"
-    );
-}
-
-#[test]
 fn sharded_models_are_read() {
     let model = Model::of("llama");
     let expected = bits(&model.open());
@@ -214,6 +201,8 @@ fn unsupported_config_lists_every_key() {
     assert!(found[0].contains("attention_types = "), "{found:?}");
     let found = problems("gpt_neox", json!({ "attention_bias": false, "rotary_pct": 2.0 }));
     assert_eq!(found, ["attention_bias = false: true is supported"]);
+    let found = problems("llama", json!({ "model_type": null }));
+    assert_eq!(found, [format!("model_type is missing: {} are supported", Family::names())]);
     let found = problems("gpt_neox", json!({ "model_type": "gemma3" }));
     assert_eq!(found, [format!(r#"model_type = "gemma3": {} are supported"#, Family::names())]);
 }

@@ -359,11 +359,3 @@ fn tokens_reach_as_far_as_attention_window() {
         }
     }
 }
-
-#[test]
-fn attention_windows_repeat_over_layers() {
-    let config = ModelConfig { n_layers: 5, attention_window: vec![0, 7], ..small() };
-    let windows = (0..5).map(|layer| config.attention_window_of(layer));
-    assert_eq!(windows.collect::<Vec<_>>(), [None, Some(7), None, Some(7), None]);
-    assert_eq!(small().attention_window_of(3), None);
-}

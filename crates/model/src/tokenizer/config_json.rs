@@ -206,13 +206,4 @@ mod tests {
         assert_eq!(template(named).as_deref(), Some("D"));
         assert_eq!(template(r#"[{"name": "tool_use", "template": "T"}]"#), None);
     }
-
-    #[test]
-    fn malformed_config_names_its_file() {
-        for config in ["[]", "{\"eos_token\": 3}", "{"] {
-            let error = read("null", Some(config)).unwrap_err();
-            assert!(matches!(error, TokenizerError::MalformedConfig { .. }), "{error}");
-            assert!(error.to_string().contains(TOKENIZER_CONFIG), "{error}");
-        }
-    }
 }

@@ -88,23 +88,6 @@ impl Writing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tinderbox_model::device;
-
-    #[test]
-    fn oversized_run_is_refused_before_allocation() {
-        let device = device::open(&"flex".parse().unwrap()).unwrap();
-        let check = |settings: &[&str]| {
-            let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
-            let text = "[data]\npath = \"a.txt\"\n[tokenizer]\nkind = \"byte\"";
-            check_training(&Config::from_toml(text, "c.toml".as_ref(), &settings).unwrap(), &device)
-        };
-        check(&["model.d_model=16"]).unwrap();
-        let error = check(&["model.d_model=16384", "model.n_layers=600"]).unwrap_err().to_string();
-        assert!(error.starts_with("the run needs ") && error.contains("hint: "), "{error}");
-        assert!(error.ends_with("--force tries it all the same"), "{error}");
-        let error = check(&["model.d_model=16777216", "model.d_ff=16777216", "model.n_layers=60000"]).unwrap_err();
-        assert!(matches!(error, PlanError::TooLarge(_)), "{error}");
-    }
 
     #[test]
     fn generation_memory_names_key_to_lower() {
