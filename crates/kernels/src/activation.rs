@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 use crate::elementary::{fma, phi, phi_by_tanh, sigmoid};
 use crate::flex::{self, from_vec, values, values_mut};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::tasks::{CHUNK, assume_init, run, uninit};
+use crate::tasks::{CHUNK, assume_init, each, run, uninit};
 
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
@@ -180,9 +180,16 @@ impl FlexOperation for Activate {
     fn backward(&self, mut saved: Vec<FlexTensor>, gradient: FlexTensor, _: Wanted) -> Vec<Option<FlexTensor>> {
         let gradient = values(&gradient);
         for slopes in &mut saved {
-            let slopes = values_mut(slopes);
-            let chunks = slopes.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));
-            run(gradient.len(), chunks.map(|(slopes, gradient)| Multiply { slopes, gradient }));
+            each(
+                gradient.len(),
+                values_mut(slopes).chunks_mut(CHUNK).zip(gradient.chunks(CHUNK)),
+                #[inline(always)]
+                move |(slopes, gradient)| {
+                    for (slope, gradient) in slopes.iter_mut().zip(gradient) {
+                        *slope *= gradient;
+                    }
+                },
+            );
         }
         saved.into_iter().map(Some).collect()
     }
@@ -202,20 +209,6 @@ impl WithSimd for Chunk<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         self.kind.forward::<S>(self.x, self.gate, self.out);
-    }
-}
-
-struct Multiply<'a> {
-    slopes: &'a mut [f32],
-    gradient: &'a [f32],
-}
-
-impl WithSimd for Multiply<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        self.slopes.iter_mut().zip(self.gradient).for_each(|(slope, gradient)| *slope *= gradient);
     }
 }
 

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
-use pulp::{Simd, WithSimd};
 
 use crate::flex::{self, from_vec, matrix, values};
 use crate::gemm::{
@@ -14,7 +13,7 @@ use crate::gemm::{
 };
 use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::tasks::run;
+use crate::tasks::each;
 use crate::{MatmulPrecision, Operations, TrainingMemory};
 
 /// `x weight + bias` over the last dimension. The matrix product and its gradients are computed in `precision`.
@@ -132,26 +131,16 @@ pub(crate) fn backward<E: Element>(
 /// The sum of each column of a matrix packed as a right operand.
 pub(crate) fn column_sums<E: Element>(x: PackedRef<'_, E>) -> Vec<f32> {
     let mut sums = vec![0.0; n_panels(x.n_columns()) * WIDTH];
-    let panels = sums.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate();
-    let tasks = panels.map(|(panel, sums)| ColumnSums { x, panel, sums });
-    run(x.n_rows() * x.n_columns(), tasks);
+    each(
+        x.n_rows() * x.n_columns(),
+        sums.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate(),
+        #[inline(always)]
+        move |(panel, sums)| {
+            for row in x.panel(panel) {
+                E::add_to(row, sums);
+            }
+        },
+    );
     sums.truncate(x.n_columns());
     sums
-}
-
-struct ColumnSums<'a, E> {
-    x: PackedRef<'a, E>,
-    panel: usize,
-    sums: &'a mut [f32; WIDTH],
-}
-
-impl<E: Element> WithSimd for ColumnSums<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for row in self.x.panel(self.panel) {
-            E::add_to(row, self.sums);
-        }
-    }
 }

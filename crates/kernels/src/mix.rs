@@ -2,13 +2,12 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
-use pulp::{Simd, WithSimd};
 
 use crate::elementary::sum;
 use crate::flex::{self, from_vec, values, values_mut};
 use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::tasks::{CHUNK, run};
+use crate::tasks::{CHUNK, each};
 
 /// `factors[0] x + factors[1] y` in the last D columns of `x`. Earlier columns are copied.
 ///
@@ -69,9 +68,19 @@ impl FlexOperation for Mix {
         let mut out = inputs.swap_remove(0);
         let factors = [values(&factors)[0], values(&factors)[1]];
         let x = values_mut(&mut out);
-        let n = x.len();
-        let rows = x.chunks_mut(self.rows() * self.columns).zip(values(&y).chunks(self.rows() * self.mixed));
-        run(n, rows.map(|(x, y)| MixForward { x, y, factors, mix: *self }));
+        let Self { columns, mixed } = *self;
+        each(
+            x.len(),
+            x.chunks_mut(self.rows() * columns).zip(values(&y).chunks(self.rows() * mixed)),
+            #[inline(always)]
+            move |(x, y)| {
+                for (x, y) in x.chunks_exact_mut(columns).zip(y.chunks_exact(mixed)) {
+                    for (x, y) in x[columns - mixed..].iter_mut().zip(y) {
+                        *x = factors[0] * *x + factors[1] * y;
+                    }
+                }
+            },
+        );
         (out, saved)
     }
 
@@ -79,71 +88,35 @@ impl FlexOperation for Mix {
         let [x, y, factors] = [0, 1, 2].map(|i| values(&saved[i]));
         let factors = [factors[0], factors[1]];
         let mut grad_y = vec![0.0; y.len()];
-        let (of_x, of_y) = (self.rows() * self.columns, self.rows() * self.mixed);
+        let Self { columns, mixed } = *self;
+        let (of_x, of_y) = (self.rows() * columns, self.rows() * mixed);
         // Each task sums the gradients of the factors over its rows; the sums of the tasks are then added in order.
-        let mut sums = vec![[0.0; 2]; x.len().div_ceil(of_x)];
+        let mut sums = vec![[0.0_f32; 2]; x.len().div_ceil(of_x)];
         let inputs = x.chunks(of_x).zip(y.chunks(of_y));
         let outputs = values_mut(&mut gradient).chunks_mut(of_x).zip(grad_y.chunks_mut(of_y)).zip(&mut sums);
-        let task =
-            |((x, y), ((gradient, grad_y), sums))| MixBackward { x, y, factors, gradient, grad_y, sums, mix: *self };
-        run(x.len(), inputs.zip(outputs).map(task));
+        each(
+            x.len(),
+            inputs.zip(outputs),
+            // Overwrites the gradient of the output with that of x.
+            #[inline(always)]
+            move |((x, y), ((gradient, grad_y), sums))| {
+                let inputs = x.chunks_exact(columns).zip(y.chunks_exact(mixed));
+                let outputs = gradient.chunks_exact_mut(columns).zip(grad_y.chunks_exact_mut(mixed));
+                for ((x, y), (gradient, grad_y)) in inputs.zip(outputs) {
+                    let gradient = &mut gradient[columns - mixed..];
+                    sums[0] += sum(gradient, &x[columns - mixed..], |gradient, x| gradient * x);
+                    sums[1] += sum(gradient, y, |gradient, y| gradient * y);
+                    for (gradient, grad_y) in gradient.iter_mut().zip(grad_y) {
+                        *grad_y = factors[1] * *gradient;
+                        *gradient *= factors[0];
+                    }
+                }
+            },
+        );
         let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f32>();
         let grad_factors = from_vec(vec![total(0), total(1)], [2]);
         let grad_y = flex::tensor(grad_y, &saved[1]);
         vec![Some(gradient), Some(grad_y), Some(grad_factors)]
-    }
-}
-
-struct MixForward<'a> {
-    x: &'a mut [f32],
-    y: &'a [f32],
-    factors: [f32; 2],
-    mix: Mix,
-}
-
-impl WithSimd for MixForward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Mix { columns, mixed } = self.mix;
-        for (x, y) in self.x.chunks_exact_mut(columns).zip(self.y.chunks_exact(mixed)) {
-            for (x, y) in x[columns - mixed..].iter_mut().zip(y) {
-                *x = self.factors[0] * *x + self.factors[1] * y;
-            }
-        }
-    }
-}
-
-struct MixBackward<'a> {
-    x: &'a [f32],
-    y: &'a [f32],
-    factors: [f32; 2],
-    /// The gradient of the output, overwritten with the gradient of x.
-    gradient: &'a mut [f32],
-    grad_y: &'a mut [f32],
-    /// The gradients of the factors over the task's rows.
-    sums: &'a mut [f32; 2],
-    mix: Mix,
-}
-
-impl WithSimd for MixBackward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Mix { columns, mixed } = self.mix;
-        let inputs = self.x.chunks_exact(columns).zip(self.y.chunks_exact(mixed));
-        let outputs = self.gradient.chunks_exact_mut(columns).zip(self.grad_y.chunks_exact_mut(mixed));
-        for ((x, y), (gradient, grad_y)) in inputs.zip(outputs) {
-            let gradient = &mut gradient[columns - mixed..];
-            self.sums[0] += sum(gradient, &x[columns - mixed..], |gradient, x| gradient * x);
-            self.sums[1] += sum(gradient, y, |gradient, y| gradient * y);
-            for (gradient, grad_y) in gradient.iter_mut().zip(grad_y) {
-                *grad_y = self.factors[1] * *gradient;
-                *gradient *= self.factors[0];
-            }
-        }
     }
 }
 

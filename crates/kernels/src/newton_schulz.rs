@@ -2,7 +2,6 @@
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
-use pulp::{Simd, WithSimd};
 
 use crate::MatmulPrecision;
 use crate::elementary::sum;
@@ -128,7 +127,7 @@ struct Strided {
 
 /// The iteration on one matrix, in place, multiplied by `scale` at the end.
 fn fused_newton_schulz<E: Element>(x: &mut [f32], view: Strided, polynomials: Polynomials<'_>, scale: f32) {
-    simd::dispatch(Normalize { x: &mut *x, view, safety: polynomials.safety });
+    normalize(x, view, polynomials.safety);
     // Successive polynomials of the Gram matrix G amplify rounding errors in its smallest eigenvalues. In f32, three of
     // them are as accurate as polynomials of x, and five would lose three digits. bf16 has no such digits to spare, so
     // there G is computed anew for each polynomial.
@@ -216,31 +215,25 @@ fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) 
 }
 
 /// Divides a matrix by its Frobenius norm.
-struct Normalize<'a> {
-    x: &'a mut [f32],
-    view: Strided,
-    safety: f64,
-}
-
-impl WithSimd for Normalize<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { x, view: Strided { shape: [n_rows, width], row_step }, safety } = self;
-        // Each row is summed in f32 and the sums of the rows in f64, so that the norm of a large matrix stays accurate.
-        let mut squares = 0.0;
-        for row in x.chunks(row_step).take(n_rows) {
-            let row = &row[..width];
-            squares += f64::from(sum(row, row, |a, b| a * b));
-        }
-        let factor = in_f32((squares.sqrt() * safety).max(EPSILON).recip());
-        for row in x.chunks_mut(row_step).take(n_rows) {
-            for x in &mut row[..width] {
-                *x *= factor;
+fn normalize(x: &mut [f32], Strided { shape: [n_rows, width], row_step }: Strided, safety: f64) {
+    simd::dispatch(
+        #[inline(always)]
+        move || {
+            // Each row is summed in f32 and the sums of the rows in f64, so that the norm of a large matrix stays
+            // accurate.
+            let mut squares = 0.0;
+            for row in x.chunks(row_step).take(n_rows) {
+                let row = &row[..width];
+                squares += f64::from(sum(row, row, |a, b| a * b));
             }
-        }
-    }
+            let factor = in_f32((squares.sqrt() * safety).max(EPSILON).recip());
+            for row in x.chunks_mut(row_step).take(n_rows) {
+                for x in &mut row[..width] {
+                    *x *= factor;
+                }
+            }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
-use pulp::{Simd, WithSimd};
 
 use crate::Operations;
 use crate::elementary::{LANES, add_to, sum, sum_in_lanes};
 use crate::flex::{self, in_f32, tensor, values, values_mut};
 use crate::memory::bytes;
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::tasks::{CHUNK, run};
+use crate::tasks::{CHUNK, each};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///
@@ -145,9 +144,18 @@ impl FlexOperation for Norm {
         let bias = inputs.get(2).map_or(&[][..], values);
         let x = values(&inputs[0]);
         let mut out = vec![0.0; x.len()];
-        let chunk = chunk(weight.len());
-        let chunks = out.chunks_mut(chunk).zip(x.chunks(chunk));
-        run(x.len(), chunks.map(|(out, x)| NormForward { x, weight, bias, out, norm: *self }));
+        let (norm, chunk) = (*self, chunk(weight.len()));
+        each(
+            x.len(),
+            out.chunks_mut(chunk).zip(x.chunks(chunk)),
+            #[inline(always)]
+            move |(out, x)| {
+                for (out, x) in out.chunks_exact_mut(weight.len()).zip(x.chunks_exact(weight.len())) {
+                    norm.forward(x, weight, out);
+                    add_to(out, bias);
+                }
+            },
+        );
         (tensor(out, &inputs[0]), inputs)
     }
 
@@ -159,58 +167,21 @@ impl FlexOperation for Norm {
         // Each task sums these gradients over its rows; the sums of the tasks are then added in order.
         let mut parts = vec![0.0; x.len().div_ceil(chunk(c)) * width];
         let chunks = values_mut(&mut gradient).chunks_mut(chunk(c)).zip(x.chunks(chunk(c)));
-        let tasks = chunks.zip(parts.chunks_mut(width));
-        run(x.len(), tasks.map(|((gradient, x), sums)| NormBackward { x, weight, gradient, sums, norm: *self }));
+        let norm = *self;
+        each(
+            x.len(),
+            chunks.zip(parts.chunks_mut(width)),
+            #[inline(always)]
+            move |((gradient, x), sums)| {
+                let (grad_weight, grad_bias) = sums.split_at_mut(c);
+                for (gradient, x) in gradient.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
+                    norm.backward(x, weight, gradient, grad_weight, grad_bias);
+                }
+            },
+        );
         parts.chunks_exact(width).for_each(|part| add_to(&mut sums, part));
         let sums = sums.chunks_exact(c).map(|sum| tensor(sum.to_vec(), &saved[1]));
         std::iter::once(gradient).chain(sums).map(Some).collect()
-    }
-}
-
-struct NormForward<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    /// Empty if there is no bias.
-    bias: &'a [f32],
-    out: &'a mut [f32],
-    norm: Norm,
-}
-
-impl WithSimd for NormForward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let rows = self.out.chunks_exact_mut(self.weight.len());
-        for (out, x) in rows.zip(self.x.chunks_exact(self.weight.len())) {
-            self.norm.forward(x, self.weight, out);
-            for (out, bias) in out.iter_mut().zip(self.bias) {
-                *out += bias;
-            }
-        }
-    }
-}
-
-struct NormBackward<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    gradient: &'a mut [f32],
-    /// The gradient of the weight summed over the task's rows, followed by that of the bias if there is one.
-    sums: &'a mut [f32],
-    norm: Norm,
-}
-
-impl WithSimd for NormBackward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let c = self.weight.len();
-        let (grad_weight, grad_bias) = self.sums.split_at_mut(c);
-        let rows = self.gradient.chunks_exact_mut(c);
-        for (gradient, x) in rows.zip(self.x.chunks_exact(c)) {
-            self.norm.backward(x, self.weight, gradient, grad_weight, grad_bias);
-        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! The elementwise operations of an optimizer (the updates of weights and running means), and sums of squares.
 
-use burn::backend::Flex;
-use burn::tensor::Tensor;
-use pulp::{Simd, WithSimd};
-
 use crate::elementary::sum;
 use crate::flex::{self, from_vec, in_f32, primitive, values, values_mut};
-use crate::tasks::run;
+use crate::tasks::each;
+use burn::backend::Flex;
+use burn::tensor::Tensor;
 
 /// The hyperparameters of one AdamW update, with the bias corrections of its step.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +47,7 @@ pub fn adamw(
     }
     // In place, unless the weights or means are shared.
     let gradient = primitive(gradient).to_contiguous();
-    let gradient = values(&gradient);
-    let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
+    let (gradient, factor) = (values(&gradient), scalar_or_one(factor));
     let n = gradient.len();
     let mut weights = primitive(weights);
     let [mut first, mut second] = match means {
@@ -60,9 +57,25 @@ pub fn adamw(
     let scalars = [&mut weights, &mut first, &mut second].map(values_mut);
     assert!(scalars.iter().all(|scalars| scalars.len() == n), "all tensors have the same length");
     let [weight_chunks, first_chunks, second_chunks] = scalars.map(|scalars| scalars.chunks_mut(CHUNK));
-    let tasks = weight_chunks.zip(gradient.chunks(CHUNK)).zip(first_chunks.zip(second_chunks));
-    let task = |((weights, gradient), (first, second))| AdamWStep { weights, gradient, factor, first, second, update };
-    run(n, tasks.map(task));
+    let AdamW { betas, step_size, second_scale, epsilon, decay } = update;
+    let news = betas.map(|beta| in_f32(1.0 - beta));
+    let betas = betas.map(in_f32);
+    let [step_size, second_scale, epsilon, kept] = [step_size, second_scale, epsilon, 1.0 - decay].map(in_f32);
+    each(
+        n,
+        weight_chunks.zip(gradient.chunks(CHUNK)).zip(first_chunks.zip(second_chunks)),
+        #[inline(always)]
+        move |((weights, gradient), (first, second))| {
+            let scalars = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second));
+            for ((weight, gradient), (first, second)) in scalars {
+                let gradient = gradient * factor;
+                *first = *first * betas[0] + gradient * news[0];
+                *second = *second * betas[1] + gradient * gradient * news[1];
+                let size = second.sqrt() * second_scale + epsilon;
+                *weight = *weight * kept - *first / size * step_size;
+            }
+        },
+    );
     let tensor = Tensor::from_primitive::<Flex>;
     (tensor(weights), [first, second].map(tensor))
 }
@@ -76,10 +89,7 @@ pub(crate) fn composed_adamw(
     update: AdamW,
 ) -> (Tensor<1>, Means) {
     let AdamW { betas: [beta_1, beta_2], step_size, second_scale, epsilon, decay } = update;
-    let gradient = match factor {
-        Some(factor) => gradient * factor,
-        None => gradient,
-    };
+    let gradient = scaled(gradient, factor);
     let first = gradient.clone() * (1.0 - beta_1);
     let second = gradient.clone() * gradient * (1.0 - beta_2);
     let (first, second) = match means {
@@ -105,16 +115,26 @@ pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Ten
         return composed_nesterov(gradient, factor, mean, momentum);
     }
     // In place, unless the gradient or the mean is shared.
-    let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
+    let factor = scalar_or_one(factor);
     let mut update = primitive(gradient);
     let n = update.layout().num_elements();
     let mut mean = mean.map_or_else(|| from_vec(vec![0.0; n], [n]), primitive);
     let scalars = [&mut update, &mut mean].map(values_mut);
     assert!(scalars.iter().all(|scalars| scalars.len() == n), "all tensors have the same length");
     let [update_chunks, mean_chunks] = scalars.map(|scalars| scalars.chunks_mut(CHUNK));
-    let share = in_f32(1.0 - momentum);
-    let task = |(gradient, mean)| Nesterov { gradient, mean, factor, momentum: in_f32(momentum), share };
-    run(n, update_chunks.zip(mean_chunks).map(task));
+    let (share, momentum) = (in_f32(1.0 - momentum), in_f32(momentum));
+    each(
+        n,
+        update_chunks.zip(mean_chunks),
+        #[inline(always)]
+        move |(gradient, mean)| {
+            for (gradient, mean) in gradient.iter_mut().zip(mean) {
+                let new = *gradient * factor * share;
+                *mean = *mean * momentum + new;
+                *gradient = *mean * momentum + new;
+            }
+        },
+    );
     [update, mean].map(Tensor::from_primitive::<Flex>)
 }
 
@@ -125,16 +145,24 @@ pub(crate) fn composed_nesterov(
     mean: Option<Tensor<1>>,
     momentum: f64,
 ) -> Means {
-    let gradient = match factor {
-        Some(factor) => gradient * factor,
-        None => gradient,
-    };
-    let new = gradient * (1.0 - momentum);
+    let new = scaled(gradient, factor) * (1.0 - momentum);
     let mean = match mean {
         Some(old) => old * momentum + new.clone(),
         None => new.clone(),
     };
     [mean.clone() * momentum + new, mean]
+}
+
+/// The scalar of a tensor `[1]`; 1 if there is none.
+fn scalar_or_one(factor: Option<Tensor<1>>) -> f32 {
+    factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0])
+}
+
+fn scaled(gradient: Tensor<1>, factor: Option<Tensor<1>>) -> Tensor<1> {
+    match factor {
+        Some(factor) => gradient * factor,
+        None => gradient,
+    }
 }
 
 /// `(1 - decay) weights - step_size direction`.
@@ -153,8 +181,16 @@ pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: 
     let scalars = values_mut(&mut weights);
     assert_eq!(scalars.len(), direction.len(), "all tensors have the same length");
     let [kept, step_size] = [1.0 - decay, step_size].map(in_f32);
-    let tasks = scalars.chunks_mut(CHUNK).zip(direction.chunks(CHUNK));
-    run(direction.len(), tasks.map(|(weights, direction)| Descend { weights, direction, kept, step_size }));
+    each(
+        direction.len(),
+        scalars.chunks_mut(CHUNK).zip(direction.chunks(CHUNK)),
+        #[inline(always)]
+        move |(weights, direction)| {
+            for (weight, direction) in weights.iter_mut().zip(direction) {
+                *weight = *weight * kept - direction * step_size;
+            }
+        },
+    );
     Tensor::from_primitive::<Flex>(weights)
 }
 
@@ -178,8 +214,17 @@ pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
     let mut mean = primitive(mean);
     let scalars = values_mut(&mut mean);
     assert_eq!(scalars.len(), x.len(), "all tensors have the same length");
-    let tasks = scalars.chunks_mut(CHUNK).zip(x.chunks(CHUNK));
-    run(x.len(), tasks.map(|(mean, x)| Lerp { mean, x, share: in_f32(share) }));
+    let share = in_f32(share);
+    each(
+        x.len(),
+        scalars.chunks_mut(CHUNK).zip(x.chunks(CHUNK)),
+        #[inline(always)]
+        move |(mean, x)| {
+            for (mean, x) in mean.iter_mut().zip(x) {
+                *mean += (x - *mean) * share;
+            }
+        },
+    );
     Tensor::from_primitive::<Flex>(mean)
 }
 
@@ -209,8 +254,12 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     let x = values(&x);
     assert!(!x.is_empty(), "parameters are not empty");
     let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
-    let tasks = sums.iter_mut().zip(x.chunks(CHUNK));
-    run(x.len(), tasks.map(|(sum, x)| Squares { x, sum }));
+    each(
+        x.len(),
+        sums.iter_mut().zip(x.chunks(CHUNK)),
+        #[inline(always)]
+        move |(squares, x)| *squares = sum(x, x, |a, b| a * b),
+    );
     let total: f64 = sums.into_iter().map(f64::from).sum();
     Tensor::from_primitive::<Flex>(from_vec(vec![in_f32(total)], [1]))
 }
@@ -234,10 +283,20 @@ pub fn mean_squares_of_columns(x: Tensor<2>) -> Tensor<1> {
     let [m, n] = x.dims();
     let x = primitive(x).to_contiguous();
     let x = values(&x);
-    let mut means = vec![0.0; n];
-    let tasks = means.chunks_mut(COLUMNS).enumerate();
-    run(m * n, tasks.map(|(i, means)| ColumnSquares { x, n_columns: n, first: i * COLUMNS, means }));
-    let means = means.into_iter().map(|sum: f32| sum / in_f32(m as f64)).collect();
+    let mut means = vec![0.0_f32; n];
+    each(
+        m * n,
+        means.chunks_mut(COLUMNS).enumerate(),
+        #[inline(always)]
+        move |(i, means)| {
+            for row in x.chunks_exact(n) {
+                for (sum, x) in means.iter_mut().zip(&row[i * COLUMNS..]) {
+                    *sum += x * x;
+                }
+            }
+        },
+    );
+    let means = means.into_iter().map(|sum| sum / in_f32(m as f64)).collect();
     Tensor::from_primitive::<Flex>(from_vec(means, [n]))
 }
 
@@ -250,131 +309,8 @@ pub(crate) fn composed_mean_squares(x: Tensor<2>) -> Tensor<1> {
 /// The columns per task, several cache lines wide.
 const COLUMNS: usize = 64;
 
-/// Sums the squares of a range of columns, row by row.
-struct ColumnSquares<'a> {
-    x: &'a [f32],
-    n_columns: usize,
-    first: usize,
-    means: &'a mut [f32],
-}
-
-impl WithSimd for ColumnSquares<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for row in self.x.chunks_exact(self.n_columns) {
-            for (sum, x) in self.means.iter_mut().zip(&row[self.first..]) {
-                *sum += x * x;
-            }
-        }
-    }
-}
-
 /// The elements per task.
 const CHUNK: usize = 16 * 1024;
-
-struct Squares<'a> {
-    x: &'a [f32],
-    sum: &'a mut f32,
-}
-
-impl WithSimd for Squares<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        *self.sum = sum(self.x, self.x, |a, b| a * b);
-    }
-}
-
-struct Lerp<'a> {
-    mean: &'a mut [f32],
-    x: &'a [f32],
-    share: f32,
-}
-
-impl WithSimd for Lerp<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (mean, x) in self.mean.iter_mut().zip(self.x) {
-            *mean += (x - *mean) * self.share;
-        }
-    }
-}
-
-struct Nesterov<'a> {
-    gradient: &'a mut [f32],
-    mean: &'a mut [f32],
-    factor: f32,
-    momentum: f32,
-    /// The weight of the gradient in the mean.
-    share: f32,
-}
-
-impl WithSimd for Nesterov<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { gradient, mean, factor, momentum, share } = self;
-        for (gradient, mean) in gradient.iter_mut().zip(mean) {
-            let new = *gradient * factor * share;
-            *mean = *mean * momentum + new;
-            *gradient = *mean * momentum + new;
-        }
-    }
-}
-
-struct Descend<'a> {
-    weights: &'a mut [f32],
-    direction: &'a [f32],
-    kept: f32,
-    step_size: f32,
-}
-
-impl WithSimd for Descend<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (weight, direction) in self.weights.iter_mut().zip(self.direction) {
-            *weight = *weight * self.kept - direction * self.step_size;
-        }
-    }
-}
-
-struct AdamWStep<'a> {
-    weights: &'a mut [f32],
-    gradient: &'a [f32],
-    factor: f32,
-    first: &'a mut [f32],
-    second: &'a mut [f32],
-    update: AdamW,
-}
-
-impl WithSimd for AdamWStep<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { weights, gradient, factor, first, second, update } = self;
-        let AdamW { betas, step_size, second_scale, epsilon, decay } = update;
-        let news = betas.map(|beta| in_f32(1.0 - beta));
-        let betas = betas.map(in_f32);
-        let [step_size, second_scale, epsilon, kept] = [step_size, second_scale, epsilon, 1.0 - decay].map(in_f32);
-        let scalars = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second));
-        for ((weight, gradient), (first, second)) in scalars {
-            let gradient = gradient * factor;
-            *first = *first * betas[0] + gradient * news[0];
-            *second = *second * betas[1] + gradient * gradient * news[1];
-            let size = second.sqrt() * second_scale + epsilon;
-            *weight = *weight * kept - *first / size * step_size;
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 
 use std::mem::MaybeUninit;
 
-use pulp::WithSimd;
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::simd;
@@ -14,15 +14,34 @@ pub(crate) const CHUNK: usize = 8 * 1024;
 
 /// Runs every task with the instructions of the current SIMD level, on all cores, or in this thread if the tasks
 /// process so few `scalars` that waking the cores would take longer.
-///
-/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that is not inlined is
-/// compiled for the baseline CPU and is several times slower.
 pub(crate) fn run<T: WithSimd<Output = ()> + Send>(scalars: usize, tasks: impl Iterator<Item = T>) {
     let run = |task| simd::dispatch(task);
     if scalars <= CHUNK {
         tasks.for_each(run);
     } else {
         tasks.collect::<Vec<_>>().into_par_iter().with_max_len(1).for_each(run);
+    }
+}
+
+/// Like [`run`], with a task for each item.
+///
+/// The closure needs `move`, so that it holds its scalars, and `#[inline(always)]`: one that is not inlined is compiled
+/// for the baseline CPU and is several times slower.
+pub(crate) fn each<T: Send>(scalars: usize, items: impl Iterator<Item = T>, task: impl Fn(T) + Copy + Send) {
+    run(scalars, items.map(|item| Each { item, task }));
+}
+
+struct Each<T, F> {
+    item: T,
+    task: F,
+}
+
+impl<T, F: Fn(T)> WithSimd for Each<T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        (self.task)(self.item);
     }
 }
 

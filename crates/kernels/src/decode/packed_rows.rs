@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::pages::Pages;
 use crate::activation::Activation;
+use crate::elementary::add_to;
 use crate::flex::in_f32;
 use crate::gemm::{MatrixMut, PackedRef, Row, WIDTH, n_panels};
 use crate::norm::Norm;
@@ -227,8 +228,27 @@ impl RowNorm {
     pub fn apply(&self, x: &Rows, rows: Range<usize>, out: &mut PackedRows) {
         let c = self.weight.len();
         assert!(x.n_columns == c && out.n_columns == c, "rows have {c} scalars");
-        let out = out.resize(rows.len());
-        simd::dispatch(NormalizeRows { norm: self, x, rows, out });
+        let Self { weight, bias, norm } = self;
+        let mut out = out.resize(rows.len());
+        simd::dispatch(
+            #[inline(always)]
+            move || {
+                for (i, row) in rows.enumerate() {
+                    let x = x.row(row);
+                    let (mean, scale) = norm.mean_and_scale::<WIDTH>(x);
+                    for (panel, (x, weight)) in x.chunks(WIDTH).zip(weight.chunks(WIDTH)).enumerate() {
+                        let mut values = [0.0; WIDTH];
+                        for ((value, x), weight) in values.iter_mut().zip(x).zip(weight) {
+                            *value = (x - mean) * scale * weight;
+                        }
+                        if let Some(bias) = bias {
+                            add_to(&mut values, &bias[panel * WIDTH..]);
+                        }
+                        out.put(i, panel * WIDTH, &values[..x.len()]);
+                    }
+                }
+            },
+        );
     }
 
     /// Adds the normalized first `n_rows` rows of `x` to those of `out`.
@@ -238,7 +258,22 @@ impl RowNorm {
     pub fn add(&self, x: &Rows, n_rows: usize, out: &mut Rows) {
         let c = self.weight.len();
         assert!(x.n_columns == c && out.n_columns == c, "rows have {c} scalars");
-        simd::dispatch(AddNormalizedRows { norm: self, x, n_rows, out });
+        let Self { weight, bias, norm } = self;
+        simd::dispatch(
+            #[inline(always)]
+            move || {
+                for row in 0..n_rows {
+                    let (x, out) = (x.row(row), out.row_mut(row));
+                    let (mean, scale) = norm.mean_and_scale::<WIDTH>(x);
+                    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+                        *out += (x - mean) * scale * weight;
+                    }
+                    if let Some(bias) = bias {
+                        add_to(out, bias);
+                    }
+                }
+            },
+        );
     }
 }
 
@@ -263,83 +298,17 @@ impl ColumnNorm {
     /// # Panics
     /// If the rows are shorter.
     pub fn apply(&self, rows: &mut Rows, n_rows: usize) {
-        simd::dispatch(NormalizeColumns { norm: self, rows, n_rows });
-    }
-}
-
-struct NormalizeColumns<'a> {
-    norm: &'a ColumnNorm,
-    rows: &'a mut Rows,
-    n_rows: usize,
-}
-
-impl WithSimd for NormalizeColumns<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let ColumnNorm { columns, weight, norm } = self.norm;
-        for row in 0..self.n_rows {
-            let x = &mut self.rows.row_mut(row)[columns.clone()];
-            let (_, scale) = norm.mean_and_scale::<WIDTH>(x);
-            x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
-        }
-    }
-}
-
-struct AddNormalizedRows<'a> {
-    norm: &'a RowNorm,
-    x: &'a Rows,
-    n_rows: usize,
-    out: &'a mut Rows,
-}
-
-impl WithSimd for AddNormalizedRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let RowNorm { weight, bias, norm } = self.norm;
-        for row in 0..self.n_rows {
-            let (x, out) = (self.x.row(row), self.out.row_mut(row));
-            let (mean, scale) = norm.mean_and_scale::<WIDTH>(x);
-            for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-                *out += (x - mean) * scale * weight;
-            }
-            if let Some(bias) = bias {
-                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
-            }
-        }
-    }
-}
-
-struct NormalizeRows<'a> {
-    norm: &'a RowNorm,
-    x: &'a Rows,
-    rows: Range<usize>,
-    out: MatrixMut<'a>,
-}
-
-impl WithSimd for NormalizeRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(mut self, _: S) {
-        let RowNorm { weight, bias, norm } = self.norm;
-        for (row, x) in self.rows.enumerate() {
-            let x = self.x.row(x);
-            let (mean, scale) = norm.mean_and_scale::<WIDTH>(x);
-            for (panel, (x, weight)) in x.chunks(WIDTH).zip(weight.chunks(WIDTH)).enumerate() {
-                let mut values = [0.0; WIDTH];
-                for ((value, x), weight) in values.iter_mut().zip(x).zip(weight) {
-                    *value = (x - mean) * scale * weight;
+        let Self { columns, weight, norm } = self;
+        simd::dispatch(
+            #[inline(always)]
+            move || {
+                for row in 0..n_rows {
+                    let x = &mut rows.row_mut(row)[columns.clone()];
+                    let (_, scale) = norm.mean_and_scale::<WIDTH>(x);
+                    x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
                 }
-                if let Some(bias) = bias {
-                    values.iter_mut().zip(&bias[panel * WIDTH..]).for_each(|(x, bias)| *x += bias);
-                }
-                self.out.put(row, panel * WIDTH, &values[..x.len()]);
-            }
-        }
+            },
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pairs of bfloat16 as elements of products: multiplied natively if the CPU can, otherwise widened.
 
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 use super::arithmetic::{Element, Widened, WithArithmetic};
 #[cfg(target_arch = "x86_64")]
@@ -9,7 +9,7 @@ use super::element::{Bf16x2, Row, WIDTH, n_panels};
 use super::packed::PackedRef;
 use super::scratch::Scratch;
 use super::transpose::SIDE;
-use crate::tasks::run;
+use crate::tasks::each;
 
 impl Element for Bf16x2 {
     const STRIP: usize = 4 * SIDE;
@@ -46,35 +46,24 @@ impl Element for Bf16x2 {
 fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
     let n_pairs = columns.n_rows().div_ceil(2);
     let mut out = Scratch::new(n_pairs * n_panels(n_columns));
-    let tasks = out.chunks_exact_mut(n_pairs.max(1)).enumerate();
-    let tasks = tasks.map(|(panel, out)| Regroup { columns, panel, out });
-    run(columns.n_rows() * n_columns, tasks);
-    out
-}
-
-/// Regroups the numbers of a panel.
-struct Regroup<'a> {
-    columns: PackedRef<'a, Bf16x2>,
-    panel: usize,
-    out: &'a mut [Row<Bf16x2>],
-}
-
-impl WithSimd for Regroup<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        const HALF: usize = WIDTH / 2;
-        let first = self.panel % 2 * HALF;
-        let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
-        let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
-        for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
-            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("a row has two halves");
-            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("a row has two halves");
-            let (out, _) = out.as_chunks_mut::<2>();
-            for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
-                *out = above.crossed(*below);
+    each(
+        columns.n_rows() * n_columns,
+        out.chunks_exact_mut(n_pairs.max(1)).enumerate(),
+        #[inline(always)]
+        move |(panel, out)| {
+            const HALF: usize = WIDTH / 2;
+            let first = panel % 2 * HALF;
+            let (pairs, rest) = columns.panel(panel / 2).as_chunks::<2>();
+            let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
+            for ([above, below], out) in pairs.iter().chain(&last).zip(out) {
+                let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("a row has two halves");
+                let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("a row has two halves");
+                let (out, _) = out.as_chunks_mut::<2>();
+                for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
+                    *out = above.crossed(*below);
+                }
             }
-        }
-    }
+        },
+    );
+    out
 }

@@ -3,7 +3,6 @@
 //! Each block of 32 scalars of a row has a scale, as in a weight's column. The 32 products of a block are summed
 //! exactly, in integers, so every instruction set gives the same bytes; then both scales multiply the sum.
 
-use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::element::{Row, WIDTH, n_panels};
@@ -67,28 +66,21 @@ impl Quantized {
 pub(crate) fn quantize(rows: PackedRef<'_>, out: &mut Vec<Quantized>) {
     out.resize(n_panels(rows.n_columns()) * rows.n_rows(), Quantized::default());
     let n = rows.n_rows().max(1);
-    let block = |(block, out)| simd::dispatch(Quantize { rows: rows.panel(block), out });
+    let block = |(block, out): (usize, &mut [Quantized])| {
+        let rows = rows.panel(block);
+        simd::dispatch(
+            #[inline(always)]
+            move || {
+                for (row, out) in rows.iter().zip(out) {
+                    *out = Quantized::new(row);
+                }
+            },
+        );
+    };
     if rows.n_rows() * rows.n_columns() <= CHUNK {
         out.chunks_mut(n).enumerate().for_each(block);
     } else {
         out.par_chunks_mut(n).enumerate().for_each(block);
-    }
-}
-
-/// Rounds a block of each row.
-struct Quantize<'a> {
-    rows: &'a [Row],
-    out: &'a mut [Quantized],
-}
-
-impl WithSimd for Quantize<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (row, out) in self.rows.iter().zip(self.out) {
-            *out = Quantized::new(row);
-        }
     }
 }
 

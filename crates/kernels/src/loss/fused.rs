@@ -16,7 +16,7 @@ use crate::elementary::{softmax, tanh};
 use crate::flex::{from_vec, in_f32, matrix, tensor, values, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Packed, Role, RowMajor, StoreMode, Transposed, WIDTH, store};
 use crate::op::{FlexOperation, Wanted, apply_on_flex};
-use crate::tasks::{CHUNK, run};
+use crate::tasks::{CHUNK, each, run};
 
 /// The sizes of the chunks in which the loss is computed.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +198,16 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             // The gradient of the loss is 1 if the backward pass starts at it.
             if factor.to_bits() != 1.0_f32.to_bits() {
                 let part = values_mut(&mut part);
-                run(part.len(), part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
+                each(
+                    part.len(),
+                    part.chunks_mut(CHUNK),
+                    #[inline(always)]
+                    move |part| {
+                        for x in part {
+                            *x *= factor;
+                        }
+                    },
+                );
             }
             Some(part)
         });
@@ -247,22 +256,6 @@ impl WithSimd for RowLosses<'_> {
             for (logit, slope) in logits.iter_mut().zip(&slopes) {
                 *logit *= slope;
             }
-        }
-    }
-}
-
-struct Scale<'a> {
-    part: &'a mut [f32],
-    factor: f32,
-}
-
-impl WithSimd for Scale<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for x in self.part {
-            *x *= self.factor;
         }
     }
 }
