@@ -84,8 +84,8 @@ fn standard_input_carries_records_if_config_says_so() {
     assert!(!found.is_empty() && found == of_file.stdout, "records, as the run has them");
     let auto = ["train", "tiny.toml", "--overwrite", "--set", "data.format=auto"];
     assert_snapshot!(folder.pipe(&auto, &lines).stderr, @r#"
-    error: the first line of standard input is a record of JSON Lines, with a field "body"
-      hint: data.format = "jsonl" reads that field of each line as the text, data.format = "text" reads the lines as they are; the name of a file would decide
+    error: the first line of `-` is a record of JSON Lines, with a field "body"
+      hint: format = "jsonl" under [data] reads that field of each line as the text, format = "text" reads the lines as they are; so would a name that ends in .jsonl
     "#);
     let said =
         [&b"{\"text\": 1}\n"[..], b""].map(|text| folder.pipe(&["train", "tiny.toml", "--overwrite"], text).stderr);
@@ -168,8 +168,8 @@ fn data_mistakes_are_explained() {
     folder.write("a.jsonl", "{\"text\": \"x\"}\n\n{\"body\": \"x\", \"title\": \"y\"}\n");
     assert_transcript!(folder, @r#"
     $ train tiny.toml --set data.path=report.docx
-    error: `report.docx` is not text, but an Office document or e-book
-      hint: save it as plain text (UTF-8)
+    error: `report.docx` is not text, but a zip archive, an Office document or an e-book
+      hint: save it as plain text (UTF-8), or pack it with gzip; exclude under [data] leaves files of a folder out
     $ train tiny.toml --set data.path=cut.txt.gz
     error: `cut.txt.gz` is not a complete gzip file: incomplete deflate stream
       hint: download or compress it again; `gzip -t` checks whether it is complete

@@ -6,22 +6,14 @@ use super::MAX_MINUTES;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use tinderbox_model::format::{counted, grouped};
+use tinderbox_model::format::counted;
 
 /// The reason why a config cannot be made for a text. Each path is that of the file or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoconfigError {
-    /// The text cannot be read, is empty, or is not UTF-8.
+    /// The text cannot be read, is empty, or is not text.
     #[error("{}", in_flags(.0))]
     Data(DataError),
-    /// The file is not text: it has a zero byte, at this offset.
-    #[error(
-        "`{path}` looks like a binary file: byte {1} is 0, which no text has\n  hint: --tokenizer byte learns any \
-         file as it is, byte by byte; in a folder every file counts, except those whose name begins with a dot and what \
-         --exclude leaves out",
-        path = .0.display()
-    )]
-    Binary(PathBuf, usize),
     /// The text is too short: its length, and whether in characters or bytes.
     #[error(
         "the text `{path}` has only {1} {2}\n  hint: the shortest text to train on has {MIN_TOKENS}; it becomes \
@@ -43,13 +35,6 @@ pub enum AutoconfigError {
          file first, as in `... > my.txt`, then --from-text my.txt"
     )]
     StandardInput,
-    /// The text repeats a single character or byte: how often, and which one.
-    #[error(
-        "there is nothing to learn in `{path}`: it is {n} times {2}\n  hint: is it the right file?",
-        path = .0.display(),
-        n = grouped(*.1)
-    )]
-    Constant(PathBuf, u64, String),
     /// The path cannot be written as TOML, which is UTF-8.
     #[error("the path `{}` is not UTF-8, and cannot stand in a config\n  hint: rename the file", .0.display())]
     Path(PathBuf),
@@ -76,10 +61,12 @@ impl From<DataError> for AutoconfigError {
 /// The error with the flags of `init` instead of the keys that a config would have.
 fn in_flags(error: &DataError) -> String {
     let flags = [
+        ("kind = \"byte\" under [tokenizer] learns", "--tokenizer byte learns"),
+        ("exclude under [data] leaves", "--exclude leaves"),
+        ("; --force takes it for text", ""),
         ("data.text_field", "--text-field"),
         ("data.include", "--include"),
         ("data.exclude", "--exclude"),
-        ("exclude = [\"*.png\", \"*.jpg\"] under [data]", "--exclude '*.png' --exclude '*.jpg'"),
         ("a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer byte`)", "--tokenizer byte"),
     ];
     flags.into_iter().fold(error.to_string(), |text, (key, flag)| text.replace(key, flag))

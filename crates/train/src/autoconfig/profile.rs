@@ -10,7 +10,7 @@ use flate2::write::DeflateEncoder;
 
 use super::AutoconfigError;
 use crate::config::{DataConfig, TokenizerKind};
-use crate::data::Preview;
+use crate::data::{DataError, Preview};
 
 /// The number of bytes of a text that are read; the rest is assumed to be similar.
 const SAMPLE_BYTES: usize = 32 << 20;
@@ -68,7 +68,7 @@ impl TextProfile {
         let mut characters = None;
         if !as_bytes {
             if let Some(offset) = sample.iter().position(|&byte| byte == 0) {
-                return Err(AutoconfigError::Binary(path.to_owned(), offset));
+                return Err(DataError::Binary { path: path.to_owned(), offset }.into());
             }
             let text = whole_characters(&sample);
             let n_kept = text.len();
@@ -87,25 +87,11 @@ impl TextProfile {
             gzip_bits_per_byte: packed_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
             sample,
         };
-        profile.has_something_to_learn()?;
-        Ok(profile)
-    }
-
-    fn has_something_to_learn(&self) -> Result<(), AutoconfigError> {
-        let (n_tokens, unit) = self.length();
-        let first = self.sample[0];
-        let repeated = match &self.characters {
-            _ if n_tokens == 1 => None,
-            Some(characters) if characters.counts.len() == 1 => {
-                Some(format!("the character {:?}", characters.counts[0].0))
+        match profile.length() {
+            (n_tokens, unit) if n_tokens < MIN_TOKENS => {
+                Err(AutoconfigError::TooShort(path.to_owned(), n_tokens, unit))
             }
-            None if self.sample.iter().all(|&byte| byte == first) => Some(format!("the byte {first:#04x}")),
-            _ => None,
-        };
-        match repeated {
-            Some(repeated) => Err(AutoconfigError::Constant(self.path.clone(), n_tokens, repeated)),
-            None if n_tokens < MIN_TOKENS => Err(AutoconfigError::TooShort(self.path.clone(), n_tokens, unit)),
-            None => Ok(()),
+            _ => Ok(profile),
         }
     }
 
@@ -231,13 +217,8 @@ pub(super) mod tests {
         let fails = |bytes: &[u8], as_bytes| profiled(bytes, true, as_bytes).unwrap_err();
         let text = "a text with a zero ".repeat(20);
         let zero = [text.as_bytes(), b"\0"].concat();
-        assert!(matches!(fails(&zero, false), AutoconfigError::Binary(..)));
+        assert!(matches!(fails(&zero, false), AutoconfigError::Data(DataError::Binary { .. })));
         assert!(profiled(&zero, true, true).is_ok());
         assert!(matches!(fails(b"short", false), AutoconfigError::TooShort(_, 5, _)));
-        let constant = "\u{4e00}".repeat(1000);
-        let error = fails(constant.as_bytes(), false);
-        assert!(error.to_string().contains("1,000 times the character '\u{4e00}'"), "{error}");
-        let error = fails(&[7; 100], true);
-        assert!(error.to_string().contains("100 times the byte 0x07"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use super::source::is_standard_input;
 use super::split::{Division, SplitPoint};
 use super::texts::{Opening, ScannedText, StandardInput, hexadecimal, text_sha256};
 use super::train_tokenizer::train_bpe;
-use super::{BatchSource, DataError, Examples, Records, Split, conversations};
+use super::{BatchSource, DataError, Split, SplitRecords, conversations};
 use crate::config::{Config, DataConfig, TextFormat, ValSplit};
 use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
 
@@ -38,17 +38,6 @@ pub struct Corpus {
     pub cautions: Vec<String>,
     /// The records of a fine-tuning, whose tokens the splits have one after another.
     pub records: Option<SplitRecords>,
-}
-
-/// The records of both splits.
-#[derive(Debug, Clone)]
-pub struct SplitRecords {
-    /// Those that are trained on.
-    pub train: Examples,
-    /// Those that are kept for validation.
-    pub val: Examples,
-    /// A summary of the records.
-    pub summary: Records,
 }
 
 /// One text of a corpus.
@@ -178,20 +167,15 @@ impl Corpus {
     /// Reads the records of a fine-tuning.
     fn of_records(config: &Config, tokenizer: &Tokenizer, earlier: Option<&str>) -> Result<Self, DataError> {
         let tokenizer = tokenizer.clone().padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
-        let opened = conversations::open(config, &tokenizer)?;
-        let text_sha256 = hexadecimal(&opened.sha256);
+        let path = config.data.all_sources().swap_remove(0).path;
+        let (records, sha256) = conversations::open(config, &tokenizer)?;
+        let text_sha256 = hexadecimal(&sha256);
         if earlier.is_some_and(|earlier| earlier != text_sha256) {
-            return Err(DataError::OtherText { paths: vec![opened.path] });
+            return Err(DataError::OtherText { paths: vec![path] });
         }
-        let records = SplitRecords { train: opened.train, val: opened.val, summary: opened.summary };
         let [train, val] = [&records.train, &records.val].map(|split| conversations::as_text(split, &tokenizer));
-        let sources = vec![SourceSummary {
-            path: opened.path,
-            kept: None,
-            train_tokens: train.len(),
-            val_tokens: val.len(),
-            fraction: 1.0,
-        }];
+        let sources =
+            vec![SourceSummary { path, kept: None, train_tokens: train.len(), val_tokens: val.len(), fraction: 1.0 }];
         let (train, val, cautions, records) = (train.into(), val.into(), Vec::new(), Some(records));
         Ok(Self { train, val, tokenizer, text_sha256, sources, cautions, records })
     }

@@ -56,8 +56,11 @@ pub enum DataError {
     FileOfRecords { path: PathBuf, field: String },
     #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
     Empty { path: PathBuf },
-    #[error("`{path}` is not text, but {what}\n  hint: {advice}")]
-    NotText { path: PathBuf, what: &'static str, advice: &'static str },
+    #[error(
+        "`{path}` is not text, but {what}\n  hint: save it as plain text (UTF-8), or pack it with gzip; exclude under [data] \
+         leaves files of a folder out"
+    )]
+    NotText { path: PathBuf, what: &'static str },
     /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
     #[error(
         "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if \
@@ -92,12 +95,6 @@ pub enum DataError {
          tinderbox train ...`, or name a file instead of \"-\""
     )]
     Terminal,
-    #[error(
-        "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: data.format = \
-         \"jsonl\" reads that field of each line as the text, data.format = \"text\" reads the lines as they are; the \
-         name of a file would decide"
-    )]
-    TextOrRecords { field: String },
     #[error(
         "the text came through standard input, and the copy kept as `{path}` is gone\n  hint: save the same text to a \
          file, and name that with --set data.path=FILE"

@@ -21,30 +21,24 @@ pub(super) const BUFFER_BYTES: usize = 1 << 16;
 /// Up to this length, the memory for a line grows with it.
 const SHORT_LINE_BYTES: usize = 1 << 21;
 
-/// Magic numbers of files that are often mistaken for text, with the name of the file type and advice.
-const NOT_TEXT: &[(&[u8], &str, &str)] = &[
-    (b"PK\x03\x04", "a zip archive", "unzip it, and name the folder that comes out"),
-    (b"%PDF-", "a PDF document", "convert it to text first, for instance with pdftotext"),
-    (b"{\\rtf", "an RTF document", "save it as plain text (UTF-8)"),
-    (b"\xd0\xcf\x11\xe0", "an old Office document", "save it as plain text (UTF-8)"),
-    (b"PAR1", "a Parquet file", "write its texts as JSON Lines, one object a line"),
-    (b"SQLite format 3\0", "an SQLite database", "write its texts as JSON Lines, one object a line"),
-    (b"\x28\xb5\x2f\xfd", "packed with zstd", "unpack it with `unzstd`, or pack it with gzip"),
-    (b"\xfd7zXZ\0", "packed with xz", "unpack it with `unxz`, or pack it with gzip"),
-    (b"BZh91AY&SY", "packed with bzip2", "unpack it with `bunzip2`, or pack it with gzip"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it first"),
-    (b"\xff\xfe", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
-    (b"\xfe\xff", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
-    (b"\x89PNG", "a picture", PICTURE),
-    (b"\xff\xd8\xff", "a picture", PICTURE),
-    (b"\x7fELF", "a program", "name a file of text"),
+/// Magic numbers of files that are often mistaken for text, with the name of the file type.
+const NOT_TEXT: &[(&[u8], &str)] = &[
+    (b"PK\x03\x04", "a zip archive, an Office document or an e-book"),
+    (b"%PDF-", "a PDF document"),
+    (b"{\\rtf", "an RTF document"),
+    (b"\xd0\xcf\x11\xe0", "an old Office document"),
+    (b"PAR1", "a Parquet file"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd"),
+    (b"\xfd7zXZ\0", "packed with xz"),
+    (b"BZh91AY&SY", "packed with bzip2"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"\x7fELF", "a program"),
 ];
-
-const PICTURE: &str =
-    "name a file of text; in a folder, exclude = [\"*.png\", \"*.jpg\"] under [data] leaves pictures out";
-
-/// The extensions of zip archives that are documents.
-const OFFICE: &[&str] = &["docx", "odt", "pptx", "odp", "xlsx", "ods", "pages", "epub"];
 
 /// An open file of a text: unpacked, without its byte order mark.
 pub(super) struct OpenFile {
@@ -98,8 +92,8 @@ impl OpenFile {
         }
         let mut offset = 0;
         if utf8 {
-            if let Some((what, advice)) = not_text(&head, path) {
-                return Err(DataError::NotText { path: shown.to_owned(), what, advice });
+            if let Some((_, what)) = NOT_TEXT.iter().find(|(magic, _)| head.starts_with(magic)) {
+                return Err(DataError::NotText { path: shown.to_owned(), what });
             }
             if head.starts_with(BYTE_ORDER_MARK) {
                 bytes.consume(BYTE_ORDER_MARK.len()); // the whole head is in the buffer
@@ -230,19 +224,6 @@ fn peek(mut reader: impl BufRead + Send + 'static) -> io::Result<(Vec<u8>, impl 
     Ok((head.clone(), Cursor::new(head).chain(reader)))
 }
 
-/// The file type that `head` indicates, and advice; `None` if it may be text.
-fn not_text(head: &[u8], path: &Path) -> Option<(&'static str, &'static str)> {
-    let &(magic, what, advice) = NOT_TEXT.iter().find(|(magic, ..)| head.starts_with(magic))?;
-    let is_document = path.extension().is_some_and(|extension| {
-        let extension = extension.to_string_lossy().to_ascii_lowercase();
-        OFFICE.contains(&extension.as_str())
-    });
-    if magic.starts_with(b"PK") && is_document {
-        return Some(("an Office document or e-book", "save it as plain text (UTF-8)"));
-    }
-    Some((what, advice))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -295,17 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn file_types_other_than_text_are_named_with_advice() {
-        for (name, content, what, advice) in [
-            ("a.docx", &b"PK\x03\x04..."[..], "Office", "plain text"),
-            ("a.txt", b"PK\x03\x04...", "zip", "unzip"),
-            ("a.pdf", b"%PDF-1.7", "PDF", "pdftotext"),
-            ("a.gz", &gzip(b"%PDF-1.7"), "PDF", "pdftotext"),
-            ("a.txt", b"\xff\xfea\0b\0", "UTF-16", "UTF-8"),
-            ("a.zst", b"\x28\xb5\x2f\xfd..", "zstd", "unzstd"),
+    fn file_types_other_than_text_are_named() {
+        for (name, content, what) in [
+            ("a.docx", &b"PK\x03\x04..."[..], "an Office document"),
+            ("a.gz", &gzip(b"%PDF-1.7"), "a PDF document"),
+            ("a.txt", b"\xff\xfea\0b\0", "UTF-16"),
         ] {
             let error = read(name, content, true).unwrap_err().to_string();
-            assert!(error.contains(what) && error.contains(advice), "{error}");
+            assert!(error.contains(what), "{error}");
             assert!(read(name, content, false).is_ok(), "any bytes are bytes");
         }
     }

@@ -18,19 +18,25 @@ const MAX_FILES: usize = 16;
 /// If it is rejected, or a file cannot be read.
 pub fn check_format(config: &Config) -> Result<(), DataError> {
     let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
-    for source in config.data.all_sources().iter().filter(|source| !is_standard_input(&source.path)) {
-        let is_auto = source.format == TextFormat::Auto;
-        let source = TextSource::find(source)?;
+    for data in config.data.all_sources().iter().filter(|data| !is_standard_input(&data.path)) {
+        let source = TextSource::find(data)?;
         for file in source.files.iter().filter(|file| !file.is_jsonl).take(MAX_FILES) {
             let head = head(&source, file, utf8)?;
-            let path = file.path.clone();
-            if is_auto && begins_with_record(&head, &source.text_field) {
-                return Err(DataError::FileOfRecords { path, field: source.text_field.clone() });
+            if data.format == TextFormat::Auto && begins_with_record(&head, &source.text_field) {
+                return Err(DataError::FileOfRecords { path: file.path.clone(), field: source.text_field.clone() });
             }
             if let Some(offset) = head.iter().position(|byte| *byte == 0).filter(|_| utf8) {
-                return Err(DataError::Binary { path, offset });
+                return Err(DataError::Binary { path: file.path.clone(), offset });
             }
         }
+    }
+    Ok(())
+}
+
+/// Rejects a text of standard input whose first line is a record, unless the format is given.
+pub(super) fn check_standard_input(source: &TextSource, format: TextFormat) -> Result<(), DataError> {
+    if format == TextFormat::Auto && is_file_of_records(source)? {
+        return Err(DataError::FileOfRecords { path: source.path.clone(), field: source.text_field.clone() });
     }
     Ok(())
 }
@@ -39,10 +45,13 @@ pub fn check_format(config: &Config) -> Result<(), DataError> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn holds_records(source: &DataConfig) -> Result<bool, DataError> {
-    let source = TextSource::find(source)?;
+pub fn holds_records(data: &DataConfig) -> Result<bool, DataError> {
+    is_file_of_records(&TextSource::find(data)?)
+}
+
+fn is_file_of_records(source: &TextSource) -> Result<bool, DataError> {
     let [file] = &source.files[..] else { return Ok(false) };
-    Ok(!file.is_jsonl && begins_with_record(&head(&source, file, false)?, &source.text_field))
+    Ok(!file.is_jsonl && begins_with_record(&head(source, file, false)?, &source.text_field))
 }
 
 fn head(source: &TextSource, file: &TextFile, utf8: bool) -> Result<Vec<u8>, DataError> {
@@ -60,7 +69,7 @@ mod tests {
     fn suspicious_formats_are_refused_unless_configured() {
         let records = b"{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
         let folder = folder([
-            ("records.txt", &records[..]),
+            ("records.txt", &[b"\xef\xbb\xbf\n", &records[..]].concat()[..]),
             ("records.jsonl", &records[..]),
             ("binary.txt", &b"a\0b"[..]),
             ("plain.txt", &b"{\"body\": \"a\"}\n"[..]),
@@ -73,13 +82,8 @@ mod tests {
         };
         let error = look("records.txt", |_| {}).unwrap_err();
         assert!(matches!(&error, DataError::FileOfRecords { field, .. } if field == "text"), "{error}");
-        for format in [TextFormat::Text, TextFormat::Jsonl] {
-            let change: fn(&mut Config) = match format {
-                TextFormat::Text => |config| config.data.format = TextFormat::Text,
-                _ => |config| config.data.format = TextFormat::Jsonl,
-            };
-            look("records.txt", change).unwrap();
-        }
+        look("records.txt", |config| config.data.format = TextFormat::Text).unwrap();
+        look("records.txt", |config| config.data.format = TextFormat::Jsonl).unwrap();
         look("records.jsonl", |_| {}).unwrap();
         look("plain.txt", |_| {}).unwrap();
         let error = look("binary.txt", |_| {}).unwrap_err();

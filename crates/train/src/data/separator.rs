@@ -1,59 +1,54 @@
 //! Finds the ends of documents within a text file: the positions after a separator.
 
+use std::mem;
+
 /// Finds a separator in streamed text.
 #[derive(Debug)]
 pub(super) struct Separator {
     text: Vec<u8>,
-    /// For each prefix of the separator, its longest proper prefix that is also its suffix (Knuth, Morris and Pratt
-    /// 1977).
-    fallback: Vec<usize>,
-    /// The length of the separator prefix that the text so far ends in.
-    matched: usize,
-    /// The number of bytes of the document so far that are not white space, and of the separator.
-    n_visible: usize,
-    n_own: usize,
+    /// The last bytes so far, in which a separator may begin.
+    tail: Vec<u8>,
+    /// Whether the document has anything but white space before these.
+    has_text: bool,
 }
 
 impl Separator {
     /// # Panics
     /// If the separator is empty.
     pub(super) fn new(separator: &str) -> Self {
-        let text = separator.as_bytes().to_vec();
-        let mut fallback = vec![0];
-        for n in 2..=text.len() {
-            let is_border = |m: &usize| text[..n].ends_with(&text[..*m]);
-            fallback.push((0..n).rev().find(is_border).unwrap_or(0));
-        }
-        let n_own = text.iter().filter(|byte| !byte.is_ascii_whitespace()).count();
-        Self { text, fallback, matched: 0, n_visible: 0, n_own }
+        Self { text: separator.as_bytes().to_vec(), tail: Vec::new(), has_text: false }
     }
 
     /// The document ends in the next piece of the text, each after a separator. White space alone is not a document: it
     /// begins the next one.
     pub(super) fn find(&mut self, text: &[u8]) -> Vec<usize> {
-        let mut ends = Vec::new();
-        for (at, byte) in text.iter().enumerate() {
-            self.n_visible += usize::from(!byte.is_ascii_whitespace());
-            while self.matched > 0 && self.text[self.matched] != *byte {
-                self.matched = self.fallback[self.matched - 1];
+        let n = self.text.len();
+        let joined = [&self.tail[..], text].concat();
+        let (mut ends, mut start) = (Vec::new(), 0);
+        while let Some(at) = joined[start..].windows(n).position(|window| window == self.text) {
+            let (before, end) = (start..start + at, start + at + n);
+            if self.has_text || has_text(&joined[before]) {
+                self.has_text = false;
+                ends.push(end - self.tail.len());
+            } else {
+                self.has_text = has_text(&self.text);
             }
-            self.matched += usize::from(self.text[self.matched] == *byte);
-            if self.matched == self.text.len() {
-                self.matched = 0;
-                if self.n_visible > self.n_own {
-                    self.n_visible = 0;
-                    ends.push(at + 1);
-                }
-            }
+            start = end;
         }
+        let tail = start.max((joined.len() + 1).saturating_sub(n));
+        self.has_text |= has_text(&joined[start..tail]);
+        self.tail = joined[tail..].to_vec();
         ends
     }
 
     /// Ends the text; returns whether it ends in a document.
     pub(super) fn end(&mut self) -> bool {
-        self.matched = 0;
-        std::mem::take(&mut self.n_visible) > 0
+        has_text(&mem::take(&mut self.tail)) | mem::take(&mut self.has_text)
     }
+}
+
+fn has_text(bytes: &[u8]) -> bool {
+    !bytes.trim_ascii().is_empty()
 }
 
 #[cfg(test)]

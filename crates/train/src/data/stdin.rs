@@ -5,25 +5,18 @@ use std::path::Path;
 
 use super::DataError;
 use super::cache::{Cache, temporary};
-use super::file::{BUFFER_BYTES, OpenFile};
+use super::file::BUFFER_BYTES;
 use super::reader::{OnProgress, Purpose, Reading, report};
-use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
-use crate::config::{DataConfig, TextFormat};
 use tinderbox_model::disk::Temporary;
 
-/// The end of the first line is searched within this many bytes; a longer line counts as text.
-const MAX_RECORD_BYTES: usize = 1 << 22;
-
 /// Saves all of standard input to a temporary file, which is deleted when dropped unless it was renamed.
-pub(super) fn receive(config: &DataConfig, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
+pub(super) fn receive(cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
     let stdin = io::stdin().lock();
     if stdin.is_terminal() {
         return Err(DataError::Terminal); // the user would not see that input is awaited
     }
-    let received = save(stdin, cache, on_progress)?;
-    check_format(received.path(), config)?;
-    Ok(received)
+    save(stdin, cache, on_progress)
 }
 
 fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
@@ -51,20 +44,6 @@ fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Res
     let _ = temporary.file.unlock();
     let _ = temporary.file.try_lock_shared();
     Ok(temporary)
-}
-
-/// Rejects a first line that is a record, unless the format is given: there is no file name to go by.
-fn check_format(saved: &Path, config: &DataConfig) -> Result<(), DataError> {
-    if config.format != TextFormat::Auto {
-        return Ok(());
-    }
-    let mut head = Vec::new();
-    OpenFile::open(saved, Path::new(STANDARD_INPUT), false)?.read_text(MAX_RECORD_BYTES, &mut head)?;
-    let field = config.text_field.clone();
-    match begins_with_record(&head, &field) {
-        true => Err(DataError::TextOrRecords { field }),
-        false => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -107,24 +86,5 @@ mod tests {
         received.rename(&path).unwrap();
         assert_eq!(fs::read(path).unwrap(), b"abc");
         assert_eq!(n_files(), 1);
-    }
-
-    #[test]
-    fn standard_input_of_records_needs_configured_format() {
-        let folder = tempfile::tempdir().unwrap();
-        let check = |input: &str, format| {
-            let saved = save(input.as_bytes(), &cache(&folder), &ignore).unwrap();
-            let config = DataConfig { format, ..DataConfig::default() };
-            check_format(saved.path(), &config)
-        };
-        let records = "\u{feff}\n{\"id\": 1, \"text\": \"a\"}\n{\"id\": 2, \"text\": \"b\"}\n";
-        let error = check(records, TextFormat::Auto).unwrap_err().to_string();
-        assert!(error.contains("field \"text\"") && error.contains("data.format = \"jsonl\""));
-        for format in [TextFormat::Jsonl, TextFormat::Text] {
-            check(records, format).unwrap();
-        }
-        for text in ["", "once", "{\"body\": \"a\"}\n", "{\n\"text\": \"a\"}", "[1]"] {
-            check(text, TextFormat::Auto).unwrap();
-        }
     }
 }

@@ -9,6 +9,7 @@ use super::DataError;
 use super::cache::{Cache, temporary};
 use super::chunk::{Half, Needs};
 use super::encode::encode;
+use super::format_check::check_standard_input;
 use super::reader::{OnProgress, Purpose, Reader, Reading, report};
 use super::scan::Scan;
 use super::source::{TextSource, is_standard_input};
@@ -80,8 +81,10 @@ impl Opening<'_> {
             let text = scanned(TextSource::of_standard_input(config, &path), 1.0)?;
             return Ok(vec![ScannedText { kept: Some(path), ..text }]);
         }
-        let received = stdin::receive(config, &self.cache, self.on_progress)?;
-        let mut text = scanned(TextSource::of_standard_input(config, received.path()), 1.0)?;
+        let received = stdin::receive(&self.cache, self.on_progress)?;
+        let source = TextSource::of_standard_input(config, received.path());
+        check_standard_input(&source, config.format)?;
+        let mut text = scanned(source, 1.0)?;
         let StandardInput::Keep = standard_input else {
             return Ok(vec![ScannedText { _received: Some(received), ..text }]);
         };

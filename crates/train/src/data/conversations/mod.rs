@@ -74,15 +74,15 @@ pub struct Records {
     pub preferences: bool,
 }
 
-/// The records of a config, divided into training and validation.
-pub(super) struct Conversations {
+/// The records of both splits.
+#[derive(Debug, Clone)]
+pub struct SplitRecords {
+    /// Those that are trained on.
     pub train: Examples,
+    /// Those that are kept for validation.
     pub val: Examples,
+    /// A summary of the records.
     pub summary: Records,
-    /// Of all lines.
-    pub sha256: [u8; 32],
-    /// The first of the paths in the config.
-    pub path: PathBuf,
 }
 
 /// The number of validation records out of `n`.
@@ -91,36 +91,34 @@ pub(crate) fn n_held_out(n: usize, val_fraction: f64) -> usize {
     ((val_fraction * n as f64).round() as usize).max(1)
 }
 
-/// Reads the records of a config. Its seed decides which are for validation.
-pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<Conversations, DataError> {
+/// Reads the records of a config, and the SHA-256 of all lines. Its seed decides which are for validation.
+pub(super) fn open(config: &Config, tokenizer: &Tokenizer) -> Result<(SplitRecords, [u8; 32]), DataError> {
     let Config { data, finetune, train, model, .. } = config;
-    let mut reading = ReadRecords::new(finetune, tokenizer, max_tokens(finetune.max_tokens, model))?;
+    let max_tokens = max_tokens(finetune.max_tokens, model);
+    let mut reading = ReadRecords::new(finetune, tokenizer, max_tokens)?;
     let configs = data.all_sources();
     for source in &TextSource::find_all(&configs)? {
         reading.read(source)?;
     }
-    let path = configs[0].path.clone();
-    let (mut examples, summary, sha256) = reading.finish(&path)?;
-    let n_val = n_held_out(examples.len(), data.val_fraction);
+    let (examples, summary, sha256) = reading.finish(&configs[0].path)?;
     if examples.len() < 2 {
-        return Err(DataError::TooFewRecords { path, n: examples.len() });
+        return Err(DataError::TooFewRecords { path: configs[0].path.clone(), n: examples.len() });
     }
     // Both splits keep their order.
     let mut random = ChaCha8Rng::seed_from_u64(train.seed);
     let mut order: Vec<(u64, usize)> = (0..examples.len()).map(|idx| (random.next_u64(), idx)).collect();
     order.sort_unstable();
+    let n_val = n_held_out(examples.len(), data.val_fraction);
     let held: BTreeSet<usize> = order.iter().take(n_val).map(|(_, idx)| *idx).collect();
-    let mut idx = 0;
-    let val = examples.extract_if(.., |_| {
-        idx += 1;
-        held.contains(&(idx - 1))
+    let (val, train_examples): (Vec<_>, Vec<_>) =
+        examples.into_iter().enumerate().partition(|(idx, _)| held.contains(idx));
+    let [train, val] = [train_examples, val].map(|examples| {
+        let examples = examples.into_iter().map(|(_, example)| example);
+        Examples::new(examples.collect(), train.batch_size)
     });
-    let val: Vec<Example> = val.collect();
-    let max_row = max_tokens(finetune.max_tokens, model);
-    let [train, val] = [examples, val].map(|examples| Examples::new(examples, train.batch_size));
-    let train = if finetune.packing { train.packed(max_row) } else { train };
+    let train = if finetune.packing { train.packed(max_tokens) } else { train };
     let summary = Records { rows: train.n_filled_rows(), ..summary };
-    Ok(Conversations { train, val, summary, sha256, path })
+    Ok((SplitRecords { train, val, summary }, sha256))
 }
 
 /// All records of a file or folder, of at most `max_tokens` tokens and at most a context.
