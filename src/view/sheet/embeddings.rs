@@ -21,7 +21,7 @@ pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool
     let n = it.occurrences.len();
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let columns = pairs.iter().map(|(a, b)| format!("{a} and {b}")).chain(["other tokens".to_owned()]).collect();
-    let word = grid(&stages, columns, &|stage, at| match pairs.get(at) {
+    let word = grid(&stages, columns, |stage, at| match pairs.get(at) {
         Some(&(a, b)) => Some(cosine(it.similarity[stage][a][b], &format!("texts {a} and {b}, {}", stages[stage]))),
         None => Some(cosine(it.others[stage]?, &format!("the word and other tokens of its text, {}", stages[stage]))),
     });
@@ -34,7 +34,7 @@ pub fn embeddings_sheet(it: &Embeddings, prompts: &[Prompt], all_positions: bool
     ];
     if !it.context.is_empty() {
         let columns = it.context.iter().map(|other| format!("“{}” in {}", other.word, other.prompt)).collect();
-        let context = grid(&stages, columns, &|stage, at| {
+        let context = grid(&stages, columns, |stage, at| {
             let other = &it.context[at];
             let about = format!("“{}” in text {}, {}", other.word, other.prompt, stages[stage]);
             Some(cosine(other.similarity[stage], &about))
@@ -66,20 +66,18 @@ fn change(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> Grid {
     let places: Vec<(usize, usize)> = places.collect();
     let rows: Vec<String> =
         places.iter().map(|&(text, at)| format!("text {text}, token {at:>3} {}", prompts[text].pieces[at])).collect();
-    grid(&rows, columns, &|row, layer| {
+    grid(&rows, columns, |row, layer| {
         let (text, at) = places[row];
         Some(cosine(it.attention[text][layer][at], &format!("{}, layer {layer}", rows[row])))
     })
 }
 
-fn grid(rows: &[String], columns: Vec<String>, cell: &dyn Fn(usize, usize) -> Option<Cell>) -> Grid {
-    let cells = (0..rows.len()).map(|row| (0..columns.len()).map(|at| cell(row, at)).collect()).collect();
-    Grid { rows: rows.to_vec(), columns, kind: ColumnKind::Named, cells, scale: ColorScale::Signed(1.0) }
+fn grid(rows: &[String], columns: Vec<String>, cell: impl Fn(usize, usize) -> Option<Cell>) -> Grid {
+    Grid::new(rows.to_vec(), columns, ColumnKind::Named, ColorScale::Signed(1.0), cell)
 }
 
 fn cosine(value: f64, about: &str) -> Cell {
-    let about = format!("{about}: {}", fixed(value, 4));
-    Cell { value, label: fixed(value, 3), note: String::new(), about }
+    Cell::new(value, fixed(value, 3), format!("{about}: {}", fixed(value, 4)))
 }
 
 fn stage_name(stage: &Stage) -> String {

@@ -52,7 +52,8 @@ fn input(it: &Explanation) -> Figure {
     let before = before.map(|name| (name, wide(&it.residual)));
     let first = (embedding, wide(&it.embedding));
     let normed = ("normed: what the layer reads".to_owned(), wide(&it.normed));
-    vectors("1. The token's vector", [Some(first), before, Some(normed)].into_iter().flatten().collect())
+    let rows: Vec<_> = [Some(first), before, Some(normed)].into_iter().flatten().collect();
+    vectors("1. The token's vector", &rows)
 }
 
 /// Step 2: its query, key and value.
@@ -61,28 +62,28 @@ fn projected(it: &Explanation) -> Figure {
         let steps = projection.steps(letter, it.token);
         steps.into_iter().map(|(name, vector)| (name, wide(vector))).collect::<Vec<_>>()
     };
-    let rows = [("q", &it.query), ("k", &it.key), ("v", &it.value)].into_iter().flat_map(of).collect();
-    vectors("2. Three learned matrices make a query, a key and a value of it", rows)
+    let rows: Vec<_> = [("q", &it.query), ("k", &it.key), ("v", &it.value)].into_iter().flat_map(of).collect();
+    vectors("2. Three learned matrices make a query, a key and a value of it", &rows)
 }
 
 /// Steps 3 to 5: the products with every key, scaled and masked.
 fn matched(it: &Explanation, prompt: &Prompt) -> Figure {
     let some = |numbers: &[f64]| numbers.iter().copied().map(Some).collect::<Vec<_>>();
-    let rows = vec![
+    let rows = [
         ("3. q · k".to_owned(), some(&it.scores)),
         ("4. scaled".to_owned(), some(&it.scaled)),
         ("5. masked".to_owned(), it.masked.clone()),
     ];
     let (scaling, masked) = (it.scaling(), it.masked_tokens());
     let title = format!("3. The query times every key: how well they match; 4. {scaling}; 5. without {masked}");
-    by_token(title, rows, ColorScale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
+    by_token(title, &rows, ColorScale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
 }
 
 /// Step 5: the softmax.
 fn weighted(it: &Explanation, prompt: &Prompt) -> Figure {
     let weights = it.weights.iter().copied().map(Some).collect();
     let title = "5. Softmax turns these into weights that sum to 1".to_owned();
-    by_token(title, vec![("weight".to_owned(), weights)], ColorScale::Fraction, prompt, it.token)
+    by_token(title, &[("weight".to_owned(), weights)], ColorScale::Fraction, prompt, it.token)
 }
 
 /// Step 6: the weighted sum of the values.
@@ -101,7 +102,7 @@ fn gathered(it: &Explanation, prompt: &Prompt) -> Figure {
     rows.extend(it.outputs().into_iter().map(|(name, vector)| (name.to_owned(), vector)));
     let title = "6. The sum of the values, each times its weight; those of all heads go through one more matrix and are \
                  added to x";
-    vectors(title, rows)
+    vectors(title, &rows)
 }
 
 fn wide(vector: &[f32]) -> Vec<f64> {
@@ -109,33 +110,28 @@ fn wide(vector: &[f32]) -> Vec<f64> {
 }
 
 /// The first numbers of vectors of equal length, with the norms of the vectors.
-fn vectors(title: &str, rows: Vec<(String, Vec<f64>)>) -> Figure {
+fn vectors(title: &str, rows: &[(String, Vec<f64>)]) -> Figure {
     let n = rows[0].1.len();
     let shown = n.min(SHOWN);
-    let cell = |name: &str, at: usize, value: f64| {
-        let about = format!("{name}, number {at}: {}", signed(value, 6));
-        Some(Cell { value, label: signed(value, 2), note: String::new(), about })
-    };
-    let cells = |(name, vector): &(String, Vec<f64>)| {
-        vector.iter().take(shown).enumerate().map(|(at, x)| cell(name, at, *x)).collect()
+    let cell = |row: usize, at: usize| {
+        let (name, vector) = &rows[row];
+        let about = format!("{name}, number {at}: {}", signed(vector[at], 6));
+        Some(Cell::new(vector[at], signed(vector[at], 2), about))
     };
     let name = |(name, vector): &(String, Vec<f64>)| {
         format!("{name} (length {:.3})", vector.iter().map(|x| x * x).sum::<f64>().sqrt())
     };
-    let grid = Grid {
-        rows: rows.iter().map(name).collect(),
-        columns: (0..shown).map(|at| at.to_string()).collect(),
-        kind: ColumnKind::Elements,
-        cells: rows.iter().map(cells).collect(),
-        scale: ColorScale::signed(rows.iter().flat_map(|(_, vector)| vector.iter().take(shown).copied())),
-    };
+    let names = rows.iter().map(name).collect();
+    let columns = (0..shown).map(|at| at.to_string()).collect();
+    let scale = ColorScale::signed(rows.iter().flat_map(|(_, vector)| vector[..shown].iter().copied()));
+    let grid = Grid::new(names, columns, ColumnKind::Elements, scale, cell);
     Figure::grid(format!("{title} (the first of {n} numbers)"), grid)
 }
 
 /// A number for each token up to `token`, and for a few later ones.
 fn by_token(
     title: String,
-    rows: Vec<(String, Vec<Option<f64>>)>,
+    rows: &[(String, Vec<Option<f64>>)],
     scale: ColorScale,
     prompt: &Prompt,
     token: usize,
@@ -146,21 +142,15 @@ fn by_token(
         n => format!("{title} (not shown: {})", counted(n as u64, "later token")),
     };
     let label = |value: f64| if scale == ColorScale::Fraction { format!("{value:.4}") } else { signed(value, 2) };
-    let cell = |name: &str, at: usize, value: Option<f64>| {
-        let about = |value: f64| format!("{name} of “{}”, token {at}: {value:.6}", prompt.pieces[at]);
-        value.map(|value| Cell { value, label: label(value), note: String::new(), about: about(value) })
+    let cell = |row: usize, at: usize| {
+        let (name, numbers) = &rows[row];
+        let value = numbers[at]?;
+        let about = format!("{name} of “{}”, token {at}: {value:.6}", prompt.pieces[at]);
+        Some(Cell::new(value, label(value), about))
     };
-    let cells = |(name, numbers): &(String, Vec<Option<f64>>)| {
-        numbers.iter().take(shown).enumerate().map(|(at, value)| cell(name, at, *value)).collect()
-    };
-    let grid = Grid {
-        columns: prompt.pieces[..shown].iter().map(|piece| short(LONGEST, piece)).collect(),
-        kind: ColumnKind::TokensFrom(0),
-        cells: rows.iter().map(cells).collect(),
-        rows: rows.into_iter().map(|(name, _)| name).collect(),
-        scale,
-    };
-    Figure::grid(title, grid)
+    let names = rows.iter().map(|(name, _)| name.clone()).collect();
+    let columns = prompt.pieces[..shown].iter().map(|piece| short(LONGEST, piece)).collect();
+    Figure::grid(title, Grid::new(names, columns, ColumnKind::TokensFrom(0), scale, cell))
 }
 
 #[cfg(test)]

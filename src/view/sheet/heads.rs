@@ -21,15 +21,11 @@ pub fn scored_heads_sheet(heads: &ScoredHeads, evidence: &[Vec<HeadEvidence>]) -
         let value = most.as_ref().map_or(0.0, |most| most.share);
         let name = scores.kind().to_string();
         let label = if n_heads < MANY_HEADS { &name } else { name.split(' ').next().unwrap_or(&name) };
-        Some(Cell { value, label: label.to_owned(), note: String::new(), about })
+        Some(Cell::new(value, label.to_owned(), about))
     };
-    let kinds = Grid {
-        rows: (0..heads.scores.len()).map(|layer| format!("layer {layer}")).collect(),
-        columns: (0..n_heads).map(|head| format!("head {head}")).collect(),
-        kind: ColumnKind::Heads,
-        cells: (0..heads.scores.len()).map(|layer| (0..n_heads).map(|head| kind(layer, head)).collect()).collect(),
-        scale: ColorScale::Fraction,
-    };
+    let layers = (0..heads.scores.len()).map(|layer| format!("layer {layer}")).collect();
+    let columns = (0..n_heads).map(|head| format!("head {head}")).collect();
+    let kinds = Grid::new(layers, columns, ColumnKind::Heads, ColorScale::Fraction, kind);
     let repeated = match heads.n_repeated {
         0 => "The context is too short for repeated sequences: induction is not measured.".to_owned(),
         n => format!("Induction is measured on {n} sequences of {} random tokens, each twice.", heads.period),
@@ -57,18 +53,13 @@ fn scores(heads: &ScoredHeads) -> Grid {
         scores.iter().enumerate().map(move |(head, scores)| (format!("{layer}.{head} {}", scores.kind()), scores))
     });
     let rows: Vec<(String, &HeadScores)> = named.chain([("even".to_owned(), &heads.even)]).collect();
-    let cell = |name: &str, scores: &HeadScores, (key, title): (&str, &str)| {
+    let names = rows.iter().map(|(name, _)| name.clone()).collect();
+    let columns = SCORES.iter().map(|(_, title)| title.trim_end_matches(" token").to_owned()).collect();
+    Grid::new(names, columns, ColumnKind::Named, ColorScale::Fraction, |row, column| {
+        let ((name, scores), (key, title)) = (&rows[row], SCORES[column]);
         let value = score(scores, key)?;
-        let about = format!("{title} of {name}: {value:.4}");
-        Some(Cell { value, label: format!("{value:.2}"), note: String::new(), about })
-    };
-    Grid {
-        columns: SCORES.iter().map(|(_, title)| title.trim_end_matches(" token").to_owned()).collect(),
-        kind: ColumnKind::Named,
-        cells: rows.iter().map(|(name, of)| SCORES.iter().map(|it| cell(name, of, *it)).collect()).collect(),
-        rows: rows.into_iter().map(|(name, _)| name).collect(),
-        scale: ColorScale::Fraction,
-    }
+        Some(Cell::new(value, format!("{value:.2}"), format!("{title} of {name}: {value:.4}")))
+    })
 }
 
 /// One or two lines for each head.

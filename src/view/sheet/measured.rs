@@ -47,28 +47,18 @@ pub fn lens_sheet(lens: &Lens, attributions: &[Attribution], position: usize, pr
 
 fn every_token(lens: &Lens, prompt: &Prompt) -> Grid {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
-    let likeliest = |stage: usize| {
-        let cell = |at: usize| {
-            let prediction = &lens.positions[at].stages[stage];
-            let about = format!("After “{}”, token {at}, {}", prompt.pieces[at], guesses(prediction));
-            Some(guess(prediction.top.first()?, about))
-        };
-        (0..lens.positions.len()).map(cell).collect()
+    let cell = |row: usize, at: usize| {
+        let predictions = &lens.positions[at].stages;
+        let after = format!("After “{}”, token {at}, ", prompt.pieces[at]);
+        if let Some(prediction) = predictions.get(row) {
+            return Some(guess(prediction.top.first()?, after + &guesses(prediction)));
+        }
+        let actual = predictions.last()?.actual.as_ref()?;
+        Some(guess(&actual.entry, format!("{after}the next token of the text has rank {}", actual.rank)))
     };
-    let actual = |at: usize| {
-        let actual = lens.positions[at].stages.last()?.actual.as_ref()?;
-        let about =
-            format!("After “{}”, token {at}, the next token of the text has rank {}", prompt.pieces[at], actual.rank);
-        Some(guess(&actual.entry, about))
-    };
-    let actual = (0..lens.positions.len()).map(actual).collect();
-    Grid {
-        rows: stages.iter().map(|stage| stage_name(stage.layer)).chain(["actual next".to_owned()]).collect(),
-        columns: prompt.pieces.iter().map(|piece| short(LONGEST, piece)).collect(),
-        kind: ColumnKind::TokensFrom(0),
-        cells: (0..stages.len()).map(likeliest).chain([actual]).collect(),
-        scale: ColorScale::Fraction,
-    }
+    let rows = stages.iter().map(|stage| stage_name(stage.layer)).chain(["actual next".to_owned()]).collect();
+    let columns = prompt.pieces.iter().map(|piece| short(LONGEST, piece)).collect();
+    Grid::new(rows, columns, ColumnKind::TokensFrom(0), ColorScale::Fraction, cell)
 }
 
 fn ranked(stages: &[LayerPrediction], position: usize, prompt: &Prompt) -> Figure {
@@ -77,29 +67,22 @@ fn ranked(stages: &[LayerPrediction], position: usize, prompt: &Prompt) -> Figur
     if stages.iter().any(|stage| stage.actual.is_some()) {
         columns.push("actual next, rank".to_owned());
     }
-    let cells = |stage: &LayerPrediction| {
+    let cell = |row: usize, at: usize| {
+        let stage = &stages[row];
         let about = |it: &TokenProbability| {
             format!("{}: “{}” {:.4}", stage_name(stage.layer), visible(&it.token), it.probability)
         };
-        let top = stage.top.iter().map(|it| Some(guess(it, about(it))));
-        let actual = stage.actual.as_ref().map(|actual| {
-            let cell = guess(&actual.entry, format!("{}, rank {}", about(&actual.entry), actual.rank));
-            Some(Cell { note: format!("{}, {}", cell.note, actual.rank), ..cell })
-        });
-        top.chain(actual).collect()
+        if let Some(it) = stage.top.get(at) {
+            return Some(guess(it, about(it)));
+        }
+        let actual = stage.actual.as_ref()?;
+        let cell = guess(&actual.entry, format!("{}, rank {}", about(&actual.entry), actual.rank));
+        Some(Cell { note: format!("{}, {}", cell.note, actual.rank), ..cell })
     };
     let title =
         format!("After “{}”, token {position}: the likeliest next tokens by each layer", prompt.pieces[position]);
-    Figure::grid(
-        title,
-        Grid {
-            rows: stages.iter().map(|stage| stage_name(stage.layer)).collect(),
-            columns,
-            kind: ColumnKind::Named,
-            cells: stages.iter().map(cells).collect(),
-            scale: ColorScale::Fraction,
-        },
-    )
+    let rows = stages.iter().map(|stage| stage_name(stage.layer)).collect();
+    Figure::grid(title, Grid::new(rows, columns, ColumnKind::Named, ColorScale::Fraction, cell))
 }
 
 fn guess(it: &TokenProbability, about: String) -> Cell {
@@ -204,29 +187,21 @@ fn parts_grid(
     label: impl Fn(f64) -> String,
     about: impl Fn(ModelPart, f64) -> String,
 ) -> Grid {
-    let cell_of = |part: ModelPart, n_heads: usize| match part {
-        ModelPart::Head { layer, head } => Some((layer, head)),
-        ModelPart::Attention { layer } => Some((layer, n_heads)),
-        ModelPart::Mlp { layer } => Some((layer, n_heads + 1)),
-        ModelPart::Embedding | ModelPart::Residual { .. } => None,
-    };
     let n_heads = values.iter().filter(|(part, _)| matches!(part, ModelPart::Head { layer: 0, .. })).count();
     let n_layers = values.iter().filter(|(part, _)| matches!(part, ModelPart::Mlp { .. })).count();
-    let mut cells = vec![vec![None; n_heads + 2]; n_layers];
-    for &(part, value) in values {
-        if let Some((row, column)) = cell_of(part, n_heads) {
-            cells[row][column] =
-                Some(Cell { value, label: label(value), note: String::new(), about: about(part, value) });
-        }
-    }
+    let cell = |layer: usize, column: usize| {
+        let wanted = match column {
+            head if head < n_heads => ModelPart::Head { layer, head },
+            column if column == n_heads => ModelPart::Attention { layer },
+            _ => ModelPart::Mlp { layer },
+        };
+        let (part, value) = *values.iter().find(|(part, _)| *part == wanted)?;
+        Some(Cell::new(value, label(value), about(part, value)))
+    };
     let heads = (0..n_heads).map(|head| format!("head {head}"));
-    Grid {
-        rows: (0..n_layers).map(|layer| stage_name(Some(layer))).collect(),
-        columns: heads.chain(["attention".to_owned(), "mlp".to_owned()]).collect(),
-        kind: ColumnKind::Named,
-        cells,
-        scale,
-    }
+    let columns = heads.chain(["attention".to_owned(), "mlp".to_owned()]).collect();
+    let layers = (0..n_layers).map(|layer| stage_name(Some(layer))).collect();
+    Grid::new(layers, columns, ColumnKind::Named, scale, cell)
 }
 
 /// The parts that move one text's prediction towards another's, and the positions of the difference in the
@@ -238,22 +213,17 @@ pub fn patching_sheet(it: &Patching, [prompt, from]: [&Prompt; 2]) -> Sheet {
         format!("{part} from the other prompt moves the difference by {}", percent(fraction))
     };
     let first = it.first_difference();
-    let stages = || (0..it.residual.len()).map(|stage: usize| stage_name(stage.checked_sub(1)));
-    let cell = |row: usize, at: usize| {
+    let stages: Vec<String> = (0..it.residual.len()).map(|stage| stage_name(stage.checked_sub(1))).collect();
+    let cell = |row: usize, column: usize| {
+        let at = first + column;
         let value = it.residual[row][at];
-        let stage = stage_name(row.checked_sub(1));
-        let about = format!("{stage} at “{}”, token {at}: {}", prompt.pieces[at], percent(value));
-        Some(Cell { value, label: percent(value), note: String::new(), about })
+        let about = format!("{} at “{}”, token {at}: {}", stages[row], prompt.pieces[at], percent(value));
+        Some(Cell::new(value, percent(value), about))
     };
     let all = it.residual.iter().flatten().copied().chain(moved.iter().map(|(_, fraction)| *fraction));
     let scale = ColorScale::signed(all);
-    let residual = Grid {
-        rows: stages().collect(),
-        columns: prompt.pieces[first..=it.position].iter().map(|piece| short(LONGEST, piece)).collect(),
-        kind: ColumnKind::TokensFrom(first),
-        cells: (0..it.residual.len()).map(|row| (first..=it.position).map(|at| cell(row, at)).collect()).collect(),
-        scale,
-    };
+    let columns = prompt.pieces[first..=it.position].iter().map(|piece| short(LONGEST, piece)).collect();
+    let residual = Grid::new(stages.clone(), columns, ColumnKind::TokensFrom(first), scale, cell);
     let ranked = moved.iter().take(N_RANKED).map(|(part, fraction)| (part.to_string(), *fraction)).collect();
     let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
     let whole = (it.from_difference - it.difference).abs();

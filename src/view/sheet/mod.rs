@@ -188,6 +188,27 @@ impl Figure {
     }
 }
 
+impl Grid {
+    /// The grid of what `cell` gives for each row and column.
+    fn new(
+        rows: Vec<String>,
+        columns: Vec<String>,
+        kind: ColumnKind,
+        scale: ColorScale,
+        cell: impl Fn(usize, usize) -> Option<Cell>,
+    ) -> Self {
+        let cells = (0..rows.len()).map(|row| (0..columns.len()).map(|at| cell(row, at)).collect()).collect();
+        Self { rows, columns, kind, cells, scale }
+    }
+}
+
+impl Cell {
+    /// A cell with one line of text.
+    fn new(value: f64, label: String, about: String) -> Self {
+        Self { value, label, note: String::new(), about }
+    }
+}
+
 impl Bars {
     /// The length of a value's bar, as a fraction of the longest.
     pub(crate) fn length(&self, value: f64) -> f64 {
