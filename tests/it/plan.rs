@@ -303,7 +303,7 @@ fn plan_prints_tables() {
     let portable = folder.json(&[&qwen[..], &["--json"]].concat())["portable"].clone();
     assert_eq!(portable, serde_json::json!({ "family": "qwen3", "obstacles": [] }));
     let capped = folder.json(&[&qwen[..], &["--set", "model.logit_softcap=30", "--json"]].concat())["portable"].clone();
-    let why = "model.logit_softcap = 30.0: qwen3 has no cap on its logits";
+    let why = "model.logit_softcap = 30.0: qwen3 has none";
     assert_eq!(capped, serde_json::json!({ "family": null, "obstacles": [why] }));
     let odd = ["--set", "model.norm_weights=false", "--set", "model.value_residual=true", "--json"];
     let odd = folder.json(&[&qwen[..], &odd].concat())["portable"].clone();

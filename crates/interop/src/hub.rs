@@ -24,9 +24,6 @@ const FILES: [&str; 6] =
 /// The tokenizer files of older models.
 const OLDER_FILES: [&str; 4] = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
 
-/// The sets of files that define a tokenizer.
-const TOKENIZERS: [&[&str]; 3] = [&["tokenizer.json"], &["vocab.json", "merges.txt"], &["tokenizer.model"]];
-
 /// The number of times that an interrupted download is resumed, and the pause before each.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,29 +80,20 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
         return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
     };
     let repo = Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned());
-    // All files of a split model; the address names one.
-    let parts = file.map(|file| {
-        let (folder, base) = file.rsplit_once('/').map_or((None, file), |(folder, base)| (Some(folder), base));
-        let parts = split::names(base).unwrap_or_else(|| vec![base.to_owned()]);
-        parts.into_iter().map(|part| folder.map_or(part.clone(), |folder| format!("{folder}/{part}"))).collect()
-    });
-    let parts: Option<Vec<String>> = parts;
+    // The address names one file of a split model.
+    let wanted = file.map(|file| (file, split::names(file).unwrap_or_else(|| vec![file.to_owned()])));
     if is_set("HF_HUB_OFFLINE") {
         let reason = |what: &str| format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
         let fail = |what: &str| fail(reason(what), "unset HF_HUB_OFFLINE to download it");
         let cached = cache.repo(repo);
-        if let (Some(file), Some(parts)) = (file, parts) {
+        if let Some((file, parts)) = wanted {
             return match parts.iter().find(|part| cached.get(part).is_none()) {
                 None => cached.get(file).ok_or_else(|| fail(file)),
                 Some(missing) => Err(fail(&format!("its file {missing}"))),
             };
         }
         let config = cached.get(CONFIG).ok_or_else(|| fail("the model"))?;
-        let folder = config.parent().expect("the file is in a folder").to_owned();
-        return match missing(&folder) {
-            None => Ok(folder),
-            Some(file) => Err(fail(&format!("its file {file}"))),
-        };
+        return Ok(config.parent().expect("the file is in a folder").to_owned());
     }
     let mut builder = ApiBuilder::from_cache(cache.clone()).with_progress(false);
     if let Some(endpoint) = variable("HF_ENDPOINT") {
@@ -136,7 +124,7 @@ pub fn download(address: &str, on_download: OnDownload<'_>) -> Result<PathBuf, I
     let done = || cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| said(error.into()));
 
     let ggufs = listed_ggufs(&there);
-    if let (Some(file), Some(parts)) = (file, parts) {
+    if let Some((file, parts)) = wanted {
         if let Some(missing) = parts.iter().find(|part| !has(part)) {
             let hint = ggufs.unwrap_or_else(|| "it has no .gguf files at all".to_owned());
             return Err(fail(format!("it has no file {missing}"), &hint));
@@ -211,18 +199,6 @@ fn variable(name: &str) -> Option<String> {
 
 fn is_set(name: &str) -> bool {
     variable(name).is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
-}
-
-/// A file of the model that the folder lacks.
-fn missing(folder: &Path) -> Option<String> {
-    let has = |name: &str| folder.join(name).is_file();
-    if !TOKENIZERS.iter().any(|files| files.iter().copied().all(has)) {
-        return Some("tokenizer.json".to_owned());
-    }
-    match has(INDEX) && !has(WEIGHTS) {
-        true => shards(&folder.join(INDEX)).into_iter().find(|shard| !has(shard)),
-        false => (!has(WEIGHTS)).then(|| WEIGHTS.to_owned()),
-    }
 }
 
 /// Downloads a file into the cache, resuming interrupted downloads.

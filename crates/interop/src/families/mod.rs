@@ -178,12 +178,6 @@ fn reason(key: &str, expected: Option<&Value>, closest: &ModelConfig) -> String 
     let why = match key {
         "rope_layers" => "rotates in all layers",
         "rope_scaling" => "has no factor for each wavelength",
-        "rope_local_theta" if closest.rope_local_theta.is_some() => {
-            "has wavelengths of their own in layers with windows"
-        }
-        "rope_local_theta" => "has the same wavelengths in all layers",
-        "attention_softcap" => "has no cap on its scores",
-        "logit_softcap" => "has no cap on its logits",
         "attention_window" if closest.attention_window.iter().any(|window| *window > 0) => "has windows of one size",
         "attention_window" => "has no such windows",
         _ => return format!("has {}", shown(expected)),

@@ -182,7 +182,7 @@ impl TensorInfo {
         shape.reverse(); // the file has the innermost first
         let code = reader.u32()?;
         let kind = TensorType::of_code(code).ok_or_else(|| Problem::NotAModel {
-            reason: format!("the numbers of `{name}` are of the type {}", type_name(code)),
+            reason: format!("the numbers of `{name}` are of the type {code} of ggml"),
             hint: format!("supported are {}; get the model in one of these", supported()),
         })?;
         Ok(Self { shape, kind, offset: reader.u64()? })
@@ -215,19 +215,6 @@ fn supported() -> String {
     let names: Vec<&str> = TensorType::ALL.iter().map(|kind| kind.name()).collect();
     let (last, others) = names.split_last().expect("there are several types");
     format!("{} and {last}", others.join(", "))
-}
-
-/// The name of an unsupported tensor type, if it is a common one.
-fn type_name(code: u32) -> String {
-    let name = match code {
-        16..=19 | 21 | 22 | 29 => "IQ1, IQ2 or IQ3",
-        24..=28 => "integers or F64",
-        34 | 35 => "TQ1_0 or TQ2_0",
-        40 => "NVFP4",
-        41 => "Q1_0",
-        _ => "unknown",
-    };
-    format!("{code} ({name})")
 }
 
 #[cfg(test)]
@@ -402,7 +389,7 @@ mod tests {
             (patched(b"three", 5, &[5]), "`three` has 5 dimensions"),
             (patched(b"three", 5 + 4, &[0; 8]), "`three` has a dimension of 0"),
             (patched(b"three", 5 + 4, &[255; 8]), "`three` of shape [1, 18446744073709551615]"),
-            (patched(b"three", 5 + 4 + 16, &[29]), "the numbers of `three` are of the type 29 (IQ1, IQ2 or IQ3)"),
+            (patched(b"three", 5 + 4 + 16, &[29]), "the numbers of `three` are of the type 29 of ggml"),
             (patched(b"three", 5 + 4 + 16, &[8]), "`three` has rows of 7, not of whole blocks of 32"),
             (patched(b"three", 5 + 4 + 16 + 4, &[1]), "`three` begins at 1, not a multiple of 32"),
             (patched(b"three", 5 + 4 + 16 + 4, &[224; 8]), "`three` of shape [1, 7] in F16 begins at byte 16"),
