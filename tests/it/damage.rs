@@ -344,16 +344,14 @@ fn damaged_hugging_face_models_are_imported_or_refused() {
     kind.bears_damage();
 }
 
-/// A model in a GGUF file, at this path.
-fn gguf_file(folder: &Folder) -> PathBuf {
-    let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), folder)).expect("a run");
-    gguf::export(&outgoing, TensorType::F16, &folder.path("it.gguf"), false).expect("it can be written")
-}
-
-fn gguf_kind<'a>(folder: &'a Folder, path: &'a Path) -> Kind<impl Fn() -> Result<(), String> + use<'a>> {
-    Kind {
-        path: path.to_owned(),
-        whole: vec![fs::read(path)],
+#[test]
+fn damaged_gguf_files_are_imported_or_refused() {
+    let folder = Folder::new();
+    let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
+    let path = gguf::export(&outgoing, TensorType::F16, &folder.path("it.gguf"), false).expect("it can be written");
+    let kind = Kind {
+        path: path.clone(),
+        whole: vec![fs::read(&path)],
         n_header: |file| {
             let last = b"output_norm.weight";
             let at = file.windows(last.len()).position(|window| window == last);
@@ -362,21 +360,11 @@ fn gguf_kind<'a>(folder: &'a Folder, path: &'a Path) -> Kind<impl Fn() -> Result
         measure: |_, _| {},
         n_cases: 400,
         allowed: |n| 40 * n.max(20 << 10) + (1 << 20),
-        read: || import_again(path, folder),
-    }
-}
+        read: || import_again(&path, &folder),
+    };
+    kind.bears_damage();
 
-#[test]
-fn damaged_gguf_files_are_imported_or_refused() {
-    let folder = Folder::new();
-    gguf_kind(&folder, &gguf_file(&folder)).bears_damage();
-}
-
-#[test]
-fn invalid_gguf_settings_are_refused() {
-    let folder = Folder::new();
-    let path = gguf_file(&folder);
-    let kind = gguf_kind(&folder, &path);
+    // Extreme values of every setting.
     let (prefix, whole) = (b"llama.", &kind.whole[0]);
     let keys = whole.windows(prefix.len()).enumerate().filter(|(_, window)| window == prefix).map(|it| it.0);
     let keys: Vec<usize> = keys.collect();

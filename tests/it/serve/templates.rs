@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::{BESIDE_OTHER_TESTS, Host, beside, chatting_with, letters, model};
+use crate::damage::{damaged, damages};
 
 /// The number of models that render at once: each may need 256 MiB.
 const N_AT_ONCE: usize = 8;
@@ -152,56 +155,6 @@ fn endless() -> Vec<String> {
     expressions.chain(statements.map(str::to_owned)).collect()
 }
 
-/// A number below `n`, from a fixed pseudorandom sequence.
-fn draw(state: &mut u64, n: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % n
-}
-
-/// A usual template with one to three changes.
-fn mutated(state: &mut u64) -> String {
-    const PARTS: [&str; 16] = [
-        "{{",
-        "}}",
-        "{%",
-        "%}",
-        "not ",
-        "[",
-        "(",
-        "messages",
-        " + messages",
-        " * 99999999",
-        "{% for i in range(99999) %}",
-        "{% endfor %}",
-        "namespace(a=",
-        " | tojson",
-        "loop",
-        "-",
-    ];
-    let mut text: Vec<char> = USUAL[draw(state, USUAL.len())].chars().collect();
-    for _ in 0..=draw(state, 2) {
-        let (from, other) = (draw(state, text.len()), draw(state, text.len()));
-        let to = (from + draw(state, 40)).min(text.len());
-        match draw(state, 5) {
-            0 => drop(text.drain(from..to)),
-            1 => {
-                let piece = text[from..to].repeat(1 + draw(state, 2000));
-                text.splice(other..other, piece).for_each(drop);
-            }
-            2 => text.swap(from, other),
-            3 => text[from] = text[other],
-            _ => {
-                let part = PARTS[draw(state, PARTS.len())].repeat(1 + draw(state, 3));
-                text.splice(from..from, part.chars()).for_each(drop);
-            }
-        }
-        if text.is_empty() {
-            break;
-        }
-    }
-    text.into_iter().collect()
-}
-
 /// The result of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
@@ -289,11 +242,15 @@ fn hostile_template_ends_only_its_own_process() {
 
 #[test]
 #[ignore = "renders 1,000 templates: scripts/soak.sh templates"]
-fn thousand_mutated_templates_leave_server_alive() {
-    let mut state = 35;
+fn thousand_damaged_templates_leave_server_alive() {
+    let (mut runner, how) = (TestRunner::deterministic(), (0..USUAL.len(), damages()));
+    let mut template = || {
+        let (which, damages) = how.new_tree(&mut runner).expect("any damage will do").current();
+        String::from_utf8_lossy(&damaged(USUAL[which].as_bytes(), &damages)).into_owned()
+    };
     let mut outcomes = Vec::new();
     for _ in 0..20 {
-        let templates: Vec<String> = (0..50).map(|_| mutated(&mut state)).collect();
+        let templates: Vec<String> = (0..50).map(|_| template()).collect();
         let (next, p99) = ask_all(&templates);
         outcomes.extend(next);
         println!("{} templates: {:?}", outcomes.len(), count(&outcomes));
