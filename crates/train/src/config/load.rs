@@ -1,7 +1,7 @@
 //! Loads a [`Config`] from a TOML file and `--set` overrides, and reports all mistakes at once.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -20,24 +20,12 @@ use super::{
 /// The size of the largest config that is read. The parser needs up to 80 times that; the shipped configs have 14 KiB.
 const LONGEST: u64 = 1 << 17;
 
-/// Reads the text of a config.
-pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > LONGEST {
-        true => {
-            Err(std::io::Error::new(ErrorKind::FileTooLarge, format!("a config has at most {} KiB", LONGEST >> 10)))
-        }
-        false => Ok(text),
-    }
-}
-
 /// The reason why a config cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read: its path and the operating system's error.
     #[error("cannot read the config file `{}`: {}\n  hint: {}", .0.display(), .1, read_hint(.1))]
-    Read(PathBuf, #[source] std::io::Error),
+    Read(PathBuf, #[source] io::Error),
     /// The file is not TOML: its path and the parser's error, with line, column and expected syntax.
     #[error("cannot read the config file `{}`: {}", .0.display(), .1)]
     Syntax(PathBuf, #[source] Box<toml::de::Error>),
@@ -63,7 +51,16 @@ impl Config {
     /// # Errors
     /// If the file cannot be read, or is too long for a config.
     pub fn read(path: &Path) -> Result<String, ConfigError> {
-        read_text(path).map_err(|error| ConfigError::Read(path.to_owned(), error))
+        let fail = |error| ConfigError::Read(path.to_owned(), error);
+        let mut text = String::new();
+        File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text)).map_err(fail)?;
+        match text.len() as u64 > LONGEST {
+            true => Err(fail(io::Error::new(
+                ErrorKind::FileTooLarge,
+                format!("a config has at most {} KiB", LONGEST >> 10),
+            ))),
+            false => Ok(text),
+        }
     }
 
     /// The `finetune.base` of the text of a config, whose model the config inherits.
@@ -277,7 +274,7 @@ fn plain(message: &str) -> String {
     if expected.is_empty() { found.to_owned() } else { format!("{found}, expected {expected}") }
 }
 
-fn read_hint(source: &std::io::Error) -> &'static str {
+fn read_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::NotFound => {
             "give the path of a config file, or the name of a preset, such as quickstart; relative paths start at the \

@@ -22,7 +22,6 @@ pub use crate::train::precision::{PrecisionChoice, precision_remark};
 pub use crate::train::{KeptCheckpoints, TrainConfig};
 pub use commented::with_overrides;
 pub use inherit::Base;
-pub(crate) use load::read_text;
 pub use load::{ConfigError, Key};
 pub use tinderbox_kernels::MatmulPrecision;
 pub use tinderbox_model::config::{

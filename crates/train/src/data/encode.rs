@@ -163,7 +163,7 @@ mod tests {
     use super::super::cache::temporary;
     use super::super::chunk::Needs;
     use super::super::fixtures::{folder, ids, reader, record, source};
-    use super::super::split::SplitPoint;
+    use super::super::split::{Division, SplitPoint};
     use super::super::{Tokens, tokens};
     use super::*;
 
@@ -200,7 +200,8 @@ mod tests {
     ) -> [Tokens; 2] {
         let folder = folder([(name, content.as_bytes())]);
         let source = source(&folder.path().join(name));
-        let reader = reader(&source, Needs::of_tokenizer(tokenizer), chunk_bytes).split_at(split_point);
+        let division = Division::At(split_point);
+        let reader = reader(&source, Needs::of_tokenizer(tokenizer), chunk_bytes).divided(&division, Half::Train);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = folder.path().join("tokens");
         let mut writer = Writer::create(temporary(folder.path()).unwrap(), &path, width).unwrap();

@@ -11,7 +11,7 @@ use super::chunk::{Chunk, Half, Needs};
 use super::file::{OpenFile, RecordPart};
 use super::separator::Separator;
 use super::source::{TextFile, TextSource};
-use super::split::{DocumentLengths, HeldOut, SplitPoint};
+use super::split::{Division, DocumentLengths, HeldOut, SplitPoint};
 
 /// The progress of one reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,22 +123,26 @@ impl<'a> Reader<'a> {
         Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
-    /// Splits the text at this point, and with it the chunk that straddles it.
-    pub(super) fn split_at(self, split_point: SplitPoint) -> Self {
-        Self { split_point: Some(split_point), ..self }
+    /// Divides the text: at a point, and with it the chunk that straddles it, or by leaving out the documents of the
+    /// other half. Without marked ends, each of the others begins on a new line as in the whole text.
+    pub(super) fn divided(self, division: &'a Division, half: Half) -> Self {
+        match division {
+            Division::At(split_point) => Self { split_point: Some(*split_point), ..self },
+            Division::Documents(held_out) => {
+                let documents = Documents::Chosen { held_out, half, n_begun: 0 };
+                Self { documents, ..self.separating() }
+            }
+        }
     }
 
-    /// Leaves out the documents of the other half. Without marked ends, each of the others begins on a new line as in
-    /// the whole text.
-    pub(super) fn of_half(self, held_out: &'a HeldOut, half: Half) -> Self {
-        let documents = Documents::Chosen { held_out, half, n_begun: 0 };
-        Self { documents, separator: self.source.separator.as_deref().map(Separator::new), ..self }
+    /// Finds the separators of documents even if their ends are not marked.
+    fn separating(self) -> Self {
+        Self { separator: self.source.separator.as_deref().map(Separator::new), ..self }
     }
 
     /// Measures the documents: see [`Reader::lengths`].
     pub(super) fn measuring(self) -> Self {
-        let documents = Documents::Measured(DocumentLengths::default());
-        Self { documents, separator: self.source.separator.as_deref().map(Separator::new), ..self }
+        Self { documents: Documents::Measured(DocumentLengths::default()), ..self.separating() }
     }
 
     /// The lengths of the documents read so far, if they are measured.
@@ -418,8 +422,10 @@ mod tests {
                 let (all, measured) = whole(new().measuring().hashing());
                 let (lengths, hash) = (measured.lengths().unwrap(), whole(new().hashing()).1.hash());
                 let Some(held_out) = HeldOut::draw(&lengths, val_fraction, 1) else { continue };
+                let n_held = [held_out.train_bytes, held_out.val_bytes];
+                let division = Division::Documents(held_out);
                 let halves = [Half::Train, Half::Val].map(|half| {
-                    let (text, read) = whole(new().of_half(&held_out, half).hashing());
+                    let (text, read) = whole(new().divided(&division, half).hashing());
                     prop_assert!(text.half == half || text.is_empty());
                     prop_assert_eq!(read.hash(), hash);
                     Ok(text)
@@ -427,7 +433,7 @@ mod tests {
                 let [train, val] = halves;
                 let (train, val) = (train?, val?);
                 let n_bytes = [&train, &val].map(|half| half.text.len() as u64);
-                prop_assert_eq!(n_bytes, [held_out.train_bytes, held_out.val_bytes]);
+                prop_assert_eq!(n_bytes, n_held);
                 // Both halves hold the documents of the whole, in its order.
                 let documents = |half: &Chunk| -> Vec<Vec<u8>> {
                     half.pieces().map(|(text, is_end)| [text, if is_end { b"|" } else { b"" }].concat()).collect()

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::chunk::{Half, Needs};
+use super::chunk::Needs;
 use super::encode::{count, in_order};
 use super::reader::{OnProgress, Purpose, Reader, as_utf8, ignore};
 use super::source::{TextFile, TextSource};
@@ -156,26 +156,27 @@ impl Estimate {
                 let train = n_train_units(val_fraction, n_tokens);
                 (train, n_tokens - train)
             };
-            let table = || match needs.kind {
-                TokenizerKind::Char => Tokenizer::char_from_alphabet(scan.alphabet.chars()).expect("no text is empty"),
-                _ => Tokenizer::byte(),
-            };
-            let table = || if needs.documents { table().with_end_of_text() } else { table() };
-            let reader = || Reader::new(source, needs);
+            let division = scan.division(rule, val_fraction, config.train.seed, needs.kind);
+            let tokens_of = |n_bytes: u64| n_bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN);
             let is_table = matches!(needs.kind, TokenizerKind::Byte | TokenizerKind::Char);
-            let (train, val) = match scan.division(rule, val_fraction, config.train.seed, needs.kind) {
-                Division::Documents(held_out) if is_table => {
-                    let of_half = |half| count(reader().of_half(&held_out, half), &table());
-                    (of_half(Half::Train)?.0, of_half(Half::Val)?.1)
+            let (train, val) = match &division {
+                Division::At(_) if !is_table => split(tokens_of(scan.bytes)),
+                Division::At(_) if !needs.documents => split(scan.n_units),
+                Division::Documents(held_out) if !is_table => {
+                    (tokens_of(held_out.train_bytes), tokens_of(held_out.val_bytes))
                 }
-                Division::Documents(HeldOut { train_bytes, val_bytes, .. }) => {
-                    (train_bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN), val_bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN))
+                division => {
+                    let table = match needs.kind {
+                        TokenizerKind::Byte => Tokenizer::byte(),
+                        _ => Tokenizer::char_from_alphabet(scan.alphabet.chars()).expect("no text is empty"),
+                    };
+                    let table = if needs.documents { table.with_end_of_text() } else { table };
+                    division.passes().iter().try_fold((0, 0), |(train, val), half| {
+                        let (more_train, more_val) =
+                            count(Reader::new(source, needs).divided(division, *half), &table)?;
+                        Ok::<_, DataError>((train + more_train, val + more_val))
+                    })?
                 }
-                Division::At(split_point) if is_table && needs.documents => {
-                    count(reader().split_at(split_point), &table())?
-                }
-                Division::At(_) if is_table => split(scan.n_units),
-                Division::At(_) => split(scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN)),
             };
             if let Err(error) = check_lengths(&source.path, train, val, config) {
                 too_short(error);

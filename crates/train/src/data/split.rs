@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
 use super::Tokens;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Half};
 use tinderbox_model::tokenizer::TokenizerKind;
 
 /// The most bytes between the exact split point and the end of the line there.
@@ -23,6 +23,16 @@ const MAX_GROUPS: usize = 1 << 16;
 pub(super) enum Division {
     At(SplitPoint),
     Documents(HeldOut),
+}
+
+impl Division {
+    /// The halves to read the text for: once for both, or first for the training split and then for validation.
+    pub(super) fn passes(&self) -> &'static [Half] {
+        match self {
+            Self::At(_) => &[Half::Train],
+            Self::Documents(_) => &[Half::Train, Half::Val],
+        }
+    }
 }
 
 /// The lengths of the documents of a text, in bytes. If there are very many, adjacent documents form groups of 2, 4, 8

@@ -18,7 +18,7 @@ use super::stdin;
 use super::tokens::{self, Tokens, Width, Writer};
 use crate::config::{DataConfig, ValSplit};
 use tinderbox_model::disk::Temporary;
-use tinderbox_model::tokenizer::{Tokenizer, TokenizerKind};
+use tinderbox_model::tokenizer::Tokenizer;
 
 /// A scanned text.
 #[derive(Debug)]
@@ -126,38 +126,20 @@ impl Opening<'_> {
             temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
         let first: Vec<u32> = first.into_iter().collect();
         writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
-        let reader = || {
-            let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer));
-            reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes))
-        };
-        let readers = match &text.division {
-            Division::At(split_point) => vec![reader().split_at(*split_point)],
-            // The training split comes first in the file, so the text is read once for each.
-            Division::Documents(held_out) => {
-                [Half::Train, Half::Val].map(|half| reader().of_half(held_out, half)).into()
-            }
-        };
-        for reader in readers {
+        for half in text.division.passes() {
+            let reader = Reader::new(&text.source, Needs::of_tokenizer(tokenizer)).divided(&text.division, *half);
+            let reader = reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes));
             if encode(reader, tokenizer, &mut writer)? != text.scan.hash {
                 return Err(DataError::Changed { path: text.source.path.clone() });
             }
         }
         writer.finish(&key).map_err(fail)?;
-        self.cache.note(&path, &format!("{} tokens of `{}`", shown_kind(tokenizer.kind()), shown(&text.source.path)));
+        let kind = format!("{:?}", tokenizer.kind()).to_lowercase();
+        self.cache.note(&path, &format!("{kind} tokens of `{}`", shown(&text.source.path)));
         tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
             let reason = "the file that was written just now is not as it was written";
             DataError::cache(&path, std::io::Error::other(reason))
         })
-    }
-}
-
-/// The name of a kind of tokens, for people.
-fn shown_kind(kind: TokenizerKind) -> &'static str {
-    match kind {
-        TokenizerKind::Char => "character",
-        TokenizerKind::Byte => "byte",
-        TokenizerKind::Bpe => "bpe",
-        TokenizerKind::File => "other",
     }
 }
 

@@ -44,10 +44,7 @@ pub(super) fn train_bpe(config: &Config, texts: &[ScannedText], opening: &Openin
     let stride = n_bytes.div_ceil(MAX_BYTES);
     let mut words = WordCounter::default();
     for text in texts {
-        let reader = match &text.division {
-            Division::At(split_point) => Reader::new(&text.source, Needs::BPE).split_at(*split_point),
-            Division::Documents(held_out) => Reader::new(&text.source, Needs::BPE).of_half(held_out, Half::Train),
-        };
+        let reader = Reader::new(&text.source, Needs::BPE).divided(&text.division, Half::Train);
         let mut reader = reader.with_progress(opening.on_progress, Purpose::CountWords, Some(text.scan.bytes));
         let mut idx = 0;
         while let Some(chunk) = reader.next()?.filter(|chunk| chunk.half == Half::Train) {

@@ -8,7 +8,7 @@ use toml::Table;
 use super::layout::{CONFIG, METRICS, TIMINGS};
 use super::log::{MetricsLine, Process, TimingsLine, processes_of, read_lines};
 use super::{Checkpoint, RunDir, RunError, TrainState};
-use crate::config;
+use crate::config::Config;
 
 /// Whether a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -164,7 +164,7 @@ pub fn config_table(run: &RunDir) -> Result<Table, RunError> {
     let mut table: Table = match run.config() {
         Ok(config) => toml::from_str(&config.to_toml()).expect("valid TOML"),
         Err(error) => {
-            let text = config::read_text(&run.join(CONFIG)).ok();
+            let text = Config::read(&run.join(CONFIG)).ok();
             text.and_then(|text| toml::from_str(&text).ok()).ok_or(error)?
         }
     };
