@@ -215,31 +215,6 @@ impl WithSimd for Chunk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{constant, scalars};
-    use burn::tensor::Device;
-
-    #[test]
-    fn activate_keeps_shared_input() {
-        let x = constant::<1>([5], 1);
-        let kept = x.clone();
-        let before = scalars(x.clone());
-        assert_ne!(scalars(activate(Activation::Gelu, x, None)), before);
-        assert_eq!(scalars(kept), before);
-    }
-
-    #[test]
-    fn activations_take_worked_values() {
-        // Phi(1) = 0.841345, Phi(2) = 0.977250; with the tanh approximation 0.841192 and 0.977299.
-        let x = Tensor::<1>::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex());
-        for (got, want) in [
-            (gelu(x.clone()), [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]),
-            (gelu_tanh(x.clone()), [-0.045_402, -0.158_808, 0.0, 0.841_192, 1.954_598]),
-            (relu_squared(x), [0.0, 0.0, 0.0, 1.0, 4.0]),
-        ] {
-            let got = scalars(got);
-            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5), "{got:?} is not {want:?}");
-        }
-    }
 
     #[test]
     fn activations_keep_nan() {

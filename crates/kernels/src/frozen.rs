@@ -92,64 +92,50 @@ struct Frozen<E> {
     elements: PhantomData<E>,
 }
 
+impl<E> Frozen<E> {
+    fn widened(&self, is_transposed: bool) -> Widened<'_> {
+        Widened { weight: &self.weight.weight, is_transposed }
+    }
+}
+
 impl<E: Element> FlexOperation for Frozen<E> {
     /// Saves nothing.
     fn forward(&self, inputs: Vec<FlexTensor>, _: Wanted) -> (FlexTensor, Vec<FlexTensor>) {
         let bias = if self.has_bias { values(&inputs[1]) } else { &[] };
-        (linear::forward::<E>(&inputs[0], &WidenedWeight(&self.weight.weight), bias), Vec::new())
+        (linear::forward::<E>(&inputs[0], &self.widened(false), bias), Vec::new())
     }
 
     fn backward(&self, _: Vec<FlexTensor>, gradient: FlexTensor, wanted: Wanted) -> Vec<Option<FlexTensor>> {
         let wanted = wanted.with_constant(WEIGHT);
-        let mut gradients = linear::backward::<E>(&gradient, None, &TransposedWeight(&self.weight.weight), wanted);
+        let mut gradients = linear::backward::<E>(&gradient, None, &self.widened(true), wanted);
         gradients.remove(WEIGHT);
         gradients.truncate(if self.has_bias { 2 } else { 1 });
         gradients
     }
 }
 
-/// The rounded weights, widened to f32.
-struct WidenedWeight<'a>(&'a PackedLinear);
-
-impl<E: Element> PackSource<E> for WidenedWeight<'_> {
-    fn shape(&self) -> [usize; 2] {
-        self.0.shape()
-    }
-
-    fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]) {
-        pack(self.0, rows, columns, false, out);
-    }
-}
-
-/// The same, transposed.
-struct TransposedWeight<'a>(&'a PackedLinear);
-
-impl<E: Element> PackSource<E> for TransposedWeight<'_> {
-    fn shape(&self) -> [usize; 2] {
-        let [inputs, outputs] = self.0.shape();
-        [outputs, inputs]
-    }
-
-    fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]) {
-        pack(self.0, columns, rows, true, out);
-    }
-}
-
-/// Widens a part of the weights and packs it.
-fn pack<E: Element>(
-    weights: &PackedLinear,
-    inputs: Range<usize>,
-    outputs: Range<usize>,
+/// The rounded weights as a matrix of f32, which may be transposed.
+struct Widened<'a> {
+    weight: &'a PackedLinear,
     is_transposed: bool,
-    out: &mut [Row<E>],
-) {
-    let shape @ [n_rows, n_columns] = [inputs.len(), outputs.len()];
-    let mut rows = Scratch::<f32>::new((n_rows * n_columns).div_ceil(WIDTH));
-    let scalars = &mut rows.as_flattened_mut()[..n_rows * n_columns];
-    weights.widen(inputs, outputs, scalars);
-    let part = Matrix::new(scalars, shape);
-    let part = if is_transposed { part.transposed() } else { part };
-    part.pack(0..part.n_rows(), 0..part.n_columns(), out);
+}
+
+impl<E: Element> PackSource<E> for Widened<'_> {
+    fn shape(&self) -> [usize; 2] {
+        let [inputs, outputs] = self.weight.shape();
+        if self.is_transposed { [outputs, inputs] } else { [inputs, outputs] }
+    }
+
+    fn pack(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [Row<E>]) {
+        let (inputs, outputs) = if self.is_transposed { (columns, rows) } else { (rows, columns) };
+        let shape @ [n_inputs, n_outputs] = [inputs.len(), outputs.len()];
+        let mut rows = Scratch::<f32>::new((n_inputs * n_outputs).div_ceil(WIDTH));
+        let scalars = &mut rows.as_flattened_mut()[..n_inputs * n_outputs];
+        self.weight.widen(inputs, outputs, scalars);
+        let part = Matrix::new(scalars, shape);
+        let part = if self.is_transposed { part.transposed() } else { part };
+        part.pack(0..part.n_rows(), 0..part.n_columns(), out);
+    }
 }
 
 #[cfg(test)]

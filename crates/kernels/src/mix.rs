@@ -119,20 +119,3 @@ impl FlexOperation for Mix {
         vec![Some(gradient), Some(grad_y), Some(grad_factors)]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{constant, scalars};
-
-    #[test]
-    fn mix_keeps_other_columns_and_shared_input() {
-        let [x, y] = [(4, 1), (1, 2)].map(|(n, seed)| constant([1, n], seed).inner());
-        let before = scalars(x.clone());
-        let mixed = mix(x.clone(), y, Tensor::from_floats([0.5, 2.0], &x.device()));
-        let (x, mixed) = (scalars(x), scalars(mixed));
-        assert_eq!(x, before);
-        assert_eq!(mixed[..3], x[..3]);
-        assert_ne!(mixed[3].to_bits(), x[3].to_bits());
-    }
-}

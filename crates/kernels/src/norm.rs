@@ -189,7 +189,6 @@ impl FlexOperation for Norm {
 mod tests {
     use super::*;
     use crate::testing::{assert_close, constant, scalars};
-    use burn::tensor::Device;
 
     #[test]
     fn norms_keep_huge_inputs_finite_and_nan() {
@@ -205,22 +204,5 @@ mod tests {
         assert_close(&[rms(huge.clone())], &[scalars(composed_rms_norm(huge, weight.clone(), 1e-6))], "1e4");
         let nan = x * f32::NAN;
         assert!(layer(nan.clone()).into_iter().chain(rms(nan)).all(f32::is_nan));
-    }
-
-    #[test]
-    fn norms_take_worked_values() {
-        let device = Device::flex();
-        let x = Tensor::<2>::from_data([[1.0, 2.0, 3.0, 4.0]], &device);
-        let weight = Tensor::<1>::from_data([1.0, 1.0, 1.0, 2.0], &device);
-        let bias = Tensor::<1>::from_data([0.0, 0.0, 0.5, 0.0], &device);
-        let s = 1.25_f32.sqrt(); // with mean 2.5 and variance 1.25
-        let r = 7.5_f32.sqrt(); // with mean square 7.5
-        for (got, want) in [
-            (layer_norm(x.clone(), weight.clone(), Some(bias), 0.0), [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s]),
-            (rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]),
-        ] {
-            let got = scalars(got);
-            assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?} {want:?}");
-        }
     }
 }

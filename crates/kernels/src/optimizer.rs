@@ -1,10 +1,11 @@
 //! The elementwise operations of an optimizer (the updates of weights and running means), and sums of squares.
 
+use burn::backend::Flex;
+use burn::tensor::Tensor;
+
 use crate::elementary::sum;
 use crate::flex::{self, from_vec, in_f32, primitive, values, values_mut};
 use crate::tasks::each;
-use burn::backend::Flex;
-use burn::tensor::Tensor;
 
 /// The hyperparameters of one AdamW update, with the bias corrections of its step.
 #[derive(Clone, Copy, Debug)]

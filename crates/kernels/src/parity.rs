@@ -170,7 +170,8 @@ fn low_ranks() -> Vec<Operation> {
             with_gradients(move |leaves, [b, t, k, r, m]| {
                 let (out, x) = (leaves.next::<3>([b, t, m]), leaves.next([b, t, k]));
                 let narrow = [leaves.next([k, r]), leaves.next([r, columns(m).len()])];
-                low_rank(out * 1.0, x, narrow, 0.5, columns(m), precision)
+                let out = if narrow[1].dims() == [r, m] { out * 1.0 } else { out }; // in place, or shared
+                low_rank(out, x, narrow, 0.5, columns(m), precision)
             })
         };
         // The product with a matrix that is zero in all other columns.
@@ -287,7 +288,8 @@ fn activations() -> Vec<Operation> {
         let run = |activate: fn(Activation, Tensor<2>, Option<Tensor<2>>) -> Tensor<2>| {
             with_gradients(move |leaves, [n, f, ..]| {
                 let x: Tensor<2> = leaves.next([n, f]);
-                activate(kind, x * 1.0, kind.is_gated().then(|| leaves.next([n, f])))
+                let x = if kind.is_gated() { x * 1.0 } else { x }; // in place, or shared
+                activate(kind, x, kind.is_gated().then(|| leaves.next([n, f])))
             })
         };
         let operation = Operation::new(format!("{kind:?}"), run(activate), run(activation::composed));

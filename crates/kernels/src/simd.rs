@@ -206,19 +206,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn levels_are_found_by_name() {
-        for level in SimdLevel::available() {
-            assert_eq!(SimdLevel::named(level.name()).unwrap(), level);
-        }
-        let error = SimdLevel::named("sse9").unwrap_err().to_string();
-        assert!(
-            error.starts_with("TINDERBOX_SIMD=sse9: there is no such level\n  hint: this CPU has scalar"),
-            "{error}"
-        );
-        assert!(SimdLevel::named("").is_err());
-    }
-
     /// Repeats the tests of this crate, which compare fused operations with references, at each other level of this
     /// CPU, in a process of its own.
     #[test]

@@ -51,6 +51,10 @@ pub(crate) fn output_and_gradients_by<const D: usize>(
     let mut leaves = Leaves::default();
     let out = f(&mut leaves);
     let gradients = loss(out.clone()).backward();
+    for (seed, leaf) in (1..).zip(&leaves.0) {
+        let n = leaf.dims()[0];
+        assert!(scalars(leaf.clone()) == noise(n, seed), "an operation changed its input {seed}, which is shared");
+    }
     let gradients = leaves.0.into_iter().filter_map(|leaf| leaf.grad(&gradients).map(scalars));
     std::iter::once(scalars(out)).chain(gradients).collect()
 }

@@ -55,21 +55,3 @@ impl<W: Word> fmt::Debug for Pages<W> {
         write!(f, "{} rows", self.n_rows)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn new_pages_are_zero() {
-        for n_rows in [0, 1, 1000] {
-            let mut pages = Pages::<f32>::zeros(n_rows);
-            assert_eq!(pages.len(), n_rows);
-            if let Some(last) = pages.last_mut() {
-                last[31] = 1.5;
-            }
-            let sum: f32 = pages.as_flattened().iter().sum();
-            assert!((sum - if n_rows == 0 { 0.0 } else { 1.5 }).abs() < f32::EPSILON);
-        }
-    }
-}

@@ -429,43 +429,4 @@ mod tests {
             assert!(whole == halves, "[{n}, {k}] of {} in one", E::SCALARS);
         }
     }
-
-    #[test]
-    fn blocks_cover_output_once() {
-        check_blocks::<f32>();
-        check_blocks::<Bf16x2>();
-    }
-
-    fn check_blocks<E: Element>() {
-        for [m, k, n] in [[1, 1, 1], [768, 128, 384], [100, 5000, 70], [3000, 7, 33]] {
-            let rows = vec![[E::default(); WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
-            let left = PackedRef::new(&rows, [m, k]);
-            let right = PackedRef::new(&rows, [k, n]);
-            let mut times = vec![0; m * n];
-            let blocks = Blocks::new(RowMajor(left), right.into(), false);
-            for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
-                for row in rows {
-                    columns.clone().for_each(|column| times[row * n + column] += 1);
-                }
-            }
-            assert!(times.iter().all(|times| *times == 1), "[{m}, {k}, {n}]");
-        }
-    }
-
-    #[test]
-    fn store_writes_its_block_only() {
-        let (a, b) = (noise(6 * 7, 1), noise(7 * 10, 2));
-        let matrices = [Matrix::new(&a, [6, 7]), Matrix::new(&b, [7, 10])];
-        let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
-        let mut values = vec![f32::NAN; 6 * 12];
-        let mut out = MatrixMut::within(&mut values, [6, 10], 12);
-        let part = RowMajor(left.view().rows(2..6));
-        store(StoreMode::Overwrite, out.rows(2, 4), part, right.view(), &[]);
-        let want = reference(&a, &b, [6, 7, 10]);
-        for (row, values) in values.chunks(12).enumerate() {
-            let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
-            assert_close(written, &want[row * 10..], "a row");
-            assert!(beside.iter().all(|x| x.is_nan()), "row {row} was written beside the block");
-        }
-    }
 }

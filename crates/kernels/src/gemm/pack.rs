@@ -12,7 +12,7 @@ use crate::simd;
 use crate::tasks::run;
 
 /// The sides of products that a packed matrix is used on. In f32 one copy serves both.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// The left matrix of products.
     Left,
@@ -22,7 +22,7 @@ pub(crate) enum Role {
 }
 
 /// The side of a product.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Side {
     /// The left matrix: an element has adjacent columns.
     Left,
@@ -32,6 +32,11 @@ enum Side {
 
 impl Side {
     const BOTH: [Self; 2] = [Self::Left, Self::Right];
+
+    /// The copy that serves the right side: in f32 that for the left.
+    fn right<E: Element>() -> Self {
+        if E::LEFT_IS_RIGHT { Self::Left } else { Self::Right }
+    }
 
     /// The shape in elements, given the shape in scalars.
     fn shape<E: Word>(self, [n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
@@ -67,13 +72,14 @@ impl<E: Element> Packed<E> {
     /// Uninitialized copies.
     fn new(matrix: Matrix<'_>, role: Role) -> Self {
         let shape = [matrix.n_rows(), matrix.n_columns()];
+        let sides = match role {
+            Role::Left => [Side::Left; 2],
+            Role::Right => [Side::right::<E>(); 2],
+            Role::Both => [Side::Left, Side::right::<E>()],
+        };
         let copies = Side::BOTH.map(|side| {
             let [n_rows, n_columns] = side.shape::<E>(shape);
-            let is_needed = match side {
-                Side::Left => role != Role::Right || E::LEFT_IS_RIGHT,
-                Side::Right => role != Role::Left && !E::LEFT_IS_RIGHT,
-            };
-            is_needed.then(|| Scratch::new(n_rows * n_panels(n_columns)))
+            sides.contains(&side).then(|| Scratch::new(n_rows * n_panels(n_columns)))
         });
         Self { copies, shape }
     }
@@ -125,7 +131,7 @@ impl<E: Element> Packed<E> {
     /// # Panics
     /// If the matrix was not packed for this side.
     pub(crate) fn right(&self) -> PackedRef<'_, E> {
-        self.copy(if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right })
+        self.copy(Side::right::<E>())
     }
 
     fn copy(&self, side: Side) -> PackedRef<'_, E> {
@@ -150,9 +156,7 @@ impl<'a, E: Element> Pack<'a, E> {
             Side::Left => WIDTH * E::SCALARS,
             Side::Right => WIDTH,
         };
-        let panels = matrix.n_columns().div_ceil(width);
-        let panels = (ELEMENTS / (n_rows * WIDTH)).max(panels.div_ceil(TASKS));
-        let panels = panels.max(1);
+        let panels = matrix.n_columns().div_ceil(width).div_ceil(TASKS).max(ELEMENTS / (n_rows * WIDTH)).max(1);
         out.chunks_mut(panels * n_rows).enumerate().map(move |(i, out)| {
             let first = i * panels * width;
             let n = (panels * width).min(matrix.n_columns() - first);
@@ -190,12 +194,9 @@ impl<E: Element> WithArithmetic for Pack<'_, E> {
     fn with(self, arithmetic: impl Arithmetic<Element = E>) {
         let Self { matrix, out, side } = self;
         match (side, matrix.has_rows()) {
-            (Side::Right, false) => pack_transposed(arithmetic, matrix.transposed(), out),
-            (Side::Left, false) if E::LEFT_IS_RIGHT => {
-                pack_transposed(arithmetic, matrix.transposed(), out);
-            }
+            (_, false) if side == Side::right::<E>() => pack_transposed(arithmetic, matrix.transposed(), out),
             (Side::Left, _) => pack_rows(arithmetic, matrix, out),
-            (Side::Right, true) => pack_stacks(arithmetic, matrix, out),
+            (Side::Right, _) => pack_stacks(arithmetic, matrix, out),
         }
     }
 }
@@ -299,8 +300,7 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
 
 /// Packs a whole matrix as the right one of products, in this thread.
 pub(super) fn pack_right<E: Element>(matrix: Matrix<'_>, out: &mut [Row<E>]) {
-    let side = if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right };
-    simd::dispatch(Pack { matrix, out, side });
+    simd::dispatch(Pack { matrix, out, side: Side::right::<E>() });
 }
 
 /// A matrix that was packed as the left one of products, repacked as the right one.

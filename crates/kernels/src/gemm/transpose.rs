@@ -57,33 +57,3 @@ fn avx<E: Word>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pulp::WithSimd;
-
-    struct Turn([[f32; SIDE]; SIDE]);
-
-    impl WithSimd for Turn {
-        type Output = [[f32; SIDE]; SIDE];
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-            transposed(simd, self.0)
-        }
-    }
-
-    #[test]
-    fn square_is_transposed_at_every_level() {
-        let square = std::array::from_fn(|row| std::array::from_fn(|i| (10 * row + i) as f32));
-        for level in crate::SimdLevel::available() {
-            let transposed = level.dispatch(Turn(square));
-            for (column, row) in transposed.iter().enumerate() {
-                for (i, x) in row.iter().enumerate() {
-                    assert_eq!(x.to_bits(), square[i][column].to_bits());
-                }
-            }
-        }
-    }
-}

@@ -41,7 +41,7 @@ impl WithSimd for BackwardPass<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
+        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv, .. } = self.heads;
         let ProjectedHeads { heads, t, .. } = prepared;
         let (head_dim, group, scale, cap) = (heads.head_dim, heads.group(), heads.scale(), heads.cap());
         let width = heads.n_heads * head_dim;

@@ -45,7 +45,7 @@ pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
     Tensor::from_dispatch(apply_on_flex(inputs, operation))
 }
 
-/// The heads of one sequence that share a key head.
+/// A task: the heads of one sequence that share a key head.
 struct HeadGroup<'a> {
     prepared: ProjectedHeads<'a>,
     dropout: Option<Dropout>,
@@ -54,6 +54,8 @@ struct HeadGroup<'a> {
     /// The side of such a map: the length of the longest sequence.
     side: usize,
     kv_head: usize,
+    /// The positions of the sequence among those of all rows.
+    positions: Range<usize>,
     /// `[T, (H + 2 Hkv) D]`
     qkv: &'a [f32],
 }
@@ -72,14 +74,6 @@ struct Attention {
     dropout: Option<Dropout>,
     /// The length of each sequence: all are T, or their sum is.
     lengths: Arc<[usize]>,
-}
-
-/// The index of a task: a sequence, and a key head with the query heads that share it.
-struct Task {
-    sequence: usize,
-    /// The positions of the sequence among those of all rows.
-    positions: Range<usize>,
-    kv_head: usize,
 }
 
 impl Attention {
@@ -103,30 +97,26 @@ impl Attention {
     }
 
     /// All tasks: one for each sequence and key head.
-    fn tasks(&self) -> impl Iterator<Item = Task> {
-        let heads = move |(sequence, positions): (usize, Range<usize>)| {
-            (0..self.n_kv_heads).map(move |kv_head| Task { sequence, positions: positions.clone(), kv_head })
-        };
-        sequences(&self.lengths).enumerate().flat_map(heads)
+    fn tasks<'a>(&'a self, inputs: &'a [FlexTensor]) -> impl Iterator<Item = HeadGroup<'a>> {
+        let (heads, qkv) = (self.heads(inputs), values(&inputs[0]));
+        let first_row = self.dropout.map_or(0, |dropout| dropout.key.first_row);
+        let side = self.lengths.iter().copied().max().unwrap_or(0);
+        sequences(&self.lengths).enumerate().flat_map(move |(sequence, positions)| {
+            (0..heads.n_kv_heads).map(move |kv_head| HeadGroup {
+                prepared: ProjectedHeads { heads, t: positions.len(), row_step: heads.row() },
+                dropout: self.dropout,
+                first_map: (first_row + sequence) * heads.n_heads + kv_head * heads.group(),
+                side,
+                kv_head,
+                qkv: &qkv[positions.start * heads.row()..positions.end * heads.row()],
+                positions: positions.clone(),
+            })
+        })
     }
 
     /// The approximate number of multiplications.
     fn work(&self, width: usize) -> usize {
         self.lengths.iter().map(|length| length * length * width).sum()
-    }
-
-    fn head_group<'a>(&self, inputs: &'a [FlexTensor], part: &Task) -> HeadGroup<'a> {
-        let heads = self.heads(inputs);
-        let Task { sequence, positions, kv_head } = part;
-        let first_row = self.dropout.map_or(0, |dropout| dropout.key.first_row);
-        HeadGroup {
-            prepared: ProjectedHeads { heads, t: positions.len(), row_step: heads.row() },
-            dropout: self.dropout,
-            first_map: (first_row + sequence) * heads.n_heads + kv_head * heads.group(),
-            side: self.lengths.iter().copied().max().unwrap_or(0),
-            kv_head: *kv_head,
-            qkv: &values(&inputs[0])[positions.start * heads.row()..positions.end * heads.row()],
-        }
     }
 }
 
@@ -142,13 +132,13 @@ impl FlexOperation for Attention {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let out = unsafe { MatrixMut::from_uninit(&mut out, [batch_size * t, width]) };
             let mut lse = &mut lse[..];
-            let tasks = self.tasks().map(|part| {
-                let lse =
-                    lse.split_off_mut(..heads.group() * part.positions.len()).expect("`lse` has a scalar per query");
-                let heads = self.head_group(&inputs, &part);
-                let columns = part.kv_head * group_width..(part.kv_head + 1) * group_width;
+            let tasks = self.tasks(&inputs).map(|task| {
+                let HeadGroup { positions, kv_head, .. } = &task;
+                let lse = lse.split_off_mut(..heads.group() * positions.len()).expect("`lse` has a scalar per query");
+                let columns = kv_head * group_width..(kv_head + 1) * group_width;
                 // SAFETY: tasks have disjoint rows or columns.
-                ForwardPass { heads, out: unsafe { out.block(part.positions, columns) }, lse }
+                let out = unsafe { out.block(positions.clone(), columns) };
+                ForwardPass { heads: task, out, lse }
             });
             run(self.work(width), tasks);
         }
@@ -170,13 +160,13 @@ impl FlexOperation for Attention {
         let [batch_size, t] = [0, 1].map(|dim| inputs[0].layout().shape()[dim]);
         let mut grad_qkv = uninit(batch_size * t * row);
         // The gradients of the norms' weights from each task, added in the order of the tasks.
-        let mut grad_norms = vec![0.0; self.tasks().count() * 2 * head_dim];
+        let mut grad_norms = vec![0.0; self.lengths.len() * self.n_kv_heads * 2 * head_dim];
         {
             // SAFETY: tasks write before they read, and nothing else reads before all are done.
             let grad_qkv = unsafe { MatrixMut::from_uninit(&mut grad_qkv, [batch_size * t, row]) };
             let mut lse = values(&outputs[1]);
-            let tasks = self.tasks().zip(grad_norms.chunks_mut(2 * head_dim)).map(|(part, grad_norms)| {
-                let Task { positions, kv_head, .. } = &part;
+            let tasks = self.tasks(inputs).zip(grad_norms.chunks_mut(2 * head_dim)).map(|(task, grad_norms)| {
+                let HeadGroup { positions, kv_head, .. } = &task;
                 let lse = lse.split_off(..group * positions.len()).expect("`lse` has a scalar per query");
                 let parts = [(kv_head * group, group), (heads.keys(*kv_head), 1), (heads.values(*kv_head), 1)];
                 let grad_qkv = parts.map(|(head, n)| {
@@ -184,10 +174,9 @@ impl FlexOperation for Attention {
                     // SAFETY: tasks have disjoint rows or columns.
                     unsafe { grad_qkv.block(positions.clone(), columns) }
                 });
-                let heads = self.head_group(inputs, &part);
                 let [out, gradient] =
                     [&outputs[0], &gradient].map(|x| &values(x)[positions.start * width..positions.end * width]);
-                BackwardPass { heads, out, gradient, lse, grad_qkv, grad_norms }
+                BackwardPass { heads: task, out, gradient, lse, grad_qkv, grad_norms }
             });
             run(self.work(width), tasks);
         }
@@ -220,7 +209,7 @@ impl WithSimd for ForwardPass<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv } = self.heads;
+        let HeadGroup { prepared, dropout, first_map, side, kv_head, qkv, .. } = self.heads;
         let ProjectedHeads { heads, t, .. } = prepared;
         let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
         let mut buffer = prepared.buffer();
