@@ -12,7 +12,7 @@ use crate::run::Trained;
 /// A trained model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Subject {
-    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     pub(super) run: PathBuf,
     /// Adapters to apply to the run's weights: a run fine-tuned from it, or a folder from PEFT or mlx-lm [default:
     /// none]

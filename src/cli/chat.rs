@@ -37,10 +37,10 @@ In the conversation:
   /save FILE        append the conversation to a JSON Lines file
   /quit             quit, like Ctrl-D; Ctrl-C stops an answer")]
 pub(super) struct Args {
-    /// Instructions before the conversation [default: those of the template, if it has any]
+    /// System message: instructions before the conversation [default: the template's, if any]
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Maximum number of tokens of an answer
+    /// Maximum number of tokens in an answer
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 512)]
     max_new_tokens: usize,
     #[command(flatten)]

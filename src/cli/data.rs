@@ -46,7 +46,7 @@ Examples:
 
 Record tokens that count in the loss are green, or between ⟦ and ⟧ without colours.")]
 struct Preview {
-    /// Config file, name of a preset, or run directory
+    /// Config file, preset, or run directory
     #[arg(value_name = "RUN|CONFIG")]
     of: PathBuf,
     /// Records to fine-tune RUN on: a JSON Lines file, or a folder of such files [default: the data of the config or

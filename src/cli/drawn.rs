@@ -94,8 +94,7 @@ impl DrawnOutput {
 /// The output file.
 #[derive(Debug, clap::Args)]
 pub(super) struct File {
-    /// Output file; an existing file is replaced only if it is a page or picture made by Tinderbox [default: standard
-    /// output]
+    /// Output file; replaces only pages and pictures made by Tinderbox [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -191,8 +190,7 @@ impl Colors {
 pub(super) struct TextStyle {
     #[command(flatten)]
     pub colors: Colors,
-    /// Maximum number of columns of a map in text [default: the environment variable COLUMNS, else the terminal's, else
-    /// 100]
+    /// Maximum number of columns of a map in text [default: COLUMNS, else the terminal's, else 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }

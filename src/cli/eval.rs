@@ -29,8 +29,8 @@ pub(super) struct Args {
     /// Text to measure: a file, a folder, or - for standard input [default: the run's text, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// Records whose answers to measure, as `finetune` reads them: a JSON Lines file, or a folder of such files
-    /// [default: a text, see --text]
+    /// Records to measure the answers of, as for `finetune`: a JSON Lines file, or a folder of such files [default: a
+    /// text, see --text]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["split", "text", "weights", "activations"])]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -22,7 +22,7 @@ Examples:
 
 A GGUF file comes with a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
 pub(super) struct Args {
-    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT")]

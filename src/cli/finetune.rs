@@ -42,7 +42,7 @@ Examples:
   tinderbox finetune runs/smollm2-base --data my.jsonl --template chatml
   tinderbox finetune runs/smol --data my.jsonl --resume")]
 pub(super) struct Args {
-    /// Run to fine-tune (its best checkpoint), RUN/last or one of its checkpoints/step-N
+    /// Run to fine-tune (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
     /// Records: a JSON Lines file, or a folder of such files. A record has messages, a prompt and a completion, an
     /// instruction and an output, or a text
@@ -51,12 +51,12 @@ pub(super) struct Args {
     /// Directory of the new run [default: RUN, a hyphen, and the name of the data]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Trained parameters: lora trains two narrow matrices beside each linear layer, dora these and the norms of its
-    /// columns, full all parameters
+    /// Parameters to train: lora adds two low-rank matrices to each linear layer, dora also trains the norms of its
+    /// columns, full trains all parameters
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     method: FinetuneMethod,
-    /// Chat template to add to the model, in a new run beside it; the embeddings of the template's tokens are trained,
-    /// too [default: the model's own]
+    /// Chat template to add to the model, in a new run beside it; also trains the embeddings of the template's tokens
+    /// [default: the model's own]
     #[arg(long, value_name = "NAME", value_enum)]
     template: Option<ChatFormat>,
     /// Number of passes over the records
@@ -65,8 +65,7 @@ pub(super) struct Args {
     /// Override a config key, such as finetune.rank=8; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Text of another kind, to measure forgetting by its loss before and after [default: a page of English that comes
-    /// with the program]
+    /// Text to measure forgetting by, with its loss before and after [default: a page of English]
     #[arg(long, value_name = "FILE")]
     general_text: Option<PathBuf>,
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: cpu]
@@ -81,7 +80,7 @@ pub(super) struct Args {
     /// Show a full-screen dashboard: metrics, charts, log
     #[arg(long, conflicts_with = "json")]
     tui: bool,
-    /// Only print the config, with which `tinderbox train` does the same
+    /// Print the config with which `tinderbox train` does the same, and stop
     #[arg(long, conflicts_with_all = ["resume", "json"])]
     print_config: bool,
     /// Print one JSON object on standard output at the end

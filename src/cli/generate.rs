@@ -38,7 +38,7 @@ Examples:
   tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7
   tinderbox generate runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// The text to continue [default: the run's train.sample_prompt]
+    /// Text to continue [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// File with the text to continue, or - for standard input [default: --prompt]
@@ -55,20 +55,19 @@ pub(super) struct Args {
     stop: Vec<String>,
     #[command(flatten)]
     sampling: Sampling,
-    /// Propose up to N tokens at once from the completion's own repetitions, on a CPU. The completion stays the same, and
-    /// is generated faster if it repeats itself; 0: off [default: the run's generate.speculate]
+    /// Speculate on a CPU: propose up to N tokens at once from the completion's repetitions, which never changes it; 0:
+    /// off [default: the run's generate.speculate]
     #[arg(long, value_name = "N", value_parser = count)]
     speculate: Option<usize>,
-    /// Generate only JSON that matches the JSON Schema in this file, and print it without the prompt
-    /// [default: any text]
+    /// File with a JSON Schema: generate JSON that matches it, and print it without the prompt [default: any text]
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
-    /// Print the bytes of the tokens unchanged, even if they are not valid text, without a line break at the end
+    /// Print the bytes of the tokens unchanged, even if they are not UTF-8, and no line break at the end
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
     formats: Formats,
-    /// Generate even if there seems to be too little memory
+    /// Generate even if the memory seems too small
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -13,7 +13,7 @@ pub(super) struct Args {
     /// Folder in the format of transformers (config.json, safetensors files, tokenizer.json), .gguf file, or
     /// hf:OWNER/NAME or hf:OWNER/NAME/FILE.gguf to download from the Hugging Face hub; @REVISION may follow NAME
     model: PathBuf,
-    /// Base run, if MODEL is a folder with adapters from PEFT or mlx-lm [default: MODEL is a whole model]
+    /// Base run, if MODEL is a folder of adapters from PEFT or mlx-lm [default: MODEL is a whole model]
     #[arg(long, value_name = "RUN")]
     base: Option<PathBuf>,
     /// Run directory to create

@@ -28,14 +28,14 @@ Examples:
   tinderbox init --preset shakespeare > shakespeare.toml
   tinderbox init --all > all.toml")]
 pub(super) struct Args {
-    /// Shipped config to print, byte for byte [default: quickstart]
+    /// Preset to print unchanged [default: quickstart]
     #[arg(long, value_name = "NAME", value_parser = preset_names(), conflicts_with = "from_text")]
     preset: Option<String>,
-    /// Show all keys, with meaning and default; keys that the config does not set are commented out
+    /// Print all keys, with meaning and default; those that the config does not set are commented out
     #[arg(long, conflicts_with = "from_text")]
     all: bool,
-    /// Text to make a config for, a file or a folder: the text is read, and a few training steps are measured [default:
-    /// print a preset]
+    /// Make a config for this text, a file or a folder: reads it and measures a few training steps [default: print a
+    /// preset]
     #[arg(long, value_name = "FILE")]
     from_text: Option<PathBuf>,
     /// Field of a JSON Lines record that holds its text [default: text]
@@ -50,16 +50,16 @@ pub(super) struct Args {
     /// Training time to plan for, in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text", value_parser = minutes)]
     minutes: f64,
-    /// Kind of tokenizer; auto chooses one for the text
+    /// Kind of tokenizer; auto: chosen for the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
     /// Device to measure and to train on: auto, cpu, or a name from `tinderbox devices` [default: auto]
     #[arg(long, value_name = "DEVICE", requires = "from_text")]
     device: Option<DeviceSpec>,
-    /// New file for the config [default: standard output]
+    /// Output file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file of --output if it is a config
+    /// Replace an existing config
     #[arg(long, requires = "output")]
     overwrite: bool,
 }

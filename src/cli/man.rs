@@ -16,8 +16,7 @@ Examples:
   tinderbox man | man -l -
   tinderbox man --output ~/.local/share/man/man1")]
 pub(super) struct Args {
-    /// Folder for one page per command; earlier pages of this program are replaced [default: one page on standard
-    /// output]
+    /// Folder for one page per command; replaces earlier ones [default: one page on standard output]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }

@@ -15,8 +15,7 @@ Examples:
 
 The new run no longer needs its base. Exports merge, too: tinderbox export RUN --to gguf.")]
 pub(super) struct Args {
-    /// Fine-tuned run (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; with --adapter,
-    /// any run
+    /// Fine-tuned run (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N; with --adapter, any run
     run: PathBuf,
     /// Adapters: a run fine-tuned from RUN, or a folder from PEFT or mlx-lm [default: the run's own]
     #[arg(long, value_name = "PATH")]

@@ -20,7 +20,7 @@ Examples:
   tinderbox metrics runs/quickstart --every 500
   tinderbox metrics runs/quickstart --csv > quickstart.csv")]
 pub(super) struct Args {
-    /// Run directory; the run may still be in progress
+    /// Run directory; the run may be in progress
     run: PathBuf,
     /// Print all columns and rows as CSV
     #[arg(long, conflicts_with = "json")]

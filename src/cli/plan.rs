@@ -34,14 +34,14 @@ pub(super) struct Args {
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, like `train --from`
-    /// [default: random weights, drawn with train.seed]
+    /// Plan a run that starts from the weights of RUN, as with `train --from` [default: random weights, drawn with
+    /// train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
     /// Plan for N processes that train together under MPI, each on a machine like this one [default: one process]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 2..=usize::MAX))]
     ranks: Option<usize>,
-    /// Only calculate, without training steps and without an estimate of time
+    /// Skip the measured training steps, and with them the estimate of time
     #[arg(long)]
     no_measure: bool,
     /// Print one JSON object instead of text

@@ -20,7 +20,7 @@ Examples:
   tinderbox report runs/quickstart --output quickstart.html
   tinderbox report runs/quickstart runs/deeper --output both.html")]
 pub(super) struct Args {
-    /// Run directory; the run may still be in progress. Several runs share their charts
+    /// Run directory; the run may be in progress. Several runs share their charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Output page; an existing file is replaced only if it is such a page [default: report.html in the run, with the

@@ -35,28 +35,28 @@ Examples:
   tinderbox serve --runs runs
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"The\", \"max_tokens\": 50}'")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
+    /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder, also runs that appear later; each is opened on its first request
-    /// [default: only the runs named]
+    /// Serve all runs in this folder, including later ones; each is opened on its first request [default: only the runs
+    /// named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
-    /// Adapter of the only RUN, served as the model RUN+NAME: a run that was fine-tuned from it, or a folder of PEFT or
-    /// mlx-lm. On a CPU it shares the weights in memory. May be repeated [default: none]
+    /// Adapter of the only RUN, served as the model RUN+NAME: a run fine-tuned from it, or a folder from PEFT or
+    /// mlx-lm; on a CPU it shares the weights in memory; may be repeated [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "folder")]
     adapter: Vec<PathBuf>,
     /// Address to listen on; any other than the loopback address needs --api-key-file or --no-auth
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen on; 0 takes any free port
+    /// Port to listen on; 0: any free port
     #[arg(long, default_value_t = 8080, value_parser = |typed: &str| within(typed, 0..=65_535).map(|n| n as u16))]
     port: u16,
-    /// Number of completions that each model generates at once
+    /// Maximum number of completions that a model generates at once
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     parallel: usize,
-    /// Propose up to N tokens at once from a completion's own repetitions while a model generates no other, on a CPU. The
-    /// completion stays the same, and is generated faster if it repeats itself; 0: off
+    /// Speculate on a CPU while a model generates a single completion: propose up to N tokens at once from its
+    /// repetitions, which never changes it; 0: off
     #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
     speculate: usize,
     #[command(flatten)]
@@ -64,17 +64,17 @@ pub(super) struct Args {
     /// File of API keys, one per line. Every request must send one of them [default: no key]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Require no key, even of other machines
+    /// Accept requests from other machines without a key
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
-    /// Site whose pages may use the server from a browser, such as http://localhost:3000; may be repeated
-    /// [default: only the server's own page]
+    /// Origin whose pages may use the server from a browser, such as http://localhost:3000; may be repeated [default:
+    /// only the server's own page]
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     allow_origin: Vec<String>,
-    /// Device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: each run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Serve even if there seems to be too little memory
+    /// Serve even if the memory seems too small
     #[arg(long)]
     force: bool,
 }

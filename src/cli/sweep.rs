@@ -26,7 +26,7 @@ Examples:
   tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
   tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
 pub(super) struct Args {
-    /// Base config, a file or a preset; every setting trains for as long as its run
+    /// Base config, a file or a preset; each setting trains for as long as the run of this config
     config: PathBuf,
     /// Key and values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
     #[arg(long, value_name = "KEY=VALUES", required = true)]
@@ -37,10 +37,10 @@ pub(super) struct Args {
     /// Runs per setting, each with another seed; their mean ranks it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |typed: &str| within(typed, 1..=100))]
     seeds: usize,
-    /// Choice of settings: random draws them, grid takes every combination of lists
+    /// Choice of settings: random draws them, grid tries every combination of lists
     #[arg(long, value_enum, default_value_t = Method::Random)]
     method: Method,
-    /// Most parameters of a model [default: as many as fit in memory]
+    /// Maximum number of parameters of a model [default: as many as fit in memory]
     #[arg(long, value_name = "NUMBER", value_parser = |typed: &str| at_least_one(typed).map(|n| n as u64))]
     max_parameters: Option<u64>,
     /// Override a key of the base config for all runs; may be repeated
@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Device: auto, cpu, or a name from `tinderbox devices` [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Folder of the sweep; the same command continues a stopped one [default: sweeps/ and the config's name]
+    /// Folder of the sweep; the same command continues a stopped sweep [default: sweeps/ and the config's name]
     #[arg(long, value_name = "DIR")]
     sweep_dir: Option<PathBuf>,
     /// Replace another sweep in the same folder

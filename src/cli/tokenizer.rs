@@ -49,7 +49,7 @@ enum Action {
 struct Given {
     /// Run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
-    /// Text; write -- before a text that begins with a dash [default: standard input]
+    /// Text; precede it with -- if it begins with a dash [default: standard input]
     #[arg(conflicts_with = "file")]
     text: Option<String>,
     /// File with the text in UTF-8, or - for standard input [default: TEXT, or standard input]

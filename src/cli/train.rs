@@ -39,8 +39,8 @@ pub(super) struct Args {
     /// Run directory [default: runs/ and the config's name]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Start from the weights of RUN (its best checkpoint), RUN/last or one of its checkpoints/step-N, with its model
-    /// and tokenizer [default: random weights, drawn with train.seed]
+    /// Start from the weights of RUN (its best checkpoint), RUN/last, or RUN/checkpoints/step-N, with its model and
+    /// tokenizer [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
     /// Continue from the run's last checkpoint

@@ -15,7 +15,7 @@ Examples:
   tinderbox verify runs/smollm2 --against SmolLM2-135M
   tinderbox verify runs/quickstart --against quickstart.gguf --prompt \"The bank of\"")]
 pub(super) struct Args {
-    /// Run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    /// Run directory (its best checkpoint), RUN/best, RUN/last, or RUN/checkpoints/step-N
     run: PathBuf,
     /// Model to compare with: a folder in the format of transformers, or a .gguf file
     #[arg(long, value_name = "DIR|FILE.gguf")]

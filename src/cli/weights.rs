@@ -32,7 +32,7 @@ enum Activations {
 /// The precision of a model in use.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Formats {
-    /// Precision of the weights, on a CPU: fewer bits are faster and less exact
+    /// Precision of the weights on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
     /// Precision of the activations that int8 weights are multiplied with

@@ -29,28 +29,28 @@ Examples:
   tinderbox bench generate runs/quickstart --weights int8 --device cpu
   tinderbox bench generate gpt2 --device cpu --batch-size 1,16 --json")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, one of its checkpoints/step-N, or a config:
-    /// a file whose name ends in .toml, or a preset such as gpt2 [default: quickstart]
+    /// Run directory (its best checkpoint), RUN/best, RUN/last, RUN/checkpoints/step-N, or a config: a .toml file, or a
+    /// preset such as gpt2 [default: quickstart]
     #[arg(value_name = "RUN|CONFIG")]
     model: Option<PathBuf>,
-    /// Replace the value of a key of a config, such as model.n_layers=2; may be repeated
+    /// Override a config key, such as model.n_layers=2; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The number of sequences generated at once; several numbers, separated by commas, are measured in turn
+    /// Number of sequences generated at once; several numbers, separated by commas, are measured in turn
     #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one)]
     batch_size: Vec<usize>,
-    /// The number of tokens in a prompt [default: half the context]
+    /// Number of tokens in a prompt [default: half the context]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     prompt_tokens: Option<usize>,
-    /// The number of tokens generated after it [default: a quarter of the context, at most 64]
+    /// Number of tokens generated after it [default: a quarter of the context, at most 64]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     new_tokens: Option<usize>,
-    /// The number of rounds; each row shows their median
+    /// Number of rounds; each row shows their median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
     #[command(flatten)]
     formats: Formats,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object instead of a table

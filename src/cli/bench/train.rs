@@ -17,24 +17,24 @@ Examples:
   tinderbox bench train shakespeare
   tinderbox bench train my.toml --set train.batch_size=4 --own-text --rounds 9 --json")]
 pub(super) struct Args {
-    /// The config: a file, or a preset such as shakespeare [default: quickstart]
+    /// Config file, or a preset such as shakespeare [default: quickstart]
     config: Option<PathBuf>,
-    /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
+    /// Override a config key, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Train on the config's own text instead of synthetic tokens
     #[arg(long)]
     own_text: bool,
-    /// The number of rounds; the result is the median of the rounds' median steps
+    /// Number of rounds; the result is the median of their median steps
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
-    /// The number of steps in a round
+    /// Number of steps in a round
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     steps: usize,
-    /// The number of warm-up steps before the first round
+    /// Number of warm-up steps before the first round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = count)]
     warm_up: usize,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// Device: auto, cpu, or a name from `tinderbox devices` [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object instead of text

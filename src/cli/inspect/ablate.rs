@@ -25,10 +25,10 @@ pub(super) struct Args {
     /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// Values that replace a removed part
+    /// Replacement for a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
-    /// Measure on N batches, spread evenly over the text [default: the whole text]
+    /// Number of batches to measure on, spread evenly over the text [default: the whole text]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_batches: Option<usize>,
     #[command(flatten)]

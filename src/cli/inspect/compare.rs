@@ -19,7 +19,7 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Other model: a run directory, its `best` or `last`, or one of its checkpoints/step-N
+    /// Run to compare it with, named as RUN is
     other: PathBuf,
     #[command(flatten)]
     prompts: Prompts,

@@ -15,10 +15,10 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// Word; every prompt must contain it, and its last occurrence is used
+    /// Word to follow: its last occurrence in each prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     word: String,
-    /// Word of the same prompt to compare with; may be repeated
+    /// Word of the same prompt to compare it with; may be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     context: Vec<String>,
     /// Show the effect of attention at every token instead of only at the word

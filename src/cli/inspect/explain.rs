@@ -18,7 +18,7 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// Layer, counted from 0 [default: that of the head in which the token looks furthest back with the largest weight]
+    /// Layer, counted from 0 [default: that of the head whose largest weight reaches furthest back]
     #[arg(long, value_name = "L", value_parser = count)]
     layer: Option<usize>,
     /// Head, counted from 0 [default: as for --layer]

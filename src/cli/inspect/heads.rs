@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Text to measure on: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// Number of windows of the text to read, each as many tokens as the context holds
+    /// Number of windows of the text to read, each with as many tokens as the context holds
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS, value_parser = at_least_one)]
     windows: usize,
     #[command(flatten)]

@@ -35,10 +35,11 @@ pub(super) struct Args {
     /// Next token to explain [default: the likeliest]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     answer: Option<String>,
-    /// Token to compare it with [default: the mean of all tokens; with --patch-from the likeliest after that text]
+    /// Token to compare the answer with [default: the mean of all tokens; with --patch-from, the likeliest after that
+    /// text]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     against: Option<String>,
-    /// Text of the same number of tokens, whose values are patched into the prompt's forward pass, part by part
+    /// Text with the same number of tokens: patch its activations into the prompt's forward pass, part by part
     /// [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,

@@ -18,11 +18,10 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Text that decides which tokens are frequent: a file, a folder, or - for standard input [default: the run's
-    /// validation split]
+    /// Text to count tokens in: a file, a folder, or - for standard input [default: the run's validation split]
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
-    /// Number of tokens to show, the most frequent ones
+    /// Number of tokens to show, most frequent first
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = |typed: &str| within(typed, 3..=1000))]
     tokens: usize,
     #[command(flatten)]

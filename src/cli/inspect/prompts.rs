@@ -71,8 +71,7 @@ impl Prompts {
 /// A token of a prompt.
 #[derive(Debug, clap::Args)]
 pub(super) struct TokenArg {
-    /// Token: its position, counted from 0, or a text in the prompt, whose last token is meant [default: the last
-    /// token]
+    /// Token: its position, counted from 0, or a piece of the prompt that ends with it [default: the last token]
     #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]
     token: Option<String>,
 }
