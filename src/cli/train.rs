@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::args::{open_device, overrides, program};
 use super::dashboard::{self, Dashboard};
 use super::exit::{DONE, FAILED, INTERRUPTED, describe, on_ctrl_c};
-use super::print::{note, note_each, print_json};
+use super::print::{note, print_json};
 use super::progress::Progress;
 use super::{config, report};
 use crate::config::{Base, Config};
