@@ -216,16 +216,4 @@ mod tests {
     fn softmax_handles_large_logits() {
         assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
     }
-
-    #[test]
-    fn answer_requires_exactly_one_token() {
-        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).expect("the alphabet is not empty");
-        let read = |text| Answer::read(text, &tokenizer);
-        assert_eq!(read("b").expect("the text is one token").id, 1);
-        for (text, n) in [("", 0), ("ab", 2)] {
-            let error = read(text).unwrap_err();
-            assert!(matches!(error, InspectError::NotOneToken { n_tokens, .. } if n_tokens == n));
-        }
-        assert!(matches!(read("x").unwrap_err(), InspectError::NotAToken { .. }));
-    }
 }

@@ -150,14 +150,6 @@ mod tests {
     }
 
     #[test]
-    fn selection_stays_within_model() {
-        let select = |layer, head| HeadSelection::new(layer, head, &small_config());
-        assert_eq!(select(None, None).expect("the model has heads").layers, 0..2);
-        assert_eq!(select(Some(1), Some(3)).expect("the last head exists").single(), Some((1, 3)));
-        assert_eq!(select(Some(1), None).expect("the layer exists").single(), None);
-    }
-
-    #[test]
     fn similarity_covers_every_layer() {
         let config = ModelConfig { position: PositionKind::Rope, ..small_config() };
         let selection = HeadSelection::new(None, None, &config).expect("the selection is within the model");

@@ -241,19 +241,4 @@ mod tests {
         assert!(is(earlier.residual[3][7], 1.0));
         assert!(earlier.residual.iter().all(|row| row[8..] == [0.0; 3]));
     }
-
-    #[test]
-    fn patching_refuses_incomparable_prompts() {
-        let model = model();
-        let new = |one: &str, other: &str, position, answers| {
-            let (one, other) = (prompt(one), prompt(other));
-            Patching::new(&model, [&one, &other], position, answers).unwrap_err()
-        };
-        assert!(matches!(new("a bank", "the bank", 5, answers()), InspectError::UnequalLengths { prompt: 6, from: 8 }));
-        assert!(matches!(new("a bank", "a bank", 5, answers()), InspectError::SamePast(5)));
-        assert!(matches!(new("a bank", "a bunk", 2, answers()), InspectError::SamePast(2)));
-        assert!(matches!(new("a bank", "a bunk", 6, answers()), InspectError::OutOfRange { index: 6, .. }));
-        let [one, _] = answers();
-        assert!(matches!(new("a bank", "a bunk", 5, [one.clone(), one]), InspectError::SameAnswers(_)));
-    }
 }
