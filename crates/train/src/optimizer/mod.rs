@@ -1,7 +1,7 @@
 //! Updates weights from gradients, by the chosen optimizer and with a learning rate that is a pure function of the step.
 //!
-//! An optimizer is one file, which implements `UpdateRule` for its keys in `[optimizer]`, and a line in the list below.
-//! Everyone else asks [`OptimizerConfig`] and [`Optimizer`]. Parameters are identified by their path in the table of the
+//! An optimizer is one file, which implements `UpdateRule` for its keys in `[optimizer]`, and a variant of
+//! [`OptimizerKind`]. Everyone else asks [`OptimizerConfig`] and [`Optimizer`]. Parameters are identified by their path in the table of the
 //! [model](tinderbox_model::Parameter).
 
 mod adamw;
@@ -19,6 +19,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 pub use adamw::AdamwConfig;
+pub use config::{OptimizerConfig, OptimizerKind};
 pub use gradients::{Gradients, Squares};
 pub(crate) use gradients::{layer_of, place_of};
 pub use muon::{MuonConfig, NewtonSchulz};
@@ -28,16 +29,6 @@ use average::Average;
 use rule::UpdateRule;
 use tinderbox_kernels::MatmulPrecision;
 use tinderbox_model::{LazyTensor, Parameter, parameters};
-
-config::optimizers! {
-    /// Orthogonal updates for the blocks' matrices, and AdamW for everything else.
-    Muon = muon: MuonConfig,
-}
-
-impl OptimizerKind {
-    /// The optimizer of configs that are generated from a text: it learns the most in the same steps.
-    pub(crate) const RECOMMENDED: Self = Self::Muon;
-}
 
 impl OptimizerConfig {
     /// The optimizer that updates a parameter: the chosen one, or AdamW if that does not take it.
