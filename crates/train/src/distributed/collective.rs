@@ -28,44 +28,6 @@ pub trait Collective: Debug + Send + Sync {
     fn abort(&self, code: u8) -> !;
 }
 
-/// The collective operations of a single process.
-#[derive(Debug)]
-pub(super) struct SingleProcess;
-
-impl Collective for SingleProcess {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
-    }
-
-    fn host(&self) -> String {
-        "this machine".to_owned()
-    }
-
-    fn barrier(&self) {}
-
-    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
-        arrived.copy_from_slice(own);
-    }
-
-    fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
-        arrived.copy_from_slice(own);
-    }
-
-    fn broadcast(&self, _: usize, _: &mut [u8]) {}
-
-    fn limit_waiting(&self, _: Option<Limit>) {}
-
-    fn leave(&self) {}
-
-    fn abort(&self, code: u8) -> ! {
-        std::process::exit(i32::from(code))
-    }
-}
-
 /// The time limit of an exchange.
 pub struct Limit {
     /// The time after which the search for processes that do not answer begins.

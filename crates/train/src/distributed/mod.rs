@@ -29,8 +29,6 @@ pub use error::DistributedError;
 pub use sum::{ExchangeDtype, MOST_NUMBERS};
 pub use threads::OtherFailed;
 
-use collective::SingleProcess;
-
 /// A function that is called with the ranks that hang, before all processes are ended.
 pub type OnHang = fn(&DistributedError);
 
@@ -75,7 +73,8 @@ pub struct Ranks {
 impl Ranks {
     /// The ranks of a single process.
     pub fn alone() -> Self {
-        Self::with(Arc::new(SingleProcess), [SingleProcess.host()].into(), |_| ())
+        let thread = threads::Thread::all(1).next().expect("there is one rank");
+        Self::with(Arc::new(thread), ["this machine".to_owned()].into(), |_| ())
     }
 
     fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {

@@ -12,9 +12,6 @@ use crate::optimizer::Gradients;
 use tinderbox_model::parameters::HostTensor;
 use tinderbox_model::{Gpt, LazyTensor, parameters};
 
-/// The name of the loss among named tensors.
-const LOSS: &str = "loss";
-
 /// The part of one rank in each step; all of it if there are no other ranks.
 #[derive(Debug)]
 pub(super) struct DataParallel {
@@ -80,18 +77,15 @@ impl DataParallel {
         let (gradients, loss) = own.unzip();
         let named = |(name, tensor): (&str, &Tensor<1>)| (name.to_owned(), LazyTensor::on_device(tensor.clone()));
         let gradients = gradients.iter().flat_map(Gradients::iter).map(named).collect();
-        let loss = loss.iter().map(|loss| named((LOSS, loss))).collect();
         let device = model.device().inner();
-        let sum = |dtype, own, lengths: &mut dyn Iterator<Item = (String, usize)>| {
-            let mut sums = BTreeMap::new();
-            sum_each(&self.ranks, dtype, own, lengths, |name, values| {
-                sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
-            });
-            sums
-        };
-        let gradients = sum(self.gradient_dtype, &gradients, &mut lengths(model));
-        let mut loss = sum(ExchangeDtype::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
-        (Gradients::from_named(gradients), loss.remove(LOSS).expect("the sums include the loss"))
+        let mut sums = BTreeMap::new();
+        sum_each(&self.ranks, self.gradient_dtype, &gradients, lengths(model), |name, values| {
+            sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
+        });
+        // As in `sum_each`, the other ranks must not wait for a failed device.
+        let mut loss = [loss.map_or(0.0, |loss| loss.try_into_scalar::<f32>().unwrap_or(f32::NAN))];
+        self.ranks.all_reduce(&mut loss, ExchangeDtype::F32);
+        (Gradients::from_named(sums), Tensor::from_floats(loss, &device))
     }
 
     /// Like [`DataParallel::sum`], with an all-reduce between the GPUs.
