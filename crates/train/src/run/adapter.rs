@@ -80,9 +80,7 @@ impl Adapters {
     ) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let scale = self.lora.scale();
         for rows in self.lora.adapters(table) {
-            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut self.tensors, row, from));
-            let (a, b) = (a?, b?);
-            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut self.tensors, row, from)).transpose()?;
+            let AdapterTensors { rows, a, b, magnitude } = AdapterTensors::take(&mut self.tensors, rows, from)?;
             let Some(weight) = weights.remove(&rows.weight) else { continue }; // found later, by its name
             let shape = weight.shape().to_vec();
             let columns = rows.columns.clone();
@@ -176,12 +174,21 @@ impl AdapterOf {
     }
 }
 
+impl AdapterTensors {
+    /// Takes an adapter of the checkpoint `dir`.
+    pub(super) fn take(
+        adapters: &mut BTreeMap<String, LazyTensor>,
+        rows: AdapterRows,
+        dir: &Path,
+    ) -> Result<Self, RunError> {
+        let mut take = |row: &Parameter| take(adapters, row, dir);
+        let (a, b, magnitude) = (take(&rows.a)?, take(&rows.b)?, rows.magnitude.as_ref().map(&mut take).transpose()?);
+        Ok(Self { rows, a, b, magnitude })
+    }
+}
+
 /// Takes a matrix of an adapter, of the checkpoint `dir`.
-pub(super) fn take(
-    adapters: &mut BTreeMap<String, LazyTensor>,
-    row: &Parameter,
-    dir: &Path,
-) -> Result<LazyTensor, RunError> {
+fn take(adapters: &mut BTreeMap<String, LazyTensor>, row: &Parameter, dir: &Path) -> Result<LazyTensor, RunError> {
     let tensor = adapters.remove(&row.path).filter(|tensor| tensor.shape() == row.shape);
     tensor.ok_or_else(|| {
         let reason = format!("it has no `{}` of the shape {:?}", row.path, row.shape);

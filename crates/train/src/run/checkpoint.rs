@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::adapter::{AdapterOf, AdapterTensors, Adapters, is_adapter, take};
+use super::adapter::{AdapterOf, AdapterTensors, Adapters, is_adapter};
 use super::layout::{MODEL, OPTIMIZER, STATE, locate, step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
 use tinderbox_model::disk::{self, PartialDir, write_atomically, write_synced};
 use tinderbox_model::parameters::AssignError;
-use tinderbox_model::{AdapterRows, Dtype, Gpt, LazyTensor, Parameter, Role, parameters, tensor_file};
+use tinderbox_model::{Dtype, Gpt, LazyTensor, Parameter, Role, parameters, tensor_file};
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;
@@ -225,21 +225,15 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Loads the weights of the checkpoint in `dir` into `model`.
+    /// Loads the weights of the checkpoint in `dir` into `model`, without learned positions beyond its context.
     pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        load(dir, Self::weights(dir)?, model, usize::MAX)
+        load(dir, Self::weights(dir)?, model)
     }
 
     /// Like [`Checkpoint::load_model`], with the changes of `adapters`.
     pub(super) fn load_adapted(dir: &Path, model: Gpt, adapters: Adapters) -> Result<Gpt, RunError> {
         let table: Vec<Parameter> = model.parameters().collect();
-        load(dir, adapters.merged_into(Self::weights(dir)?, &table, dir)?, model, usize::MAX)
-    }
-
-    /// Like [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
-    pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        let n_positions = model.config().context_length;
-        load(dir, Self::weights(dir)?, model, n_positions)
+        load(dir, adapters.merged_into(Self::weights(dir)?, &table, dir)?, model)
     }
 
     /// The weights of the checkpoint in `dir`, after verifying their checksum.
@@ -284,7 +278,7 @@ impl Checkpoint {
 
     /// Loads the weights, which were read from `dir`, into `model`.
     pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        load(dir, self.model, model, usize::MAX)
+        load(dir, self.model, model)
     }
 }
 
@@ -317,24 +311,14 @@ impl AdapterOf {
     pub fn tensors(&self, dir: &Path) -> Result<Vec<AdapterTensors>, RunError> {
         let mut adapters = tensors::open(&dir.join(MODEL))?;
         let base = Checkpoint::unverified_weights(&self.base_of(dir)?)?;
-        let take = |rows: AdapterRows| {
-            let [a, b] = [&rows.a, &rows.b].map(|row| take(&mut adapters, row, dir));
-            let magnitude = rows.magnitude.as_ref().map(|row| take(&mut adapters, row, dir)).transpose()?;
-            Ok(AdapterTensors { rows, a: a?, b: b?, magnitude })
-        };
-        self.lora.adapters(&self.table(dir, &base)?).into_iter().map(take).collect()
+        let rows = self.lora.adapters(&self.table(dir, &base)?).into_iter();
+        rows.map(|rows| AdapterTensors::take(&mut adapters, rows, dir)).collect()
     }
 }
 
-/// Loads the weights of the checkpoint in `dir` into `model` one by one, with only the first `n_positions` learned
-/// positions.
-fn load(
-    dir: &Path,
-    mut weights: BTreeMap<String, LazyTensor>,
-    model: Gpt,
-    n_positions: usize,
-) -> Result<Gpt, RunError> {
-    let mut unreadable = None;
+/// Loads the weights of the checkpoint in `dir` into `model` one by one.
+fn load(dir: &Path, mut weights: BTreeMap<String, LazyTensor>, model: Gpt) -> Result<Gpt, RunError> {
+    let (n_positions, mut unreadable) = (model.config().context_length, None);
     let positions = model.parameters().find(|weight| weight.role == Role::PositionEmbedding).map(|weight| weight.path);
     let assigned = parameters::assign(model, |name, _| {
         let read = weights.remove(name)?.read();

@@ -1,14 +1,10 @@
-//! Reads files of a run, with the errors of a run.
+//! Reads files of a run that may be missing.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{RunError, cannot_read};
-
-pub(crate) fn read_text(path: &Path) -> Result<String, RunError> {
-    fs::read_to_string(path).map_err(cannot_read(path))
-}
 
 /// Reads a file; a missing one is empty.
 pub(crate) fn read_or_empty(path: &Path) -> Result<Vec<u8>, RunError> {

@@ -105,7 +105,7 @@ impl RunInfo {
             max_steps: max_steps.filter(|_| imported.is_none()),
             parameters: match imported {
                 None => last_process.and_then(|process| process.parameters),
-                Some(_) => n_parameters(run),
+                Some(_) => run.last().ok().and_then(|last| Checkpoint::n_parameters(&last).ok()),
             },
             tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
             train_s: timings.iter().rev().find_map(|line| line.train_s),
@@ -150,11 +150,6 @@ fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) 
 fn saved_state(run: &RunDir, notes: &mut Vec<String>) -> Option<TrainState> {
     let last = run.last().ok()?;
     Checkpoint::read_state(&last).map_err(|error| notes.push(error.first_line())).ok()
-}
-
-/// The number of parameters in the last checkpoint of a run.
-fn n_parameters(run: &RunDir) -> Option<u64> {
-    Checkpoint::n_parameters(&run.last().ok()?).ok()
 }
 
 /// The config of a run as a table with every section. Missing keys get their defaults, unless the config has keys that

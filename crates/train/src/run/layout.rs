@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
-use super::files::read_text;
 use super::{RunError, cannot_read, cannot_write};
 use crate::config::Config;
 use tinderbox_model::disk::write_atomically;
@@ -86,7 +85,7 @@ impl RunDir {
     pub fn open(root: &Path) -> Result<Self, RunError> {
         match root.join(CONFIG).is_file() {
             true => {
-                let run = Self { root: root.to_owned() };
+                let run = Self::at(root);
                 run.check_kinds()?;
                 Ok(run)
             }
@@ -102,34 +101,28 @@ impl RunDir {
 
     /// Rejects devices and pipes, also behind links: in a run received from others, reading one could take forever.
     fn check_kinds(&self) -> Result<(), RunError> {
-        fn check(path: &Path, levels: usize) -> Result<(), RunError> {
-            match path.metadata() {
-                Ok(metadata) if metadata.is_dir() && levels > 0 => {
-                    let mut entries = fs::read_dir(path).into_iter().flatten().flatten();
-                    entries.try_for_each(|entry| check(&entry.path(), levels - 1))
-                }
-                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(RunError::NotAFile(path.to_owned())),
-                _ => Ok(()), // a missing or unreadable file is an error where it is needed
-            }
-        }
-        CONTENTS.iter().try_for_each(|name| check(&self.join(name), 2))
+        let is_other = |path: &PathBuf| path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir());
+        self.contents().into_iter().find(is_other).map_or(Ok(()), |path| Err(RunError::NotAFile(path)))
     }
 
     /// Rejects files that are links: in a run received from others they could direct writes anywhere.
     pub(crate) fn check_no_links(&self) -> Result<(), RunError> {
-        fn check(path: &Path) -> Result<(), RunError> {
-            let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
-            if metadata.is_symlink() {
-                return Err(RunError::Link(path.to_owned()));
+        self.contents().into_iter().find(|path| path.is_symlink()).map_or(Ok(()), |path| Err(RunError::Link(path)))
+    }
+
+    /// The files and folders of the run, two levels deep, each folder before what is in it. One that is missing or
+    /// unreadable is an error where it is needed.
+    fn contents(&self) -> Vec<PathBuf> {
+        fn list(path: PathBuf, levels: usize, found: &mut Vec<PathBuf>) {
+            let entries = if levels > 0 { fs::read_dir(&path).ok() } else { None };
+            found.push(path);
+            for entry in entries.into_iter().flatten().flatten() {
+                list(entry.path(), levels - 1, found);
             }
-            if metadata.is_dir() {
-                for entry in fs::read_dir(path).map_err(cannot_read(path))? {
-                    check(&entry.map_err(cannot_read(path))?.path())?;
-                }
-            }
-            Ok(())
         }
-        CONTENTS.iter().try_for_each(|name| check(&self.join(name)))
+        let mut found = Vec::new();
+        CONTENTS.iter().for_each(|name| list(self.join(name), 2, &mut found));
+        found
     }
 
     /// The path of the directory.
@@ -194,7 +187,7 @@ impl RunDir {
         if !path.is_file() {
             return Err(RunError::NoCheckpoint(self.root.clone()));
         }
-        let text = read_text(&path)?;
+        let text = fs::read_to_string(&path).map_err(cannot_read(&path))?;
         let name = Path::new(text.trim());
         let dir = self.join(CHECKPOINTS).join(name);
         let is_name = name.components().eq([Component::Normal(name.as_os_str())]); // it leads nowhere else

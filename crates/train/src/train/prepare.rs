@@ -141,7 +141,7 @@ fn open_parts(
         Some(parent) => {
             Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
             let model = Gpt::zeros(&config.model, vocab_size, device);
-            let model = Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?;
+            let model = Checkpoint::load_model(&parent.located.checkpoint, model)?;
             with_adapters(with_frozen_weights(model, config), config)
         }
     };
@@ -320,13 +320,16 @@ fn differences(old: &Config, new: &Config) -> [Vec<String>; 2] {
     // While batches grow, the number of steps determines which tokens the earlier steps have read.
     let grows = [old, new].iter().any(|config| config.schedule != config.schedule.without_ramp());
     let is_other_kind = old.tokenizer.kind != new.tokenizer.kind;
+    let text = |value: &Option<toml::Value>| value.as_ref().map_or("not given".to_owned(), toml::Value::to_string);
+    let tables = [old, new].map(|config| toml::Table::try_from(config).expect("plain data serializes"));
     let (mut refused, mut changed) = (Vec::new(), Vec::new());
-    for (section, key, difference) in differing_keys(old, new) {
-        let key = (section, key.as_str());
+    for Difference { key: path, values } in run::differences_of(&tables) {
+        let key = path.split_once('.').expect("keys are written section.key");
+        let difference = format!("{path} was {} and is now {}", text(&values[0]), text(&values[1]));
         let follows = is_other_kind && key == ("tokenizer", "vocab_size"); // which only BPE has
         if is_fixed(key) && !follows || grows && OF_RAMP.contains(&key) {
             refused.push(difference);
-        } else if ["optimizer", "schedule"].contains(&section) || OF_UPDATES.contains(&key) {
+        } else if ["optimizer", "schedule"].contains(&key.0) || OF_UPDATES.contains(&key) {
             changed.push(difference);
         }
     }
@@ -362,23 +365,6 @@ fn is_fixed(key: (&str, &str)) -> bool {
     ];
     let of_optimizer = key.0 == "optimizer" && OptimizerConfig::is_fixed(key.1);
     of_section || of_optimizer || others.contains(&key)
-}
-
-/// The sections, keys and descriptions of all settings that differ.
-fn differing_keys(old: &Config, new: &Config) -> Vec<(&'static str, String, String)> {
-    let found =
-        run::differences_of(&[old, new].map(|config| toml::Table::try_from(config).expect("plain data serializes")));
-    let text = |value: &Option<toml::Value>| value.as_ref().map_or("not given".to_owned(), toml::Value::to_string);
-    let of_section = |section: &'static str| {
-        found.iter().filter_map(move |Difference { key, values }| {
-            let name = key.strip_prefix(section)?.strip_prefix('.')?.to_owned();
-            Some((section, name, format!("{key} was {} and is now {}", text(&values[0]), text(&values[1]))))
-        })
-    };
-    ["data", "tokenizer", "model", "train", "optimizer", "schedule", "finetune"]
-        .into_iter()
-        .flat_map(of_section)
-        .collect()
 }
 
 /// Describes a difference between the weights of the sources, which determine the batches that are drawn. The paths of
