@@ -80,12 +80,18 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
     let (config, corpus, model) = dry_run(config.clone(), device).map_err(Box::new)?;
     let records = corpus.records.as_ref().expect("a fine-tuning has records");
     let source = corpus.train_batches();
-    let batches = Batches { config: &config, source: &*source };
+    let train = &config.train;
+    let n_batches = train.max_steps * train.grad_accumulation_steps;
+    let batch = |idx: usize| {
+        let (step, micro_step) = (idx / train.grad_accumulation_steps, idx % train.grad_accumulation_steps);
+        let [n_rows, _] = BatchSchedule::new(&config).at(step);
+        source.draw(draw(&config, step, micro_step, 0..n_rows))
+    };
     // Later passes have the same records in another order.
-    let of_some_passes = PASSES * records.train.n_rows() / config.train.batch_size;
-    let sizes: Vec<usize> = (0..batches.n().min(of_some_passes)).map(|idx| batches.get(idx).inputs.len()).collect();
+    let of_some_passes = PASSES * records.train.n_rows() / train.batch_size;
+    let sizes: Vec<usize> = (0..n_batches.min(of_some_passes)).map(|idx| batch(idx).inputs.len()).collect();
     let largest = (0..sizes.len()).max_by_key(|idx| sizes[*idx]).expect("a run has at least one step");
-    let all = sizes.iter().sum::<usize>() as f64 * batches.n() as f64 / sizes.len() as f64;
+    let all = sizes.iter().sum::<usize>() as f64 * n_batches as f64 / sizes.len() as f64;
     let table: Vec<Parameter> = model.parameters().collect();
     let learned: Vec<Parameter> = table.iter().filter(|row| row.is_trained).cloned().collect();
     let trained_parameters = learned.iter().map(Parameter::n_numbers).sum::<u64>();
@@ -95,7 +101,6 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
     };
     let state = config.optimizer.saved_tensors(&learned).into_values();
     let state: u64 = state.map(|shape| shape.iter().product::<usize>() as u64).sum();
-    let train = &config.train;
     let mut plan = FinetunePlan {
         device: device.name.clone(),
         method: config.finetune.method,
@@ -105,8 +110,7 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
         parameters: table.iter().map(Parameter::n_numbers).sum::<u64>() - adapters,
         trained_parameters,
         steps: train.max_steps,
-        passes: (train.max_steps * train.batch_size * train.grad_accumulation_steps) as f64
-            / records.train.n_rows() as f64,
+        passes: (n_batches * train.batch_size) as f64 / records.train.n_rows() as f64,
         tokens_per_step: all / train.max_steps as f64,
         largest_batch: sizes[largest],
         checkpoint_bytes: 4 * (trained_parameters + state),
@@ -114,7 +118,7 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
         machine: device.backend.is_cpu().then(Machine::here).flatten(),
     };
     if measure {
-        let only = Only { batch: batches.get(largest), are_preferences: source.are_preferences() };
+        let only = Only { batch: batch(largest), are_preferences: source.are_preferences() };
         let one = Config { schedule: config.schedule.without_ramp(), ..config.clone() };
         let mut trainer = Trainer::new(model, &one, only);
         let times = TRIAL.time(|| trainer.step().wait()).map_err(PlanError::Device)?;
@@ -139,25 +143,6 @@ pub fn plan_finetune(config: &Config, device: &OpenDevice, measure: bool) -> Res
         });
     }
     Ok(plan)
-}
-
-/// The micro-batches of all steps.
-struct Batches<'a> {
-    config: &'a Config,
-    source: &'a dyn BatchSource,
-}
-
-impl Batches<'_> {
-    fn n(&self) -> usize {
-        self.config.train.max_steps * self.config.train.grad_accumulation_steps
-    }
-
-    fn get(&self, idx: usize) -> Batch {
-        let n_micro_steps = self.config.train.grad_accumulation_steps;
-        let (step, micro_step) = (idx / n_micro_steps, idx % n_micro_steps);
-        let [n_rows, _] = BatchSchedule::new(self.config).at(step);
-        self.source.draw(draw(self.config, step, micro_step, 0..n_rows))
-    }
 }
 
 /// The same batch in every step.

@@ -51,26 +51,37 @@ pub struct PassMemory {
 /// Estimates the memory of a training pass over `batch_size` rows of a full context.
 #[must_use]
 pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> PassMemory {
-    let costs = costs(config, vocab_size, batch_size, operations);
+    let ModelConfig { context_length, d_model, .. } = *config;
+    let rows = [batch_size, context_length];
+    let stream = [batch_size, context_length, d_model]; // [B, T, C]
+    let stream_bytes = F32 * stream.map(|size| size as f64).iter().product::<f64>();
+    let output_matrix = F32 * d_model as f64 * vocab_size as f64; // [C, V]
+    let mask = if config.dropout > 0.0 { dropout::training_memory(stream).saved } else { 0.0 };
+    // Fused, its output is not saved, but the loss computes its gradient.
+    let last_norm = norm::saved_bytes(operations, stream);
+    let is_capped = config.logit_softcap.is_some();
+    let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
     let parameters = parameters(config, vocab_size).block;
-    let BlockMemory { projection, attention, attention_weights, mlp } = costs.block;
+    let BlockMemory { projection, attention, attention_weights, mlp } =
+        Block::training_memory(config, operations, rows);
     let block = projection.saved + attention.saved + mlp.saved;
     let mut now = MemoryBreakdown {
-        activations: costs.mask + config.n_layers as f64 * block + costs.last_norm,
-        logits: costs.logits,
+        activations: mask + config.n_layers as f64 * block + last_norm,
+        logits: loss.saved,
         ..MemoryBreakdown::default()
     };
     if operations == Operations::Fused {
-        now.gradients = costs.output_matrix; // the fused loss computes its gradient in the forward pass
+        now.gradients = output_matrix; // the fused loss computes its gradient in the forward pass
     }
     let mut memory = PassMemory { saved: now, peak: now, peak_during: "the loss" };
-    memory.visit("the loss", now, costs.loss);
+    memory.visit("the loss", now, loss.temporary);
     if operations == Operations::Composed {
         now.logits = 0.0;
-        memory.visit("the output layer's backward pass", now, costs.output);
-        now.gradients = costs.output_matrix;
+        let temporary = loss::composed_output_bytes(rows, [d_model, vocab_size], config.tie_embeddings);
+        memory.visit("the output layer's backward pass", now, temporary);
+        now.gradients = output_matrix;
     }
-    now.activations -= costs.last_norm;
+    now.activations -= last_norm;
     for _ in 0..config.n_layers {
         memory.visit("the backward pass of an MLP", now, mlp.temporary);
         now.activations -= mlp.saved;
@@ -85,7 +96,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
         now.activations -= projection.saved;
         now.gradients += F32 * (parameters.total - parameters.mlp) as f64;
     }
-    memory.visit("the embedding's backward pass", now, costs.stream + costs.output_matrix);
+    memory.visit("the embedding's backward pass", now, stream_bytes + output_matrix);
     memory
 }
 
@@ -96,42 +107,6 @@ impl PassMemory {
         if held.total() > self.peak.total() {
             (self.peak, self.peak_during) = (held, during);
         }
-    }
-}
-
-/// Byte counts of the parts of a pass; shapes as in [`tinderbox_model`].
-struct Costs {
-    /// `[B, T, C]`
-    stream: f64,
-    /// A dropout mask of that size; 0 without dropout.
-    mask: f64,
-    /// `[C, V]`
-    output_matrix: f64,
-    block: BlockMemory,
-    /// The bytes saved by the final norm.
-    last_norm: f64,
-    /// Saved logits.
-    logits: f64,
-    /// Temporaries of the loss and of the output layer's backward pass.
-    loss: f64,
-    output: f64,
-}
-
-fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> Costs {
-    let ModelConfig { context_length, d_model, .. } = *config;
-    let rows = [batch_size, context_length];
-    let stream = [batch_size, context_length, d_model]; // [B, T, C]
-    let is_capped = config.logit_softcap.is_some();
-    let loss = loss::training_memory(operations, [batch_size * context_length, d_model, vocab_size], is_capped);
-    Costs {
-        stream: F32 * stream.map(|size| size as f64).iter().product::<f64>(),
-        mask: if config.dropout > 0.0 { dropout::training_memory(stream).saved } else { 0.0 },
-        output_matrix: F32 * d_model as f64 * vocab_size as f64,
-        block: Block::training_memory(config, operations, rows),
-        last_norm: norm::saved_bytes(operations, stream), // fused, its output is not saved, but the loss computes its gradient
-        logits: loss.saved,
-        loss: loss.temporary,
-        output: loss::composed_output_bytes(rows, [d_model, vocab_size], config.tie_embeddings),
     }
 }
 
