@@ -35,7 +35,6 @@ use crate::train::{Interrupter, TrainError};
 use equal_time::{steps_within, whole_steps};
 use log::Folder;
 use results::{IsolatedStepTimes, Prepared, Results, mean};
-use sweep_plan::PlanInputs;
 use tinderbox_model::device::{self, DeviceError, OpenDevice};
 use tinderbox_model::disk::remove_left_over;
 use tinderbox_model::format::{duration, first_line, grouped, size};
@@ -164,7 +163,9 @@ pub fn run(
     sweep.train_all(&plan, &settings)?;
     let mut outcome = Outcome::new(root, &space, &settings, &plan, &sweep.logged().results);
     outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
-    outcome.write(root)?;
+    if let Some(toml) = &outcome.best_toml {
+        outcome::write(root, BEST, toml)?;
+    }
     // Files that were half written when the process was killed.
     remove_left_over(root);
     let runs = (0..settings.len()).flat_map(|trial| (0..plan.n_seeds).map(move |seed| run_name(trial, seed)));
@@ -289,14 +290,8 @@ impl Sweep<'_> {
                 (jobs, step_ms) = (2, beside_ms);
             }
         }
-        let plan = SweepPlan::new(PlanInputs {
-            method: self.request.method,
-            budget_s: self.request.budget_s,
-            base_s: whole_steps(self.base, self.base.train.max_steps) * step_ms / 1e3,
-            n_possible,
-            n_seeds: self.request.n_seeds.max(1),
-            jobs,
-        });
+        let base_s = whole_steps(self.base, self.base.train.max_steps) * step_ms / 1e3;
+        let plan = SweepPlan::new(self.request, base_s, n_possible, jobs);
         self.note(Entry::Planned(plan))?;
         Ok(plan)
     }

@@ -8,7 +8,7 @@ use toml::Value;
 
 use super::equal_time::whole_steps;
 use super::space::number;
-use super::{BEST, Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, SweepPlan, mean, run_name};
+use super::{Dimension, NextRange, PAGE, Prepared, Results, Setting, SweepError, SweepPlan, mean, run_name};
 use crate::run::{Curves, RunDir};
 use tinderbox_model::disk::write_atomically;
 use tinderbox_model::format::short;
@@ -143,14 +143,6 @@ impl Outcome {
         self.trials.iter().find(|row| row.trial == 0)
     }
 
-    /// Writes the best config into the folder of the sweep.
-    pub(super) fn write(&self, root: &Path) -> Result<(), SweepError> {
-        match &self.best_toml {
-            Some(toml) => write(root, BEST, toml),
-            None => Ok(()),
-        }
-    }
-
     /// Writes the page of the sweep, which the caller has drawn, into its folder.
     ///
     /// # Errors
@@ -174,7 +166,7 @@ impl Outcome {
     }
 }
 
-fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
+pub(super) fn write(root: &Path, name: &str, text: &str) -> Result<(), SweepError> {
     let path = root.join(name);
     write_atomically(&path, text.as_bytes()).map_err(|error| SweepError::File(path, error))
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Request;
+
 /// The most settings: more would hardly add information.
 pub(super) const MOST_SETTINGS: usize = 243;
 
@@ -34,26 +36,15 @@ pub struct SweepPlan {
     pub jobs: usize,
 }
 
-/// The facts that determine a plan.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlanInputs {
-    pub method: Method,
-    pub budget_s: f64,
-    pub base_s: f64,
-    /// The number of possible settings, including the base config's; `None` if they cannot be counted.
-    pub n_possible: Option<usize>,
-    pub n_seeds: usize,
-    pub jobs: usize,
-}
-
 impl SweepPlan {
     /// Plans as many settings as there is time for, each trained as long as the base config; if the time allows only a
-    /// few, each is trained for less.
-    pub(super) fn new(inputs: PlanInputs) -> Self {
-        let PlanInputs { method, budget_s, base_s, n_possible, n_seeds, jobs } = inputs;
+    /// few, each is trained for less. `n_possible` is the number of possible settings, including the base config's;
+    /// `None` if they cannot be counted.
+    pub(super) fn new(request: &Request, base_s: f64, n_possible: Option<usize>, jobs: usize) -> Self {
+        let n_seeds = request.n_seeds.max(1);
         let most = n_possible.unwrap_or(MOST_SETTINGS);
-        let fewest = if method == Method::Grid { most } else { FEWEST_RANDOM.min(most) };
-        let budget_s = budget_s * jobs as f64;
+        let fewest = if request.method == Method::Grid { most } else { FEWEST_RANDOM.min(most) };
+        let budget_s = request.budget_s * jobs as f64;
         let cost_s = |n_settings: usize, full_s: f64| (n_settings * n_seeds) as f64 * full_s;
         let full_s = base_s.min(budget_s / cost_s(fewest, 1.0));
         let is_affordable = |n: &usize| cost_s(*n, full_s) <= budget_s * (1.0 + 1e-9);
@@ -66,22 +57,19 @@ impl SweepPlan {
 mod tests {
     use super::*;
 
-    const INPUTS: PlanInputs =
-        PlanInputs { method: Method::Random, budget_s: 1800.0, base_s: 60.0, n_possible: None, n_seeds: 1, jobs: 1 };
-
     #[test]
     fn plan_spends_the_budget_on_settings_then_on_time() {
-        let plan = |inputs| {
-            let SweepPlan { n_settings, full_s, .. } = SweepPlan::new(inputs);
+        let plan = |method, n_seeds, base_s, n_possible, jobs| {
+            let request = Request { method, budget_s: 1800.0, n_seeds, ..Request::default() };
+            let SweepPlan { n_settings, full_s, .. } = SweepPlan::new(&request, base_s, n_possible, jobs);
             (n_settings, full_s.round() as u32)
         };
-        assert_eq!(plan(INPUTS), (30, 60));
-        assert_eq!(plan(PlanInputs { n_seeds: 3, ..INPUTS }), (10, 60));
-        assert_eq!(plan(PlanInputs { jobs: 2, ..INPUTS }), (60, 60));
-        assert_eq!(plan(PlanInputs { n_possible: Some(5), ..INPUTS }), (5, 60));
-        assert_eq!(plan(PlanInputs { base_s: 6000.0, ..INPUTS }), (8, 225), "each setting gets less time");
-        assert_eq!(plan(PlanInputs { base_s: 6000.0, n_seeds: 3, ..INPUTS }), (8, 75));
-        let grid = PlanInputs { method: Method::Grid, n_possible: Some(6), base_s: 600.0, ..INPUTS };
-        assert_eq!(plan(grid), (6, 300));
+        assert_eq!(plan(Method::Random, 1, 60.0, None, 1), (30, 60));
+        assert_eq!(plan(Method::Random, 3, 60.0, None, 1), (10, 60));
+        assert_eq!(plan(Method::Random, 1, 60.0, None, 2), (60, 60));
+        assert_eq!(plan(Method::Random, 1, 60.0, Some(5), 1), (5, 60));
+        assert_eq!(plan(Method::Random, 1, 6000.0, None, 1), (8, 225), "each setting gets less time");
+        assert_eq!(plan(Method::Random, 3, 6000.0, None, 1), (8, 75));
+        assert_eq!(plan(Method::Grid, 1, 600.0, Some(6), 1), (6, 300));
     }
 }
