@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{NormsByLayer, PrecisionError};
-use crate::config::{Config, ConfigError};
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::distributed::DistributedError;
 use crate::optimizer::StateError;
@@ -94,21 +94,6 @@ pub enum TrainError {
     Heads { step: usize, source: Box<InspectError>, kept: String },
     #[error("the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}", state_hint(source))]
     OptimizerState { path: PathBuf, source: StateError },
-}
-
-impl TrainError {
-    /// The error that the quantity named `what` is not finite; `kept` says which checkpoint remains.
-    pub(super) fn not_finite(
-        config: &Config,
-        step: usize,
-        what: &'static str,
-        value: f64,
-        kept: String,
-        norms: NormsByLayer,
-    ) -> Self {
-        let learning_rates = config.optimizer.learning_rates();
-        Self::NotFinite { step, what, value, learning_rates, kept, norms: Box::new(norms) }
-    }
 }
 
 fn state_hint(source: &StateError) -> &'static str {

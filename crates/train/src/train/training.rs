@@ -343,7 +343,8 @@ impl<'a> Training<'a> {
     }
 
     fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: NormsByLayer) -> TrainError {
-        TrainError::not_finite(&self.config, step, what, value, self.kept(), norms)
+        let learning_rates = self.config.optimizer.learning_rates();
+        TrainError::NotFinite { step, what, value, learning_rates, kept: self.kept(), norms: Box::new(norms) }
     }
 
     fn device_failed(&self, error: &TensorReadError) -> TrainError {
